@@ -30,7 +30,7 @@ lint: .venv/dev
 docs: .venv/dev
 	$(BIN)/mkdocs build
 
-# one of benchmarks/*.py: make bench-overhead, bench-trust, bench-live_vs_fresh; nothing else may run
+# one of benchmarks/*.py: make bench-overhead, bench-claims, bench-turns; nothing else may run
 bench-%: .venv/dev
 	$(BIN)/python -m benchmarks.$*
 

@@ -27,7 +27,7 @@ from autotune.program.line import words_of
 from autotune.program.program import Program, program_of
 from autotune.results.record import SearchInfo
 from autotune.results.result import SearchResult
-from autotune.tuning.choosing.sampler import StreamSampler
+from autotune.tuning.choosing.sampler import EffectsSampler
 from autotune.tuning.events import Events
 from autotune.tuning.search_request import SearchRequest, seconds_of
 from autotune.tuning.storage import search_dir
@@ -36,7 +36,7 @@ from autotune.tuning.workflow import search as run_search
 if TYPE_CHECKING:
     from autotune.integrations.trackers import Logged
 
-__all__ = ["StreamSampler", "load", "log", "resume", "search"]
+__all__ = ["EffectsSampler", "load", "log", "resume", "search"]
 
 
 def search(

@@ -4,8 +4,8 @@
 
 In one process the same loop trains in turn without and with the seams (A B B A ...), each stretch
 timed by the loop's own clock; processes differ in speed by more than the seams cost. *Measuring* is
-the whole of a rig's inside, windows and messages included. *Running* is `autotune run` with bf16
-autocast from a best.yaml, against the same autocast written by hand.
+the whole of a rig's inside while two configs of one speed take turns, messages included. *Running*
+is `autotune run` with bf16 autocast from a best.yaml, against the same autocast written by hand.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from time import perf_counter
 from autotune.inside.lead_rank import LeadRank
 from autotune.inside.seams import SeamSet
 from autotune.inside.steering import Steering
+from autotune.measurement.turn import PlannedTurn
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
@@ -28,17 +29,19 @@ from autotune.program.lr import LrRule
 from autotune.program.program import parse_program
 from autotune.program.program_traits import ProgramTraits
 from autotune.rig.link import Link
-from autotune.rig.wire import Measure, Start, ToRig, WindowPlan
+from autotune.rig.wire import Start, TakeTurns, ToRig
 from benchmarks.programs.loops import Train, make_cnn, make_gpt, make_mlp
 from benchmarks.record import as_figures, median_ratio, save
 
-PROGRAMS: dict[str, tuple[Callable[[], Train], int]] = {
-    "launch-bound MLP": (make_mlp, 300),
-    "CNN with a worker": (make_cnn, 60),
-    "transformer": (make_gpt, 30),
+# Steps of a stretch, and of a turn
+PROGRAMS: dict[str, tuple[Callable[[], Train], int, int]] = {
+    "launch-bound MLP": (make_mlp, 300, 150),
+    "CNN with a worker": (make_cnn, 60, 12),
+    "transformer": (make_gpt, 30, 6),
 }
-WINDOW = WindowPlan(0.5, 6.0, 3.0, 3.0, half_width=0.0)
-CONFIG = Config({"precision": "fp32"})
+ROUNDS = 4  # in one answer
+CONFIG = Config({"precision": "fp32", "matmul_precision": "highest"})
+TRAITS = ProgramTraits("cpu")
 
 
 def main() -> None:
@@ -47,9 +50,9 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=40)
     pairs = parser.parse_args().pairs
     figures = {}
-    for name, (make, steps) in PROGRAMS.items():
+    for name, (make, steps, turn) in PROGRAMS.items():
         figures[name] = {
-            "measuring": _compare(make(), steps, pairs, _rig_inside(), by_hand_amp=False),
+            "measuring": _compare(make(), steps, pairs, _rig_inside(turn), by_hand_amp=False),
             "running": _compare(make(), steps, pairs, _run_seams(), by_hand_amp=True),
         }
     print(f"kept in {save('overhead', figures)}")
@@ -93,14 +96,17 @@ def _compare(
     }
 
 
-def _rig_inside() -> SeamSet:
-    """The inside of a rig whose parent asks for one window after another."""
+def _rig_inside(steps: int) -> SeamSet:
+    """The inside of a rig whose parent asks for one schedule of turns after another."""
     ours, theirs = socket.socketpair()
     threading.Thread(target=_drain, args=(theirs,), daemon=True).start()
     commands: queue.SimpleQueue[ToRig] = queue.SimpleQueue()
-    applied = AppliedConfig(CONFIG, CONFIG, ProgramTraits("cpu"), LrRule.NONE)
+    configs = tuple(
+        AppliedConfig(CONFIG.replace(matmul_precision=precision), CONFIG, TRAITS, LrRule.NONE)
+        for precision in ("highest", "high")  # acts alike on a CPU
+    )
     for _ in range(10_000):
-        commands.put(Measure(applied, WINDOW))
+        commands.put(TakeTurns(configs, (PlannedTurn(0, steps), PlannedTurn(1, steps)) * ROUNDS))
     start = Start(parse_program(__file__, []), None, "", FenceKind.OVERLAY)
     return LeadRank(Link(ours), commands, start, perf_counter(), lambda: None).seams
 
@@ -109,7 +115,7 @@ def _run_seams() -> SeamSet:
     """What `autotune run` installs for bf16 autocast."""
     seams = SeamSet(None, None)
     bf16 = CONFIG.replace(precision="bf16")
-    Steering(seams).apply(AppliedConfig(bf16, CONFIG, ProgramTraits("cpu"), LrRule.NONE))
+    Steering(seams).apply(AppliedConfig(bf16, CONFIG, TRAITS, LrRule.NONE))
     return seams
 
 

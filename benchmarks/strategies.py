@@ -24,8 +24,8 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.program import parse_program
 from autotune.rig.rig_factory import RigFactory
+from autotune.tuning.live_rig import ALONE_S, WARM_UP_S, LiveRig, Stay
 from autotune.tuning.start.first_start import START_SILENCE_S
-from autotune.tuning.trial_runner import FRESH_WINDOW
 from benchmarks.record import as_figures, median_ratio, save
 
 PROGRAM = Path(__file__).parents[1] / "examples" / "digits_cnn" / "train.py"
@@ -84,10 +84,17 @@ def _measure(rigs: RigFactory, applied: AppliedConfig) -> Measurement:
         opened = rig.open(applied, _never, START_SILENCE_S)
         if isinstance(opened, Ending):
             raise SystemExit(f"{applied.config} failed: {opened.reason}")
-        measurement = rig.measure(applied, FRESH_WINDOW, _never, START_SILENCE_S)
-    if isinstance(measurement, Ending):
-        raise SystemExit(f"{applied.config} failed: {measurement.reason}")
-    return measurement
+        live = LiveRig.on(rigs, rig, applied)
+        _stay(live, applied.config, WARM_UP_S)
+        stay = _stay(live, applied.config, ALONE_S)
+    return Measurement.of(stay.turns, stay.taken)
+
+
+def _stay(live: LiveRig, config: Config, seconds: float) -> Stay:
+    stay = live.stay(config, _never, seconds, with_loads=True)
+    if isinstance(stay, Ending):
+        raise SystemExit(f"{config} failed: {stay.reason}")
+    return stay
 
 
 def _never() -> Ending | None:

@@ -27,8 +27,10 @@ from typing import Any
 
 from autotune.knobs.space.spacefile import load
 from autotune.machine import hardware
+from autotune.measurement.interval import LogRatio
 from autotune.measurement.outcome import Ending
-from autotune.measurement.turn import PlannedTurn, Turn
+from autotune.measurement.rounds import speeds
+from autotune.measurement.turn import PlannedTurn, Played, Turn
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
 from autotune.program.fence_options import FenceOptions
@@ -37,7 +39,6 @@ from autotune.rig.fence import raise_fence
 from autotune.rig.rig import Rig
 from autotune.rig.wire import Ready
 from benchmarks import record
-from benchmarks.rounds import LogRatio, Played, speedup
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 DIGITS = ("digits_cnn/train.py",)
@@ -94,9 +95,10 @@ class Table:
         numbers = range(len(self._configs))
         order = [n for _ in range(rounds) for n in random.sample(numbers, len(numbers))]
         schedule = [PlannedTurn(n, lengths[n]) for n in order]
-        turns = self._rig.take_turns(self._configs, schedule, lambda: None, SILENCE_S)
-        if isinstance(turns, Ending):
-            raise SystemExit(f"the program ended: {turns}")
+        taken = self._rig.take_turns(self._configs, schedule, lambda: None, SILENCE_S)
+        if isinstance(taken, Ending):
+            raise SystemExit(f"the program ended: {taken}")
+        turns = taken.turns
         for n in numbers:
             own = [s for turn in turns if turn.config == n for s in turn.seconds]
             self.usual_s[n] = median(own) if own else self.usual_s[n]
@@ -166,12 +168,10 @@ def clean(rounds: Sequence[Round]) -> list[Round]:
 
 def ratio(rounds: Sequence[Round], *, skip: int = 0) -> LogRatio:
     """Return how much faster config 0 is than config 1; the first *skip* steps do not count."""
-    pairs = []
-    for turns in rounds:
-        by_config = {turn.config: counted(turn, skip) for turn in turns}
-        if by_config[0].samples and by_config[1].samples:
-            pairs.append((by_config[0], by_config[1]))
-    return speedup(pairs) if len(pairs) > 1 else LogRatio(math.nan, math.nan)
+    played = [{turn.config: counted(turn, skip) for turn in turns} for turns in rounds]
+    whole = [one for one in played if one[0].work and one[1].work]
+    found = speeds([whole], first=1)
+    return LogRatio(math.nan, math.nan) if found is None else found.of(0)
 
 
 def counted(turn: Turn, skip: int) -> Played:

@@ -8,14 +8,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from optuna.storages import InMemoryStorage
 
 from autotune.knobs.space.space import SearchSpace
 from autotune.machine.hardware import Gpu, Hardware
-from autotune.measurement.block import Block
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending
+from autotune.measurement.rounds import Speeds
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import LrRule
@@ -115,10 +116,9 @@ def make_measurement(
     spread_pct: float = 1.0,
     **changes: Any,
 ) -> Measurement:
-    """Return a window of ten blocks of 0.1 s at one rate, with changes."""
-    block = Block(round(samples_per_s / 10), 2, 0.1, 0.1 * wait_share)
-    interval = make_interval(samples_per_s, spread_pct)
-    return replace(Measurement(interval, (block,) * 10, 1.5, "steady", "narrow"), **changes)
+    """Return a second of steps of 0.05 s at one rate, with changes."""
+    interval, batch = make_interval(samples_per_s, spread_pct), round(samples_per_s / 20)
+    return replace(Measurement(interval, 0.05, batch, batch, wait_share, 1.0), **changes)
 
 
 def make_interval(estimate: float, spread_pct: float = 1.0) -> Interval:
@@ -135,6 +135,17 @@ def make_record(
         return replace(record, ending=outcome)
     measurement = make_measurement(1000 * outcome)
     return replace(record, measurement=measurement, speedup=make_interval(outcome))
+
+
+def make_speeds(speedups: Mapping[Config, float], error: float = 0.01) -> Speeds:
+    """Return what rounds show of configs, the first of which is the baseline.
+
+    The turns of the baseline are common to all: half of the variance.
+    """
+    configs, means = tuple(speedups), np.log(np.array([*speedups.values()]))
+    covariance = error**2 / 2 * (1.0 + np.eye(len(configs)))
+    covariance[0, :] = covariance[:, 0] = 0.0
+    return Speeds(configs, means, covariance)
 
 
 def make_space(

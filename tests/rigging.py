@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from time import monotonic
 
 from autotune.knobs.space.spacefile import load
 from autotune.machine import hardware
@@ -16,6 +17,7 @@ from autotune.measurement.measurement import Measurement
 from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Ending
 from autotune.measurement.step_breakdown import StepBreakdown
+from autotune.measurement.turn import PlannedTurn, Turn
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.fence_options import FenceKind, FenceOptions
@@ -25,10 +27,10 @@ from autotune.program.program import parse_program
 from autotune.results import bestfile
 from autotune.rig.fence import Fence, raise_fence
 from autotune.rig.rig import Rig
-from autotune.rig.wire import Ready, WindowPlan
+from autotune.rig.wire import Ready
 
 PROGRAMS = Path(__file__).parent / "programs"
-SHORT = WindowPlan(warmup_min_s=0.0, warmup_max_s=0.4, window_min_s=0.0, window_max_s=0.3)
+SHORT_S = 0.3
 
 
 @cache
@@ -51,15 +53,22 @@ class OpenRig:
     base: AppliedConfig
 
     def measure(
-        self, plan: WindowPlan = SHORT, silence_s: float = 60.0, **changes: KnobValue
+        self, least_s: float = SHORT_S, silence_s: float = 60.0, **changes: KnobValue
     ) -> Measurement | Ending:
-        """Measure the baseline with some knobs changed."""
+        """Let the baseline with some knobs changed train alone for a while."""
         applied = replace(self.base, config=self.base.baseline.replace(**changes))
-        return self.rig.measure(applied, plan, never, silence_s)
+        until, found = monotonic() + least_s, list[Turn]()
+        while True:
+            taken = self.rig.take_turns([applied], [PlannedTurn(0, 3)] * 2, never, silence_s)
+            if isinstance(taken, Ending):
+                return taken
+            found += taken.turns
+            if monotonic() > until or not taken.turns:
+                return Measurement.of(found, taken)
 
     def measured(self, **changes: KnobValue) -> Measurement:
         """Measure, and insist that it works."""
-        result = self.measure(SHORT, 60.0, **changes)
+        result = self.measure(SHORT_S, 60.0, **changes)
         assert isinstance(result, Measurement), result
         return result
 
@@ -69,9 +78,9 @@ class OpenRig:
             return Path(f"/proc/{self.rig.pid}/root{path}")
         return Path(f"{self.rig.live.place.view.shadow_dir}{path}")
 
-    def profile_step(self, plan: WindowPlan = SHORT) -> StepBreakdown:
+    def profile_step(self, stage_s: float = SHORT_S) -> StepBreakdown:
         """Take apart what was measured last."""
-        breakdown = self.rig.profile_step(plan, never, 60.0)
+        breakdown = self.rig.profile_step(stage_s, never, 60.0)
         assert isinstance(breakdown, StepBreakdown), breakdown
         return breakdown
 

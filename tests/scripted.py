@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,19 +20,15 @@ from optuna.storages import InMemoryStorage
 
 from autotune.knobs import Scope, registry
 from autotune.machine.hardware import Gpu
-from autotune.measurement.block import Block
 from autotune.measurement.compilation import Compilation
 from autotune.measurement.examination import Examination
 from autotune.measurement.goal import THROUGHPUT, Goal
 from autotune.measurement.interval import Interval
 from autotune.measurement.learning.training_trace import TracedStep, TrainingTrace
-from autotune.measurement.measurement import Measurement
 from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Ending, Outcome
-from autotune.measurement.pilot import Pilot
-from autotune.measurement.stats import relative_half_width
 from autotune.measurement.step_breakdown import StepBreakdown, StepParts
-from autotune.measurement.throughput import throughput
+from autotune.measurement.turn import PlannedTurn, Taken, Turn
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.fence_options import FenceKind
@@ -46,7 +42,7 @@ from autotune.rig.open_rig import ShouldStop
 from autotune.rig.rig import Rig
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.terminal import Asked
-from autotune.rig.wire import Progress, Ready, WindowPlan
+from autotune.rig.wire import Progress, Ready
 from autotune.tuning import workflow
 from autotune.tuning.events import Events
 from autotune.tuning.storage import search_dir
@@ -55,11 +51,10 @@ from autotune.tuning.storage.study import Study
 from autotune.tuning.surroundings import Surroundings
 from tests.made import make_head, make_profile, make_space
 
-BLOCK_S = 0.05
-SWITCH_S = 0.3  # until a config runs at its speed
 TICK_S = 0.1  # a rig asks so often whether to go on
 CLOSE_S = 0.2
-FAULT_S = 1e-6
+BATCH = 64  # samples of a step as written
+DRIFTS_S = (0.3, 3.0, 30.0)
 CRASH = Ending(Outcome.CRASHED, "ValueError: the script says so", "Traceback …", steps=1)
 
 
@@ -89,21 +84,6 @@ class Question:
     nth: int
 
 
-@dataclass(frozen=True)
-class PilotScript:
-    """What the pilots of a scripted rig are like.
-
-    Attributes:
-        noise: Standard deviation of the logarithm of their time, besides the machine's pace.
-        slowed: Returns by how much a config slows them, as a logarithm: what must not happen.
-        are_missing: Returns whether a config's workers stay busy, so that there are none.
-    """
-
-    noise: float = 0.02
-    slowed: Callable[[Config], float] = lambda _: 0.0
-    are_missing: Callable[[Config], bool] = lambda _: False
-
-
 @dataclass
 class Script:
     """What the program and the machine are truly like.
@@ -112,14 +92,12 @@ class Script:
         factors: Speed of a knob's value relative to the program's own; of several they multiply.
         samples_per_s: Speed as written.
         start_s: From a process's start to the end of its first steps.
-        step_s: Least time of a block.
-        noise: Standard deviation of the logarithm of a block's rate.
+        step_s: Seconds of a step as written; None follows from the samples of its batch.
+        noise: Standard deviation of the logarithm of a turn's rate.
         process_noise: The same of processes, whatever the config.
         ratio_noise: The same of a config in a process: equal processes differ in their ratios.
-        left_behind: Share of the time that goes into page faults once a process has run two
-            configs.
-        pilots: None takes no pilots.
-        drift: The same of the machine's pace, which is forgotten within ``drift_s``.
+        ratio_growth: How much of the logarithm of a config's speedup adds to that.
+        drift: Standard deviation of the machine's pace, which wanders within each of ``DRIFTS_S``.
         ends: Returns how a question ends instead of being answered.
         peak_bytes: Returns the peak memory of the host under a config in a process, by its number;
             None if it is not known.
@@ -129,20 +107,20 @@ class Script:
         examination: What ``autotune doctor`` sees of the program.
         gpus: What the program's torch says of them, if it trains on GPUs.
         first_step_s: From a process's start to the end of its first step; None is not told.
+        lives_s: Seconds of training after which the program comes to its end; None never.
+        loss: Returns that of a config's turn, by the steps of its process; None shows none.
     """
 
     factors: Mapping[str, Mapping[KnobValue, float]] = field(default_factory=dict)
     samples_per_s: float = 1000.0
     profile: Profile = field(default_factory=make_profile)
     start_s: float = 4.0
-    step_s: float = 0.01
-    noise: float = 0.03
+    step_s: float | None = None
+    noise: float = 0.05
     process_noise: float = 0.02
     ratio_noise: float = 0.0
-    left_behind: float = 0.0
-    pilots: PilotScript | None = None
+    ratio_growth: float = 0.0
     drift: float = 0.0
-    drift_s: float = 10.0
     ends: Callable[[Question], Ending | None] = lambda _: None
     peak_bytes: Callable[[Config, int], int | None] = lambda _config, _process: None
     power_w: Callable[[Config], float | None] = lambda _: None
@@ -151,10 +129,12 @@ class Script:
     examination: Examination = field(default_factory=Examination)
     gpus: tuple[Gpu, ...] = ()
     first_step_s: float | None = None
+    lives_s: float | None = None
+    loss: Callable[[Config, int], float | None] = lambda _config, _steps: None
 
     def rate(self, config: Config) -> float:
         """Return the true samples/s of a config."""
-        rate = self.samples_per_s
+        rate = self.samples_per_s if self.step_s is None else BATCH / self.step_s
         for knob, factors in self.factors.items():
             rate *= factors.get(config.get(knob, ""), 1.0)
         return rate
@@ -172,7 +152,7 @@ class ScriptedMachine:
         self.clock = VirtualClock()
         self.random = random.Random(seed)
         self.asked: list[Question] = []
-        self._pace, self._paced_at = 0.0, self.clock()
+        self._paces, self._paced_at = [0.0] * len(DRIFTS_S), self.clock()
 
     @property
     def surroundings(self) -> Surroundings:
@@ -194,13 +174,14 @@ class ScriptedMachine:
 
     @property
     def pace(self) -> float:
-        """Logarithm of the machine's pace now: an Ornstein-Uhlenbeck process."""
-        passed_s = self.clock() - self._paced_at
-        kept = math.exp(-passed_s / self.script.drift_s)
-        fresh = self.script.drift * math.sqrt(1 - kept**2)
-        self._pace = kept * self._pace + self.random.gauss(0.0, fresh)
-        self._paced_at = self.clock()
-        return self._pace
+        """Logarithm of the machine's pace now: about 1/f noise, of Ornstein-Uhlenbeck processes."""
+        passed_s, self._paced_at = self.clock() - self._paced_at, self.clock()
+        share = self.script.drift / math.sqrt(len(DRIFTS_S))
+        for number, drift_s in enumerate(DRIFTS_S):
+            kept = math.exp(-passed_s / drift_s)
+            fresh = self.random.gauss(0.0, share * math.sqrt(1 - kept**2))
+            self._paces[number] = kept * self._paces[number] + fresh
+        return sum(self._paces)
 
 
 class ScriptedRigs(RigFactory):
@@ -234,10 +215,11 @@ class ScriptedRig:
         self._machine, self._rigs, self._number = machine, rigs, number
         self._process = machine.random.gauss(0.0, machine.script.process_noise)
         self._own: dict[Config, float] = {}  # what this process makes of a config's speed
+        self._baseline = Config({})
         self._answers = 0
         self._is_open = self._is_dead = False
         self._started_as: Config | None = None
-        self.steps = 0
+        self.steps, self._trains_since_s = 0, 0.0
         self.asked: Asked | None = None
 
     def __enter__(self) -> Self:
@@ -251,95 +233,106 @@ class ScriptedRig:
     ) -> Ready | Ending:
         self._is_open = True
         self._started_as = None if applied is None else applied.config
+        if applied is not None:
+            self._baseline = applied.baseline
         script = self._machine.script
         if ending := self._machine.pass_time(script.start_s, should_stop):
             return ending
         if ending := self._ends("open", applied):
             return ending
-        self.steps = 5
-        self._rigs.reports.progress(Progress("start-up", 0.0, self.steps, script.start_s))
+        self.steps, self._trains_since_s = 5, self._machine.clock()
+        self._rigs.reports.progress(Progress("start-up", self.steps, script.start_s))
         return Ready(
             script.profile, script.start_s, first_step_s=script.first_step_s, devices=script.gpus
         )
 
-    def measure(
-        self, applied: AppliedConfig, plan: WindowPlan, should_stop: ShouldStop, _silence_s: float
-    ) -> Measurement | Ending:
+    def take_turns(
+        self,
+        configs: Sequence[AppliedConfig],
+        schedule: Sequence[PlannedTurn],
+        should_stop: ShouldStop,
+        _silence_s: float,
+        *,
+        with_loads: bool = False,
+    ) -> Taken | Ending:
         assert self._is_open, "a rig is opened before it is asked"
         assert not self._is_dead, "after an Ending a rig cannot be used again"
-        before = self._started_as or applied.baseline
-        changed = {knob for knob in applied.config if applied.config[knob] != before.get(knob)}
-        restart = {knob for knob in changed if registry()[knob].scope is Scope.RESTART}
-        assert not restart, f"{restart} take effect only when a process starts"
-        result = self._measured(applied, plan, should_stop)
+        for applied in configs:
+            before = self._started_as or applied.baseline
+            changed = applied.config.changes_from(before)
+            restart = {knob for knob in changed if registry()[knob].scope is Scope.RESTART}
+            assert not restart, f"{restart} take effect only when a process starts"
+        result = self._turns(configs, schedule, should_stop)
         self._is_dead = isinstance(result, Ending)
         return result
 
-    def _measured(
-        self, applied: AppliedConfig, plan: WindowPlan, should_stop: ShouldStop
-    ) -> Measurement | Ending:
-        machine, began_s = self._machine, self._machine.clock()
-        most_s = math.inf if plan.most_s is None else plan.most_s
-        warmup_s = min(max(plan.warmup_min_s, SWITCH_S), plan.warmup_max_s, most_s / 2)
-        before = self._pilots(applied.config)
-        if ending := machine.pass_time(warmup_s, should_stop):
-            return ending
-        if ending := self._ends("measure", applied):
-            return ending
-        blocks: list[Block] = []
-        while not (reason := _is_over(plan, blocks, machine.clock() - began_s, most_s)):
-            blocks.append(self._block(applied.config))
-            if ending := machine.pass_time(blocks[-1].seconds, should_stop):
+    def _turns(
+        self,
+        configs: Sequence[AppliedConfig],
+        schedule: Sequence[PlannedTurn],
+        should_stop: ShouldStop,
+    ) -> Taken | Ending:
+        machine, turns, compiled_s = self._machine, list[Turn](), 0.0
+        if self._has_lived:
+            return Ending(Outcome.RAN_OUT, "the program came to its end", steps=self.steps)
+        for number in dict.fromkeys(planned.config for planned in schedule):
+            if ending := self._ends("measure", configs[number]):
                 return ending
-            self._rigs.reports.progress(Progress("window", blocks[-1].samples_per_s))
-        interval = throughput(blocks, None).interval
-        return Measurement(
-            interval,
-            tuple(blocks),
-            warmup_s,
-            "steady",
-            reason,
+            config = configs[number].config
+            compiles = config.get("compile", "off") != "off" and config not in self._own
+            compile_s = machine.script.compile_s if compiles else 0.0
+            compiled_s += compile_s
+            if ending := machine.pass_time(compile_s, should_stop):
+                return ending
+        for planned in schedule:
+            if self._has_lived:
+                break
+            turns.append(self._turn(planned, configs[planned.config].config))
+            if ending := machine.pass_time(sum(turns[-1].seconds), should_stop):
+                return ending
+        every = [applied.config for applied in configs]
+        peaks = [machine.script.peak_bytes(config, self._number) for config in every]
+        return Taken(
+            tuple(turns),
+            self.steps,
             samples_per_epoch=10_000,
-            memory=Memory(host_bytes=machine.script.peak_bytes(applied.config, self._number)),
-            power_w=machine.script.power_w(applied.config),
-            compilation=self._compilation(applied.config),
-            pilots_before=before,
-            pilots_after=self._pilots(applied.config),
-            fault_s=FAULT_S,
+            memory=Memory(host_bytes=max((p for p in peaks if p is not None), default=None)),
+            power_w=machine.script.power_w(every[0]),
+            compilation=self._compilation(every, compiled_s),
         )
 
-    def _compilation(self, config: Config) -> Compilation | None:
-        if config.get("compile", "off") == "off":
+    @property
+    def _has_lived(self) -> bool:
+        lives_s = self._machine.script.lives_s
+        return lives_s is not None and self._machine.clock() - self._trains_since_s >= lives_s
+
+    @staticmethod
+    def _compilation(configs: Sequence[Config], seconds: float) -> Compilation | None:
+        if all(config.get("compile", "off") == "off" for config in configs):
             return None
-        return Compilation(self._machine.script.compile_s, 1, 0, 0)
+        return Compilation(seconds, int(seconds > 0), 0, 0)
 
-    def _pilots(self, config: Config) -> tuple[Pilot, ...]:
-        pilots = self._machine.script.pilots
-        if pilots is None or pilots.are_missing(config):
-            return ()
-        slow = pilots.slowed(config) - self._machine.pace
-        one, both = (
-            0.002 * math.exp(slow + self._machine.random.gauss(0.0, pilots.noise)) for _ in "ab"
-        )
-        return (Pilot(one, both, one, both),)
-
-    def _block(self, config: Config) -> Block:
-        script = self._machine.script
-        noise = self._machine.random.gauss(0.0, script.noise)
+    def _turn(self, planned: PlannedTurn, config: Config) -> Turn:
+        script, dice = self._machine.script, self._machine.random
         if config not in self._own:
-            self._own[config] = self._machine.random.gauss(0.0, script.ratio_noise)
-        own = self._process + self._own[config]
-        lost = script.left_behind if len(self._own) > 1 else 0.0
-        rate = script.rate(config) * math.exp(self._machine.pace + own + noise) * (1 - lost)
-        batch = int(config.get("batch_size", 64))
-        steps = max(1, round(max(BLOCK_S, script.step_s) * rate / batch))
-        seconds = steps * batch / rate
-        self.steps += steps
-        faults = round(lost * seconds / FAULT_S)
-        return Block(steps * batch, steps, seconds, 0.3 * seconds, faults=faults)
+            apart = math.log(script.rate(config) / script.rate(self._baseline))
+            spread = math.hypot(script.ratio_noise, script.ratio_growth * apart)
+            self._own[config] = 0.0 if config == self._baseline else dice.gauss(0.0, spread)
+        pace = self._machine.pace + self._process + self._own[config]
+        rate = script.rate(config) * math.exp(pace + dice.gauss(0.0, script.noise))
+        batch = int(config.get("batch_size", BATCH))
+        seconds, self.steps = batch / rate, self.steps + planned.steps
+        return Turn(
+            planned.config,
+            (seconds,) * planned.steps,
+            (batch,) * planned.steps,
+            0.0,
+            wait_s=0.3 * seconds * planned.steps,
+            loss=script.loss(config, self.steps),
+        )
 
     def profile_step(
-        self, _plan: WindowPlan, should_stop: ShouldStop, _silence_s: float
+        self, _stage_s: float, should_stop: ShouldStop, _silence_s: float
     ) -> StepBreakdown | Ending:
         if ending := self._machine.pass_time(2.0, should_stop):
             return ending
@@ -397,24 +390,6 @@ class ScriptedRig:
         self._machine.asked.append(question)
         self._answers += 1
         return self._machine.script.ends(question)
-
-
-def _is_over(plan: WindowPlan, blocks: list[Block], passed_s: float, most_s: float) -> str:
-    """Return why a window ends here, empty while it goes on."""
-    if not blocks:
-        return ""
-    if passed_s + blocks[-1].seconds > most_s:
-        return f"{Outcome.OUT_OF_TIME} after {passed_s:.1f} s"
-    measured_s = sum(block.seconds for block in blocks)
-    rates = [block.samples_per_s for block in blocks]
-    half_width = relative_half_width(rates)
-    if plan.give_up_below is not None and max(rates[-5:]) < plan.give_up_below and len(rates) > 4:
-        return "clearly slower"
-    if measured_s >= plan.window_max_s:
-        return "the window is full"
-    if measured_s >= plan.window_min_s and half_width <= plan.half_width:
-        return "narrow"
-    return ""
 
 
 @dataclass

@@ -236,8 +236,8 @@ def test_every_module_opens_with_what_it_is_for() -> None:
 def test_the_public_names_are_these() -> None:
     assert autotune.__all__ == [
         "Config",
+        "EffectsSampler",
         "SearchResult",
-        "StreamSampler",
         "apply",
         "load",
         "log",

@@ -2,49 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from autotune.measurement.compilation import Compilation
 from autotune.measurement.measurement import Measurement
-from autotune.program.config import KnobValue
-from autotune.rig.wire import WindowPlan
-from tests.rigging import OpenRig, open_rig
+from autotune.measurement.turn import PlannedTurn, Taken
+from tests.rigging import applied_with, never, open_rig
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
-
-PLAN = WindowPlan(warmup_min_s=0.5, warmup_max_s=6.0, window_min_s=0.5, window_max_s=2.0)
-
-
-def compiled(directory: Path, program: str, **changes: KnobValue) -> Measurement:
-    """Measure a program as written and, in a process of its own, compiled; return the latter."""
-    with open_rig(directory, program, space="full") as opened:
-        base = opened.base
-        assert measure(opened).compilation is None
-    changes = {"compile": "default", **changes}
-    applied = replace(base, config=base.baseline.replace(**changes))
-    again = directory / "again"
-    again.mkdir()
-    with open_rig(again, program, applied=applied) as opened:
-        opened.base = base
-        return measure(opened, **changes)
-
-
-def measure(opened: OpenRig, **changes: KnobValue) -> Measurement:
-    result = opened.measure(PLAN, 600.0, **changes)
-    assert isinstance(result, Measurement), result
-    return result
 
 
 @pytest.mark.slow
 def test_shapes_that_change_in_every_step_do_not_recompile_for_ever(tmp_path: Path) -> None:
-    window = compiled(tmp_path, "changing_shapes.py", compile_dynamic="never")
-    assert window.compilation is not None
-    assert window.compilation.seconds > 0.1
-    assert 7 <= window.compilation.recompiles <= 16
-    assert any("gave up" in warning for warning in window.warnings)
+    with open_rig(tmp_path, "changing_shapes.py", space="full") as opened:
+        base = opened.base
+    applied = applied_with(base, compile="default", compile_dynamic="never")
+    again = tmp_path / "again"
+    again.mkdir()
+    with open_rig(again, "changing_shapes.py", applied=applied) as opened:
+        taken = opened.rig.take_turns([applied], [PlannedTurn(0, 30)], never, 600.0)
+    assert isinstance(taken, Taken), taken
+    assert taken.compilation is not None
+    assert taken.compilation.seconds > 0.1
+    assert 7 <= taken.compilation.recompiles <= 16
+    assert not taken.turns[0].is_quiet
+    assert any("gave up" in warning for warning in Measurement.of(taken.turns, taken).warnings)
+
+
+def test_a_program_is_compiled_and_not_in_turns_and_compiles_its_model_once(
+    tmp_path: Path,
+) -> None:
+    with open_rig(tmp_path, "plain.py", str(tmp_path / "losses")) as opened:
+        configs = opened.base, applied_with(opened.base, compile="default")
+        schedule = [PlannedTurn(n, 3) for n in (0, 1, 0, 1, 0)]
+        first, again = (opened.rig.take_turns(configs, schedule, never, 600.0) for _ in range(2))
+    assert isinstance(first, Taken), first
+    assert isinstance(again, Taken), again
+    assert first.compilation is not None
+    assert first.compilation.graphs > 0
+    assert [turn.is_quiet for turn in first.turns[:3]] == [True, False, True]
+    assert all(turn.is_quiet for turn in again.turns)
 
 
 @pytest.mark.parametrize(

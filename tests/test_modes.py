@@ -15,7 +15,7 @@ from autotune.program.program import parse_program
 from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import Ready
-from autotune.tuning.trial_runner import TrialRunner
+from autotune.tuning.live_rig import LiveRig, Stay
 from tests.made import make_hardware
 from tests.rigging import PROGRAMS, base_setting, never
 
@@ -71,14 +71,17 @@ def test_a_program_that_needs_true_and_whole_epochs_and_is_short_is_measured(
     """Sixty steps, in three epochs, whose evaluation needs all of its data."""
     said: list[str] = []
     modes: list[RunMode] = []
-    with rigs_of(tmp_path, said, modes, "3", "checks") as rigs, TrialRunner(rigs) as objective:
-        rigs.take_mode(RunMode(brief=True))  # to learn that takes one start more
-        ready = objective.observe(never)
+    with rigs_of(tmp_path, said, modes, "3", "checks") as rigs, LiveRig(rigs) as live:
+        ready = live.observe(never)
         assert isinstance(ready, Ready), ready
         space = load("default").resolve(hardware.detect(), ready.profile)
-        objective.set_up(space, base_setting(ready.profile))
-        record = objective.baseline(never)
-        assert record.measurement is not None, record.ending
-        assert 0 < sum(b.steps for b in record.measurement.blocks) <= 60
-    assert rigs.mode == RunMode(epochs=Epochs.WHOLE, brief=True)
+        base = base_setting(ready.profile)
+        live.set_up(space, base)
+        stay = live.stay(base.config, never, 5.0)
+        while isinstance(stay, Ending) and rigs.learn(stay):
+            assert live.ready_for(base.config, never) is None
+            stay = live.stay(base.config, never, 5.0)
+        assert isinstance(stay, Stay), stay
+        assert 0 < sum(len(turn.seconds) for turn in stay.turns) <= 60
+    assert rigs.mode == RunMode(epochs=Epochs.WHOLE)
     assert len(said) == 2

@@ -19,8 +19,8 @@ import pytest
 import yaml
 
 from autotune.errors import RunDirectoryError
+from autotune.measurement.claim import LEAST_PROCESSES
 from autotune.results import bestfile
-from autotune.results.record import Side
 from autotune.tuning.storage import search_dir
 from tests.rigging import PROGRAMS
 
@@ -53,9 +53,7 @@ def test_a_search_on_the_command_line_writes_what_it_claims(workplace: Path) -> 
     assert len(measured) >= 2
     assert len({r.rig for r in measured}) == 1, "one process measures all of them"
     # Its items sleep, so workers are faster on any machine: fresh processes have run both configs
-    rounds = run.load_study().confirmation
-    assert rounds
-    assert all({window.side for window in windows} == set(Side) for windows in rounds)
+    assert len(run.load_study().claim) >= LEAST_PROCESSES
 
 
 def test_a_killed_search_leaves_nothing_running_resumes_with_every_trial_and_ends_on_ctrl_c(
@@ -83,8 +81,6 @@ def test_a_killed_search_leaves_nothing_running_resumes_with_every_trial_and_end
     assert bestfile.read(workplace / "best.yaml").baseline["num_workers"] == 0
     configs = [r.config for r in run.load_study().records]
     assert configs[: len(before)] == before
-    new = [r.config for r in run.load_study().records if not r.is_again]
-    assert len(set(new)) == len(new), "only what may be the best is measured twice"
 
 
 @contextmanager

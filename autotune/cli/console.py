@@ -22,7 +22,7 @@ from autotune.knobs.space.space import ResolvedSpace
 from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
 from autotune.results.record import SearchInfo, TrialRecord
-from autotune.results.wording import bounds, format_duration, rate
+from autotune.results.wording import format_duration, rate
 from autotune.rig.fence import Fence
 from autotune.tuning.budget import Budget
 from autotune.tuning.choosing.bounds import bounded, sentences
@@ -52,6 +52,7 @@ class Console(Messages, FollowingEvents):
         FollowingEvents.__init__(self)
         self._live: Live | None = None
         self._program = ""
+        self._most = 1.0  # speedup of the best config that was printed
 
     def on_search_start(self, head: SearchInfo, run: str, budget: Budget) -> None:
         """Introduce machine and program, and start the live view on a terminal."""
@@ -114,13 +115,12 @@ class Console(Messages, FollowingEvents):
             self._detail(f"not tried at first: {sentence}")
 
     def on_trial_end(self, number: int, record: TrialRecord, space: ResolvedSpace) -> None:
-        """Print the result of a trial: of each one, or on a terminal of each better one.
+        """Print the result of a trial; on a terminal only of the baseline and of failures.
 
         Trial 0 is the baseline, which is shown in samples/s. Later ones show their speedup over it.
         """
-        best_before = self.progress.best
         super().on_trial_end(number, record, space)
-        changes = plain(difference(record.config, space)) + (" again" if record.is_again else "")
+        changes = plain(difference(record.config, space))
         if record.measurement is None or record.speedup is None:
             reason = record.ending.reason if record.ending else ""
             self._say(f"  {number:3d}  {record.outcome}: {plain(reason)}  [dim]{changes}[/]")
@@ -131,9 +131,18 @@ class Console(Messages, FollowingEvents):
             for warning in record.measurement.warnings:
                 self.warn(f"       {warning}")
             return
-        is_best = self.progress.best is not best_before
-        if is_best or self._live is None or self._verbosity is Verbosity.VERBOSE:
-            self._say(_trial_line(number, record, changes, is_best=is_best))
+        if self._live is None or self._verbosity is Verbosity.VERBOSE:
+            self._say(_trial_line(number, record, changes))
+
+    def on_rounds(self, best: Config, speedup: float, space: ResolvedSpace) -> None:
+        """Print, on a terminal, each config that is better than all before it."""
+        before = self.progress.best
+        super().on_rounds(best, speedup, space)
+        now = self.progress.best
+        is_new = now is not None and (before is None or before.changes != now.changes)
+        if is_new and speedup > self._most and self._live is not None:
+            self._say(f"  {plain(str(now))}")
+        self._most = max(self._most, speedup)
 
     def on_rehearsal(self, config: Config, space: ResolvedSpace) -> None:
         """Print which config is run with short epochs, beyond its training loop."""
@@ -147,8 +156,7 @@ class Console(Messages, FollowingEvents):
         """Print which config is compared with the baseline in fresh processes."""
         super().on_confirmation(candidate, space)
         self._say(
-            f"  baseline against {plain(difference(candidate.config, space))}, in fresh processes "
-            "that alternate"
+            f"  baseline against {plain(difference(candidate.config, space))}, in fresh processes"
         )
 
     def on_interrupt(self, requests: int) -> None:
@@ -200,16 +208,16 @@ class _WithoutPadding:
         sys.stdout.flush()
 
 
-def _trial_line(number: int, record: TrialRecord, changes: str, *, is_best: bool) -> str:
+def _trial_line(number: int, record: TrialRecord, changes: str) -> str:
     """Return what is printed of a trial that was measured, with rich's markup."""
     assert record.measurement is not None, "it was measured"
     assert record.speedup is not None, "it was measured"
-    style = "bold green" if is_best and record.speedup.low > 1 else "default"
+    style = "green" if record.speedup.low > 1 else "default"
     compilation = record.measurement.compilation
     beside = f", {compilation}" if compilation is not None and compilation.graphs else ""
     if (share := record.measurement.communication_share) is not None:
         beside += f", communication {share:.0%} of a step"
-    speedup = f"[{style}]{record.speedup.estimate:.2f}x[/] {plain(bounds(record.speedup))}"
+    speedup = f"about [{style}]{record.speedup.estimate:.2f}x[/]"
     samples_per_s = f"{record.measurement.throughput.estimate:,.0f} samples/s"
     return (
         f"  {number:3d}  {speedup}  {samples_per_s}  {changes}  "

@@ -71,10 +71,9 @@ def show_noise_floor(floor: NoiseFloor) -> None:
         f"[bold]The program against itself: {floor.ratio.estimate:.3f}x[/] "
         rf"\[{floor.ratio.low:.3f}, {floor.ratio.high:.3f}], {floor.processes} fresh processes"
     )
-    if floor.windows_spread_pct is not None:
-        out.print(f"  windows within a process differ by {floor.windows_spread_pct:.1f} % (1 sd)")
+    out.print(f"  within a process, turns tell the ratio to {floor.error_pct:.1f} % (1 se)")
     if floor.processes_spread_pct is not None:
-        out.print(f"  equal processes differ by {floor.processes_spread_pct:.1f} % (1 sd)")
+        out.print(f"  ratios of processes differ by {floor.processes_spread_pct:.1f} % (1 sd)")
     out.print(f"  speedups below about {least:.2f}x cannot be told from noise in this time")
     if least > QUIET_ENOUGH:
         out.print(

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.integrations.progress import SearchProgress
-from autotune.results.wording import format_duration, times
+from autotune.results.wording import format_duration
 
 BAR = 28  # characters of the budget's bar
 
@@ -31,8 +31,7 @@ class LiveView:
         table.add_column(no_wrap=True, overflow="ellipsis")
         table.add_row(progress.phase, Text(self._budget_line))
         if progress.best is not None:
-            best = f"{times(progress.best.speedup)}  {progress.best.changes}"
-            table.add_row("best", Text(best, style="green"))
+            table.add_row("best", Text(str(progress.best), style="green"))
         if progress.now:
             table.add_row("now", Text(progress.now))
         if progress.why:

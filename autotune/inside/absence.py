@@ -26,12 +26,12 @@ class Absence:
 
     def __init__(self) -> None:
         self._since: tuple[int, float] | None = None  # steps and time at an epoch's end
-        self._told: Phase = "warm-up"
+        self._told: Phase = "turns"
 
     @property
     def phase(self) -> Phase:
         """The phase that the parent should assume while it receives no messages."""
-        return "warm-up" if self._since is None else "between epochs"
+        return "turns" if self._since is None else "between epochs"
 
     def tell(self, say: Callable[[Phase], None]) -> None:
         """Call *say* with the phase if it has changed since the last call.

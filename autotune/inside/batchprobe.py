@@ -55,10 +55,13 @@ class BatchProbe:
         before: Samples of a batch in the first phase.
         after: Samples of a batch in the second phase.
         forward: The seam that records calls of modules; recording stays on until ``end()``.
+
+    Attributes:
+        after: Samples of a batch in the second phase.
     """
 
     def __init__(self, before: int, after: int, forward: ForwardSeam) -> None:
-        self._before, self._after = before, after
+        self._before, self.after = before, after
         self._forward = forward
         forward.records_calls = True
         self._calls: Counter[OutermostCall] = Counter()
@@ -108,7 +111,7 @@ class BatchProbe:
         self._gradients.remove()
         self._forward.records_calls = False
         return BatchEffect(
-            self._after / self._before,
+            self.after / self._before,
             _ratio(before.norm, after.norm),
             _ratio(before.loss, after.loss),
             self._unmoved(before.calls, after.calls),
@@ -122,7 +125,7 @@ class BatchProbe:
         """
         own = [call for call in before if call.first_dim == self._before]
         stays = [call.module for call in own if after[call] > before[call] / 2]
-        has_new = any(call.first_dim == self._after for call in after)
+        has_new = any(call.first_dim == self.after for call in after)
         return stays[0] if stays and has_new else ""
 
     def _phase(self) -> _Phase:

@@ -13,9 +13,9 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from autotune.inside.data.feed import Feed
-from autotune.rig.wire import SLOW_STEP_S
 
 OBSERVED_STEPS = 4
+SLOW_STEP_S = 0.5
 OBSERVED_SLOW_STEPS = 1  # after the three steps that tell which loaders train
 # After more than this many steps of another optimizer without one of the lead, the program trains
 # with that other one. The limit is low during the observation, because programs make trial steps

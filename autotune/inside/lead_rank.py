@@ -16,11 +16,9 @@ import torch
 from autotune.inside.absence import Absence
 from autotune.inside.batchprobe import BatchProbe
 from autotune.inside.compiled import CompileCounter, frames_compiled
-from autotune.inside.data.feed import Feed, steps_per_epoch
+from autotune.inside.data.feed import Feed
 from autotune.inside.examining.examiner import Examiner
 from autotune.inside.listener import BatchClock
-from autotune.inside.meter import Flow, Instruments, Meter
-from autotune.inside.pilots import Pilots
 from autotune.inside.ranks.communication import MIN_STEPS, CommunicationClock
 from autotune.inside.ranks.follower_rank import Tally
 from autotune.inside.ranks.forks import ForkTrainingError
@@ -29,18 +27,15 @@ from autotune.inside.ranks.rank_sync import RankCommand, RankSync, Report, gpus_
 from autotune.inside.standstill import doing, waits_for_processes
 from autotune.inside.step_profiler import StepProfiler
 from autotune.inside.step_tracker import Step, StepTracker
-from autotune.inside.turns import Turns
-from autotune.inside.turns.edges import edges_of
-from autotune.machine.probes import page_faults
+from autotune.inside.turns import Hands, Turns, of_ranks
 from autotune.machine.probes.host_load import HostLoad
 from autotune.machine.probes.torch_memory import TorchMemory, torch_gpus
 from autotune.measurement.batch_effect import BatchEffect
 from autotune.measurement.examination import Examination
-from autotune.measurement.measurement import Measurement
 from autotune.measurement.memory import Memory
-from autotune.measurement.pilot import Pilot
 from autotune.measurement.rank_load import RankLoad
 from autotune.measurement.step_breakdown import StepBreakdown
+from autotune.measurement.turn import Taken, median_step_s
 from autotune.program.applied_config import AppliedConfig
 from autotune.rig.link import Link, LinkClosed
 from autotune.rig.wire import (
@@ -48,9 +43,6 @@ from autotune.rig.wire import (
     Ended,
     Examine,
     Examined,
-    Measure,
-    Measured,
-    NotFinite,
     Phase,
     ProfileStep,
     Progress,
@@ -60,11 +52,10 @@ from autotune.rig.wire import (
     TakeTurns,
     TookTurns,
     ToRig,
-    WindowPlan,
 )
 
 SIGN_OF_LIFE_S = 5.0
-PROGRESS_S = 0.3  # a message costs about 0.1 ms, and nobody reads them faster
+PROGRESS_S = 0.3  # between two messages of a program that starts
 RECORDED_S = 0.2  # how long communication is recorded
 MAX_RECORDED_STEPS = 20
 FIRST_WORD_S = 1.0  # without a step until the first description of what the program does
@@ -80,8 +71,8 @@ class LeadRank(StepTracker):
     ``rank_process`` creates one in the rig's first process, or in a child process that trains
     instead. Its hooks run in the program's main thread; at step boundaries it may wait there for
     the parent's next command. Three background threads describe a slow start, watch for training in
-    forked processes and report long absences. A timer thread answers a window whose time is up
-    while the program is within a long step. The lock ``_turn`` keeps them apart.
+    forked processes and report long absences. A timer thread answers an examination whose time is
+    up while the program is within a long step. The lock ``_turn`` keeps them apart.
 
     Args:
         link: To the parent.
@@ -102,10 +93,8 @@ class LeadRank(StepTracker):
         group: Group = ALONE,
     ) -> None:
         super().__init__(start.applied, group, start.program.mode.epochs)
-        self._is_brief = start.program.mode.brief
         self._link = link
         self._commands = commands
-        self._applied = start.applied
         self._started = started
         self._first_step_s: float | None = None
         self._quit = quit_process
@@ -114,23 +103,20 @@ class LeadRank(StepTracker):
         self._tally = Tally()
         self._steps_left = 0
         self._samples_share = 1.0
-        self._last_block: list[Report] = []
-        self._meter: Meter | None = None
         self._task: StepProfiler | Examiner | Turns | None = None
+        self._asked: TakeTurns | None = None
+        self._taken: Taken | None = None  # while the ranks record how they spend their time
+        self._reports: list[Report] = []
         self._probe: BatchProbe | None = None
         self._probed: BatchEffect | None = None
-        self._asked: Measure | None = None
-        self._asked_at = started
-        self._measured: Measurement | None = None
+        self._probed_sizes: set[int] = set()  # also those that left it open what the loss does
         self._memory = TorchMemory("cpu")
         self._compiled = CompileCounter()
         self._host_load = HostLoad(os.getppid())
-        self._pilots = Pilots(start.cores, others_s=self._host_load.others_s)
-        self._pilots_before: tuple[Pilot, ...] = ()
-        self._fault_s = 0.0
+        self._counters = self._host_load.read()
         self._allowed_cores = start.allowed_cores
         self._sent = started
-        self._turn = threading.RLock()  # guards the meter and the link against the timer thread
+        self._turn = threading.RLock()  # guards the link against the other threads
         self._is_answered = False  # set first by the thread that will send the answer
         self._number = 0  # of the parent's last question
         self._overtime = threading.Timer(0.0, lambda: None)
@@ -147,9 +133,8 @@ class LeadRank(StepTracker):
 
     def disturbed(self) -> None:
         """Leave the present step out, and send a sign of life if none was sent lately."""
-        task = self._meter or self._task
-        if task is not None:
-            task.disturb()
+        if self._task is not None:
+            self._task.disturb()
         if self._is_ready.is_set() and perf_counter() - self._sent > SIGN_OF_LIFE_S:
             self._progress(self._absence.phase)
 
@@ -159,8 +144,6 @@ class LeadRank(StepTracker):
             return
         with self._turn:
             self._tally.pause()
-            if self._meter is not None and not self._is_answered:
-                self._meter.pause()
             self._absence.begin(self.steps)
 
     def resumed(self, begin_s: float) -> None:
@@ -174,9 +157,8 @@ class LeadRank(StepTracker):
             return
         with self._turn:
             self._tally.go_on()
-            task = self._meter or self._task
-            if task is not None:
-                task.resume(begin_s)
+            if self._task is not None:
+                self._task.resume(begin_s)
             self._absence.end()
 
     def program_ended(self, *, has_failed: bool = False) -> None:
@@ -187,21 +169,14 @@ class LeadRank(StepTracker):
         question, which may be about another config.
         """
         with self._turn:
-            meter, measured = self._meter, self._measured
             if not self.steps and self.forks.trainer is not None:
                 self._refuse_forks()
-            elif has_failed:
-                self._is_answered = True
-            elif measured is not None:
-                self._measured = None
-                self._answer(measured)
-            elif meter is not None and not self._is_answered:
-                self._is_answered = True  # even if there is too little for an answer
-                if meter.finish("the program ended", with_what_there_is=self._is_brief):
-                    self._answer(self._measurement(meter))
-            elif self._task is not None:
-                self._task.close()
-                self._link.send(self._task.answer(self._number))
+            elif not has_failed and self._taken is not None:
+                self._answer(self._taken)
+            elif not has_failed and self._task is not None:
+                task, self._task = self._task, None
+                task.close()
+                self._answer_with(task)
 
     def step_made(self) -> None:
         """Count a step; before the first steps are observed, report progress to the parent.
@@ -263,7 +238,7 @@ class LeadRank(StepTracker):
         with self._turn:
             if not self._is_ready.is_set():
                 elapsed_s = perf_counter() - self._started
-                progress = Progress("start-up", 0.0, self.steps, elapsed_s, what, unseen)
+                progress = Progress("start-up", self.steps, elapsed_s, what, unseen)
                 self._link.send(progress)
                 self._sent = perf_counter()
 
@@ -309,62 +284,40 @@ class LeadRank(StepTracker):
         self._absence.end()
         self._tally.add(step)
         self._steps_left -= 1
-        is_meeting = self._steps_left <= 0
         if self._task is not None:
             self._go_on_with(self._task, step)
         elif self._probe is not None:
-            if perf_counter() - self._sent > SIGN_OF_LIFE_S:
-                self._progress("warm-up")
+            self._tell_of_life()
             if self._probe.step(self.loss):
                 self._end_phase(self._probe)
-        elif self._measured is not None:
-            if is_meeting:
-                self._conclude(self._measured)
-        elif self._meter is not None:
-            self._measure(self._meter, step, is_meeting=is_meeting)
+        elif self._taken is not None and self._steps_left <= 0:
+            self._conclude(self._taken)
 
-    def _measure(self, meter: Meter, step: Step, *, is_meeting: bool) -> None:
-        samples = round(step.samples * self._samples_share)
-        tokens = round(step.tokens * self._samples_share)
-        with self._turn:
-            is_late = self._is_answered
-            closed_a_block = not is_late and meter.step(samples, step.wait_s, tokens)
-            has_failed = closed_a_block and not _is_finite(meter.losses)
-            # Read under the lock: without it, the timer thread may end the window meanwhile.
-            is_done = not is_late and meter.is_done
-            self._is_answered |= has_failed or is_done
-        if perf_counter() - self._sent > (PROGRESS_S if closed_a_block else SIGN_OF_LIFE_S):
-            self._progress(meter.phase, meter.blocks[-1].samples_per_s if meter.blocks else 0.0)
-        if not is_meeting:
-            return
-        self._last_block = self._gather(self._tally.report())
-        if is_late:
-            self._obey()
-        elif has_failed:
-            assert self._applied is not None, "a window is measured under a config"
-            self._link.send(NotFinite(self._applied.config, self._number))
-            self._obey()
-        elif is_done:
-            # The parent waits no longer than for the window, if its time was up
-            pilots = () if meter.has_run_out else self._read_pilots()
-            self._finish(self._measurement(meter, pilots))
+    def _go_on_with(self, task: StepProfiler | Examiner | Turns, step: Step) -> None:
+        self._tell_of_life()
+        if isinstance(task, Turns):
+            task.step(step.samples, step.wait_s, step.tokens)
         else:
-            if closed_a_block:
-                meter.go_on()
-            self._go_on(RankCommand(meter.steps_to_go))
-
-    def _answer_in_overtime(self, meter: Meter) -> None:
-        """Answer a window whose time is up with what it has; runs in a timer thread.
-
-        The program is then within a step that takes longer than the time left. Nothing happens if
-        the window was answered already or has no block yet.
-        """
+            task.step(step.samples, step.wait_s)
+        if not task.is_done:
+            return
         with self._turn:
-            if meter is not self._meter or self._is_answered or not meter.end_now():
+            self._task = None
+        if isinstance(task, Turns):
+            self.seams.rates.hold(held=False)
+            if self._group.world_size > 1:
+                self._end_together(task)
                 return
-            self._is_answered = True
-            with suppress(LinkClosed):
-                self._answer(self._measurement(meter))
+        if not self._is_answered:
+            self._answer_with(task)
+        self._obey()
+
+    def _answer_with(self, task: StepProfiler | Examiner | Turns) -> None:
+        with self._turn:
+            if isinstance(task, Turns):
+                self._answer(self._taken_by(task))
+            else:
+                self._link.send(task.answer(self._number))
 
     def _answer_examined(self, task: Examiner) -> None:
         """Answer with what was seen so far; runs in a timer thread.
@@ -377,34 +330,55 @@ class LeadRank(StepTracker):
                 with suppress(LinkClosed):
                     self._link.send(task.answer(self._number))
 
-    def _finish(self, measurement: Measurement) -> None:
-        """Send a measurement; with several ranks, first record their communication for a few steps.
+    def _end_together(self, task: Turns) -> None:
+        """Answer for all ranks; if the parent wants to know, first record how they spend time.
 
-        The recording follows the window, so that torch's profiler cannot slow down the measured
-        steps.
+        The recording follows the turns, so that torch's profiler cannot slow them down.
         """
-        if self._group.world_size == 1:
-            self._answer(measurement)
+        own = replace(self._tally.report(), turns=task.told())
+        self._reports = self._gather(own)
+        taken = self._taken_by(task, self._reports)
+        if self._asked is None or not self._asked.with_loads or not taken.turns:
+            self._answer(taken)
             self._obey()
             return
-        self._measured = measurement
-        steps = math.ceil(RECORDED_S / measurement.step_s)
-        steps = min(MAX_RECORDED_STEPS, max(MIN_STEPS, steps))
-        self._go_on(RankCommand(steps, records=True))
+        self._taken = taken
+        steps = math.ceil(RECORDED_S / median_step_s(taken.turns))
+        self._go_on(RankCommand(min(MAX_RECORDED_STEPS, max(MIN_STEPS, steps)), records=True))
         self._communication.start()
 
-    def _conclude(self, measurement: Measurement) -> None:
+    def _conclude(self, taken: Taken) -> None:
         recorded = self._gather(self._tally.report(self._communication.stop(self._tally.steps)))
         ranks = tuple(
             _load(rank, *reports)
-            for rank, reports in enumerate(zip(self._last_block, recorded, strict=True))
+            for rank, reports in enumerate(zip(self._reports, recorded, strict=True))
         )
-        self._measured = None
-        self._answer(replace(measurement, ranks=ranks))
+        self._taken = None
+        self._answer(replace(taken, ranks=ranks))
         self._obey()
 
-    def _answer(self, measurement: Measurement) -> None:
-        self._link.send(Measured(measurement, self._number, self.steps))
+    def _taken_by(self, task: Turns, reports: Sequence[Report] = ()) -> Taken:
+        if self._group.world_size > 1:  # what one rank saw alone says nothing of the group
+            turns = of_ranks([report.turns for report in reports]) if reports else ()
+        else:
+            turns = task.told()
+        compilation = self._compiled.read()
+        self._compiled.reset()
+        samples = None
+        if self.feed is not None and self.observer.loaders:
+            samples = self.samples_between_starts or self.feed.samples_per_epoch
+        return Taken(
+            turns,
+            self.steps,
+            samples and round(samples * self._samples_share),
+            self._memory.read(Memory()),
+            compilation=compilation,
+            effect=self._probed,
+            interference=self._host_load.read().since(self._counters),
+        )
+
+    def _answer(self, taken: Taken) -> None:
+        self._link.send(TookTurns(taken, self._number))
 
     def _gather(self, own: Report) -> list[Report]:
         """Return the reports of all ranks, once each has arrived.
@@ -427,48 +401,17 @@ class LeadRank(StepTracker):
         self._steps_left = order.steps
         self._tally = Tally()
 
-    def _progress(self, phase: Phase, samples_per_s: float = 0.0) -> None:
+    def _tell_of_life(self) -> None:
+        if perf_counter() - self._sent > SIGN_OF_LIFE_S:
+            self._progress("turns")
+
+    def _progress(self, phase: Phase) -> None:
         if self.forks.is_child:
             # A thread that fork did not copy may hold the lock, and the link is closed here.
             return
         with self._turn:
-            self._link.send(Progress(phase, samples_per_s))
+            self._link.send(Progress(phase))
             self._sent = perf_counter()
-
-    def _go_on_with(self, task: StepProfiler | Examiner | Turns, step: Step) -> None:
-        if perf_counter() - self._sent > SIGN_OF_LIFE_S:
-            self._progress("window")
-        task.step(step.samples, step.wait_s)
-        if task.is_done:
-            with self._turn:
-                self._task = None
-                if isinstance(task, Turns):
-                    self.seams.rates.hold(held=False)
-                if not (isinstance(task, Examiner) and self._is_answered):
-                    self._link.send(task.answer(self._number))
-            self._obey()
-
-    def _read_pilots(self) -> tuple[Pilot, ...]:
-        """Time the pilots, unless the program goes on computing or there are several ranks."""
-        if self._group.world_size > 1:
-            return ()
-        self._sync()
-        feed = self.feed
-        config = None if self._applied is None else self._applied.config
-        return self._pilots.read(lambda: feed is None or feed.is_at_rest, config)
-
-    def _measurement(self, meter: Meter, pilots_after: tuple[Pilot, ...] = ()) -> Measurement:
-        measurement = meter.measurement(self._memory.read(Memory()))
-        compilation = self._compiled.read()
-        self._compiled.reset()
-        return replace(
-            measurement,
-            compilation=compilation,
-            pilots_before=self._pilots_before,
-            pilots_after=pilots_after,
-            fault_s=self._fault_s,
-            effect=self._probed,
-        )
 
     def _obey(self) -> None:
         """Wait for the parent's next command and carry it out.
@@ -477,44 +420,28 @@ class LeadRank(StepTracker):
         """
         self._overtime.cancel()
         match self._commands.get():
-            case Measure(applied, plan, number) as asked:
-                self.seams.loader.keep(enabled=False)
-                # Announced before the switch, because the other ranks wait for it.
-                self._meetings.announce(RankCommand(1, applied))
-                self._steps_left = 1
-                with self._turn:
-                    self._meter, self._number = None, number
-                batches = self._unknown_batches(applied)
+            case TakeTurns(configs, _, number) as asked:
+                self._number, self._asked, self._is_answered = number, asked, False
+                batches = self._unknown_batches(configs)
                 if batches is None:
-                    self._switch(applied)
-                    self._begin_window(plan, number)
+                    self._begin_turns(asked)
                 else:
+                    self._probed_sizes.update(batches)
                     self._probe = BatchProbe(*batches, self.seams.forward)
-                    self._asked, self._asked_at = asked, perf_counter()
-            case ProfileStep(plan, number) if self._group.world_size == 1:
-                with self._turn:
-                    self._meter, self._number = None, number
+            case ProfileStep(stage_s, number) if self._group.world_size == 1:
+                self._number, self._is_answered = number, False
                 self._task = StepProfiler(
-                    plan,
-                    self._instruments(),
+                    stage_s,
+                    self._sync,
                     self.seams,
                     lambda: self._feed_of_this_thread,
                     counts_flops=frames_compiled() == 0,
                 )
-            case TakeTurns(number=number) as asked_turns if self._group.world_size == 1:
-                with self._turn:
-                    self._meter, self._number = None, number
-                self._begin_turns(asked_turns)
-            case TakeTurns(number=number):
-                self._link.send(TookTurns((), number))
-                self._obey()
             case ProfileStep(_, number):  # several ranks are diagnosed by their loads, see RankLoad
                 self._link.send(StepProfiled(StepBreakdown(), number))
                 self._obey()
             case Examine(number) if self._group.world_size == 1:
-                with self._turn:
-                    self._meter, self._number = None, number
-                self._is_answered = False
+                self._number, self._is_answered = number, False
                 self._task = task = Examiner(
                     tuple(self.seams.forward.roots),
                     self.observer.device(),
@@ -536,10 +463,13 @@ class LeadRank(StepTracker):
 
     def _begin_turns(self, asked: TakeTurns) -> None:
         """Begin with a schedule; learning rates stay as the program sets them meanwhile."""
-        self.seams.rates.hold(held=True)
-        self.seams.loader.keep(enabled=True)
-        devices = (p.device for root in self.seams.forward.roots for p in root.parameters())
-        self._task = Turns(asked, self._switch, edges_of(devices))
+        self._meetings.announce(RankCommand(turns=asked))
+        self._tally = Tally()
+        self._memory.reset()
+        self.loss = None  # one from before must not count for these configs
+        self._counters = self._host_load.read()
+        hands = Hands(self._switch, lambda: self.loss, self._activity)
+        self._task = self.turns(asked, hands)
 
     @property
     def _feed_of_this_thread(self) -> Feed | None:
@@ -547,112 +477,46 @@ class LeadRank(StepTracker):
         is_alone = len(self.observer.loaders or ()) == 1 and not self.observer.loader_thread
         return self.feed if is_alone else None
 
-    def _switch(self, applied: AppliedConfig) -> None:
-        before = self._applied.config if self._applied else applied.baseline
-        if applied.config != before:
-            self.hold_schedules()
-            self.note_switch()
-        self.steering.apply(applied, since=self._applied)
-        self._applied = applied
-
-    def _unknown_batches(self, applied: AppliedConfig) -> tuple[int, int] | None:
-        """Return the present and the new batch size, if the effect of the change is not known yet.
+    def _unknown_batches(self, configs: Sequence[AppliedConfig]) -> tuple[int, int] | None:
+        """Return the present and a new batch size, if the effect of the change is not known yet.
 
         Returns:
             None if the batch size stays, if the program applies it itself, if it is known whether
-            gradients grow with the batch, or if several ranks train.
+            gradients grow with the batch or was tried in vain, or if several ranks train.
         """
-        before = self._applied.config if self._applied else applied.baseline
-        own, new = before.get("batch_size"), applied.config.get("batch_size")
+        applied = configs[0]
+        before = self.applied.config if self.applied else applied.baseline
+        own = before.get("batch_size")
+        sizes = [one.config.get("batch_size") for one in configs]
+        tried = {own, *self._probed_sizes}
+        new = next((size for size in sizes if size and size not in tried), None)
         traits = applied.traits
         by_itself = "batch_size" in traits.program_knobs or "batch_size" in traits.flags
         known = applied.sums is not None or (self._probed and self._probed.sums is not None)
-        if not own or not new or own == new or by_itself or known or self._group.world_size > 1:
+        if not own or not new or by_itself or known or self._group.world_size > 1:
             return None
         return int(own), int(new)
 
     def _end_phase(self, probe: BatchProbe) -> None:
-        """Switch to the new batch size after the probe's first phase; measure after its second.
-
-        The probe's time is taken from the window, because the parent's limit applies to both
-        together.
-        """
+        """Switch to the new batch size after the probe's first phase; begin after its second."""
         assert self._asked is not None, "a probe comes before what was asked for"
         if not probe.has_turned:
             self.seams.rates.hold(held=True)
-            self._switch(self._asked.applied)
+            size = probe.after
+            self._switch(next(a for a in self._asked.configs if a.config["batch_size"] == size))
             probe.turn()
             return
         self._probe, self._probed = None, probe.end()
-        self.seams.rates.hold(held=False)
         self.steering.set_sums(sums=bool(self._probed.sums))
-        plan, took_s = self._asked.plan, perf_counter() - self._asked_at
-        if plan.most_s is not None:  # the limit on the whole answer, the probe included
-            plan = replace(plan, most_s=max(0.0, plan.most_s - took_s))
-        self._begin_window(plan, self._asked.number)
-
-    def _begin_window(self, plan: WindowPlan, number: int) -> None:
-        self._memory.reset()
-        self.loss = None  # a loss of the config before must not count for this one
-        self._tally = Tally()
-        began = perf_counter()
-        self._pilots_before = self._read_pilots()
-        self._fault_s = self._fault_s or page_faults.seconds_each()
-        if plan.most_s is not None:
-            plan = replace(plan, most_s=max(0.0, plan.most_s - (perf_counter() - began)))
-        meter = Meter(plan, self._instruments())
-        meter.disturb()  # the first step also contains the switch of the config
-        with self._turn:
-            self._meter, self._number, self._is_answered = meter, number, False
-        if plan.most_s is not None:
-            self._overtime = threading.Timer(plan.most_s, self._answer_in_overtime, (meter,))
-            self._overtime.daemon = True
-            self._overtime.start()
-
-    def _instruments(self) -> Instruments:
-        return Instruments(
-            self._flow,
-            self._sync,
-            self._read_loss,
-            self._activity,
-            self._host_load.read,
-            page_faults.count,
-        )
+        self._begin_turns(self._asked)
 
     def _activity(self) -> int:
         """Return a number that grows while torch compiles or takes memory from the device."""
         return frames_compiled() + self._memory.segments_taken()
 
-    def _flow(self) -> Flow:
-        feed = self.feed
-        if feed is None or not self.observer.loaders:
-            return Flow()
-        batches = self.batches_per_step
-        ready = feed.ready_batches
-        samples = self.samples_between_starts or feed.samples_per_epoch
-        return Flow(
-            buffered_steps=math.ceil(feed.buffered_batches / batches),
-            cycle_steps=max(1, math.ceil(feed.num_workers / batches)),
-            steps_per_epoch=steps_per_epoch(feed, batches),
-            samples_per_epoch=samples and round(samples * self._samples_share),
-            start_s=feed.start_s,
-            starts=self.starts,
-            ready_steps=None if ready is None else ready / batches,
-            has_idle_workers=feed.has_idle_workers,
-        )
-
     def _sync(self) -> None:
         if self.observer.device() != "cpu":
             torch.accelerator.synchronize()
-
-    def _read_loss(self) -> float | None:
-        return None if self.loss is None else float(self.loss.item())
-
-
-def _is_finite(losses: Sequence[float | None]) -> bool:
-    """Return whether the last loss is finite; True if the program shows none."""
-    last = losses[-1] if losses else None
-    return last is None or math.isfinite(last)
 
 
 def _load(rank: int, measured: Report, recorded: Report) -> RankLoad:

@@ -1,7 +1,7 @@
 """Measure where a step's time goes, and how fast the program is with one part taken away.
 
 While the program trains on, four stages follow each other: steps with a clock at each part; one
-step whose floating-point operations are counted; a window on one cached batch, so without loading;
+step whose floating-point operations are counted; steps on one cached batch, so without loading;
 and the loader alone, without computing. The search derives the bottleneck from the results.
 """
 
@@ -9,25 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from time import perf_counter
 
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from autotune.inside.data.feed import Feed
-from autotune.inside.meter import Flow, Instruments, Meter
 from autotune.inside.seams import SeamSet
 from autotune.inside.seams.parts import PartsClock, PartsSeam
-from autotune.measurement.block import Block
 from autotune.measurement.interval import Interval
 from autotune.measurement.step_breakdown import StepBreakdown
-from autotune.measurement.throughput import throughput
-from autotune.rig.wire import StepProfiled, WindowPlan
+from autotune.measurement.turn import Played, rate
+from autotune.rig.wire import StepProfiled
 
 MIN_STEPS = 10
 MAX_STEPS = 200
 BLOCK_S = 0.1
 MIN_BLOCKS = 5
+MIN_READY_STEPS = 4  # of the window without loading; the first is left out
 MAX_COUNTS = 3  # steps whose operations are counted at most
 
 
@@ -38,8 +38,8 @@ class StepProfiler:
     step in the program's main thread, and sends ``answer()`` to the parent when ``is_done`` is set.
 
     Args:
-        plan: How long each stage measures.
-        read: What the meter reads at block edges.
+        stage_s: Seconds that each stage measures.
+        sync: Waits until the device is idle.
         seams: The seams of this process.
         feed: Returns the training loader's present feed. It returns None if there is not exactly
             one loader or another thread reads it; the two stages that need a feed are then skipped.
@@ -54,16 +54,14 @@ class StepProfiler:
 
     def __init__(
         self,
-        plan: WindowPlan,
-        read: Instruments,
+        stage_s: float,
+        sync: Callable[[], None],
         seams: SeamSet,
         feed: Callable[[], Feed | None],
         *,
         counts_flops: bool,
     ) -> None:
-        self._plan = plan
-        # In the window on a cached batch no data flow, so the meter must not wait for buffers.
-        self._read = replace(read, flow=Flow)
+        self._stage_s, self._sync = stage_s, sync
         self._loader_seam = seams.loader
         self._feed = feed
         self._counts_flops = counts_flops
@@ -71,7 +69,7 @@ class StepProfiler:
         roots = tuple(seams.forward.roots)
         self.clock: PartsClock | None = PartsClock(with_events=_trains_on_cuda(roots))
         self._parts = PartsSeam(self.clock, roots, seams.optimizer)
-        self._meter: Meter | None = None
+        self._samples = 0  # of the step that ended last
         self.breakdown = StepBreakdown()
         self.is_done = False
         self._stages = self._run()
@@ -84,40 +82,30 @@ class StepProfiler:
     def disturb(self) -> None:
         """Leave out the present step, because the program does something besides training in it."""
         self._is_disturbed = True
-        if self._meter is not None:
-            self._meter.disturb()
 
-    def resume(self, begin_s: float) -> None:
+    def resume(self, begin_s: float) -> None:  # noqa: ARG002 - what all tasks are told
         """Continue with the step that begins now, after a pause between two epochs.
 
         While operations are counted, the step is repeated instead: the counter has also counted
         what the program computed during the pause.
 
         Args:
-            begin_s: Seconds that the new pass over the loader took to begin; a window counts them
-                as part of the step.
+            begin_s: Seconds that the new pass over the loader took to begin.
         """
-        if self._meter is not None:
-            self._meter.resume(begin_s)
-        elif self.clock is not None:
+        if self.clock is not None:
             self._is_disturbed = False
             self.clock.start()
         else:
             self._is_disturbed = True  # the counter has seen what was computed in between
 
-    def step(self, samples: int, wait_s: float) -> None:
+    def step(self, samples: int, wait_s: float) -> None:  # noqa: ARG002 - what all tasks are told
         """Continue at the boundary after a step.
 
         Args:
             samples: Samples of the step.
             wait_s: Seconds of the step in which the program waited for batches.
         """
-        if self._meter is not None:
-            closed_a_block = self._meter.step(samples, wait_s)
-            if not self._meter.is_done:
-                if closed_a_block:
-                    self._meter.go_on()
-                return
+        self._samples = samples
         next(self._stages, None)
 
     def close(self) -> None:
@@ -132,7 +120,7 @@ class StepProfiler:
         if self._feed() is not None:
             yield from self._without_data()
         if (feed := self._feed()) is not None:  # asked again: a new epoch may have begun since
-            interval = loader_alone(feed, self._plan.window_max_s)
+            interval = loader_alone(feed, self._stage_s)
             self.breakdown = replace(self.breakdown, loader_throughput=interval)
         self.is_done = True
 
@@ -147,7 +135,7 @@ class StepProfiler:
                 clock.start()
                 yield
                 clock.stop(keep=not self._is_disturbed)
-                is_long = perf_counter() - began > self._plan.window_max_s
+                is_long = perf_counter() - began > self._stage_s
                 if is_long and clock.steps >= MIN_STEPS:
                     break
         finally:
@@ -180,15 +168,21 @@ class StepProfiler:
 
     def _without_data(self) -> Iterator[None]:
         self._loader_seam.replays = True
-        self._meter = meter = Meter(self._plan, self._read)
-        meter.disturb()
         try:
-            yield
+            self._is_disturbed = False
+            yield  # the first step takes the batch that is cached
+            self._sync()
+            ends, samples = [perf_counter()], list[int]()
+            while ends[-1] - ends[0] < self._stage_s or len(samples) < MIN_READY_STEPS:
+                yield
+                samples.append(self._samples)
+                ends.append(perf_counter())
+            self._sync()
+            ends[-1] = perf_counter()
         finally:
             self._loader_seam.replays = False
-            self._meter = None
-        interval = throughput(meter.blocks, None).interval
-        self.breakdown = replace(self.breakdown, synthetic_data_throughput=interval)
+        steps = [Played(b - a, n) for (a, b), n in zip(pairwise(ends), samples, strict=True)]
+        self.breakdown = replace(self.breakdown, synthetic_data_throughput=rate(steps))
 
 
 def loader_alone(feed: Feed, seconds: float) -> Interval:
@@ -205,18 +199,16 @@ def loader_alone(feed: Feed, seconds: float) -> Interval:
     for _ in range(feed.buffered_batches):
         if perf_counter() < until:
             feed.take()
-    blocks: list[Block] = []
+    blocks: list[Played] = []
     until = perf_counter() + seconds
     while perf_counter() < until or len(blocks) < MIN_BLOCKS:
-        began, samples, steps = perf_counter(), 0, 0
+        began, samples = perf_counter(), 0
         while perf_counter() - began < BLOCK_S:
             # Workers deliver in bursts of one batch each, so whole rounds are measured.
             for _ in range(max(1, feed.num_workers)):
                 samples += feed.take()
-                steps += 1
-        elapsed_s = perf_counter() - began
-        blocks.append(Block(samples, steps, elapsed_s, elapsed_s))
-    return throughput(blocks, None).interval
+        blocks.append(Played(perf_counter() - began, samples))
+    return rate(blocks)
 
 
 def _trains_on_cuda(roots: Sequence[nn.Module]) -> bool:

@@ -21,9 +21,12 @@ from autotune.inside.ranks.forks import ForkGuard
 from autotune.inside.ranks.group import Group
 from autotune.inside.seams import SeamSet
 from autotune.inside.steering import Steering, loose_knobs
+from autotune.inside.turns import Hands, Turns
+from autotune.inside.turns.edges import edges_of
 from autotune.measurement.run_mode import Epochs
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
+from autotune.rig.wire import TakeTurns
 
 # Within this many steps after a switch, a failure is blamed on the config, not on the epoch mode.
 JUST_SWITCHED = 3
@@ -90,6 +93,7 @@ class StepTracker(Listener):
         batches_per_step: Batches of the last step, at least 1.
         samples_between_starts: Samples between the beginnings of the last two passes that the
             program made over its training loader, in endless mode; None if unknown.
+        applied: The config that it trains under; None runs it as written.
         loss: The last loss, still on its device; None if the program has not shown one.
     """
 
@@ -105,6 +109,7 @@ class StepTracker(Listener):
             else SeamSet(self, target=None, group=group)
         )
         self.steering = Steering(self.seams)
+        self.applied = applied
         self.observer = Observer(self.seams, group)
         self._group = group
         self.feed: Feed | None = None
@@ -257,6 +262,21 @@ class StepTracker(Listener):
         """
         if self.is_endless:
             self.seams.scheduler.hold()
+
+    def turns(self, asked: TakeTurns, hands: Hands) -> Turns:
+        """Begin with a schedule of turns, and return it; loaders of configs that rest are kept."""
+        self.seams.rates.hold(held=True)
+        self.seams.loader.keep(enabled=True)
+        devices = (p.device for root in self.seams.forward.roots for p in root.parameters())
+        return Turns(asked, hands, edges_of(devices))
+
+    def _switch(self, applied: AppliedConfig) -> None:
+        before = self.applied.config if self.applied else applied.baseline
+        if applied.config != before:
+            self.hold_schedules()
+            self.note_switch()
+        self.steering.apply(applied, since=self.applied)
+        self.applied = applied
 
     def note_switch(self) -> None:
         """Note that the config changes here, to tell its failures from those of the epoch mode."""

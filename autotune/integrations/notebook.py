@@ -12,7 +12,7 @@ from autotune.integrations.progress import FollowingEvents, SearchProgress
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.program.config import Config
 from autotune.results.record import SearchInfo, TrialRecord
-from autotune.results.wording import format_duration, times
+from autotune.results.wording import format_duration
 from autotune.rig.wire import Progress
 from autotune.tuning.budget import Budget
 from autotune.tuning.events import Events
@@ -20,7 +20,7 @@ from autotune.tuning.events import Events
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-REFRESH_S = 0.25  # rigs report after each block of steps, some of them a hundred times a second
+REFRESH_S = 0.25  # a program that starts reports each of its steps
 
 
 def events_here() -> Events:
@@ -62,7 +62,7 @@ class NotebookView(FollowingEvents):
         self._show()
 
     def on_progress(self, progress: Progress) -> None:
-        """Show the throughput of the latest block, unless the table was shown just before."""
+        """Show the time that is left, unless the table was shown just before."""
         super().on_progress(progress)
         if monotonic() - self._shown_at > REFRESH_S:
             self._show()
@@ -122,13 +122,12 @@ def live_table(progress: SearchProgress, warnings: Sequence[str] = ()) -> str:
         progress: The state.
         warnings: Sentences that the user must not miss.
     """
-    best = progress.best
     return (
         _templates()
         .get_template("live_table.html.jinja")
         .render(
             progress=progress,
-            best="" if best is None else f"{times(best.speedup)} {best.changes}",
+            best="" if progress.best is None else str(progress.best),
             time=_time(progress),
             warnings=warnings,
         )

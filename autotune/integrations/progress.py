@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from autotune.knobs.space.space import ResolvedSpace
-from autotune.measurement.interval import Interval
 from autotune.program.config import Config
 from autotune.results.record import SearchInfo, TrialRecord
 from autotune.results.verdict import changes_of
-from autotune.rig.wire import Progress
 from autotune.tuning.budget import Budget
 from autotune.tuning.events import Events
 
@@ -19,15 +17,19 @@ SHOWN = 40  # trials in the small chart
 
 @dataclass(frozen=True)
 class Best:
-    """The best config so far, by the lower bounds of the speedups.
+    """The best config so far.
 
     Attributes:
-        speedup: Over the baseline: of its trial, and of all its visits once it is confirmed.
+        speedup: Over the baseline, roughly: rounds go on.
         changes: How it differs from the program as written.
     """
 
-    speedup: Interval
+    speedup: float
     changes: str
+
+    def __str__(self) -> str:
+        """Return both, as views show them."""
+        return f"about {self.speedup:.2g}x  {self.changes}"
 
 
 @dataclass
@@ -39,7 +41,6 @@ class SearchProgress:
         phase: What the search does.
         config: The present config, as a difference to the program as written; empty between two.
         why: Why it is tried.
-        samples_per_s: Of the latest block; None before one.
         speedups: Of the trials that were measured, the baseline left out.
         best: None before a config was measured.
         is_over: Whether the search has ended.
@@ -49,7 +50,6 @@ class SearchProgress:
     phase: str = "starting"
     config: str = ""
     why: str = ""
-    samples_per_s: float | None = None
     speedups: list[float] = field(default_factory=list)
     best: Best | None = None
     is_over: bool = False
@@ -68,13 +68,12 @@ class SearchProgress:
 
     @property
     def now(self) -> str:
-        """The present config and its latest throughput; empty if there is neither."""
-        rate = f"{self.samples_per_s:,.0f} samples/s" if self.samples_per_s else ""
-        return "  ".join(filter(None, (self.config, rate)))
+        """What it does at present; empty if nothing is tried."""
+        return self.config
 
     def switch(self, config: str = "", why: str = "") -> None:
         """Show another config, or none."""
-        self.config, self.why, self.samples_per_s = config, why, None
+        self.config, self.why = config, why
 
 
 class FollowingEvents(Events):
@@ -102,30 +101,26 @@ class FollowingEvents(Events):
         """Take the config that is measured next."""
         self.progress.switch(difference(config, space), why)
 
-    def on_progress(self, progress: Progress) -> None:
-        """Take the throughput of the latest block."""
-        self.progress.samples_per_s = progress.samples_per_s
+    def on_rounds(self, best: Config, speedup: float, space: ResolvedSpace) -> None:
+        """Take the best config so far, which is known roughly."""
+        self.progress.best = Best(speedup, difference(best, space))
+        self.progress.switch("configs take turns")
 
     def on_trial_end(self, number: int, record: TrialRecord, space: ResolvedSpace) -> None:
         """Take the speedup of a trial other than the baseline, if it was measured."""
-        if number == 0 or record.speedup is None:
-            return
-        progress, speedup = self.progress, record.speedup
-        progress.speedups.append(speedup.estimate)
-        # Lower bounds are compared: the highest estimate is often the noisiest one.
-        if progress.best is None or speedup.low > progress.best.speedup.low:
-            progress.best = Best(speedup, difference(record.config, space))
+        if number and record.speedup is not None:
+            self.progress.speedups.append(record.speedup.estimate)
 
     def on_rehearsal(self, config: Config, space: ResolvedSpace) -> None:
         """Take the config that is run with short epochs."""
         self.progress.switch(difference(config, space))
 
     def on_confirmation(self, candidate: TrialRecord, space: ResolvedSpace) -> None:
-        """Take the config that is compared with the baseline, which is the best by all visits."""
+        """Take the config that is compared with the baseline."""
         changes = difference(candidate.config, space)
         self.progress.switch(changes)
         if candidate.speedup is not None:
-            self.progress.best = Best(candidate.speedup, changes)
+            self.progress.best = Best(candidate.speedup.estimate, changes)
 
     def on_search_end(self) -> None:
         """Take that nothing runs any more."""

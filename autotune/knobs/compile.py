@@ -7,7 +7,7 @@ Source: PyTorch documentation, ``torch.compile`` (``mode``).
 
 from __future__ import annotations
 
-from autotune.knobs.base import Here, Knob, Scope, Seams
+from autotune.knobs.base import Here, Knob, Seams
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.flags import Flag
@@ -23,7 +23,6 @@ class Compile(Knob):
     """
 
     name = "compile"
-    scope = Scope.RESTART  # compiled code stays in the process
     value_type = str
     choices = ("off", "default", "reduce-overhead", "max-autotune-no-cudagraphs")
     flag_names = ("compile", "torch_compile", "compile_model")

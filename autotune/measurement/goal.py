@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Protocol
 
-from autotune.measurement.measurement import Measurement
 from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.turn import Played
 
 LEAST_SHARE = 0.01  # of the hours of a training that compiling leaves in any case
 
@@ -33,6 +34,20 @@ class Objective(StrEnum):
     def counts_samples(self) -> bool:
         """Whether a step of more samples counts for more."""
         return self not in {Objective.STEP_TIME, Objective.MEMORY}
+
+
+class Metered(Protocol):
+    """What was read while a config trained."""
+
+    @property
+    def memory(self) -> Memory:
+        """Peaks."""
+        ...
+
+    @property
+    def power_w(self) -> float | None:
+        """Mean power in watts; None without a counter."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -62,21 +77,31 @@ class Goal:
         }
         return words[self.objective]
 
-    def factor(self, measured: Measurement) -> float | None:
-        """Return by what the samples/s of a window are multiplied to be compared.
+    @property
+    def needs_stays(self) -> bool:
+        """Whether a config must train alone to be compared, because all in play share a meter."""
+        return self.objective in {Objective.ENERGY, Objective.MEMORY}
 
-        None if the window does not tell: without a counter of energy, for example.
+    def worth(self, one: Played, read: Metered) -> Played | None:
+        """Return what is compared of a turn or a stay.
+
+        Args:
+            one: Seconds and samples of one config.
+            read: The readings of memory and power that belong to it.
+
+        Returns:
+            None if they do not tell: without a counter of energy, for example.
         """
         match self.objective:
-            case Objective.THROUGHPUT:
-                return 1.0
             case Objective.STEP_TIME:
-                return 1 / measured.samples_per_step
+                return replace(one, work=float(one.steps))
             case Objective.ENERGY:
-                return 1 / measured.power_w if measured.power_w else None
+                return None if not read.power_w else replace(one, cost=one.cost * read.power_w)
             case Objective.MEMORY:
-                peak = measured.memory.peak_bytes
-                return 1 / (measured.throughput.estimate * peak) if peak else None
+                peak = read.memory.peak_bytes
+                return None if not peak else replace(one, cost=float(peak), work=1.0)
+            case _:
+                return one
 
     def limit_bytes(self, capacity_bytes: int) -> float:
         """Return how much of a memory a config may use."""

@@ -1,8 +1,12 @@
-"""Intervals: an estimate with its 95 % interval."""
+"""Intervals: an estimate with its 95 % interval, and the logarithm of a ratio."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+NORMAL = 1.96  # standard deviations, of a two-sided 95 % interval
+MOST_LOG = 20.0  # half of an interval that says nothing; more would overflow
 
 
 @dataclass(frozen=True)
@@ -32,3 +36,17 @@ class Interval:
     def times(self, factor: float) -> Interval:
         """Return the interval multiplied by a positive factor."""
         return Interval(self.estimate * factor, self.low * factor, self.high * factor)
+
+
+@dataclass(frozen=True)
+class LogRatio:
+    """Natural logarithm of a ratio, with its standard error."""
+
+    value: float
+    error: float
+
+    @property
+    def interval(self) -> Interval:
+        """The ratio with its 95 % interval."""
+        half = min(NORMAL * self.error, MOST_LOG)
+        return Interval(*(math.exp(self.value + by) for by in (0.0, -half, half)))

@@ -1,78 +1,94 @@
-"""Measurement: the values that measuring one config yields, from a block to a whole window.
-
-All times are in seconds and all sizes in bytes, as the suffixes of the names say.
-"""
+"""Measurement: what is known of one config that trained for a while."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, stdev
+from typing import Self
 
 from autotune.measurement.batch_effect import BatchEffect
-from autotune.measurement.block import Block
 from autotune.measurement.compilation import Compilation
+from autotune.measurement.interference import Interference
 from autotune.measurement.interval import Interval
 from autotune.measurement.memory import Memory
-from autotune.measurement.pilot import Pace, Pilot, pace_around
 from autotune.measurement.rank_load import RankLoad
+from autotune.measurement.turn import Taken, Turn, played, rate
 
-DRAINED_IS_DOUBTFUL = 0.02
-DISTURBED_IS_DOUBTFUL = 0.05
 RECOMPILES_GIVEN_UP = 7  # torch keeps eight versions of a function, then runs it uncompiled
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One config measured in a rig.
+    """One config, as its turns show it.
 
     Attributes:
-        throughput: Samples per second, end to end: data loading and loader starts are included.
-        blocks: The blocks after the warm-up, in order.
-        warmup_s: Duration of the warm-up.
-        warmup_reason: Why the warm-up ended.
-        stop_reason: Why the window ended.
-        edge_s: Extra seconds that each start of the training loader costs; None if unknown.
-        samples_per_epoch: Samples between two such starts; None if unknown.
-        losses: The loss at the end of each block; entries are None if the program shows no loss.
-        memory: Peak memory in the window.
-        discarded_blocks: Number of disturbed blocks that were dropped and measured again.
-        drained_share: Share of the counted samples that were taken from prefetch buffers without
-            being replaced: they were consumed in the window but not produced in it.
+        throughput: Samples per second, end to end: data loading is included.
+        step_s: Mean seconds per step.
+        samples_per_step: Samples per optimizer step, over all ranks.
+        largest_step: Samples of the largest step.
+        wait_share: Share of the time that the program waited for its next batch, 0 to 1.
+        seconds: How long its turns were, together.
+        tokens_per_sample: Token ids of a sample, padding included; 0.0 if the input is not token
+            ids.
+        samples_per_epoch: Samples between two starts of the training loader; None if unknown.
+        loss: The last one; None if the program shows none.
+        memory: Peaks. Other configs in play have a part in them, once there are some.
         power_w: Mean power of the GPUs, or of the CPU packages for a program on the CPU; None if no
             counter can be read.
         compilation: What torch.compile did; None if the process compiles nothing.
         ranks: How the ranks spent their time; empty for a single process.
-        pilots_before: Timings of the pilots before the window; empty where none could be taken.
-        pilots_after: The same after it.
-        fault_s: CPU seconds that one minor page fault takes here; 0.0 if unknown.
-        effect: The effect of the config's batch size on the steps; None if it was not examined.
+        effect: The effect of another batch size on the steps; None if it was not examined.
+        interference: What others took from the machine meanwhile; None if that cannot be seen.
     """
 
     throughput: Interval
-    blocks: tuple[Block, ...]
-    warmup_s: float
-    warmup_reason: str
-    stop_reason: str
-    edge_s: float | None = None
+    step_s: float
+    samples_per_step: float
+    largest_step: float
+    wait_share: float
+    seconds: float
+    tokens_per_sample: float = 0.0
     samples_per_epoch: int | None = None
-    losses: tuple[float | None, ...] = ()
+    loss: float | None = None
     memory: Memory = field(default_factory=Memory)
-    discarded_blocks: int = 0
-    drained_share: float = 0.0
     power_w: float | None = None
     compilation: Compilation | None = None
     ranks: tuple[RankLoad, ...] = ()
-    pilots_before: tuple[Pilot, ...] = ()
-    pilots_after: tuple[Pilot, ...] = ()
-    fault_s: float = 0.0
     effect: BatchEffect | None = None
+    interference: Interference | None = None
 
-    @property
-    def pace(self) -> Pace | None:
-        """The machine's pace around the window; None without pilots."""
-        return pace_around(self.pilots_before, self.pilots_after)
+    @classmethod
+    def of(cls, turns: Sequence[Turn], taken: Taken) -> Self:
+        """Return what turns of one config show.
+
+        Args:
+            turns: At least one.
+            taken: What else came of the schedule that they were part of.
+        """
+        counted = [one for turn in turns if (one := played(turn)) is not None]
+        if not counted:  # all were disturbed; that is better than nothing
+            counted = [one for turn in turns if (one := played(_calm(turn))) is not None]
+        seconds, samples, steps = (
+            sum(getattr(one, of) for one in counted) for of in ("seconds", "samples", "steps")
+        )
+        every = sum(sum(turn.samples) for turn in turns)
+        return cls(
+            rate(counted),
+            seconds / steps,
+            samples / steps,
+            max(max(_undisturbed(turn)) for turn in turns),
+            sum(one.wait_s for one in counted) / seconds,
+            seconds,
+            sum(turn.tokens for turn in turns) / every if every else 0.0,
+            taken.samples_per_epoch,
+            turns[-1].loss,
+            taken.memory,
+            taken.power_w,
+            taken.compilation,
+            taken.ranks,
+            taken.effect,
+            taken.interference,
+        )
 
     @property
     def communication_share(self) -> float | None:
@@ -82,7 +98,7 @@ class Measurement:
         collectives is waiting for that rank.
         """
         shares = [r.communication_s / r.step_s for r in self.ranks if r.communication_s is not None]
-        # Communication is recorded in later steps, which may be longer than those of the window.
+        # Communication is recorded in later steps, which may be longer than those of the turns.
         return min(1.0, *shares) if shares else None
 
     @property
@@ -100,19 +116,9 @@ class Measurement:
         return max(known, key=lambda r: r.own_s or 0.0).rank if known else None
 
     @property
-    def samples_per_step(self) -> float:
-        """Samples per optimizer step, over all ranks."""
-        return sum(b.samples for b in self.blocks) / sum(b.steps for b in self.blocks)
-
-    @property
     def tokens_per_s(self) -> Interval | None:
         """Tokens per second, padding included; None if the model input is not token ids."""
-        tokens = sum(b.tokens for b in self.blocks)
-        if not tokens:
-            return None
-        per_sample = tokens / sum(b.samples for b in self.blocks)
-        rate = self.throughput
-        return Interval(rate.estimate * per_sample, rate.low * per_sample, rate.high * per_sample)
+        return self.throughput.times(self.tokens_per_sample) if self.tokens_per_sample else None
 
     @property
     def joules_per_sample(self) -> float | None:
@@ -120,78 +126,47 @@ class Measurement:
         return None if self.power_w is None else self.power_w / self.throughput.estimate
 
     @property
-    def disturbed_share(self) -> float:
-        """Share of the counted blocks that were disturbed, 0 to 1."""
-        return sum(b.is_disturbed for b in self.blocks) / len(self.blocks)
+    def is_disturbed(self) -> bool:
+        """Whether something other than the program took much of the machine's time."""
+        return self.interference is not None and bool(self.interference.reasons)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Reasons to trust this measurement less than others, as sentences for the user."""
         return warnings_of([self])
 
-    @property
-    def fault_share(self) -> Interval:
-        """Share of the time that minor page faults take, were they to come one after the other.
 
-        The interval is twice the standard error over the blocks. Those in which the loader started
-        are left out: after a fork, each page that is written faults.
-        """
-        blocks = [b for b in self.blocks if not b.epoch_edges] or list(self.blocks)
-        shares = [self.fault_s * b.faults / b.seconds for b in blocks]
-        mean = fmean(shares)
-        reach = 2 * stdev(shares) / math.sqrt(len(shares)) if len(shares) > 1 else mean
-        return Interval(mean, mean - reach, mean + reach)
-
-    @property
-    def wait_share(self) -> float:
-        """Share of the measured time that the program waited for its next batch, 0 to 1."""
-        return sum(b.wait_s for b in self.blocks) / sum(b.seconds for b in self.blocks)
-
-    @property
-    def step_s(self) -> float:
-        """Mean seconds per step."""
-        return sum(b.seconds for b in self.blocks) / sum(b.steps for b in self.blocks)
+def _undisturbed(turn: Turn) -> list[int]:
+    """Return the samples of the steps that were not disturbed; of all, if each was."""
+    calm = [n for place, n in enumerate(turn.samples) if place not in turn.disturbed]
+    return calm or [*turn.samples]
 
 
-def warnings_of(windows: Sequence[Measurement]) -> tuple[str, ...]:
-    """Return the reasons to trust windows less than others, as sentences for the user.
-
-    Several windows of one side are summarised together, so that each reason appears once.
-    """
-    return tuple(_warnings(windows))
+def _calm(turn: Turn) -> Turn:
+    return Turn(turn.config, turn.seconds, turn.samples, turn.switch_s, (), turn.wait_s)
 
 
-def _warnings(windows: Sequence[Measurement]) -> Iterator[str]:
-    several = f" in {{}} of {len(windows)} windows" if len(windows) > 1 else ""
-    cut = [m for m in windows if m.warmup_reason.startswith("cut")]
-    if cut:
+def warnings_of(measured: Sequence[Measurement]) -> tuple[str, ...]:
+    """Return the reasons to trust measurements less than others, as sentences for the user."""
+    return tuple(_warnings(measured))
+
+
+def _warnings(measured: Sequence[Measurement]) -> Iterator[str]:
+    disturbed = [m.interference for m in measured if m.interference and m.interference.reasons]
+    if disturbed:
+        reasons = dict.fromkeys(reason for one in disturbed for reason in one.reasons)
+        where = f" in {len(disturbed)} of {len(measured)} processes" if len(measured) > 1 else ""
         yield (
-            f"The program was not steady yet{several.format(len(cut))}: the warm-up was "
-            f"{cut[0].warmup_reason}. The result is less certain."
+            f"The machine was busy{where}: {', '.join(reasons)}. "
+            "Close other programs for a narrower interval."
         )
-    blocks = [b for m in windows for b in m.blocks]
-    disturbed = sum(b.is_disturbed for b in blocks) / len(blocks) if blocks else 0.0
-    if disturbed >= DISTURBED_IS_DOUBTFUL:
-        reasons = dict.fromkeys(
-            reason for b in blocks if b.interference for reason in b.interference.reasons
-        )
-        yield (
-            f"{disturbed:.0%} of the blocks were disturbed: {', '.join(reasons)}. "
-            "The interval is wider because of that; close other programs and measure again."
-        )
-    drained = max((m.drained_share for m in windows), default=0.0)
-    if drained > DRAINED_IS_DOUBTFUL:
-        yield (
-            f"Up to {drained:.0%} of the samples of a measurement were loaded before it began, so "
-            "the true speed may be lower; the lower end of the interval allows for that."
-        )
-    compiled = [m.compilation for m in windows if m.compilation is not None]
+    compiled = [m.compilation for m in measured if m.compilation is not None]
     if any(c.recompiles >= RECOMPILES_GIVEN_UP for c in compiled):
         yield (
             f"torch.compile recompiled {max(c.recompiles for c in compiled)} times and "
             "gave up: shapes or values in this program change from step to step."
         )
-    retries = sum(m.memory.alloc_retries or 0 for m in windows)
+    retries = sum(m.memory.alloc_retries or 0 for m in measured)
     if retries:
         yield (
             "The GPU's memory is nearly full: torch emptied its cache "

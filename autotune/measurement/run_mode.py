@@ -24,10 +24,7 @@ class RunMode:
     Attributes:
         terminal: Whether the program trains only if its input and output are a terminal.
         epochs: How its epochs end.
-        brief: Whether it ends within seconds. Each config is then measured in a new process, over
-            the process's whole life.
     """
 
     terminal: bool = False
     epochs: Epochs = Epochs.ENDLESS
-    brief: bool = False

@@ -1,33 +1,12 @@
-"""Statistics of rates: quantiles, steadiness, autocorrelation, what disturbances may hide.
-
-All functions are pure. Intervals are two-sided 95 % intervals.
-"""
+"""Statistics: quantiles of Student's t, and the range of several measurements."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Sequence
-from itertools import pairwise
 
-from autotune.measurement.block import Block
 from autotune.measurement.interval import Interval
-
-NORMAL = 1.96  # standard deviations, of a two-sided 95 % interval
-STEADY_BLOCKS = 6  # three earlier blocks and three later ones
-# At most this share of a window is discounted for drained buffers, so that the lower bound of a
-# rate stays above 0.
-MAX_DRAINED = 0.95
-MIN_FOR_AUTOCORRELATION = 8  # with fewer rates the estimate is mostly noise
-
-
-def t_quantile(degrees_of_freedom: float) -> float:
-    """Return the two-sided 95 % quantile of Student's t.
-
-    Args:
-        degrees_of_freedom: Fractions are rounded down, and less than 1 counts as 1.
-    """
-    return student_t(0.05, max(1, math.floor(degrees_of_freedom)))
 
 
 def student_t(level: float, degrees: int) -> float:
@@ -65,102 +44,12 @@ def student_t(level: float, degrees: int) -> float:
     return math.sqrt(n * y)
 
 
-def relative_half_width(rates: Sequence[float]) -> float:
-    """Return a quick estimate of the half-width of the median's interval, relative to the median.
+def spread(intervals: Sequence[Interval]) -> Interval:
+    """Return the median of several measurements with their range as bounds.
 
-    It uses normal theory on the median absolute deviation and reduces the number of rates by their
-    autocorrelation. That is cheap enough to run between two blocks of a running program. Infinite
-    below three rates.
+    A single one keeps its own interval.
     """
-    if len(rates) < 3:
-        return math.inf
-    centre = statistics.median(rates)
-    # 1.4826 scales the median absolute deviation to a standard deviation of normal noise; 1.2533
-    # is how much wider the error of a median is than that of a mean.
-    deviation = 1.4826 * statistics.median(abs(r - centre) for r in rates)
-    rho = autocorrelation(rates)
-    effective = max(3.0, len(rates) * (1 - rho) / (1 + rho))
-    standard_error = 1.2533 * deviation / math.sqrt(effective)
-    return t_quantile(effective - 1) * standard_error / centre
-
-
-def autocorrelation(rates: Sequence[float]) -> float:
-    """Return the lag-1 autocorrelation of rates, limited to 0 to 0.9.
-
-    Rates further from the median than three robust deviations are moved to that distance, so that
-    one disturbed block does not decide. Below eight rates the estimate is mostly noise, and 0 is
-    returned.
-    """
-    count = len(rates)
-    if count < MIN_FOR_AUTOCORRELATION:
-        return 0.0
-    centre = statistics.median(rates)
-    reach = 3 * 1.4826 * statistics.median(abs(r - centre) for r in rates)
-    near = [min(max(r, centre - reach), centre + reach) for r in rates]
-    mean = statistics.fmean(near)
-    total = sum((r - mean) ** 2 for r in near)
-    if not total:
-        return 0.0
-    lagged = sum((a - mean) * (b - mean) for a, b in pairwise(near))
-    unbiased = lagged / total + 1 / count  # taking the mean from the same rates biases it by -1/n
-    return min(max(unbiased, 0.0), 0.9)
-
-
-def is_steady(rates: Sequence[float], *, tolerance: float) -> bool:
-    """Return whether the last ``STEADY_BLOCKS`` rates no longer rise or fall.
-
-    They are steady if the medians of the earlier and the later half differ by less than
-    *tolerance*, or by less than the noise within both. Noise excuses at most three times
-    *tolerance*.
-
-    Args:
-        rates: Rates of the blocks, the oldest first.
-        tolerance: Relative difference that is accepted, such as 0.02.
-    """
-    if len(rates) < STEADY_BLOCKS:
-        return False
-    # Medians of three blocks, so that a single disturbed block neither hides nor feigns a drift
-    half = STEADY_BLOCKS // 2
-    before, after = rates[-STEADY_BLOCKS:-half], rates[-half:]
-    drift = abs(statistics.median(after) / statistics.median(before) - 1)
-    noise = max(max(part) / min(part) - 1 for part in (before, after)) / 2
-    return drift < max(tolerance, min(noise, 3 * tolerance))
-
-
-def widen_for_disturbance(
-    blocks: Sequence[Block], interval: Interval, drained_share: float = 0.0
-) -> Interval:
-    """Return an interval widened by what disturbed blocks and drained buffers may hide.
-
-    Args:
-        blocks: The window, with the disturbances that are known by now. The rig calls this first;
-            the parent calls it again after adding disturbances of GPUs.
-        interval: The interval of the throughput.
-        drained_share: Share of the samples that came out of buffers, 0 to 1.
-    """
-    ranks = sum(b.is_disturbed for b in blocks) / 2  # how far the median may have moved
-    rates = sorted(b.samples_per_s for b in blocks)
-    middle = statistics.median(rates)
-    below = _at_rank(rates, (len(rates) - 1) / 2 - ranks) / middle
-    above = _at_rank(rates, (len(rates) - 1) / 2 + ranks) / middle
-    low = min(interval.low, interval.estimate * below) * (1 - min(drained_share, MAX_DRAINED))
-    return Interval(interval.estimate, low, max(interval.high, interval.estimate * above))
-
-
-def _at_rank(ordered: Sequence[float], place: float) -> float:
-    """Return the value at a fractional rank, interpolated between its two neighbours."""
-    place = min(max(place, 0.0), len(ordered) - 1.0)
-    lower = math.floor(place)
-    upper = min(lower + 1, len(ordered) - 1)
-    return ordered[lower] + (place - lower) * (ordered[upper] - ordered[lower])
-
-
-def spread(windows: Sequence[Interval]) -> Interval:
-    """Return the median of several windows with their range as bounds.
-
-    A single window keeps its own interval.
-    """
-    if len(windows) == 1:
-        return windows[0]
-    estimates = [w.estimate for w in windows]
+    if len(intervals) == 1:
+        return intervals[0]
+    estimates = [one.estimate for one in intervals]
     return Interval(statistics.median(estimates), min(estimates), max(estimates))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import Outcome
-from autotune.report.figures import Moment, Pair, Point, Steps
+from autotune.report.figures import Moment, Point, Process, Steps
 from autotune.report.svg import WIDTH, Drawing, Scale, stairs
 from autotune.results.contribution import Contribution
 from autotune.results.wording import times
@@ -46,31 +46,26 @@ def step_bars(steps: Steps) -> Drawing:
     return drawing
 
 
-def proof(pairs: Sequence[Pair], speedup: Interval) -> Drawing:
-    """Draw every pair of windows by its process, and the interval that they amount to."""
-    ratios = [*(pair.ratio for pair in pairs), speedup.low, speedup.high, 1.0]
+def proof(processes: Sequence[Process], speedup: Interval, each_is: str) -> Drawing:
+    """Draw what each process has shown, and the interval that they amount to together."""
+    ratios = [bound for one in processes for bound in (one.speedup.low, one.speedup.high)]
+    ratios += [speedup.low, speedup.high, 1.0]
     scale = Scale(0.95 * min(ratios), 1.05 * max(ratios), LEFT, RIGHT, is_log=True)
-    numbers = sorted({pair.process for pair in pairs})
-    bottom = 22.0 + 16 * len(numbers)
-    drawing = Drawing(bottom + 44, "Every pair of windows of the confirmation")
+    bottom = 22.0 + 16 * len(processes)
+    drawing = Drawing(bottom + 31, "The speedup in each process of the claim")
     middle = (scale(speedup.low), scale(speedup.high))
     drawing.box(middle[0], 10, middle[1] - middle[0], bottom - 10, "band", times(speedup))
     drawing.horizontal_axis(scale, bottom, 10, "x")
     drawing.line(scale(1.0), 10, scale(1.0), bottom, "one")
     drawing.line(scale(speedup.estimate), 10, scale(speedup.estimate), bottom, "estimate")
-    for pair in sorted(pairs, key=lambda pair: not pair.is_own):
-        y = 22.0 + 16 * numbers.index(pair.process)
-        what = "baseline against itself" if pair.is_own else "config against baseline"
-        kind = "own" if pair.is_own else "pair"
-        drawing.dot(
-            scale(pair.ratio), y, kind, f"process {pair.process}, {what}: {pair.ratio:.3f}x"
-        )
-    for number in numbers:
-        drawing.text(2, 25.0 + 16 * numbers.index(number), f"no. {number}")
-    drawing.dot(8, bottom + 24, "pair")
-    drawing.text(15, bottom + 27, "a pair of windows, config over baseline")
-    drawing.dot(8, bottom + 37, "own")
-    drawing.text(15, bottom + 40, "baseline over baseline: what noise alone does")
+    for place, one in enumerate(processes):
+        y = 22.0 + 16 * place
+        drawing.line(scale(one.speedup.low), y, scale(one.speedup.high), y, "whisker")
+        what = "the process of the search" if one.is_of_search else each_is
+        drawing.dot(scale(one.speedup.estimate), y, "process", f"{what}: {times(one.speedup)}")
+        drawing.text(2, y + 3, f"no. {one.number}")
+    drawing.dot(8, bottom + 24, "process")
+    drawing.text(15, bottom + 27, f"{each_is}, with its own error")
     return drawing
 
 
@@ -91,8 +86,7 @@ def waterfall(contributions: Sequence[Contribution], speedup: Interval) -> Drawi
     drawing.line(scale(1.0), 4, scale(1.0), bottom, "one")
     for number, one in enumerate(shown):
         label = f"{one.knob} {one.before} → {one.after}: {times(one.gain)}"
-        kind = "gain" if one.is_measured else "guess"
-        _gain(drawing, scale, 6.0 + 30 * number, one.gain, label, kind)
+        _gain(drawing, scale, 6.0 + 30 * number, one.gain, label, "gain")
     _gain(drawing, scale, 6.0 + 30 * len(shown), speedup, f"together: {times(speedup)}", "total")
     return drawing
 
@@ -107,16 +101,17 @@ def _gain(
 
 
 def progress(moments: Sequence[Moment]) -> Drawing:
-    """Draw the best speedup against the seconds of trials, and each trial as a tick."""
-    drawing = Drawing(150, "Best speedup so far against seconds of trials")
+    """Draw the best speedup of the trials one by one, and each trial as a tick."""
+    drawing = Drawing(150, "Best speedup after each trial")
     best = [moment.best for moment in moments]
-    across = Scale(0.0, max(1.0, moments[-1].seconds), LEFT, RIGHT)
+    across = Scale(0.0, max(4.0, len(moments) - 1.0), LEFT, RIGHT)
     up = Scale(min(1.0, *best) - 0.02, 1.05 * max(1.0, *best), 112, 8)
     drawing.vertical_axis(up, LEFT, RIGHT, "x")
-    drawing.horizontal_axis(across, 128, 112, " s")
-    drawing.path([*stairs([(across(m.seconds), up(m.best)) for m in moments])], "progress")
+    drawing.horizontal_axis(across, 128, 112)
+    course = [(across(number), up(moment.best)) for number, moment in enumerate(moments)]
+    drawing.path([*stairs(course)], "progress")
     for number, moment in enumerate(moments):
-        x, kind = across(moment.seconds), "ok" if moment.outcome is Outcome.OK else "failed"
+        x, kind = across(number), "ok" if moment.outcome is Outcome.OK else "failed"
         drawing.box(x - 0.7, 117, 1.4, 9, kind, f"trial {number}: {moment.outcome}")
     return drawing
 

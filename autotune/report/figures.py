@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import fmean
 
 from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import ENDED_BY_US, Outcome
 from autotune.program.config import Config
 from autotune.results.blame import FAILURES
-from autotune.results.record import Side, TrialRecord, WindowRecord, latest
+from autotune.results.record import TrialRecord, latest
 from autotune.results.result import SearchResult
 from autotune.results.verdict import changes_of
 from autotune.results.wording import gib, times
@@ -48,18 +47,18 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Two windows next to each other in time, compared.
+class Process:
+    """A process of the claim.
 
     Attributes:
-        process: Number of the process, or of the pair of processes, from 1.
-        ratio: Samples/s of the later over the earlier one; of the config over the baseline.
-        is_own: Whether both are the baseline's, so that only noise tells them apart.
+        number: From 1.
+        speedup: Of the config over the baseline in this process.
+        is_of_search: Whether it is the process in which the config was found.
     """
 
-    process: int
-    ratio: float
-    is_own: bool
+    number: int
+    speedup: Interval
+    is_of_search: bool
 
 
 @dataclass(frozen=True)
@@ -81,15 +80,13 @@ class Point:
 
 @dataclass(frozen=True)
 class Moment:
-    """The end of a trial.
+    """A trial among the others.
 
     Attributes:
-        seconds: Since the search began, trials alone.
-        best: The best speedup until then, by lower bounds; 1 before there is one.
+        best: The best speedup of the trials until then, by lower bounds; 1 before there is one.
         outcome: How the trial ended.
     """
 
-    seconds: float
     best: float
     outcome: Outcome
 
@@ -128,7 +125,7 @@ def steps(result: SearchResult) -> Steps | None:
     before, after = (MS * samples / rate.estimate for rate in result.throughput)
     bars = [Bar("as written", _parts(result, before))]
     if result.changes:
-        wait = _wait_share(result, Side.WINNER)
+        wait = _wait_share(result, is_best=True)
         bars.append(Bar("best config", _two_parts(after, wait)))
     ceilings: dict[str, float] = {}
     if result.facts is not None:
@@ -146,7 +143,7 @@ def _parts(result: SearchResult, total_ms: float) -> dict[str, float]:
     """Return the parts of a step as written, which add up to its measured duration."""
     split = None if result.facts is None else result.facts.breakdown.split
     if split is None:
-        return _two_parts(total_ms, _wait_share(result, Side.BASELINE))
+        return _two_parts(total_ms, _wait_share(result, is_best=False))
     return {name: total_ms * s / split.step_s for name, s in split.parts.items() if s > 0}
 
 
@@ -154,39 +151,26 @@ def _two_parts(total_ms: float, wait: float) -> dict[str, float]:
     return {"data wait": total_ms * wait, "everything else": total_ms * (1 - wait)}
 
 
-def _wait_share(result: SearchResult, side: Side) -> float:
-    windows = [w.measurement for one in result.rounds for w in one if w.side is side]
+def _wait_share(result: SearchResult, *, is_best: bool) -> float:
+    sides = [one.winner if is_best else one.baseline for one in result.claim]
     first = result.records[0].measurement
-    known = windows or ([] if first is None else [first])
+    known = [m for m in sides if m is not None] or ([] if first is None else [first])
     return fmean(m.wait_share for m in known) if known else 0.0
 
 
-def pairs(result: SearchResult) -> tuple[Pair, ...]:
-    """Return the windows of the confirmation in pairs, and those of the baseline with itself."""
-    return tuple(_pairs(result.rounds))
+def processes(result: SearchResult) -> tuple[Process, ...]:
+    """Return the speedup that each process of the claim has shown."""
+    return tuple(
+        Process(number, one.ratio.interval, is_of_search=one.is_of_search)
+        for number, one in enumerate(result.claim, 1)
+    )
 
 
-def _pairs(rounds: Sequence[Sequence[WindowRecord]]) -> Iterator[Pair]:
-    for number, windows in enumerate(rounds, 1):
-        for one, other in zip(windows[::2], windows[1::2], strict=False):
-            sides = {w.side: _rate(w) for w in (one, other)}
-            if len(sides) == len(Side):
-                yield Pair(number, sides[Side.WINNER] / sides[Side.BASELINE], is_own=False)
-        yield from _own(number, windows)
-    apart = [one for one in rounds if len(one) == len(Side)]  # a process of each side
-    baselines = [w for one in apart for w in one if w.side is Side.BASELINE]
-    for number, (one, other) in enumerate(pairwise(baselines), 1):
-        yield Pair(number, _rate(other) / _rate(one), is_own=True)
-
-
-def _own(number: int, windows: Sequence[WindowRecord]) -> Iterator[Pair]:
-    own = [w for w in windows if w.side is Side.BASELINE]
-    for one, other in pairwise(own):
-        yield Pair(number, _rate(other) / _rate(one), is_own=True)
-
-
-def _rate(window: WindowRecord) -> float:
-    return window.measurement.throughput.estimate
+def each_is(result: SearchResult) -> str:
+    """Return what each ratio of the claim was measured in."""
+    if any(one.is_pair for one in result.claim):
+        return "two fresh processes, one of each config"
+    return "a process in which both configs took turns"
 
 
 def points(result: SearchResult) -> tuple[Point, ...]:
@@ -222,13 +206,12 @@ def memory_limit_gib(result: SearchResult) -> float:
 def moments(result: SearchResult) -> tuple[Moment, ...]:
     """Return how the best speedup grew over the trials."""
     # The program as written is a config as well: nothing is better until something surely is
-    found, seconds, best = list[Moment](), 0.0, Interval(1.0, 1.0, 1.0)
+    found, best = list[Moment](), Interval(1.0, 1.0, 1.0)
     for number, record in enumerate(result.records):
-        seconds += record.cost_s
         own = record.speedup if number else None
         if own is not None and own.low > best.low:
             best = own
-        found.append(Moment(seconds, best.estimate, record.outcome))
+        found.append(Moment(best.estimate, record.outcome))
     return tuple(found)
 
 

@@ -87,24 +87,23 @@ def _charts(result: SearchResult) -> Iterator[Chart]:
             charts.step_bars(steps),
         )
     speedup = result.candidate_speedup
-    if speedup is not None and (pairs := figures.pairs(result)):
+    if speedup is not None and (processes := figures.processes(result)):
         yield Chart(
             "The proof",
-            "Each dot compares two windows that follow each other in a fresh process. The band is "
-            "the 95 % interval of the claim.",
-            charts.proof(pairs, speedup),
+            f"Each dot is {figures.each_is(result)}. The band is the 95 % interval of the claim.",
+            charts.proof(processes, speedup, figures.each_is(result)),
         )
     if speedup is not None and result.contributions:
         yield Chart(
             "What each change gives",
-            "The config against itself without one change, on a scale of equal ratios. Pale bars "
-            "were not measured themselves: similar configs say what they would be.",
+            "The config against itself without one change, by the turns of the search, on a scale "
+            "of equal ratios.",
             charts.waterfall(result.contributions, speedup),
         )
     if len(result.records) >= MIN_FOR_PROGRESS:
         yield Chart(
             "How the search went",
-            "The best speedup so far, by lower bounds. Ticks are trials; red ones failed.",
+            "The best speedup after each trial, by lower bounds. Red ticks are trials that failed.",
             charts.progress(figures.moments(result)),
         )
     if len(points := figures.points(result)) > 1:

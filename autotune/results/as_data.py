@@ -15,7 +15,8 @@ def as_data(result: SearchResult) -> dict[str, Any]:
     Returns:
         ``finding``, ``reason``, ``run``, ``seconds``, ``first_step_s`` (from the program's start to
         the end of its first step; None if unknown), ``best`` (the content of best.yaml),
-        ``untried`` (a reason by the name of each knob that could not be tried here, and by
+        ``claim`` (a row for each process in which the program as written and the candidate took
+        turns), ``untried`` (a reason by the name of each knob that could not be tried here, and by
         ``knob`` or ``knob=value`` for which no time was left) and ``trials``: a row for each trial,
         as in ``SearchResult.trials``, but with ``changes`` in place of all knobs, and without what
         is unknown.
@@ -28,6 +29,16 @@ def as_data(result: SearchResult) -> dict[str, Any]:
         "seconds": round(result.seconds, 1),
         "first_step_s": None if result.first_step_s is None else round(result.first_step_s, 2),
         "best": result.best_file().model_dump(mode="json"),
+        "claim": [
+            {
+                "speedup": round(one.ratio.interval.estimate, 4),
+                "error_pct": round(100 * one.ratio.error, 2),
+                "rounds": one.rounds,
+                "starts_as_written": one.starts_as_written,
+                "of_search": one.is_of_search,
+            }
+            for one in result.claim
+        ],
         "untried": {**result.refused, **dict.fromkeys(result.untried, NO_TIME)},
         "trials": [
             {

@@ -92,16 +92,11 @@ class ProgramSection(_Section):
 
 
 class SpeedupSection(_Section):
-    """Confirmed speedup over the baseline with its 95 % interval; 1 if no gain was confirmed.
-
-    Attributes:
-        raw: The same before it was corrected by the machine's pace; null if it was not corrected.
-    """
+    """Confirmed speedup over the baseline with its 95 % interval; 1 if no gain was confirmed."""
 
     estimate: float
     low: float
     high: float
-    raw: dict[str, float] | None = None
 
 
 class ThroughputSection(_Section):
@@ -166,7 +161,7 @@ class LearningSection(_Section):
         sums: Whether gradients grow with the batch; null if unknown.
         lr_factor: Factor on the learning rate of the first optimizer.
         batch_size: Samples in one optimizer step; null if unknown.
-        loss: Mean of the windows' last losses; null if the program shows none.
+        loss: Mean of the processes' last losses; null if the program shows none.
         note: The same for the user, in sentences.
         own_batch: What to use where the batch must stay; null if ``config`` keeps it.
         larger_batch: A faster config with larger steps that nobody checked; null if there is none.

@@ -18,13 +18,10 @@ class Contribution:
         knob: Its name.
         before: The program's own value.
         after: The recommended value.
-        gain: Speedup over the config with the program's own value, by all visits of the search.
-        is_measured: Whether the search has measured that config; otherwise the visits of similar
-            configs say what it would be.
+        gain: Speedup over the config with the program's own value, by the rounds of the search.
     """
 
     knob: str
     before: KnobValue
     after: KnobValue
     gain: Interval
-    is_measured: bool

@@ -1,8 +1,7 @@
-"""Former names: what earlier versions called the fields of recorded studies and of best.yaml.
+"""Former names: what earlier versions called the keys of best.yaml.
 
-Files outlive names. When a file is read, each former key is replaced by the present one. So a
-search that was stopped before an upgrade can be resumed after it, and an old best.yaml still
-trains.
+Files outlive names. When a file is read, each former key is replaced by the present one, so an old
+best.yaml still trains. Studies of an earlier format are not read any more.
 """
 
 from __future__ import annotations
@@ -13,19 +12,17 @@ from typing import Any
 FORMER_NAMES = {  # until 0.1, November 2026
     "own_autocast": "program_autocast",
     "own_scaler": "program_scaler",
-    "own_checkpointing": "program_checkpointing",
-    "own_compile": "program_compile",
     "own_knobs": "program_knobs",
-    "anatomy": "breakdown",
-    "data_free": "synthetic_data_throughput",
-    "compute_free": "loader_throughput",
-    "demanded": "requested",
     "doubts": "warnings",
 }
 
 
 # Keys of best.yaml, by the section that held them, whose figures no version writes any more
-GONE = {"": ("evaluation", "whole_run"), "learning": ("largest_useful_step",)}
+GONE = {
+    "": ("evaluation", "whole_run"),
+    "learning": ("largest_useful_step",),
+    "speedup": ("raw",),
+}
 
 
 # Their keys are knobs, flags or variables: the user's names, not autotune's

@@ -92,7 +92,7 @@ class MeasureReport:
     def warnings(self) -> tuple[str, ...]:
         """Reasons to distrust these figures, one sentence each, for the user.
 
-        They come from the machine, from the windows and from the spread between processes.
+        They come from the machine, from the measurements and from the spread between processes.
         """
         return (*self.machine_warnings, *dict.fromkeys(self._warnings()))
 

@@ -12,7 +12,7 @@ from autotune.program.config import Config
 from autotune.results.record import TrialRecord
 
 # Shares of a step. Imbalance below the first is not reported: that much was seen to come and go
-# between equal windows of two ranks on a 2-core machine.
+# between equal measurements of two ranks on a 2-core machine.
 WORTH_A_WORD = 0.1
 MUCH = 0.3  # above, communication gets advice and waiting for data is reported
 

@@ -1,33 +1,30 @@
-"""Record: what a run stores about each trial and each window of its confirmation.
+"""Record: what a run stores about each trial, the rounds of its race and its claim.
 
-The study stores these dataclasses as JSON. Whoever renames a field must add the old name to
-``former_names``.
+The study stores these dataclasses as JSON. Whoever renames a field must increase ``FORMAT``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from autotune.knobs.space.space import SearchSpace
 from autotune.machine.hardware import Gpu, Hardware
 from autotune.measurement.compilation import Compilation
 from autotune.measurement.goal import Goal
-from autotune.measurement.interval import Interval
+from autotune.measurement.interval import Interval, LogRatio
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.measurement.step_breakdown import StepBreakdown
-from autotune.measurement.visit import Visit
+from autotune.measurement.turn import Played
 from autotune.program.config import Config
 from autotune.program.fence_options import FenceOptions
 from autotune.program.lr import LrRule
 from autotune.program.profile import Profile
 from autotune.program.program import Program
 
-# Increased when older records lack something that is needed to go on with a search. Profiles of
-# format 2 do not say whether a knob changes what is trained.
-FORMAT = 3
+# Increased when older records cannot be read, or lack something that is needed to go on
+FORMAT = 4
 
 
 @dataclass(frozen=True)
@@ -82,27 +79,20 @@ class SearchInfo:
         return self.hardware.as_seen_by(() if facts is None else facts.gpus)
 
 
-AGAIN = "measured again, because it may be the best"  # why a trial repeats a config
-
-
 @dataclass(frozen=True)
 class TrialRecord:
     """One config that was measured, or the reason why it was not.
 
-    A config that may be the best has several records.
-
     Attributes:
         config: The config, canonical.
         why: Why it was tried, as users read it.
-        measurement: Its visit in full; None if the trial failed.
+        measurement: What it did before it took turns with others; None if the trial failed.
         ending: How the trial failed; None if it was measured.
-        speedup: Over the baseline, from all visits of the search until then; None without a
-            measurement. ``speedups.reread()`` brings it up to date.
+        speedup: Over the baseline, from the rounds of the search until then; None without a
+            measurement. ``Study.records`` brings it up to date.
         rig: Number of the rig that was started last; None for a conflict that the sampler proposed,
             for which no rig is needed.
-        cost_s: Wall time in seconds that the trial took, starting a rig included.
-        visits: The visit of its config; several in records of earlier versions.
-        baseline_visits: Visits of the baseline that were made during the trial.
+        cost_s: Wall time in seconds that it took besides its turns, starting a rig included.
         expected: The speedup that was expected of it before; None if nothing was.
     """
 
@@ -113,14 +103,7 @@ class TrialRecord:
     speedup: Interval | None
     rig: int | None
     cost_s: float
-    visits: tuple[Visit, ...] = ()
-    baseline_visits: tuple[Visit, ...] = ()
     expected: Interval | None = None
-
-    @property
-    def is_again(self) -> bool:
-        """Whether its config had been measured before."""
-        return self.why == AGAIN
 
     @property
     def outcome(self) -> Outcome:
@@ -168,35 +151,56 @@ def gradients_sum(records: Iterable[TrialRecord]) -> bool | None:
     return next((sign for sign in signs if sign is not None), None)
 
 
-class Side(StrEnum):
-    """Which of the two compared configs a window of the confirmation ran.
+@dataclass(frozen=True)
+class PlayedRounds:
+    """Rounds of the race, as one answer of a rig gave them.
 
-    The values are stored in the study.
+    Attributes:
+        process: Number of the rig.
+        configs: Those in play.
+        rounds: What each of them played, in the same order, by rounds.
     """
 
-    BASELINE = "baseline"
-    WINNER = "winner"
+    process: int
+    configs: tuple[Config, ...]
+    rounds: tuple[tuple[Played, ...], ...]
+
+    @property
+    def stretch(self) -> dict[Config, Played]:
+        """All rounds together, as one."""
+        together = [sum(turns[1:], turns[0]) for turns in zip(*self.rounds, strict=True)]
+        return dict(zip(self.configs, together, strict=True))
 
 
 @dataclass(frozen=True)
-class WindowRecord:
-    """One window of the confirmation.
+class ClaimProcess:
+    """One fresh process in which the program as written and a config took turns, or a pair of them.
 
     Attributes:
-        side: Baseline or winner.
-        config: The config that ran.
-        measurement: What the window measured.
-        cost_s: Wall time in seconds, including the start of its process if it was the first in it.
+        config: The config.
+        starts_as_written: Whether the process began under the program's own config.
+        ratio: Logarithm of the speedup in this process, with its error.
+        baseline: What the program as written did alone, before the first switch; None if the
+            process began under the config.
+        winner: What the config did alone; None if the process began as the program is written.
+        rates: Samples per second of the two while they took turns.
+        rounds: How many rounds they took.
+        cost_s: Wall time in seconds, the start included.
+        is_pair: Whether each had a process, because they cannot share one.
+        is_of_search: Whether it is the search's process, by turns that came after the config was
+            chosen.
     """
 
-    side: Side
     config: Config
-    measurement: Measurement
+    starts_as_written: bool
+    ratio: LogRatio
+    baseline: Measurement | None
+    winner: Measurement | None
+    rates: tuple[float, float]
+    rounds: int
     cost_s: float
-
-
-Round = list[WindowRecord]
-"""The windows of one fresh process of a confirmation, or of a pair of processes."""
+    is_pair: bool = False
+    is_of_search: bool = False
 
 
 @dataclass(frozen=True)

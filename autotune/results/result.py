@@ -29,9 +29,9 @@ from autotune.results.learning import Learning
 from autotune.results.rank_notes import parallel_notes
 from autotune.results.record import (
     BaselineInfo,
+    ClaimProcess,
     SearchInfo,
     TrialRecord,
-    WindowRecord,
     latest,
     slowest_compilation,
 )
@@ -84,9 +84,10 @@ class SearchResult:
         candidate: The config that the confirmation was about; None if nothing looked faster.
         speedup: Of ``best`` over ``baseline``, from fresh processes, with its 95 % interval.
         candidate_speedup: Of ``candidate``: confirmed, or live if there was no confirmation.
-        throughput: Samples/s of ``baseline`` and ``best``: median and range of the windows.
+        throughput: Samples/s of ``baseline`` and ``best``: median and range of the
+            processes of the claim.
         memory: Peak memory of ``baseline`` and ``best``.
-        losses: Mean last loss of the windows of ``baseline`` and ``best``; None if not shown.
+        losses: Mean last loss of the processes of ``baseline`` and ``best``; None if not shown.
         reason: Why there is no confirmation; empty if there is one.
         untried: What was never measured: knobs, and ``knob=value`` of those that need a fresh
             process.
@@ -104,8 +105,6 @@ class SearchResult:
         unclaimed: Speedup of ``candidate`` in fresh processes that were too few for a claim; None
             if there were enough, or none.
         rehearsals: What was found out about configs outside of their training loops.
-        raw_speedup: The confirmed speedup of ``candidate`` before it was corrected by the pace of
-            the machine; None if nothing was corrected.
         own_batch: Where ``best``, or ``candidate`` if nothing was confirmed, has another number of
             samples per optimizer step than the program: the fastest config with the program's own
             number and its speedup as measured live. None otherwise, or if none was faster.
@@ -115,14 +114,12 @@ class SearchResult:
         training_steps: How long the steps of the whole training take, estimated; None if their
             number is unknown.
         bounded: Which knobs were not tried because of what they can give at most, with the reason.
-        corrections: The least and the largest factor on the speed of its windows that the
-            machine's pace explained; None if nothing was corrected.
         bottleneck: What limits the program as written, such as ``input-bound``; empty if unknown.
         bottleneck_evidence: What was measured to say so, as a sentence without its full stop.
         contributions: What each change of ``best`` gives, or of ``candidate`` if nothing was
             confirmed.
         facts: What was learned from the program as written; None if it was not measured.
-        rounds: The windows of the confirmation of ``candidate``, by rounds.
+        claim: The processes in which ``candidate`` was compared with the program as written.
     """
 
     finding: Finding
@@ -147,8 +144,6 @@ class SearchResult:
     has_batchnorm: bool = False
     unclaimed: Interval | None = None
     rehearsals: tuple[RehearsalRecord, ...] = ()
-    raw_speedup: Interval | None = None
-    corrections: tuple[float, float] | None = None
     own_batch: tuple[Config, Interval] | None = None
     larger_batch: LargerBatch | None = None
     training_steps: TrainingSteps | None = None
@@ -157,7 +152,7 @@ class SearchResult:
     bottleneck_evidence: str = ""
     contributions: tuple[Contribution, ...] = ()
     facts: BaselineInfo | None = None
-    rounds: tuple[tuple[WindowRecord, ...], ...] = ()
+    claim: tuple[ClaimProcess, ...] = ()
 
     def __repr__(self) -> str:
         """Return the finding on one line."""
@@ -232,8 +227,8 @@ class SearchResult:
     @property
     def was_busy(self) -> bool:
         """Whether other processes disturbed the confirmation for most of its time."""
-        blocks = [b for windows in self.rounds for w in windows for b in w.measurement.blocks]
-        return sum(b.is_disturbed for b in blocks) > len(blocks) / 2
+        seen = [m for one in self.claim for m in (one.baseline, one.winner) if m is not None]
+        return 2 * sum(m.is_disturbed for m in seen) > len(seen)
 
     @property
     def changes(self) -> Mapping[str, KnobValue]:
@@ -435,7 +430,6 @@ class SearchResult:
                 estimate=round(self.speedup.estimate, 4),
                 low=round(self.speedup.low, 4),
                 high=round(self.speedup.high, 4),
-                raw=_rounded(self.raw_speedup) if self.finding is Finding.FASTER else None,
             ),
             throughput=bestfile.ThroughputSection(
                 baseline=round(self.throughput[0].estimate, 2),

@@ -58,7 +58,7 @@ def training_samples(
 
     Args:
         length: How long the program trains.
-        written: A window of the program as written.
+        written: The program as written.
         batches_per_step: Of the program as written.
     """
     if length.steps is not None:

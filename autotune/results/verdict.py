@@ -23,7 +23,6 @@ from autotune.results.result import Finding, SearchResult
 from autotune.results.wording import as_typed, format_duration, gib, rate, times
 
 STILL_POSSIBLE = 1.2  # a speedup up to which an interval that holds 1 leaves nothing to find
-MUCH_NARROWER = 0.5  # factor on the interval from which a correction is worth a line
 
 
 class Tone(StrEnum):
@@ -192,6 +191,8 @@ def _why_no_gain(result: SearchResult) -> str:
         return "The configs that were faster are not recommended; the reasons are below."
     if any(record.measurement is not None for record in result.records[1:]):
         return "No config that was measured looked fast enough to be worth a confirmation."
+    if result.untried:
+        return "There was no time for the configs that could be tried here."
     return "There was no other config that could be tried here."
 
 
@@ -238,8 +239,7 @@ def _changes(result: SearchResult) -> Iterator[Change]:
     gains = {one.knob: one for one in result.contributions}
     for knob, value in result.changes.items():
         one = gains.get(knob)
-        sure = "" if one is None or one.is_measured else ", by similar configs"
-        gain = "" if one is None else f"{times(one.gain)}{sure}"
+        gain = "" if one is None else times(one.gain)
         yield Change(knob, f"{result.baseline[knob]} → {value}", gain)
 
 
@@ -300,7 +300,6 @@ def _own_batch(result: SearchResult) -> Iterator[str]:
 
 
 def _notes(result: SearchResult) -> Iterator[str]:
-    yield from _correction(result)
     yield from result.warnings
     if result.steps_note:
         yield result.steps_note
@@ -312,19 +311,6 @@ def _notes(result: SearchResult) -> Iterator[str]:
         yield f"Not tried: {sentence}."
     if result.untried:
         yield f"Not measured: {', '.join(result.untried)} (a longer --budget leaves time)."
-
-
-def _correction(result: SearchResult) -> Iterator[str]:
-    """Say how much narrower the interval is because the machine's pace was measured."""
-    raw, speedup, factors = result.raw_speedup, result.candidate_speedup, result.corrections
-    if raw is None or speedup is None or factors is None:
-        return
-    if speedup.half_width_pct < MUCH_NARROWER * raw.half_width_pct:
-        yield (
-            f"The machine ran at {factors[0]:.2f} to {factors[1]:.2f} of its usual pace. That "
-            "was measured apart from the program and taken out; without that, the speedup is "
-            f"{times(raw)}."
-        )
 
 
 def _failures(result: SearchResult) -> Iterator[str]:

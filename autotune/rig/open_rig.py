@@ -27,9 +27,6 @@ from autotune.rig.wire import (
     Ended,
     Examine,
     Examined,
-    Measure,
-    Measured,
-    NotFinite,
     Phase,
     ProfileStep,
     Progress,
@@ -50,7 +47,7 @@ OVERFLOW_EVERY_S = 0.5
 LOG_TAIL_BYTES = 4000
 
 ShouldStop = Callable[[], Ending | None]
-Answer = Ready | Measured | TookTurns | StepProfiled | Examined | NotFinite | Rehearsed | Ending
+Answer = Ready | TookTurns | StepProfiled | Examined | Rehearsed | Ending
 
 
 @dataclass(frozen=True)
@@ -148,7 +145,7 @@ class OpenRig:
 
     def ask(
         self,
-        question: Start | Measure | TakeTurns | ProfileStep | Examine,
+        question: Start | TakeTurns | ProfileStep | Examine,
         should_stop: ShouldStop,
         silence_s: float,
     ) -> Answer:
@@ -186,7 +183,7 @@ class OpenRig:
                     self._reports.warning(sentence)
                 case AskedInput(prompt):
                     self._asked = Asked(prompt, now, self._asked.times + 1 if self._asked else 1)
-                case Measured() | TookTurns() | StepProfiled() | Examined() | NotFinite():
+                case TookTurns() | StepProfiled() | Examined():
                     if message.number == self._number:
                         return message
                     heard = now  # an answer to an earlier question, which nobody waits for now

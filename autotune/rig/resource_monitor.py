@@ -14,10 +14,8 @@ from time import monotonic, sleep
 from autotune.machine.probes.energy import CpuEnergy
 from autotune.machine.probes.host import HostMemory
 from autotune.machine.probes.nvml import GpuWatch, NvmlMemory
-from autotune.measurement.block import Block
-from autotune.measurement.interference import GpuReading, Interference
-from autotune.measurement.measurement import Measurement
-from autotune.measurement.stats import widen_for_disturbance
+from autotune.measurement.interference import Interference
+from autotune.measurement.turn import Taken
 
 MEMORY_EVERY_S = 1.0
 # Reading PSS costs 10-25 ms per process, on a core that the program may need, and holds up what the
@@ -26,7 +24,6 @@ MEMORY_EVERY_S = 1.0
 MEMORY_SHARE = 0.05  # of the time that it may cost
 MEMORY_RARELY_S = 15.0  # not less often than this, even if a reading was held up
 DEVICE_EVERY_S = 0.5
-NEAR_S = 0.3  # a GPU reading this close to a block counts for the block
 MIN_POWER_S = 0.4  # the counter that NVML reads changes some ten times a second
 SETTLE_S = 3.0  # time for the driver to free the memory of a process that ended
 HELD_BYTES = 64 << 20  # less than this is the driver's bookkeeping, which grows and shrinks
@@ -89,28 +86,27 @@ class ResourceMonitor:
             if joules is not None:
                 self._cpu_readings.append((now, joules))
 
-    def complete(self, measurement: Measurement, device: str) -> Measurement:
-        """Return a measurement with memory, power and GPU disturbances added.
+    def complete(self, taken: Taken, device: str) -> Taken:
+        """Return turns with memory, power and what disturbed a GPU meanwhile.
 
-        The interval of its throughput is widened if a GPU was disturbed. Call it while the rig
-        waits for the next command: memory is sampled once more, with all that the program holds.
+        Call it while the rig waits for the next command: memory is sampled once more, with all that
+        the program holds.
 
         Args:
-            measurement: What the rig sent.
+            taken: What the rig sent.
             device: ``cpu`` or ``cuda``: whose power is reported.
         """
-        memory = measurement.memory
+        memory = taken.memory
         for probe in self._memory:
             probe.sample()
             memory = probe.read(memory)
-        blocks = tuple(annotate(block, self._gpus.readings) for block in measurement.blocks)
-        return replace(
-            measurement,
-            memory=memory,
-            blocks=blocks,
-            throughput=widen_for_disturbance(blocks, measurement.throughput),
-            power_w=self._power_w(blocks, device),
-        )
+        readings = self._gpus.readings
+        reasons = tuple(dict.fromkeys(why for reading in readings for why in reading.reasons))
+        seen = taken.interference
+        if reasons:
+            seen = replace(seen or Interference(), gpu=reasons)
+        power_w = self._power_w(device)
+        return replace(taken, memory=memory, interference=seen, power_w=power_w)
 
     def held_bytes(self) -> int:
         """Return how much GPU memory did not come back after the rig ended, in bytes.
@@ -130,56 +126,29 @@ class ResourceMonitor:
                 return held
             sleep(0.1)
 
-    def _power_w(self, blocks: Sequence[Block], device: str) -> float | None:
+    def _power_w(self, device: str) -> float | None:
         # Partial sums would understate the power: one GPU without a counter leaves it unknown.
-        begin, end = blocks[0].ended_at_s - blocks[0].seconds, blocks[-1].ended_at_s
         if device == "cpu":
-            return mean_power_w(self._cpu_readings, begin, end)
+            return mean_power_w(self._cpu_readings)
         by_gpu: dict[str, list[tuple[float, float]]] = {}
         for reading in self._gpus.readings:
             readings = by_gpu.setdefault(reading.uuid, [])
             if reading.energy_j is not None:
                 readings.append((reading.at_s, reading.energy_j))
-        powers = [mean_power_w(readings, begin, end) for readings in by_gpu.values()]
+        powers = [mean_power_w(readings) for readings in by_gpu.values()]
         known = [power for power in powers if power is not None]
         return sum(known) if known and len(known) == len(powers) else None
 
 
-def annotate(block: Block, readings: Sequence[GpuReading]) -> Block:
-    """Return a block to which the disturbances that GPU readings showed during it are added.
-
-    Args:
-        block: One block of steps; what the rig itself noticed about it is kept.
-        readings: Readings of all GPUs; those up to ``NEAR_S`` before or after the block count.
-    """
-    begin, end = block.ended_at_s - block.seconds, block.ended_at_s
-    reasons = tuple(
-        dict.fromkeys(
-            reason
-            for reading in readings
-            if begin - NEAR_S <= reading.at_s <= end + NEAR_S
-            for reason in reading.reasons
-        )
-    )
-    if not reasons:
-        return block
-    return replace(block, interference=replace(block.interference or Interference(), gpu=reasons))
-
-
-def mean_power_w(
-    readings: Sequence[tuple[float, float]], begin_s: float, end_s: float
-) -> float | None:
-    """Return the mean power in watts between two moments, from readings of an energy counter.
+def mean_power_w(readings: Sequence[tuple[float, float]]) -> float | None:
+    """Return the mean power in watts, from readings of an energy counter.
 
     Args:
         readings: Pairs of time (``monotonic()``) and joules, oldest first.
-        begin_s: Begin of the interval.
-        end_s: Its end; readings outside are ignored.
 
     Returns:
-        None if fewer than two readings lie inside, or if they are less than ``MIN_POWER_S`` apart.
+        None if there are fewer than two readings, or if they are less than ``MIN_POWER_S`` apart.
     """
-    within = [(at, joules) for at, joules in readings if begin_s <= at <= end_s]
-    if len(within) < 2 or within[-1][0] - within[0][0] < MIN_POWER_S:
+    if len(readings) < 2 or readings[-1][0] - readings[0][0] < MIN_POWER_S:
         return None
-    return (within[-1][1] - within[0][1]) / (within[-1][0] - within[0][0])
+    return (readings[-1][1] - readings[0][1]) / (readings[-1][0] - readings[0][0])

@@ -1,6 +1,6 @@
 """Rig: the parent's handle on one running copy of the user's program.
 
-The parent opens a rig, has it measure one config after another while the program trains, and closes
+The parent opens a rig, lets configs take turns in it while the program trains, and closes
 it. The process at the other end of the wire runs ``autotune.inside``. A failure of the program is a
 value (an ``Ending``), never an exception; ``RigError`` and ``FenceError`` are failures of autotune
 and of the system.
@@ -23,10 +23,9 @@ from autotune.errors import DEFECT, RigError
 from autotune.knobs import launch_plan_for
 from autotune.machine.probes.nvml import NvmlMemory
 from autotune.measurement.examination import Examination
-from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.step_breakdown import StepBreakdown
-from autotune.measurement.turn import PlannedTurn, Turn
+from autotune.measurement.turn import PlannedTurn, Taken
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.program import LaunchPlan, Program, python_plan
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan
@@ -51,9 +50,6 @@ from autotune.rig.torchrun_plan import with_hash_seed, with_ranks
 from autotune.rig.wire import (
     Examine,
     Examined,
-    Measure,
-    Measured,
-    NotFinite,
     ProfileStep,
     Ready,
     Rehearsed,
@@ -61,7 +57,6 @@ from autotune.rig.wire import (
     StepProfiled,
     TakeTurns,
     TookTurns,
-    WindowPlan,
 )
 
 
@@ -72,14 +67,12 @@ class Resources:
     Attributes:
         gpu_uuids: GPUs that it may use. Of these, the ones that it does use have their memory,
             clocks and power sampled.
-        cores: CPU cores, on which the pilots run.
     """
 
     gpu_uuids: tuple[str, ...] = ()
-    cores: int = 1
 
 
-ONE_CORE = Resources()
+NO_GPU = Resources()
 
 
 class Rig:
@@ -109,10 +102,9 @@ class Rig:
         directory: Path,
         cache_dir: Path,
         fence: Fence,
-        resources: Resources = ONE_CORE,
+        resources: Resources = NO_GPU,
         reports: Reports = SILENT,
     ) -> None:
-        self._cores = resources.cores
         self._program = program
         self._directory = directory
         self._cache_dir = cache_dir
@@ -245,7 +237,6 @@ class Rig:
             devices=self._fence.devices,
             max_scratch_bytes=self._fence.max_scratch_bytes,
             rehearsal=plan,
-            cores=self._cores,
             allowed_cores=tuple(sorted(os.sched_getaffinity(0))),
             bare=bare,
         )
@@ -262,100 +253,70 @@ class Rig:
             raise RigError(f"{DEFECT}the process that runs your program is not running")
         return self._live
 
-    def measure(
-        self,
-        applied: AppliedConfig,
-        plan: WindowPlan,
-        should_stop: ShouldStop,
-        silence_s: float,
-    ) -> Measurement | Ending:
-        """Switch the program to a config while it trains, and measure it.
-
-        After an ``Ending`` the state of the program is unknown, so the rig cannot be used again.
-
-        Args:
-            applied: The config to measure.
-            plan: How long to warm up and to measure.
-            should_stop: Called about ten times a second; an ``Ending`` from it ends the wait.
-            silence_s: A program that shows no sign of life for this long counts as hung.
-
-        Raises:
-            RigError: when the rig breaks the protocol.
-        """
-        live = self.live
-        live.monitor.reset()
-        question = Measure(applied, plan, live.next_number())
-        answer = live.ask(question, should_stop, silence_s)
-        match answer:
-            case Measured(measurement, steps=steps):
-                self.steps = steps
-                return live.monitor.complete(measurement, applied.traits.device)
-            case NotFinite():
-                return Ending(Outcome.NOT_FINITE, "the loss became NaN or infinite")
-            case Ending():
-                return answer
-            case Ready() | TookTurns() | StepProfiled() | Examined() | Rehearsed():
-                raise _unexpected(answer.kind, "to a request for a measurement")
-            case _:
-                assert_never(answer)
-
     def take_turns(
         self,
         configs: Sequence[AppliedConfig],
         schedule: Sequence[PlannedTurn],
         should_stop: ShouldStop,
         silence_s: float,
-    ) -> tuple[Turn, ...] | Ending:
+        *,
+        with_loads: bool = False,
+    ) -> Taken | Ending:
         """Let configs take turns in the running program.
 
-        Several ranks take no turns yet: nothing comes back from them. After an ``Ending`` the rig
-        cannot be used again.
+        After an ``Ending`` the state of the program is unknown, so the rig cannot be used again.
 
         Args:
             configs: The configs in play; the schedule names them by their place here.
             schedule: The turns in their order.
             should_stop: Called about ten times a second; an ``Ending`` from it ends the wait.
             silence_s: A program that shows no sign of life for this long counts as hung.
+            with_loads: Whether several ranks record afterwards how they spend their time.
+
+        Raises:
+            RigError: when the rig breaks the protocol.
         """
         live = self.live
-        question = TakeTurns(tuple(configs), tuple(schedule), live.next_number())
+        live.monitor.reset()
+        question = TakeTurns(tuple(configs), tuple(schedule), live.next_number(), with_loads)
         answer = live.ask(question, should_stop, silence_s)
         match answer:
-            case TookTurns(turns):
-                return turns
+            case TookTurns(taken):
+                self.steps = taken.steps
+                return live.monitor.complete(taken, configs[0].traits.device)
             case Ending():
                 return answer
-            case Ready() | Measured() | StepProfiled() | Examined() | NotFinite() | Rehearsed():
+            case Ready() | StepProfiled() | Examined() | Rehearsed():
                 raise _unexpected(answer.kind, "to a request for turns")
             case _:
                 assert_never(answer)
 
     def profile_step(
-        self, plan: WindowPlan, should_stop: ShouldStop, silence_s: float
+        self, stage_s: float, should_stop: ShouldStop, silence_s: float
     ) -> StepBreakdown | Ending:
-        """Profile the config that was measured last: the parts of its step, and its ceilings.
+        """Profile the config that had the last turn: the parts of its step, and its ceilings.
 
         The breakdown is empty for several ranks.
 
         Args:
-            plan: How long each part of the profile may take.
+            stage_s: Seconds that each part of the profile takes.
             should_stop: Called about ten times a second; an ``Ending`` from it ends the wait.
             silence_s: A program that shows no sign of life for this long counts as hung.
         """
         live = self.live
-        answer = live.ask(ProfileStep(plan, live.next_number()), should_stop, silence_s)
+        answer = live.ask(ProfileStep(stage_s, live.next_number()), should_stop, silence_s)
         match answer:
             case StepProfiled(breakdown):
                 return breakdown
             case Ending():
                 return answer
-            case Ready() | Measured() | TookTurns() | Examined() | NotFinite() | Rehearsed():
+            case Ready() | TookTurns() | Examined() | Rehearsed():
                 raise _unexpected(answer.kind, "to a request for a profile of the step")
             case _:
                 assert_never(answer)
 
     def examine(self, should_stop: ShouldStop, silence_s: float) -> Examination | Ending:
-        """Look at the program under the config that was measured last, for ``autotune doctor``.
+        """Look at the program under the config that had the last turn, for ``autotune doctor``.
 
         The examination moves the program's random generators, so the rig is of no use afterwards.
         It is empty for several ranks.
@@ -371,7 +332,7 @@ class Rig:
                 return examination
             case Ending():
                 return answer
-            case Ready() | Measured() | TookTurns() | StepProfiled() | NotFinite() | Rehearsed():
+            case Ready() | TookTurns() | StepProfiled() | Rehearsed():
                 raise _unexpected(answer.kind, "to a request for an examination")
             case _:
                 assert_never(answer)

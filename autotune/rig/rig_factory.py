@@ -130,7 +130,7 @@ class RigFactory:
             self.directory / "rigs" / f"{self.started:03d}",
             self._compile_cache,
             self.fence,
-            Resources(tuple(gpu.uuid for gpu in self.hardware.gpus), self.hardware.cpu_quota),
+            Resources(tuple(gpu.uuid for gpu in self.hardware.gpus)),
             self.reports,
         )
 

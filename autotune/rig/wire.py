@@ -21,53 +21,16 @@ from pydantic import Field, TypeAdapter
 from autotune.errors import DEFECT, RigError
 from autotune.machine.hardware import Gpu
 from autotune.measurement.examination import Examination
-from autotune.measurement.measurement import Measurement
 from autotune.measurement.run_mode import Epochs
 from autotune.measurement.step_breakdown import StepBreakdown
-from autotune.measurement.turn import PlannedTurn, Turn
+from autotune.measurement.turn import PlannedTurn, Taken
 from autotune.program.applied_config import AppliedConfig
-from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
 from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.program.rehearsal import RehearsalPlan, Seen
 
-PROTOCOL = 19  # raised when messages change, so that two versions of autotune refuse to mix
-# From this step time on, a window of many blocks would take too long, so one block is discarded and
-# two are measured. With 0.5 s per step the ordinary minimum (six blocks of warm-up and five that
-# count) would take 6 s.
-SLOW_STEP_S = 0.5
-# Shorter blocks are dominated by timer and scheduler noise (seen on a 2-core machine). For a visit,
-# which is cut into blocks only to see when it is steady, half of that is enough.
-BLOCK_S = 0.1
-
-
-@dataclass(frozen=True)
-class WindowPlan:
-    """How long a rig warms up and measures one config.
-
-    Attributes:
-        warmup_min_s: Minimum warm-up, in which no step counts.
-        warmup_max_s: Maximum warm-up. If the speed is not steady by then, the window begins anyway
-            and the measurement says so.
-        window_min_s: Minimum time of the blocks that count.
-        window_max_s: Maximum time, after which the window ends however wide its interval is.
-        half_width: The window ends once the relative half-width of its interval is at most this.
-        give_up_below: Samples per second. A config that is clearly slower than this is not measured
-            to the end. None measures every config to the end.
-        block_s: Minimum seconds of a block; a warm-up takes at least six.
-        most_s: Maximum seconds from the question to the answer, which then holds what was measured
-            so far. If that is less than one block, there is no answer in time. None sets no limit.
-    """
-
-    warmup_min_s: float
-    warmup_max_s: float
-    window_min_s: float
-    window_max_s: float
-    half_width: float = 0.02
-    give_up_below: float | None = None
-    block_s: float = BLOCK_S
-    most_s: float | None = None
+PROTOCOL = 20  # raised when messages change, so that two versions of autotune refuse to mix
 
 
 @dataclass(frozen=True)
@@ -83,7 +46,6 @@ class Start:
         devices: Device numbers of the folders that overlays cover, by path.
         max_scratch_bytes: How much the program may write; None sets no limit.
         rehearsal: Run with short epochs instead, to see what happens between and after them.
-        cores: CPU cores that the program may use, for the pilots.
         allowed_cores: The numbers of the cores that the parent may use.
         bare: Run without seams instead, to see if the program fails without autotune's hooks.
         protocol: Version of the sender's messages.
@@ -97,24 +59,10 @@ class Start:
     devices: Mapping[str, int] = field(default_factory=dict)
     max_scratch_bytes: int | None = None
     rehearsal: RehearsalPlan | None = None
-    cores: int = 1
     allowed_cores: tuple[int, ...] = ()
     bare: bool = False
     protocol: int = PROTOCOL
     kind: Literal["start"] = "start"
-
-
-@dataclass(frozen=True)
-class Measure:
-    """Switch the program to this config, unless it has it already, and measure it.
-
-    The answer is ``Measured`` or ``NotFinite`` with the same number.
-    """
-
-    applied: AppliedConfig
-    plan: WindowPlan
-    number: int = 0
-    kind: Literal["measure"] = "measure"
 
 
 @dataclass(frozen=True)
@@ -124,22 +72,27 @@ class TakeTurns:
     Attributes:
         configs: The configs in play; turns name them by their place here.
         schedule: The turns in their order.
+        with_loads: Whether several ranks record afterwards how they spend their time.
     """
 
     configs: tuple[AppliedConfig, ...]
     schedule: tuple[PlannedTurn, ...]
     number: int = 0
+    with_loads: bool = False
     kind: Literal["take_turns"] = "take_turns"
 
 
 @dataclass(frozen=True)
 class ProfileStep:
-    """Profile the parts of a step under the config that was measured last.
+    """Profile the parts of a step under the config that had the last turn.
 
     The answer is ``StepProfiled`` with the same number.
+
+    Attributes:
+        stage_s: Seconds that each stage of the profile takes.
     """
 
-    plan: WindowPlan
+    stage_s: float
     number: int = 0
     kind: Literal["profile_step"] = "profile_step"
 
@@ -187,7 +140,7 @@ class Ready:
     kind: Literal["ready"] = "ready"
 
 
-Phase = Literal["start-up", "warm-up", "window", "between epochs"]
+Phase = Literal["start-up", "turns", "between epochs"]
 
 
 @dataclass(frozen=True)
@@ -195,11 +148,10 @@ class Progress:
     """A sign of life, from which the parent sees that the program does not hang.
 
     Before ``Ready`` it is sent after the first steps, and now and then while there is no step;
-    afterwards, with each block that is measured.
+    afterwards, every few seconds.
 
     Attributes:
         phase: What the program is doing. Between true epochs it may be silent for long.
-        samples_per_s: Speed in the last block; 0 before the first one.
         steps: Optimizer steps made so far; given before ``Ready`` only.
         elapsed_s: Seconds since the rig's start; given before ``Ready`` only.
         doing: What the program does instead of a step; empty if that is not known.
@@ -207,7 +159,6 @@ class Progress:
     """
 
     phase: Phase
-    samples_per_s: float
     steps: int = 0
     elapsed_s: float = 0.0
     doing: str = ""
@@ -236,26 +187,10 @@ class AskedInput:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The answer to the ``Measure`` of the same number.
-
-    Attributes:
-        measurement: What the window gave.
-        number: Number of the question; an answer to an earlier one is dropped.
-        steps: Optimizer steps that the program has made in all.
-    """
-
-    measurement: Measurement
-    number: int = 0
-    steps: int = 0
-    kind: Literal["measured"] = "measured"
-
-
-@dataclass(frozen=True)
 class TookTurns:
-    """The turns of a schedule: all of them, unless the program ended before."""
+    """The answer to the ``TakeTurns`` of the same number."""
 
-    turns: tuple[Turn, ...]
+    taken: Taken
     number: int = 0
     kind: Literal["took_turns"] = "took_turns"
 
@@ -276,15 +211,6 @@ class Examined:
     examination: Examination
     number: int = 0
     kind: Literal["examined"] = "examined"
-
-
-@dataclass(frozen=True)
-class NotFinite:
-    """The answer to a ``Measure`` under whose config the loss became NaN or infinite."""
-
-    config: Config
-    number: int = 0
-    kind: Literal["not_finite"] = "not_finite"
 
 
 @dataclass(frozen=True)
@@ -327,19 +253,9 @@ class Ended:
     kind: Literal["ended"] = "ended"
 
 
-ToRig = Start | Measure | TakeTurns | ProfileStep | Examine | Close
+ToRig = Start | TakeTurns | ProfileStep | Examine | Close
 FromRig = (
-    Ready
-    | Progress
-    | Warned
-    | AskedInput
-    | Measured
-    | TookTurns
-    | StepProfiled
-    | Examined
-    | NotFinite
-    | Rehearsed
-    | Ended
+    Ready | Progress | Warned | AskedInput | TookTurns | StepProfiled | Examined | Rehearsed | Ended
 )
 Message = Annotated[ToRig | FromRig, Field(discriminator="kind")]
 

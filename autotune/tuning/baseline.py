@@ -12,21 +12,27 @@ from dataclasses import dataclass, replace
 from autotune.errors import AutotuneError, BudgetError, UsageError
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.goal import NO_COUNTER
+from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Cause, Ending, Outcome
 from autotune.measurement.step_breakdown import StepBreakdown
+from autotune.measurement.turn import Played
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.profile import Profile
-from autotune.results.record import BaselineInfo, SearchInfo, gradients_sum
+from autotune.results.record import BaselineInfo, SearchInfo, TrialRecord, gradients_sum
 from autotune.rig.failures import program_error
+from autotune.tuning.live_rig import Stay
 from autotune.tuning.session import Session
 from autotune.tuning.start.first_start import examined
 from autotune.tuning.start.start_up_time import unmeasured
 from autotune.tuning.storage import earlier
 
+STAY_S = 2.0  # of the program as written, after its first steps
+STAGE_S = 1.0  # of the profile of its step
+MAX_STARTS = 5  # it may end before it was measured, and need three modes
 MIN_BUDGET_S = 5.0  # importing torch alone took 2-6 s on 2 cores
 # Time for trials above which the step profile is worth its cost: it took 2-7 s on 2 cores.
-PROFILE_WORTH_S = 45.0
+PROFILE_WORTH_S = 60.0
 PROFILE_WORTH_STEPS = 100  # the same in steps: a profile needs about 25, however long they are
 
 
@@ -84,7 +90,8 @@ def _from_record(session: Session) -> Baseline | None:
     # of a larger batch depends on it.
     applied = replace(applied, sums=gradients_sum(records))
     measurement = next(r.measurement for r in records if r.measurement is not None)
-    session.trial_runner.set_up(space, applied, measurement.step_s, records)
+    session.live.set_up(space, applied, measurement.step_s)
+    session.claims_apart = bool(space.asked)
     session.events.on_resume(records)
     return Baseline(facts.profile, measurement, facts.breakdown, space, applied)
 
@@ -94,27 +101,28 @@ def _applied(space: ResolvedSpace, profile: Profile, head: SearchInfo) -> Applie
 
 
 def _measure(session: Session) -> Baseline:
-    study, trial_runner = session.study, session.trial_runner
+    study, live = session.study, session.live
     study.failure = ""  # the program may have been mended since
     head = study.head
     session.events.on_phase("baseline")
     began = session.rigs.clock()
-    ready = trial_runner.observe(session.until_over)
+    ready = live.observe(session.until_over)
     if isinstance(ready, Ending):
         raise _failure(session, ready)
     hardware = session.rigs.hardware  # with the GPUs that the program sees
     space = head.space.resolve(hardware, ready.profile)
     applied = _applied(space, ready.profile, head)
-    trial_runner.set_up(space, applied)
+    live.set_up(space, applied)
+    session.claims_apart = bool(space.asked)
     trial = study.ask_for(space.baseline, space)
-    record = trial_runner.baseline(session.until_over)
+    record = _record(session, space)
     study.tell(trial, record)
     if record.ending is not None:
         took_s = session.rigs.clock() - began
         raise _failure(session, examined(session.rigs, record.ending, took_s, session.until_over))
     assert record.measurement is not None, "a trial without ending has a measurement"
     goal = study.goal
-    if goal.factor(record.measurement) is None:
+    if goal.worth(Played(1.0, 1.0), record.measurement) is None:
         raise UsageError(
             f"--objective {goal.objective}: {NO_COUNTER[goal.objective]}. "
             "Use --objective throughput."
@@ -134,19 +142,41 @@ def _measure(session: Session) -> Baseline:
     # Stored before the step is profiled: from here on the session knows how long a confirmation
     # takes, and a search that is killed need not measure the baseline again.
     study.facts = facts
-    found = earlier.look(session.run, head, space, record)
-    study.know_earlier(found.visits, found.hints)
-    if found.visits:
-        session.events.note(
-            f"{len(found.visits)} visits of earlier searches of this program count as well."
-        )
+    study.hints = earlier.look(session.run, head, space)
     session.divide()
     worth_s = max(PROFILE_WORTH_S, PROFILE_WORTH_STEPS * facts.step_s)
     if session.budget.left_s - session.reserve_s > worth_s:
         study.facts = facts = replace(
-            facts, breakdown=trial_runner.profile_step(session.until_confirmation)
+            facts, breakdown=live.profile_step(STAGE_S, session.until_confirmation)
         )
     return Baseline(ready.profile, record.measurement, facts.breakdown, space, applied)
+
+
+def _record(session: Session, space: ResolvedSpace) -> TrialRecord:
+    """Measure the program as written where it was observed, and return the record of trial 0.
+
+    If the program ends before, or turns out to need another run mode, it is started again. The
+    record's ``ending`` says why it could not be measured.
+    """
+    live, began_s = session.live, session.rigs.clock()
+    for _ in range(MAX_STARTS):
+        ending = live.ready_for(space.baseline, session.until_over)
+        stay = ending or live.stay(space.baseline, session.until_over, STAY_S, with_loads=True)
+        if isinstance(stay, Stay):
+            live.expect_steps_of(stay.step_s)
+            break
+        if not session.rigs.learn(stay):
+            break
+    is_measured = isinstance(stay, Stay)
+    return TrialRecord(
+        space.baseline,
+        "the program as written",
+        Measurement.of(stay.turns, stay.taken) if isinstance(stay, Stay) else None,
+        None if isinstance(stay, Stay) else stay,
+        Interval(1.0, 1.0, 1.0) if is_measured else None,
+        live.number,
+        session.rigs.clock() - began_s,
+    )
 
 
 def _failure(session: Session, ending: Ending) -> AutotuneError:

@@ -12,12 +12,11 @@ from enum import StrEnum
 from statistics import fmean
 from typing import Any
 
-from autotune.errors import ProgramError, UsageError
+from autotune.errors import BudgetError, ProgramError, UsageError
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.knobs.space.spacefile import load
 from autotune.machine.hardware import Hardware
 from autotune.measurement.interval import Interval
-from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
@@ -26,15 +25,14 @@ from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.program.revision import WRITTEN
 from autotune.results.bestfile import BestFile
-from autotune.results.record import Round, Side
 from autotune.rig.failures import program_error
 from autotune.rig.open_rig import Reports, ShouldStop
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.budget import Budget
-from autotune.tuning.confirming.confirm import ConfirmationPlan, Failure, OtherProgram, confirm
-from autotune.tuning.confirming.confirmation import Confirmation
+from autotune.tuning.claim import Confirmation, Failure, Match, OtherProgram, prove
 from autotune.tuning.events import Events
 from autotune.tuning.interrupts import ENDING, InterruptCounter
+from autotune.tuning.session import PROCESS_S
 from autotune.tuning.start import first_start
 from autotune.tuning.start.first_start import START_SILENCE_S
 from autotune.tuning.start.observe import throwaway_rigs
@@ -82,8 +80,6 @@ class Comparison:
         first: The config of the first side.
         second: The config of the second side.
         confirmation: What fresh processes measured.
-        rounds: Their windows.
-        is_one_each: Whether each window ran in another process.
         is_by_steps: Whether steps/s were compared, because the program makes a fixed number of
             steps.
     """
@@ -92,9 +88,13 @@ class Comparison:
     first: Config
     second: Config
     confirmation: Confirmation
-    rounds: tuple[Round, ...]
-    is_one_each: bool
     is_by_steps: bool = False
+
+    @property
+    def processes(self) -> int:
+        """How many fresh processes were compared."""
+        each = 2 if self.confirmation.is_apart else 1
+        return each * len(self.confirmation.processes)
 
     @property
     def speedup(self) -> Interval:
@@ -117,19 +117,16 @@ class Comparison:
 
     @property
     def samples_per_s(self) -> tuple[float, float]:
-        """The mean throughput of each side's windows."""
-        first, second = (fmean(m.throughput.estimate for m in windows) for windows in self._windows)
-        return first, second
+        """The median throughput of each side."""
+        first, second = self.confirmation.rates
+        return first.estimate, second.estimate
 
     @property
     def samples_per_step(self) -> tuple[float, float]:
         """The mean number of samples in a step of each side."""
-        first, second = (fmean(m.samples_per_step for m in windows) for windows in self._windows)
+        sides = self.confirmation.baseline, self.confirmation.winner
+        first, second = (fmean([m.samples_per_step for m in side] or [0.0]) for side in sides)
         return first, second
-
-    @property
-    def _windows(self) -> tuple[tuple[Measurement, ...], tuple[Measurement, ...]]:
-        return self.confirmation.baseline, self.confirmation.winner
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -138,7 +135,7 @@ class Comparison:
 
     def _notes(self) -> Iterator[str]:
         first, second = self.samples_per_step
-        if abs(second / first - 1) > SAME_STEP:
+        if first and second and abs(second / first - 1) > SAME_STEP:
             unit = "steps/s" if self.is_by_steps else "samples/s"
             yield (
                 f"A step has {first:,.0f} samples in {self.sides[0].name} and {second:,.0f} in "
@@ -158,12 +155,9 @@ def compare(
 ) -> Comparison:
     """Compare two configs of a program, or two programs.
 
-    Rounds stop as they do in a search: at a planned look that decides, after the last one, or when
-    the budget is used up. Only the correction by pilots is left out, because a search learns it
-    from its trials. Ctrl-C ends the current window; the windows until then count.
-
-    Two programs are compared by samples/s. Each of them runs in processes of its kind, so a round
-    is one process of each.
+    Processes stop as they do in a search: when it is decided, after the last one, or when the
+    budget is used up. Ctrl-C ends the current process; those until then count. Two programs are
+    compared by samples/s, each in processes of its kind.
 
     Args:
         sides: What to compare.
@@ -175,6 +169,7 @@ def compare(
 
     Raises:
         UsageError: when a knob of a config cannot act here.
+        BudgetError: when the budget ends before the first fresh process.
         FenceError: when nothing keeps the program from changing the user's files.
         ProgramError: when a program fails or trains too few steps, or Ctrl-C comes before two
             pairs of windows were measured.
@@ -193,25 +188,26 @@ def compare(
                 return Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C")
             return None
 
-        def has_time_for(seconds: float, *, is_needed: bool) -> bool:  # noqa: ARG001
-            return not stop.requests and budget.left_s > seconds
+        def time_left_s(_fresh: int) -> float:
+            return 0.0 if stop.requests else budget.left_s
 
         make = _two_programs if sides[0].program != sides[1].program else _two_configs
-        plan = make(_Asked(sides, events, should_stop), rigs_of)
-        events.on_phase(f"comparing {_compared(plan)}, in fresh processes")
-        rounds: list[Round] = []
-        outcome = confirm(plan, [], rounds.append, has_time_for)
+        began_s = surroundings.clock()
+        match = make(_Asked(sides, events, should_stop), rigs_of)
+        start_s = (surroundings.clock() - began_s) / (2 if match.other is not None else 1)
+        events.on_phase(f"comparing {_compared(match)}, in fresh processes")
+        outcome = prove(match, [], lambda _: None, time_left_s, start_s + PROCESS_S)
     if isinstance(outcome, Failure):
-        failed = sides[0] if outcome.side is Side.BASELINE else sides[1]
+        if outcome.ending.outcome is Outcome.OUT_OF_TIME:
+            raise BudgetError("There was no time for a fresh process. Set a longer --budget.")
+        failed = sides[1] if outcome.is_of_winner else sides[0]
         raise _failure(failed, outcome.ending)
     return Comparison(
         sides,
-        plan.base.config,
-        plan.applied(Side.WINNER).config,
+        match.base.config,
+        match.winner if match.other is None else match.other.applied.config,
         outcome,
-        tuple(rounds),
-        plan.needs_own_process,
-        plan.other is None and bool(plan.base.traits.bounded_by_steps),
+        match.other is None and bool(match.base.traits.bounded_by_steps),
     )
 
 
@@ -241,7 +237,7 @@ class _Asked:
 RigsOf = Callable[[ComparedSide], RigFactory]
 
 
-def _two_configs(asked: _Asked, rigs_of: RigsOf) -> ConfirmationPlan:
+def _two_configs(asked: _Asked, rigs_of: RigsOf) -> Match:
     """Return the comparison of two configs of one program, which may share a process."""
     sides = asked.sides
     rigs = rigs_of(sides[0])
@@ -250,10 +246,10 @@ def _two_configs(asked: _Asked, rigs_of: RigsOf) -> ConfirmationPlan:
     space = _space([side.changes for side in sides], rigs.hardware, profile)
     first, second = (space.canonical(space.baseline.replace(**side.changes)) for side in sides)
     base = _applied(space, profile, first, [side.file for side in sides])
-    return ConfirmationPlan(rigs, space, base, second, asked.should_stop, claims=False)
+    return Match(rigs, space, base, second, asked.should_stop)
 
 
-def _two_programs(asked: _Asked, rigs_of: RigsOf) -> ConfirmationPlan:
+def _two_programs(asked: _Asked, rigs_of: RigsOf) -> Match:
     """Return the comparison of two programs, each with the config of its side."""
     made: list[tuple[RigFactory, ResolvedSpace, AppliedConfig]] = []
     for side in asked.sides:
@@ -264,19 +260,18 @@ def _two_programs(asked: _Asked, rigs_of: RigsOf) -> ConfirmationPlan:
         space = _space([side.changes], rigs.hardware, profile)
         config = space.canonical(space.baseline.replace(**side.changes))
         made.append((rigs, space, _applied(space, profile, config, [side.file])))
-    (rigs, space, base), (other_rigs, _, other) = made
-    return ConfirmationPlan(
+    (rigs, space, base), (other_rigs, other_space, other) = made
+    return Match(
         *(rigs, space, base, other.config, asked.should_stop),
-        claims=False,
-        other=OtherProgram(other_rigs, other),
+        other=OtherProgram(other_rigs, other_space, other),
     )
 
 
-def _compared(plan: ConfirmationPlan) -> str:
+def _compared(match: Match) -> str:
     """Return what is compared, for the heading of the phase."""
-    if plan.other is not None:
+    if match.other is not None:
         return "two programs"
-    return "the program with itself" if plan.base.config == plan.winner else "two configs"
+    return "the program with itself" if match.base.config == match.winner else "two configs"
 
 
 def _failure(side: ComparedSide, ending: Ending) -> ProgramError:
@@ -349,7 +344,7 @@ def as_data(found: Comparison) -> dict[str, Any]:
         "difference": str(found.difference),
         "speedup": vars(found.speedup),
         "most_pct": round(found.most_pct, 2),
-        "processes": found.confirmation.rounds * (2 if found.is_one_each else 1),
+        "processes": found.processes,
         "changes": dict(found.second.changes_from(found.first)),
         "sides": [*sides],
         "notes": list(found.notes),

@@ -1,6 +1,6 @@
 """Conclusion: build the SearchResult, which states what may be claimed after the confirmation.
 
-All rules for claims are here and in ``confirm``; reports only repeat what the result says.
+All rules for claims are here and in ``claim``; reports only repeat what the result says.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from statistics import fmean
 
 from autotune.knobs import registry
 from autotune.knobs.space.space import ResolvedSpace
-from autotune.measurement.goal import Objective
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement, warnings_of
 from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import ENDED_BY_US, Outcome
-from autotune.measurement.stats import spread
-from autotune.measurement.visit import Visit
+from autotune.measurement.turn import rate
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import LrRule, global_batch
@@ -27,7 +25,6 @@ from autotune.results.blame import judged
 from autotune.results.contribution import Contribution
 from autotune.results.record import (
     TrialRecord,
-    WindowRecord,
     gradients_sum,
     slowest_compilation,
 )
@@ -38,38 +35,33 @@ from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.growth import check_s, may_win, samples_ratio
 from autotune.tuning.checking.preferred import checked_first
 from autotune.tuning.choosing.bounds import Share, bounded, sentences, shares
+from autotune.tuning.choosing.choosable import one_fewer
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
 from autotune.tuning.choosing.proposals import restarts
 from autotune.tuning.choosing.ranking import promising, ranked
 from autotune.tuning.choosing.sampler import OURS
-from autotune.tuning.confirming.confirm import ConfirmationResult
-from autotune.tuning.confirming.confirmation import Confirmation, winner_of
+from autotune.tuning.claim import ClaimResult, Confirmation
 from autotune.tuning.session import Session
 
 WORTH_TELLING = 1.05  # speedup over what is recommended
-CARRIED_IS_DOUBTFUL = 0.02
-CARRIED = (
-    "The two configs share a process, and memory that one leaves behind changed the other's speed "
-    "by up to {:.0%}, as page faults tell. That was taken out, and the interval allows for it."
-)
 
 
 def conclude(
     session: Session,
     baseline: Baseline,
-    confirmed: ConfirmationResult,
+    confirmed: ClaimResult,
     diagnosis: Diagnosis | None = None,
 ) -> SearchResult:
     """Return the result of a search.
 
     ``best`` differs from the baseline only if a confirmed interval lies wholly above 1. Throughput,
-    memory and loss come from the windows of the confirmation. Without one, the throughput is that
-    of all visits, and memory and loss are those of the baseline's first window.
+    memory and loss come from the claim's processes. Without one, the throughput is that of the
+    rounds, and memory and loss are those of the baseline's first stay.
     """
     confirmation, candidate = confirmed.confirmation, confirmed.candidate
-    base_side = confirmation.baseline if confirmation else (baseline.measurement,)
+    base_side = (confirmation and confirmation.baseline) or (baseline.measurement,)
     is_faster = confirmation is not None and confirmation.is_faster
-    best_side = confirmation.winner if confirmation and is_faster else base_side
+    best_side = (confirmation.winner if confirmation and is_faster else ()) or base_side
     says_enough = confirmation is not None and confirmation.says_enough
     own = Interval(1.0, 1.0, 1.0)  # the program against itself
     # Judged again: a later trial may show that an earlier crash was not its config's fault.
@@ -112,8 +104,6 @@ def conclude(
         has_batchnorm=baseline.profile.batch_norm_layers > 0,
         unclaimed=confirmation.speedup if confirmation and not says_enough else None,
         rehearsals=tuple(session.study.rehearsals),
-        raw_speedup=confirmation.raw if confirmation and says_enough else None,
-        corrections=confirmation.corrections if confirmation and says_enough else None,
         own_batch=_own_batch(
             session, baseline, best if is_faster or candidate is None else candidate.config
         ),
@@ -126,53 +116,44 @@ def conclude(
         bottleneck_evidence="" if diagnosis is None else diagnosis.evidence,
         contributions=tuple(_contributions(session, baseline, candidate)),
         facts=session.study.facts,
-        rounds=_rounds(session, candidate),
+        claim=() if confirmation is None else confirmation.processes,
     )
 
 
 def _contributions(
     session: Session, baseline: Baseline, candidate: TrialRecord | None
 ) -> Iterator[Contribution]:
-    """Yield what each change of a config gives on top of its others, by all visits."""
-    if candidate is None or not candidate.visits:
+    """Yield what each change of a config gives on top of others, by the rounds."""
+    speeds, space = session.study.speeds, baseline.space
+    if candidate is None or speeds is None or candidate.config not in speeds:
         return
-    space, model, mode = baseline.space, session.study.model, candidate.visits[-1].mode
-    seen = set(model.configs)
+    measured = [config for config in speeds.configs if isinstance(config, Config)]
+
+    def apart(config: Config) -> int:
+        return len(config.changes_from(candidate.config))
+
     for knob, value in candidate.config.changes_from(space.baseline).items():
-        own = space.baseline[knob]
-        without = space.canonical(candidate.config.replace(**{knob: own}))
-        if without == candidate.config:
-            continue
-        gain = model.between((candidate.config, mode), (without, mode))
-        yield Contribution(knob, own, value, gain, (without, mode) in seen)
-
-
-def _rounds(
-    session: Session, candidate: TrialRecord | None
-) -> tuple[tuple[WindowRecord, ...], ...]:
-    if candidate is None:
-        return ()
-    rounds = session.study.confirmation
-    return tuple(tuple(one) for one in rounds if winner_of(one) == candidate.config)
+        # where the config itself was not measured without it, the most similar one was
+        for config in sorted(measured, key=apart):
+            fewer = dict(one_fewer(space, config, with_baseline=True))
+            if config[knob] == value and fewer.get(knob) in speeds:
+                gain = speeds.of(config, over=fewer[knob]).interval
+                yield Contribution(knob, space.baseline[knob], value, gain)
+                break
 
 
 def _usual_rate(session: Session, baseline: Baseline) -> Interval:
-    """Return the samples per second of the program as written: median and range of its visits.
-
-    The first visit comes when the process has just started, and is often slower than later ones.
-    Where configs are not compared by samples per second, later visits do not keep them, and the
-    first window counts.
-    """
-    own = _own_visits(session.study.records, baseline.space.baseline)
-    if not own or session.study.goal.objective is not Objective.THROUGHPUT:
+    """Return the samples per second of the program as written, by its rounds and its first stay."""
+    own = [
+        one
+        for played in session.study.rounds
+        for turns in played.rounds
+        for config, one in zip(played.configs, turns, strict=True)
+        if config == baseline.space.baseline
+    ]
+    if not own:
         return baseline.measurement.throughput
-    return spread([visit.rate for visit in own if visit.mode == own[-1].mode])
-
-
-def _own_visits(records: Sequence[TrialRecord], written: Config) -> list[Visit]:
-    """Return the visits of the program as written, in the order of their trials."""
-    its = ((r.visits if r.config == written else ()) + r.baseline_visits for r in records)
-    return list(dict.fromkeys(visit for visits in its for visit in visits))
+    return rate([replace(one, cost=one.seconds, work=one.samples) for one in own])
 
 
 def _applied(
@@ -195,7 +176,7 @@ def _larger_batch(session: Session, baseline: Baseline, shown: Config) -> Larger
     bad = [r.guilty for r in study.rehearsals if r.is_blamed and r.unchecked_s is None]
     able = [
         record
-        for record in ranked(study.records, space)
+        for record in ranked(study, space)
         if space.grows(record.config)
         and not any(changes.items() <= record.config.items() for changes in bad)
     ]
@@ -275,8 +256,6 @@ def _warnings(
     session: Session, confirmation: Confirmation | None, recommended: Config | None
 ) -> tuple[str, ...]:
     found = warnings_of((*confirmation.baseline, *confirmation.winner)) if confirmation else ()
-    if confirmation is not None and confirmation.carried_share >= CARRIED_IS_DOUBTFUL:
-        found = (*found, CARRIED.format(confirmation.carried_share))
     unseen = warning(session.study.rehearsals, recommended) if recommended is not None else ""
     return (*found, unseen) if unseen else found
 
@@ -294,7 +273,7 @@ def _passed_over(session: Session, baseline: Baseline, taken: TrialRecord | None
     if taken is None or not able or checked_first(session, baseline, able)[0] is able[0]:
         return
     best = able[0]
-    was_tried = any(winner_of(one) == best.config for one in study.confirmation)
+    was_tried = any(one.config == best.config for one in study.claim)
     if taken.config == best.config or was_tried or best.speedup is None:
         return
     yield (
@@ -320,7 +299,7 @@ def _why_nothing(records: Sequence[TrialRecord]) -> str:
     return f"{count} of {len(tried)} configs failed: {way}"
 
 
-def _finding(confirmed: ConfirmationResult, records: Sequence[TrialRecord]) -> Finding:
+def _finding(confirmed: ClaimResult, records: Sequence[TrialRecord]) -> Finding:
     if confirmed.candidate is None and _why_nothing(records):
         return Finding.NOTHING
     if confirmed.confirmation is None or not confirmed.confirmation.says_enough:
@@ -376,5 +355,5 @@ def _peak(side: Sequence[Measurement]) -> Memory:
 
 
 def _last_loss(side: Sequence[Measurement]) -> float | None:
-    last = [loss for m in side for loss in m.losses[-1:] if loss is not None]
+    last = [m.loss for m in side if m.loss is not None]
     return round(fmean(last), 6) if last else None

@@ -57,8 +57,17 @@ class Events:
     def on_progress(self, progress: Progress) -> None:
         """Called with each sign of life from the running program.
 
-        While it starts, that is once per step (and at intervals while there is none); later, once
-        per block of steps.
+        While it starts, that is once per step (and at intervals while there is none); later, every
+        few seconds.
+        """
+
+    def on_rounds(self, best: Config, speedup: float, space: ResolvedSpace) -> None:
+        """Called after each few rounds of the race.
+
+        Args:
+            best: What would be recommended now; the program as written if nothing is faster.
+            speedup: Its speedup, roughly: about a few percent.
+            space: The space that it belongs to.
         """
 
     def on_trial_end(self, number: int, record: TrialRecord, space: ResolvedSpace) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from autotune.knobs.space.spacefile import load
 from autotune.machine.hardware import Hardware
 from autotune.measurement.examination import Examination
+from autotune.measurement.goal import THROUGHPUT
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
-from autotune.measurement.stats import spread
+from autotune.measurement.rounds import speeds
+from autotune.measurement.turn import length_of
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.program import Program
@@ -21,21 +24,18 @@ from autotune.results.doctor_report import DoctorReport
 from autotune.rig.failures import program_error
 from autotune.rig.open_rig import Reports, ShouldStop
 from autotune.rig.rig import Rig
-from autotune.rig.wire import WindowPlan
 from autotune.tuning.events import Events
 from autotune.tuning.interrupts import ENDING, InterruptCounter
-from autotune.tuning.live_rig import longest_silence_s
+from autotune.tuning.live_rig import LiveRig, Stay, longest_silence_s
 from autotune.tuning.start import first_start
 from autotune.tuning.start.first_start import START_SILENCE_S
 from autotune.tuning.start.observe import throwaway_rigs
 from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
 
-WINDOW = WindowPlan(warmup_min_s=0.5, warmup_max_s=5.0, window_min_s=1.0, window_max_s=2.5)
-CEILING = WindowPlan(warmup_min_s=0.2, warmup_max_s=1.0, window_min_s=0.5, window_max_s=1.0)
-SWITCH = WindowPlan(warmup_min_s=0.3, warmup_max_s=2.0, window_min_s=0.6, window_max_s=1.2)
+STAY_S, STAGE_S = 3.0, 0.8
 PATIENCE_S = 90.0  # without a step; examining items takes up to 75 s
-MORE_WINDOWS = 2  # of several ranks: a rank is slow if it is the slowest in all
-TURNS = 3  # pairs of windows, with a debugging switch and without
+MORE_STAYS = 2  # of several ranks: a rank is slow if it is the slowest in all
+TURNS_S = 4.0  # with a debugging switch and without, in turns
 
 
 def examine(
@@ -80,17 +80,20 @@ def examine(
             space = asked.resolve(rigs.hardware, profile)
             written = AppliedConfig.as_written(space.baseline, profile)
             events.on_phase("measuring the program")
-            measured = started.rig.measure(written, WINDOW, should_stop, START_SILENCE_S)
-            if isinstance(measured, Ending):
-                raise program_error(program, measured)
+            live = LiveRig.on(rigs, started.rig, written)
+            stay = live.stay(written.config, should_stop, STAY_S, with_loads=True)
+            if isinstance(stay, Ending):
+                raise program_error(program, stay)
+            measured = Measurement.of(stay.turns, stay.taken)
+            live.expect_steps_of(measured.step_s)
             readings = Readings(rigs.hardware, profile, measured)
-            return _look_closer(program, started.rig, written, readings, events, should_stop)
+            return _look_closer(program, started.rig, live, readings, events, should_stop)
 
 
 def _look_closer(
     program: Program,
     rig: Rig,
-    written: AppliedConfig,
+    live: LiveRig,
     readings: Readings,
     events: Events,
     should_stop: ShouldStop,
@@ -102,22 +105,23 @@ def _look_closer(
         return DoctorReport(str(program), readings, tuple(notes))
 
     if readings.profile.world_size > 1:
-        for _ in range(MORE_WINDOWS):
-            more = rig.measure(written, WINDOW, should_stop, START_SILENCE_S)
+        for _ in range(MORE_STAYS):
+            more = live.stay(live.base.config, should_stop, with_loads=True)
             if isinstance(more, Ending):
                 break
-            readings = replace(readings, again=(*readings.again, more))
+            again = Measurement.of(more.turns, more.taken)
+            readings = replace(readings, again=(*readings.again, again))
         notes.append("Several ranks train: their loads were compared, the rest was left out.")
         return done()
     events.on_phase("profiling a step")
     patience_s = longest_silence_s(readings.step_s, PATIENCE_S)
-    split = rig.profile_step(CEILING, should_stop, patience_s)
+    split = rig.profile_step(STAGE_S, should_stop, patience_s)
     if isinstance(split, Ending):
         notes.append(f"A step could not be profiled: {split.reason}.")
         return done()
     readings = replace(readings, breakdown=split)
     events.on_phase("watching what the program does")
-    costs = _switch_costs(rig, written, readings, should_stop)
+    costs = _switch_costs(live, readings, should_stop)
     if isinstance(costs, Ending):
         notes.append(f"The cost of debugging switches could not be measured: {costs.reason}.")
         return done()
@@ -142,32 +146,31 @@ def _gaps(readings: Readings, examination: Examination) -> Iterator[str]:
 
 
 def _switch_costs(
-    rig: Rig, written: AppliedConfig, readings: Readings, should_stop: ShouldStop
+    live: LiveRig, readings: Readings, should_stop: ShouldStop
 ) -> Mapping[str, Interval] | Ending:
-    """Measure how much faster the program is without each debugging switch that is on.
-
-    Windows with the switch and without take turns, so that the machine's pace falls out.
+    """Measure by turns how much faster the program is without each debugging switch that is on.
 
     Returns:
-        The median and range of the ratios, by knob; an ending if the program did not go on.
+        The ratios, by knob; an ending if the program did not go on.
     """
     found: dict[str, Interval] = {}
+    written = live.base.config
     for knob in SWITCHES:
         if not getattr(readings.profile, knob):
             continue
-        without = replace(written, config=written.config.replace(**{knob: False}))
-        ratios: list[Interval] = []
-        for _ in range(TURNS):
-            pair: list[Measurement] = []
-            for applied in (written, without):
-                measured = rig.measure(applied, SWITCH, should_stop, START_SILENCE_S)
-                if isinstance(measured, Ending):
-                    return measured
-                pair.append(measured)
-            ratio = pair[1].throughput.estimate / pair[0].throughput.estimate
-            ratios.append(Interval(ratio, ratio, ratio))
-        found[knob] = spread(ratios)
-        back = rig.measure(written, SWITCH, should_stop, START_SILENCE_S)
+        configs = [written, written.replace(**{knob: False})]
+        stays = [live.stay(config, should_stop) for config in configs]
+        lengths = [length_of(stay.step_s) for stay in stays if isinstance(stay, Stay)]
+        if failed := next((stay for stay in stays if isinstance(stay, Ending)), None):
+            return failed
+        dice = random.Random(0)
+        game = live.play(configs, lengths, TURNS_S, THROUGHPUT, dice, should_stop)
+        if isinstance(game, Ending):
+            return game
+        ratio = speeds([game.rounds], 0)
+        if ratio is not None:
+            found[knob] = ratio.of(1).interval
+        back = live.stay(written, should_stop)
         if isinstance(back, Ending):
             return back
     return found

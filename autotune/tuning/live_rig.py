@@ -1,34 +1,44 @@
-"""LiveRig: keeps one rig open and measures one config after another on it.
+"""LiveRig: keeps one rig open, in which configs take turns.
 
-Switching a config in a running program takes about a second; starting one takes many. A new rig is
-started only when the config needs a fresh process or the open one has ended.
+Switching a config in a running program takes less than a millisecond; starting one takes seconds. A
+new rig is started only when a config needs a fresh process or the open one has ended.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from autotune.knobs.space.space import ResolvedSpace
-from autotune.measurement.measurement import Measurement
-from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
+from autotune.measurement.goal import Goal
+from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.run_mode import RunMode
 from autotune.measurement.step_breakdown import StepBreakdown
+from autotune.measurement.turn import (
+    Length,
+    PlannedTurn,
+    Played,
+    Taken,
+    Turn,
+    in_random_order,
+    length_of,
+    median_step_s,
+    played,
+    rounds_of,
+)
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
-from autotune.program.lr import PARTS
-from autotune.results.blame import MAX_MORE_STEPS, Lived
+from autotune.results.blame import Lived
 from autotune.rig.open_rig import ShouldStop
 from autotune.rig.rig import Rig
 from autotune.rig.rig_factory import RigFactory
-from autotune.rig.wire import Ready, WindowPlan
-from autotune.tuning.budget import seconds_left
+from autotune.rig.wire import Ready
 from autotune.tuning.start import first_start
 from autotune.tuning.start.first_start import START_SILENCE_S
 
-MOSTLY_DISTURBED = 0.5  # share of the blocks above which a window is measured a second time
-ANSWER_S = 0.5  # a window ends this long before its caller gives up, so that its result arrives
-MIN_WINDOW_S = 0.1
 # A program that trains counts as hung after this silence, or after the time that this many of its
 # steps take, whichever is longer.
 MIN_SILENCE_S = 60.0
@@ -36,11 +46,20 @@ SILENCE_STEPS = 30
 # The same while its step is profiled. Then the loader is read alone, and what supplies its items
 # may be the program's own loop, which is held up.
 PROFILE_SILENCE_S = 30.0
-# A process must live through a window of the baseline and one of another config. A program that
-# ends earlier is too short for comparing live, and gets a process per window (the brief mode).
-MIN_ANSWERS = 2
-MAX_WINDOWS_MORE = 4  # windows in which the baseline may make the steps that are missing
 MAX_STARTS = 3  # a program may need one run mode after the other
+MIN_PROFILES = 2  # a program may end while its step is profiled
+# A stay: turns of one config alone, in which its workers start, its kernels are chosen, its memory
+# is taken. It ends once a call of the rig was quiet.
+STAY_TURN_S = 0.1
+CALL_S = 0.35
+MOST_ROUNDS = 50  # in one answer
+METERED_S = 1.5  # of a turn in which energy or memory is read
+CUT = frozenset({Outcome.RAN_OUT, Outcome.OUT_OF_TIME})
+GROWTH = 4
+SLOW_STEP_S = 0.5  # a step that takes this long shows a config's speed by itself
+WARM_UP_S = 2.5  # a fresh process was seen to run at half its steady speed for its first 3-5 s
+ALONE_S = 5.0  # of a process that has one config alone, besides its warm-up
+MAX_STAY_S = 6.0  # a config that is not quiet by then, counts as it is
 
 
 def longest_silence_s(step_s: float, least_s: float = MIN_SILENCE_S) -> float:
@@ -53,8 +72,85 @@ def longest_silence_s(step_s: float, least_s: float = MIN_SILENCE_S) -> float:
     return max(least_s, SILENCE_STEPS * step_s)
 
 
+@dataclass(frozen=True)
+class Stay:
+    """Turns of one config alone.
+
+    Attributes:
+        turns: Those that count: of the last calls of the rig.
+        taken: What came of the last call.
+        seconds: How long the stay took, switching and what did not count included.
+        compile_s: Seconds in which torch compiled.
+    """
+
+    turns: tuple[Turn, ...]
+    taken: Taken
+    seconds: float
+    compile_s: float = 0.0
+
+    @property
+    def step_s(self) -> float:
+        """Median seconds of a step."""
+        return median_step_s(self.turns)
+
+
+@dataclass(frozen=True)
+class Game:
+    """Some rounds, as one answer of a rig gave them.
+
+    Attributes:
+        rounds: What each config played, by its number; whole rounds alone.
+        turns: How many turns were taken.
+        steps_s: Median seconds of a step of each config, by its number.
+        lost: Number of the config under which the loss became NaN or infinite; None if none did.
+            The process has lost its weights then, and is closed.
+    """
+
+    rounds: tuple[Mapping[int, Played], ...]
+    turns: int
+    steps_s: Mapping[int, float] = field(default_factory=dict)
+    lost: int | None = None
+
+
+def _stay_schedule(step_s: float, made: int, seconds: float) -> list[PlannedTurn]:
+    """Return the next turns of a config alone.
+
+    The first steps may be much shorter than those to come, because batches lie ready. So each call
+    asks for a few times the steps of the last one, at most.
+
+    Args:
+        step_s: Seconds of a step in the last call; 0.0 before the first.
+        made: Steps of the last call.
+        seconds: About how long the call may take.
+    """
+    if not step_s:
+        return [PlannedTurn(0, 1)]
+    steps = min(max(1, round(seconds / step_s)), GROWTH * made)
+    each = min(steps, max(1, round(STAY_TURN_S / step_s)))
+    return [PlannedTurn(0, each)] * (steps // each)
+
+
+def length_for(config: Config, step_s: float, device: str, batches_per_step: float = 1.0) -> Length:
+    """Return how long the turns of a config are, by what its loader does.
+
+    Args:
+        config: The config.
+        step_s: Seconds of one of its steps.
+        device: On which the program computes, such as ``cpu``.
+        batches_per_step: Of the program.
+    """
+    workers = int(config.get("num_workers", 0))
+    ready = workers * int(config.get("prefetch_factor", 2))
+    return length_of(
+        step_s,
+        cycle=max(1, math.ceil(workers / batches_per_step)),
+        ready=math.ceil(ready / batches_per_step),
+        on_device=device != "cpu",
+    )
+
+
 class LiveRig:
-    """Measures configs on an open rig where possible, and on a fresh one where necessary.
+    """Lets configs take turns in an open rig where possible, and in a fresh one where necessary.
 
     Call ``observe()`` first, if the program was not observed yet, then ``set_up()``. Methods that
     measure return an ``Ending`` when the program failed or time was up; the rig is closed then, and
@@ -70,12 +166,30 @@ class LiveRig:
     def __init__(self, rigs: RigFactory) -> None:
         self._rigs = rigs
         self._rig: Rig | None = None
-        self._on_rig: Config | None = None
-        self._answers = 0
+        self._started_as: Config | None = None
         self._space: ResolvedSpace | None = None
         self._base: AppliedConfig | None = None
         self._silence_s = self._profile_silence_s = START_SILENCE_S
         self.lived = Lived()
+
+    @classmethod
+    def on(cls, rigs: RigFactory, rig: Rig, applied: AppliedConfig) -> Self:
+        """Return one for a rig that is open already, under the only config that it will run.
+
+        Args:
+            rigs: Has made the rig.
+            rig: Whoever uses the result as a context manager closes it.
+            applied: What it runs under.
+        """
+        live = cls(rigs)
+        live._rig, live._base, live._started_as = rig, applied, applied.config
+        return live
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def base(self) -> AppliedConfig:
@@ -115,7 +229,7 @@ class LiveRig:
             step_s: Seconds per step if an earlier session measured it; see ``expect_steps_of()``.
         """
         self._space, self._base = space, base
-        self._on_rig = base.config if self._rig is not None else None
+        self._started_as = base.config if self._rig is not None else None
         if step_s is not None:
             self.expect_steps_of(step_s)
 
@@ -138,110 +252,203 @@ class LiveRig:
         started = first_start.observe(self._rigs, should_stop, START_SILENCE_S)
         if isinstance(started, Ending):
             return started
-        self._rig, self._answers = started.rig, 0
+        self._rig = started.rig
         return started.ready
 
-    def needs_restart(self, config: Config) -> bool:
-        """Return whether a config cannot be measured on the open rig, or no rig is open."""
-        if self._on_rig is None:
-            return True
-        return self.needs_own_process(self._on_rig, config)
+    @property
+    def is_open(self) -> bool:
+        """Whether a process is open."""
+        return self._rig is not None
 
     def needs_own_process(self, one: Config, other: Config) -> bool:
-        """Return whether two configs cannot be measured in the same process.
-
-        They differ in a knob that acts only at start, or the program ends too soon for two windows.
-        """
+        """Return whether two configs differ in a knob that acts only when a process starts."""
         assert self._space is not None, "set_up() comes first"
-        return self._space.needs_restart(one, other) or (self.mode.brief and one != other)
+        return self._space.needs_restart(one, other)
 
     def ready_for(self, config: Config, should_stop: ShouldStop) -> Ending | None:
-        """Open a fresh rig for a config, unless the open one can measure it.
+        """Open a fresh rig for a config, unless the open one can run it.
 
         Returns:
             None when a rig is ready; else the ending of the start that failed.
         """
-        if not self.needs_restart(config):
+        began = self._started_as
+        if began is not None and (began == config or not self.needs_own_process(began, config)):
             return None
         self.close()
         opened = self._open(self.applied(config), should_stop)
         if isinstance(opened, Ending):
             return opened
-        self._on_rig = config
+        self._started_as = config
         return None
 
-    def measure(
-        self, config: Config, plan: WindowPlan, should_stop: ShouldStop, most_s: float = math.inf
-    ) -> Measurement | Ending:
-        """Measure a config on the open rig.
+    def take(
+        self,
+        configs: Sequence[Config],
+        schedule: Sequence[PlannedTurn],
+        should_stop: ShouldStop,
+        *,
+        with_loads: bool = False,
+    ) -> Taken | Ending:
+        """Let configs take turns on the open rig.
 
-        A window in which other processes disturbed most blocks is measured a second time if there
-        is time for it, and the less disturbed one counts.
+        Args:
+            configs: Those in play, for which ``ready_for()`` succeeded.
+            schedule: Their turns, in order.
+            should_stop: Called many times a second; an Ending from it ends the wait.
+            with_loads: Whether several ranks record how they spend their time.
+        """
+        assert self._rig is not None, "a rig is open"
+        # Compiling may take minutes in which no step is made.
+        compiles = any(config.get("compile", "off") != "off" for config in configs)
+        silence_s = START_SILENCE_S if compiles else self._silence_s
+        applied = [self.applied(config) for config in configs]
+        taken = self._rig.take_turns(
+            applied, schedule, should_stop, silence_s, with_loads=with_loads
+        )
+        if isinstance(taken, Ending):
+            self.close()
+            return taken
+        if taken.effect is not None and taken.effect.sums is not None:
+            self.base = replace(self.base, sums=taken.effect.sums)
+        if any(config == self.base.config for config in configs):
+            self.lived.note(self.mode.epochs, self._rig.steps)
+        return taken
+
+    def stay(
+        self,
+        config: Config,
+        should_stop: ShouldStop,
+        least_s: float = 0.0,
+        *,
+        with_loads: bool = False,
+    ) -> Stay | Ending:
+        """Let one config train alone until it is quiet, and for some seconds.
 
         Args:
             config: One for which ``ready_for()`` succeeded.
-            plan: How long to warm up and to measure.
-            should_stop: Called many times a second; an Ending from it ends the window.
-            most_s: Seconds that the window may take at most.
-        """
-        began = self._rigs.clock()
-        result = self._window(config, plan, should_stop, most_s)
-        again_s = 2 * (self._rigs.clock() - began)
-        if (
-            isinstance(result, Measurement)
-            and self._rig is not None
-            and result.disturbed_share > MOSTLY_DISTURBED
-            and min(seconds_left(should_stop), most_s) > again_s
-        ):
-            again = self._window(config, plan, should_stop, most_s)
-            # A failure counts; if only time ran out, the disturbed window is better than none.
-            if isinstance(again, Ending) and again.outcome not in ENDED_BY_US:
-                return again
-            if isinstance(again, Measurement) and again.disturbed_share < result.disturbed_share:
-                return again
-        return result
-
-    def live_on(self, steps: int, step_s: float, should_stop: ShouldStop) -> Ending | None:
-        """Let the baseline run until its process has made *steps* steps in all, or has failed.
-
-        A config that crashed late may only be blamed if the baseline gets as far. The caller must
-        check the result with ``lived``: the wait is also given up without an Ending if no rig is
-        open, if more than ``MAX_MORE_STEPS`` steps are missing, or after ``MAX_WINDOWS_MORE``
-        windows.
-
-        Args:
-            steps: Number of steps, counted from the start of the process.
-            step_s: Seconds that a step takes.
             should_stop: Called many times a second; an Ending from it ends the wait.
+            least_s: Least seconds of the stay.
+            with_loads: Whether several ranks record how they spend their time.
 
         Returns:
-            The ending if the process failed or time was up; else None.
+            What it showed; why it could not stay, which is blamed on nobody here.
         """
-        for _ in range(MAX_WINDOWS_MORE):
-            missing = 0 if self._rig is None else steps - self._rig.steps
-            if not 0 < missing <= MAX_MORE_STEPS:
-                return None
-            seconds = missing * step_s
-            plan = WindowPlan(seconds, seconds, 0.0, 0.0, half_width=math.inf)
-            result = self._window(self.base.config, plan, should_stop, math.inf)
-            if isinstance(result, Ending):
-                return result
-        return None
+        began_s = self._rigs.clock()
+        turns: list[Turn] = []
+        compile_s, step_s, made, is_quiet = 0.0, 0.0, 0, False
+        last: Taken | None = None
+        while True:
+            schedule = _stay_schedule(step_s, made, max(CALL_S, min(1.0, least_s / 3)))
+            made = sum(planned.steps for planned in schedule)
+            taken = self.take([config], schedule, should_stop, with_loads=with_loads)
+            if isinstance(taken, Ending):
+                if taken.outcome in CUT and turns and last is not None:
+                    break  # what it has shown counts
+                return taken
+            if not taken.turns:
+                continue  # the program is at its end, and the next answer says so
+            if not taken.turns[-1].is_finite:
+                self.close()
+                return Ending(Outcome.NOT_FINITE, "the loss became NaN or infinite")
+            if taken.compilation is not None:
+                compile_s += taken.compilation.seconds
+            was_quiet, is_quiet = is_quiet, all(turn.is_quiet for turn in taken.turns)
+            is_slow = not step_s and is_quiet and median_step_s(taken.turns) >= SLOW_STEP_S
+            if is_quiet and not was_quiet:
+                turns.clear()
+            turns += taken.turns if step_s or is_slow else ()
+            step_s, last = median_step_s(taken.turns), taken
+            trained_s = self._rigs.clock() - began_s - compile_s
+            is_settled = (is_quiet and was_quiet) or is_slow
+            if turns and trained_s >= least_s and (is_settled or trained_s >= MAX_STAY_S):
+                break
+        return Stay(tuple(turns), last, self._rigs.clock() - began_s, compile_s)
 
-    def profile_step(self, plan: WindowPlan, should_stop: ShouldStop) -> StepBreakdown:
+    def alone(self, config: Config, should_stop: ShouldStop) -> Stay | Ending:
+        """Let one config train alone, in a fresh process if need be, and return what it showed."""
+        failed = self.ready_for(config, should_stop)
+        stay = failed or self.stay(config, should_stop, WARM_UP_S)
+        if isinstance(stay, Stay) and self.is_open:
+            return self.stay(config, should_stop, ALONE_S, with_loads=True)
+        return stay
+
+    def play(
+        self,
+        configs: Sequence[Config],
+        lengths: Sequence[Length],
+        seconds: float,
+        goal: Goal,
+        dice: random.Random,
+        should_stop: ShouldStop,
+    ) -> Game | Ending:
+        """Play rounds of several configs, which have all stayed in the open rig.
+
+        Args:
+            configs: Those in play.
+            lengths: Of the turns of each.
+            seconds: About how long; one round is played in any case.
+            goal: What is compared.
+            dice: Gives the order within each round.
+            should_stop: Called many times a second; an Ending from it ends the wait.
+        """
+        if goal.needs_stays:
+            return self._round_of_stays(configs, lengths, goal, dice, should_stop)
+        round_s = sum(length.seconds for length in lengths)
+        count = max(1, min(MOST_ROUNDS, int(seconds / round_s)))
+        order = in_random_order(lengths, count, dice)
+        schedule = [PlannedTurn(number, lengths[number].steps) for number in order]
+        taken = self.take(configs, schedule, should_stop)
+        if isinstance(taken, Ending):
+            return taken
+        if lost := [turn for turn in taken.turns if not turn.is_finite]:
+            self.close()
+            return Game((), len(taken.turns), lost=lost[0].config)
+        rounds = tuple(
+            {number: goal.worth(one, taken) or one for number, one in played_round.items()}
+            for played_round in rounds_of(taken.turns, lengths)
+        )
+        steps_s = {n: median_step_s(its) for n in range(len(configs)) if (its := taken.of(n))}
+        return Game(rounds, len(taken.turns), steps_s)
+
+    def _round_of_stays(
+        self,
+        configs: Sequence[Config],
+        lengths: Sequence[Length],
+        goal: Goal,
+        dice: random.Random,
+        should_stop: ShouldStop,
+    ) -> Game | Ending:
+        """Play one round in which each config trains alone while the meters are read."""
+        one: dict[int, Played] = {}
+        for number in dice.sample(range(len(configs)), len(configs)):
+            length = lengths[number]
+            steps = math.ceil(METERED_S / length.seconds * length.steps)
+            taken = self.take([configs[number]], [PlannedTurn(0, steps)], should_stop)
+            if isinstance(taken, Ending):
+                return taken
+            part = played(taken.turns[0], length.settling) if taken.turns else None
+            worth = None if part is None else goal.worth(part, taken)
+            if worth is not None:
+                one[number] = worth
+        return Game((one,) if len(one) == len(configs) else (), len(configs))
+
+    def profile_step(self, stage_s: float, should_stop: ShouldStop) -> StepBreakdown:
         """Profile the baseline's step and its upper bounds.
 
         The breakdown is empty if the program ends or fails before: a search works without it.
+
+        Args:
+            stage_s: Seconds that each stage takes.
+            should_stop: Called many times a second; an Ending from it ends the wait.
         """
-        for _ in range(MIN_ANSWERS):  # the program may have ended since its last window
-            if self.ready_for(self.base.config, should_stop):
+        for _ in range(MIN_PROFILES):
+            if not self.is_open and self.ready_for(self.base.config, should_stop):
                 break
             assert self._rig is not None, "it is open"
-            breakdown = self._rig.profile_step(plan, should_stop, self._profile_silence_s)
-            if self.mode.brief or isinstance(breakdown, Ending):
-                self.close()
+            breakdown = self._rig.profile_step(stage_s, should_stop, self._profile_silence_s)
             if isinstance(breakdown, StepBreakdown):
                 return breakdown
+            self.close()
             if breakdown.outcome is not Outcome.RAN_OUT:
                 break
         return StepBreakdown()
@@ -250,21 +457,11 @@ class LiveRig:
         """Close the open rig, if any; the next ``ready_for()`` starts a fresh one."""
         if self._rig is not None:
             self._rig.close()
-        self._rig = self._on_rig = None
-
-    def _is_shorter_than_baseline(self, config: Config, ending: Ending) -> bool:
-        """Return whether a config's process ended after fewer steps than the baseline makes.
-
-        Then the config shortens the program, which must not be mistaken for a short program. A
-        config that changes the number of samples in a step may rightly make fewer steps.
-        """
-        has_other_steps = not set(PARTS).isdisjoint(config.changes_from(self.base.config))
-        goes_on = self.lived.steps(self.mode.epochs) > ending.steps
-        return config != self.base.config and goes_on and not has_other_steps
+        self._rig = self._started_as = None
 
     def _open(self, applied: AppliedConfig, should_stop: ShouldStop) -> Ready | Ending:
         for _ in range(MAX_STARTS):
-            self._rig, self._answers = self._rigs.new(), 0
+            self._rig = self._rigs.new()
             opened = self._rig.open(applied, should_stop, START_SILENCE_S)
             if not isinstance(opened, Ending):
                 return opened
@@ -272,32 +469,3 @@ class LiveRig:
             if not self._rigs.learn(opened, as_written=applied.config == self.base.config):
                 break
         return opened
-
-    def _window(
-        self, config: Config, plan: WindowPlan, should_stop: ShouldStop, most_s: float
-    ) -> Measurement | Ending:
-        """Measure one window that ends before its caller gives up; close the rig on any Ending."""
-        assert self._rig is not None, "a rig is open"
-        # Compiling may take minutes in which no step is made.
-        compiles = config.get("compile", "off") != "off"
-        silence_s = START_SILENCE_S if compiles else self._silence_s
-        left_s = min(seconds_left(should_stop), most_s)
-        if math.isfinite(left_s):
-            plan = replace(plan, most_s=max(MIN_WINDOW_S, left_s - ANSWER_S))
-        result = self._rig.measure(self.applied(config), plan, should_stop, silence_s)
-        if isinstance(result, Ending):
-            is_short = result.outcome is Outcome.RAN_OUT and self._answers < MIN_ANSWERS
-            self.close()
-            if is_short and self._is_shorter_than_baseline(config, result):
-                return replace(result, reason=f"{result.reason}, but as written it goes on")
-            # A process that compiled spent its life on that, and says nothing about the program.
-            if is_short and not compiles and not self.mode.brief:
-                self._rigs.take_mode(replace(self.mode, brief=True))
-            return result
-        self._answers += 1
-        self._on_rig = config
-        if config == self.base.config:
-            self.lived.note(self.mode.epochs, self._rig.steps)
-        if self.mode.brief:
-            self.close()
-        return result

@@ -11,6 +11,7 @@ from dataclasses import replace
 from autotune.errors import ProgramError
 from autotune.knobs.space.spacefile import load
 from autotune.machine.hardware import Hardware
+from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.applied_config import AppliedConfig
@@ -23,21 +24,15 @@ from autotune.results.wording import format_duration
 from autotune.rig.failures import program_error
 from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory
-from autotune.rig.wire import WindowPlan
 from autotune.tuning.events import Events
 from autotune.tuning.interrupts import ENDING, InterruptCounter
-from autotune.tuning.live_rig import PROFILE_SILENCE_S, longest_silence_s
+from autotune.tuning.live_rig import LiveRig
 from autotune.tuning.start import first_start
 from autotune.tuning.start.first_start import START_SILENCE_S
 from autotune.tuning.start.observe import throwaway_rigs
 from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
 
-# Longer than the windows of a search: there is only one config, and no baseline in turn to cancel
-# drift.
-WINDOW = WindowPlan(
-    warmup_min_s=3.0, warmup_max_s=20.0, window_min_s=4.0, window_max_s=10.0, half_width=0.01
-)
-CEILING = WindowPlan(warmup_min_s=0.5, warmup_max_s=4.0, window_min_s=1.0, window_max_s=2.0)
+STAGE_S = 2.0  # of the profile of a step
 
 
 def measure_config(
@@ -150,20 +145,22 @@ def _one(subject: _Subject, *, is_first: bool) -> MeasureReport:
     with started:
         rig, profile = started.rig, started.ready.profile
         applied = subject.applied(profile)
-        measurement = rig.measure(applied, WINDOW, should_stop, START_SILENCE_S)
-        if isinstance(measurement, Ending):
-            raise _failure(subject, measurement)
-        patience_s = longest_silence_s(measurement.step_s, PROFILE_SILENCE_S)
-        breakdown = (
-            rig.profile_step(CEILING, should_stop, patience_s) if is_first else StepBreakdown()
-        )
+        with LiveRig.on(subject.rigs, rig, applied) as live:
+            stay = live.alone(applied.config, should_stop)
+            if isinstance(stay, Ending):
+                raise _failure(subject, stay)
+            measurement = Measurement.of(stay.turns, stay.taken)
+            breakdown = StepBreakdown()
+            if is_first and live.is_open:
+                live.expect_steps_of(measurement.step_s)
+                breakdown = live.profile_step(STAGE_S, should_stop)
     return MeasureReport(
         str(subject.program),
         applied.config,
         subject.rigs.hardware,
         profile,
         (measurement,),
-        breakdown if isinstance(breakdown, StepBreakdown) else StepBreakdown(),
+        breakdown,
     )
 
 

@@ -6,7 +6,6 @@ here, and an interval that excludes 1 is a false claim.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
@@ -14,7 +13,6 @@ from autotune.machine.hardware import Hardware
 from autotune.measurement.interval import Interval
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.program import Program
-from autotune.results.record import Round
 from autotune.tuning.compare import ComparedSide, compare
 from autotune.tuning.events import Events
 from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
@@ -26,15 +24,14 @@ class NoiseFloor:
 
     Attributes:
         ratio: The measured "speedup" between two equal configs; the true one is 1.
-        windows_spread_pct: Standard deviation of the windows of one process, in percent of their
-            mean; averaged over the processes. None if each process held one window.
-        processes_spread_pct: Standard deviation of the processes' means, in percent; None with one
+        error_pct: Standard error of the ratio in one process, in percent; averaged over them.
+        processes_spread_pct: Standard deviation of the processes' ratios, in percent; None with one
             process.
         processes: Number of fresh processes.
     """
 
     ratio: Interval
-    windows_spread_pct: float | None
+    error_pct: float
     processes_spread_pct: float | None
     processes: int
 
@@ -67,31 +64,16 @@ def measure_noise_floor(
 
     Raises:
         FenceError: when nothing keeps the program from changing the user's files.
-        ProgramError: when the program fails or trains too few steps, or Ctrl-C comes before two
-            pairs of windows were measured.
+        ProgramError: when the program fails or trains too few steps, or Ctrl-C comes before a
+            fresh process was over.
     """
     side = ComparedSide(program)
     found = compare((side, side), hardware, budget_s, events, fence, surroundings)
-    return of_rounds(found.speedup, found.rounds, is_one_each=found.is_one_each)
-
-
-def of_rounds(ratio: Interval, rounds: Sequence[Round], *, is_one_each: bool) -> NoiseFloor:
-    """Return the noise that a confirmation of two equal configs shows.
-
-    Both sides ran the same config, so the windows of both count as one sample per process.
-
-    Args:
-        ratio: The speedup that was measured.
-        rounds: Its windows; a round may have been cut short.
-        is_one_each: Each window ran in another process, as with programs that end within seconds.
-    """
-    rates = [[window.measurement.throughput.estimate for window in one] for one in rounds]
-    processes = [[rate] for one in rates for rate in one] if is_one_each else rates
-    means = [fmean(process) for process in processes]
-    within = [stdev(process) / fmean(process) for process in processes if len(process) > 1]
+    ratios = [one.ratio for one in found.confirmation.processes]
+    values = [ratio.value for ratio in ratios]
     return NoiseFloor(
-        ratio=ratio,
-        windows_spread_pct=100 * fmean(within) if within else None,
-        processes_spread_pct=100 * stdev(means) / fmean(means) if len(means) > 1 else None,
-        processes=len(processes),
+        ratio=found.speedup,
+        error_pct=100 * fmean(ratio.error for ratio in ratios),
+        processes_spread_pct=100 * stdev(values) if len(values) > 1 else None,
+        processes=len(ratios),
     )

@@ -12,37 +12,35 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from shlex import quote
 
-from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.learning.training_trace import TrainingTrace
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.run_mode import RunMode
-from autotune.program.config import Config
 from autotune.program.rehearsal import RehearsalPlan
 from autotune.results.record import BaselineInfo
 from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory
-from autotune.rig.wire import SLOW_STEP_S, Progress
+from autotune.rig.wire import Progress
 from autotune.tuning.budget import ENDING_S, Budget, Until, since_command_s
 from autotune.tuning.events import Events
 from autotune.tuning.interrupts import InterruptCounter
+from autotune.tuning.live_rig import ALONE_S, WARM_UP_S, LiveRig
 from autotune.tuning.start.start_up_time import StartUp
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
 from autotune.tuning.surroundings import Surroundings
-from autotune.tuning.trial_runner import TrialRunner
 
-# Several costs are given in seconds and in steps. The larger counts: a window needs some steps,
-# however long they are.
-MAX_FOR_CONFIRMATION = 0.5  # share of the budget
-APART_S = 9.0  # one process of a confirmation in pairs of processes (confirm.py), without its start
-PAIRS_WORTH = (5, 3)  # numbers of such pairs to reserve time for, the best first
-ROUNDS_WORTH = (4, 3, 2)  # the same of rounds in which both configs take turns
+# Several costs are given in seconds and in steps. The larger counts: turns need some steps, however
+# long they are.
+MAX_FOR_CLAIM = 0.5  # share of the budget
+# A process of the claim, without its start: two stays and turns of two configs
+PROCESS_S, PROCESS_STEPS = 3.5, 4
+TURNS_S, TURN_STEPS = 6.0, 16
+OWN_TURNS_S = 4.0  # in the search's own process, once the candidate is chosen
+PAIRS_WORTH = (5, 3)  # numbers of pairs of such processes to reserve time for, the best first
+PROCESSES_WORTH = (4, 3, 2)  # the same of processes in which both configs take turns
 TRIALS_WORTH_S = 6.0  # a search that could not measure for this long would not be a search
-MIN_TRIAL_S = 1.0  # switching the config, and the shortest window
-MIN_TRIAL_STEPS = 2.5  # one step is left out after the switch
-# A trial in a fresh process, without the two starts: windows of the config and of the baseline
-RESTART_WORTH_S = 6.0
-RESTART_WORTH_STEPS = 8
+MIN_TRIAL_S = 1.0  # entering, and a round
+MIN_TRIAL_STEPS = 3.0
 REHEARSAL_WORTH_S = 4.0  # without the start: two short epochs and what lies between them
 REHEARSAL_WORTH_STEPS = 16
 CHECK_RUNS = 2  # the program as written, and the same with shaken weights
@@ -51,30 +49,7 @@ CHECK_BATCHES = (5, 12)  # of such an epoch, at least and at most
 TRAINING_S = 4.0  # that the steps of one run of the self-check may take, beyond the least ones
 MAX_REHEARSAL_S = 60.0  # or twice the least it takes, for a program that starts slowly
 MAX_KEPT_FOR_REHEARSAL = 1 / 3  # share of the time of the trials
-COMPILING_WORTH_S = 25.0  # without two starts: compiling a small model took 15-40 s on 2 cores
-
-
-@dataclass(frozen=True)
-class Round:
-    """The cost of one round of the confirmation, besides starting its process.
-
-    Attributes:
-        seconds: Warm-up and windows as planned in confirm.py, switching included.
-        steps: Least number of steps that these take, however long a step is.
-        slow_steps: The same for slow steps, of which a window has only two.
-    """
-
-    seconds: float
-    steps: int
-    slow_steps: int
-
-    def cost_s(self, facts: BaselineInfo) -> float:
-        """Return the least seconds that a round takes for this program, its start included."""
-        steps = self.slow_steps if facts.step_s > SLOW_STEP_S else self.steps
-        return facts.startup_s + max(self.seconds, steps * facts.step_s)
-
-
-ROUND = Round(14.0, 90, 18)  # seen: 11.5-15.5 s, and 100 steps of 0.19 s
+COMPILING_WORTH_S = 30.0  # compiling a small model took 15-40 s on 2 cores; its rounds come after
 
 
 def check_batches(step_s: float) -> int:
@@ -100,11 +75,12 @@ class Session:
         stop: Counts Ctrl-C.
         events: Told what happens.
         rigs: Makes the rigs of this session.
-        trial_runner: Measures the baseline and the trials.
+        live: The process in which configs take turns.
         startup: What the program was seen to do before it was ready.
-        best_own_process_s: Seconds that the trial of the best config took, if its confirmation
-            needs processes of the two configs; else None. ``explore`` sets it.
-        has_candidate: Whether some config may be confirmed. ``explore`` sets it.
+        has_candidate: Whether some config may be confirmed. The race sets it.
+        claims_apart: Whether the user wants values that need a fresh process, whose claim takes
+            pairs of processes.
+        trouble: Why no config could take turns, as a clause; empty if some did.
         divided_s: Seconds left after the baseline, which trials and confirmation share.
         traces: What the program as written learned in short runs, by their plan.
     """
@@ -115,10 +91,11 @@ class Session:
     stop: InterruptCounter
     events: Events
     rigs: RigFactory
-    trial_runner: TrialRunner
+    live: LiveRig
     startup: StartUp = field(default_factory=StartUp)
-    best_own_process_s: float | None = None
     has_candidate: bool = True
+    claims_apart: bool = False
+    trouble: str = ""
     divided_s: float = math.inf
     traces: dict[RehearsalPlan, TrainingTrace] = field(default_factory=dict)
 
@@ -145,6 +122,11 @@ class Session:
         )
 
     @property
+    def left_for_trials_s(self) -> float:
+        """Seconds that trials may still take."""
+        return self.until_confirmation.left_s()
+
+    @property
     def share_left(self) -> float:
         """Share of the time for trials that is left, 0 to 1."""
         left_s = max(0.0, self.until_confirmation.left_s())
@@ -159,14 +141,14 @@ class Session:
         left unused, so trials may go on into it.
         """
         kept_s = self.reserve_s + self.rehearsal_s
+        kept_s += OWN_TURNS_S if kept_s else 0.0
         has_time = self.budget.left_s - kept_s >= self._least_trial_s
         return kept_s if self.has_candidate or has_time else 0.0
 
     @property
     def _least_trial_s(self) -> float:
         facts = self.study.facts
-        least_s = max(MIN_TRIAL_S, MIN_TRIAL_STEPS * facts.step_s if facts else 0.0)
-        return least_s + (facts.startup_s if facts and self.rigs.mode.brief else 0.0)
+        return max(MIN_TRIAL_S, MIN_TRIAL_STEPS * facts.step_s if facts else 0.0)
 
     def until_last_trial(self) -> Ending | None:
         """Return why no further trial is worth starting; None if one is.
@@ -198,7 +180,7 @@ class Session:
         self.divided_s = self.budget.left_s
         facts = self.study.facts
         assert facts is not None, "the baseline was measured"
-        needed_s = min(ROUNDS_WORTH) * ROUND.cost_s(facts)
+        needed_s = min(PROCESSES_WORTH) * self._together_s(facts)
         if not self.reserve_s:
             self.events.warn(
                 f"A confirmation in fresh processes takes {needed_s:.0f} s, and this budget is too "
@@ -215,8 +197,7 @@ class Session:
         """
         facts = self.study.facts
         assert facts is not None, "the baseline was measured"
-        own_s = self.best_own_process_s or 0.0
-        confirming_s = max(ROUNDS_WORTH) * ROUND.cost_s(facts) + own_s
+        confirming_s = max(PROCESSES_WORTH) * self._together_s(facts)
         rehearsing_s = 2 * ENDING_S + self.least_rehearsal_s + self.check_s
         needed_s = self.budget.spent_s + confirming_s + rehearsing_s
         self.budget.total_s = max(self.budget.total_s, needed_s)
@@ -228,8 +209,8 @@ class Session:
         It is recommended to the user when the present budget is too short.
         """
         facts = self.study.facts
-        round_s = ROUND.cost_s(facts) if facts is not None else ROUND.seconds
-        return self.budget.spent_s + max(ROUNDS_WORTH) * round_s + TRIALS_WORTH_S
+        each_s = PROCESS_S + TURNS_S if facts is None else self._together_s(facts)
+        return self.budget.spent_s + max(PROCESSES_WORTH) * each_s + TRIALS_WORTH_S
 
     @property
     def reserve_s(self) -> float:
@@ -241,13 +222,12 @@ class Session:
         facts = self.study.facts
         if facts is None:
             return 0.0
-        half_s = MAX_FOR_CONFIRMATION * self.budget.total_s
+        half_s = MAX_FOR_CLAIM * self.budget.total_s
         # In order of preference; the first that fits is taken.
-        if self.best_own_process_s is not None:
-            pair_s = self._pair_s(facts, self.best_own_process_s)
-            wanted = [count * pair_s for count in PAIRS_WORTH]
+        if self.claims_apart:
+            wanted = [count * self._pair_s(facts) for count in PAIRS_WORTH]
         else:
-            wanted = [count * ROUND.cost_s(facts) for count in ROUNDS_WORTH]
+            wanted = [count * self._together_s(facts) for count in PROCESSES_WORTH]
         affordable = [s for s in wanted if s <= half_s] or [min(wanted)]
         return next((s for s in affordable if s + TRIALS_WORTH_S <= self.divided_s), 0.0)
 
@@ -290,58 +270,50 @@ class Session:
         spare_s = min(self.budget.left_s - kept_s, max(MAX_REHEARSAL_S, 2 * least_s))
         return spare_s if spare_s >= least_s and self.stop.requests < 2 else 0.0
 
-    def least_confirmation_s(self, own_process_s: float | None) -> float:
-        """Return the least seconds that a confirmation takes.
+    def least_claim_s(self, *, is_apart: bool) -> float:
+        """Return the least seconds that a claim takes.
 
         Args:
-            own_process_s: As ``best_own_process_s``, of the candidate.
+            is_apart: Whether its config cannot share a process with the program as written.
         """
         facts = self.study.facts
         assert facts is not None, "the baseline was measured"
-        if own_process_s is not None:
-            return min(PAIRS_WORTH) * self._pair_s(facts, own_process_s)
-        return min(ROUNDS_WORTH) * ROUND.cost_s(facts)
+        if is_apart:
+            return min(PAIRS_WORTH) * self._pair_s(facts)
+        return min(PROCESSES_WORTH) * self._together_s(facts)
 
-    def has_time_for(self, seconds: float, *, is_needed: bool) -> bool:
-        """Return whether the budget holds *seconds* more and the user has not asked to end.
-
-        Args:
-            seconds: What the next round is expected to take.
-            is_needed: Whether a claim needs it. One Ctrl-C ends the search but not such a round;
-                the second one ends that too.
-        """
-        is_hurried = self.stop.requests > (1 if is_needed else 0)
-        return not is_hurried and self.budget.left_s > seconds
-
-    def needs_own_process(self, config: Config, space: ResolvedSpace) -> bool:
-        """Return whether baseline and config are confirmed in separate processes.
-
-        They are if they differ in a knob that acts only at start, or if the program ends within
-        seconds.
-        """
-        return self.rigs.mode.brief or space.needs_restart(space.baseline, config)
-
-    def may_restart(self, knob: str) -> bool:
-        """Return whether there is time to try a value of *knob* in a fresh process.
-
-        Two starts are counted: one for the config, and one for the baseline after it.
-        """
+    @property
+    def process_s(self) -> float:
+        """Seconds that a process of the claim takes until turns begin."""
         facts = self.study.facts
-        if facts is None:
-            return True
-        work_s = COMPILING_WORTH_S if knob == "compile" else RESTART_WORTH_S
-        worth_s = max(work_s, RESTART_WORTH_STEPS * facts.step_s) + 2 * facts.startup_s
-        return self.budget.left_s - self.kept_s > worth_s
+        assert facts is not None, "the baseline was measured"
+        return facts.startup_s + max(PROCESS_S, PROCESS_STEPS * facts.step_s)
+
+    def may_compile(self) -> bool:
+        """Return whether there is time to compile the model, and to let it take turns."""
+        return self.until_confirmation.left_s() > 2 * COMPILING_WORTH_S
+
+    def may_restart(self) -> bool:
+        """Return whether there is time for a config in a fresh process, and for its claim."""
+        facts = self.study.facts
+        assert facts is not None, "the baseline was measured"
+        kept_s = self.least_claim_s(is_apart=True) + self.rehearsal_s
+        return (
+            self.budget.left_s - kept_s > facts.startup_s + WARM_UP_S + ALONE_S
+            and not self.stop.requests
+        )
 
     def _stopped(self) -> Ending | None:
         if self.stop.requests:
             return Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C")
         return None
 
+    def _together_s(self, facts: BaselineInfo) -> float:
+        return self.process_s + max(TURNS_S, TURN_STEPS * facts.step_s)
+
     @staticmethod
-    def _pair_s(facts: BaselineInfo, own_process_s: float) -> float:
-        process_s = facts.startup_s + APART_S
-        return process_s + max(process_s, own_process_s)
+    def _pair_s(facts: BaselineInfo) -> float:
+        return 2 * (facts.startup_s + max(WARM_UP_S + ALONE_S, TURN_STEPS / 2 * facts.step_s))
 
 
 @contextmanager
@@ -387,14 +359,14 @@ def search_session(
                 remember=remember,
                 clock=clock,
             ) as rigs,
-            TrialRunner(rigs, study.goal) as trial_runner,
+            LiveRig(rigs) as live,
         ):
             events.on_search_start(study.head, run.name, budget)
             events.on_fence(rigs.fence)
             study.fence = rigs.fence.sentence
             for warning in surroundings.look(study.head.hardware):
                 events.warn(warning)
-            yield Session(run, study, budget, stop, events, rigs, trial_runner, startup)
+            yield Session(run, study, budget, stop, events, rigs, live, startup)
     finally:
         study.spent_s = budget.spent_s
         study.release_lease()

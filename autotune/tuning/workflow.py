@@ -11,10 +11,10 @@ from autotune.tuning.baseline import measure_baseline
 from autotune.tuning.checking.growth import with_growth
 from autotune.tuning.checking.rehearse import Rehearsed, rehearse_best
 from autotune.tuning.choosing.diagnosis import diagnose
+from autotune.tuning.claim import claim_best, play_on
 from autotune.tuning.conclude import conclude
-from autotune.tuning.confirming.confirm import confirm_best
 from autotune.tuning.events import Events
-from autotune.tuning.explore import explore
+from autotune.tuning.race import race, try_apart
 from autotune.tuning.session import search_session
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
@@ -63,9 +63,11 @@ def search(
             study.goal,
         )
         events.on_diagnosis(diagnosis, baseline.space)
-        explore(session, baseline.space, diagnosis)
+        race(session, baseline, diagnosis)
+        play_on(session, baseline)
+        try_apart(session, baseline, diagnosis)
         while rehearse_best(session, baseline) is Rehearsed.NOTHING_LEFT:
-            explore(session, baseline.space, diagnosis)
-        confirmed = confirm_best(session, baseline)
-        study.result = result = conclude(session, baseline, confirmed, diagnosis)
+            race(session, baseline, diagnosis)
+        claimed = claim_best(session, baseline)
+        study.result = result = conclude(session, baseline, claimed, diagnosis)
         return result

@@ -1,4 +1,4 @@
-"""What ``autotune search --json`` says, by the names of this benchmark.
+"""What ``autotune search --json`` says, by the names of the benchmarks that read it.
 
 The one place that knows the keys: when they change, this file follows.
 """
@@ -20,6 +20,7 @@ class Answer:
 
     Attributes:
         claim: The speedup that is claimed; None without a claim.
+        interval: The same with the ends of its interval, as they stand; 1 without a claim.
         finding: The verdict with its reason, in autotune's words.
         changes: What the recommended config changes, by knob.
         seconds: How long the search took, by itself.
@@ -28,9 +29,12 @@ class Answer:
         outcomes: Number of configs by how their trial ended.
         device: The device on which the program trained.
         memory_bytes: Memory of the program as written, by kind; without what is unknown.
+        processes: How many processes the search started.
+        run: The search's folder, as seen from where it ran.
     """
 
     claim: Ratio | None
+    interval: Mapping[str, float]
     finding: str
     changes: Mapping[str, Any]
     seconds: float
@@ -39,6 +43,8 @@ class Answer:
     outcomes: Mapping[str, int]
     device: str
     memory_bytes: Mapping[str, int]
+    processes: int
+    run: str
 
     @property
     def configs_per_minute(self) -> float:
@@ -67,6 +73,7 @@ def _answer(data: Mapping[str, Any]) -> Answer:
         claim=Ratio.within(speedup["estimate"], speedup["low"], speedup["high"])
         if has_claim
         else None,
+        interval={end: speedup[end] for end in ("estimate", "low", "high")},
         finding=": ".join(filter(None, (data["finding"], data["reason"]))),
         changes={k: v for k, v in best["config"].items() if v != best["baseline"].get(k)},
         seconds=data["seconds"],
@@ -75,4 +82,6 @@ def _answer(data: Mapping[str, Any]) -> Answer:
         outcomes=Counter(trial["outcome"] for trial in data["trials"]),
         device=best["program"]["device"],
         memory_bytes={k: v for k, v in memory.items() if k.endswith("_bytes") and v is not None},
+        processes=best["search"]["processes"],
+        run=data["run"],
     )

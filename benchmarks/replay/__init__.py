@@ -1,1 +1,1 @@
-"""Records how fast configs of real programs are, and replays searches on what was recorded."""
+"""Whole searches on programs of which the true speed of every config was recorded."""

@@ -1,51 +1,71 @@
-"""Replay searches on recorded programs: how fast is what each way recommends, and when.
+"""Whole searches on recorded programs: how fast is what each way to choose configs recommends?
 
-    python -m benchmarks.replay [TABLE ...] [--runs 50]
+    python -m benchmarks.replay [TABLE ...] [--runs 20] [--gp]
 
-Every way to search runs on every table, from moments of the recording drawn at random. Scored is
-the true speed of the config that it recommends after 15, 30, 60 and 120 s of trials, as a share of
-the best config's: mean and 5th percentile over the runs. ``seconds_to_98`` is when the mean first
-reaches 98 %; infinite if never within 480 s. ``own`` measures each config in a process of its own,
-as a script with Optuna does without a rig.
+In virtual time on the scripted machine, with the true speeds of six small programs (``tables``).
+Configs take turns in all ways; they differ in who says which config enters the race: autotune's own
+chooser, or one of Optuna's samplers. Scored is the true speed as a share of the best config's with
+the program's own batch: mean and 5th percentile over the searches, of the config that came out of
+the race (``chosen``) and of the one that is recommended in the end (``recommended``), which is the
+program as written where no claim could be made.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from multiprocessing import get_context
+from statistics import fmean
 
 from benchmarks.record import save
-from benchmarks.replay.scoring import SLOW_WAYS, WAYS, scored, summary
-from benchmarks.replay.tables import FOLDER, read
-from benchmarks.replay.world import World
+from benchmarks.replay.tables import names
+from benchmarks.replay.world import reached_in
+
+WAYS = ("autotune", "tpe", "random")
+BUDGETS_S = (60.0, 90.0, 180.0)
+PROCESSES = 2
 
 
 def main() -> None:
     """Run the benchmark and keep its figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    recorded = sorted(path.stem for path in FOLDER.glob("*.jsonl"))
-    parser.add_argument("tables", nargs="*", default=recorded)
-    parser.add_argument("--runs", type=int, default=50)
+    parser.add_argument("tables", nargs="*", default=names(), metavar="TABLE")
+    parser.add_argument("--runs", type=int, default=20, help="searches of each kind")
     parser.add_argument("--gp", action="store_true", help="Optuna's GP as well, which is slow")
     options = parser.parse_args()
-    ways = {**WAYS, **(SLOW_WAYS if options.gp else {})}
-    figures: dict[str, object] = {}
-    with get_context("spawn").Pool() as pool:
+    ways = (*WAYS, "gp") if options.gp else WAYS
+    figures: dict[str, object] = {"runs": options.runs, "budgets_s": BUDGETS_S}
+    shares: dict[tuple[str, float], list[tuple[float, float]]] = {}
+    # Forked processes would share the sampler's random numbers
+    with get_context("spawn").Pool(PROCESSES) as pool:
         for table in options.tables:
-            tasks = [(table, way, seed) for way in ways for seed in range(options.runs)]
-            results = pool.starmap(scored, tasks, chunksize=5)
-            by_way = {
-                way: [r for task, r in zip(tasks, results, strict=True) if task[1] == way]
-                for way in ways
-            }
-            figures[table] = {
-                "configs": len(World(read(FOLDER / f"{table}.jsonl")).truth),
-                **{way: summary(of) for way, of in by_way.items()},
-            }
-            print(table)
-            for way in ways:
-                print(f"  {way:26}", figures[table][way], flush=True)  # type: ignore[index]
-    print(f"kept in {save('replay', {'runs': options.runs, **figures})}")
+            keys = [(way, budget_s) for way in ways for budget_s in BUDGETS_S]
+            tasks = [(table, *key, seed) for key in keys for seed in range(options.runs)]
+            found = pool.starmap(reached_in, tasks, chunksize=4)
+            each = {key: found[n * options.runs :][: options.runs] for n, key in enumerate(keys)}
+            figures[table] = told(table, each)
+            for key, of in each.items():
+                shares.setdefault(key, []).extend(of)
+    figures["all"] = told("all", shares)
+    print(f"kept in {save('replay', figures)}")
+
+
+def told(
+    name: str, shares: dict[tuple[str, float], list[tuple[float, float]]]
+) -> dict[str, dict[str, object]]:
+    """Print and return figures by way and budget."""
+    figures: dict[str, dict[str, object]] = {}
+    for (way, budget_s), of in shares.items():
+        chosen, recommended = zip(*of, strict=True)
+        cell = {"chosen": _summary(chosen), "recommended": _summary(recommended)}
+        figures.setdefault(way, {})[f"{budget_s:.0f} s"] = cell
+        print(f"{name:14} {way:9} {budget_s:4.0f} s  {cell}", flush=True)
+    return figures
+
+
+def _summary(shares: Sequence[float]) -> list[float]:
+    worst = sorted(shares)[int(0.05 * len(shares))]
+    return [round(fmean(shares), 3), round(worst, 3)]
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def samples_per_s(trial: optuna.Trial) -> float:
 
 def main() -> None:
     """Run 20 trials and print the best."""
-    study = optuna.create_study(direction="maximize", sampler=autotune.StreamSampler(seed=0))
+    study = optuna.create_study(direction="maximize", sampler=autotune.EffectsSampler(seed=0))
     study.enqueue_trial({"threads": 2, "batch_size": 16, "fused": False, "dtype": "float32"})
     study.optimize(samples_per_s, n_trials=20)
     first = study.trials[0].value or 1.0

@@ -9,8 +9,9 @@ from rich.console import Console as Output
 
 from autotune.cli.live_view import LiveView
 from autotune.integrations.progress import FollowingEvents, SearchProgress
-from autotune.results.wording import times
-from autotune.rig.wire import Progress
+from autotune.knobs.space.space import ResolvedSpace
+from autotune.program.config import Config
+from autotune.results.record import TrialRecord
 from tests.scripted import Script, begin
 
 
@@ -21,14 +22,26 @@ def shown(progress: SearchProgress) -> str:
 
 
 class Watching(FollowingEvents):
-    """Keeps what the terminal shows, each time that the rig says something."""
+    """Keeps what the terminal shows, each time that something happens."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[str] = []
 
-    def on_progress(self, progress: Progress) -> None:
-        super().on_progress(progress)
+    def on_phase(self, name: str) -> None:
+        super().on_phase(name)
+        self.seen.append(shown(self.progress))
+
+    def on_trial_start(self, config: Config, why: str, space: ResolvedSpace) -> None:
+        super().on_trial_start(config, why, space)
+        self.seen.append(shown(self.progress))
+
+    def on_rounds(self, best: Config, speedup: float, space: ResolvedSpace) -> None:
+        super().on_rounds(best, speedup, space)
+        self.seen.append(shown(self.progress))
+
+    def on_confirmation(self, candidate: TrialRecord, space: ResolvedSpace) -> None:
+        super().on_confirmation(candidate, space)
         self.seen.append(shown(self.progress))
 
 
@@ -40,13 +53,13 @@ def test_the_view_follows_a_search_from_its_first_phase_to_its_end(tmp_path: Pat
     said = "\n".join(events.seen)
     phases = [said.index(phase) for phase in ("baseline", "searching", "confirming")]
     assert phases == sorted(phases)
-    for words in ("━", "left", "now", "num_workers=1", "samples/s", "why", "trials", "▁"):
+    for words in ("━", "left", "now", "num_workers=1", "configs take turns", "why", "trials", "▁"):
         assert words in said
     assert all(len(line) <= 80 for text in events.seen for line in text.splitlines())
     best = events.progress.best
     assert best is not None
     assert best.changes == "num_workers=1", "the config that was confirmed"
-    assert times(best.speedup) in events.seen[-1]
+    assert f"about {best.speedup:.2g}x  num_workers=1" in events.seen[-1]
     assert events.progress.is_over
     assert not shown(events.progress).count("now")
     assert result.best["num_workers"] == 1
@@ -57,7 +70,5 @@ def test_what_is_not_known_yet_is_left_out() -> None:
     assert shown(progress).split() == ["starting"]
     assert progress.chart == "", "one trial is not a course"
     assert progress.spent_share == 0
-    progress.samples_per_s = 1234.0
-    assert "now       1,234 samples/s" in shown(progress), "of the program as written"
     progress.speedups = [1.0, 1.5, 1.25]
     assert progress.chart == "▁█▄"

@@ -16,7 +16,7 @@ from autotune.cli.app import app
 from tests.rigging import write_best
 
 KEYS = {
-    "show": "finding reason run seconds first_step_s best untried trials",
+    "show": "finding reason run seconds first_step_s best claim untried trials",
     "runs": "run path date program trials found error",
     "report": "run path format",
     "export": "format path text left_out",

@@ -15,16 +15,14 @@ from autotune.cli.console import Console
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import KnobValue
 from autotune.results.result import Finding, SearchResult
-from tests.scripted import PilotScript, Question, Script, begin
+from tests.scripted import Question, Script, begin
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {
     "num_workers": (0, 1, 2),
     "batch_size": (64, 128),
     "precision": ("fp32", "bf16"),
 }
-TRIAL = re.compile(
-    r"^ +(\d+)  (\d+\.\d\d)x \[(.*), (.*)\]  ([\d,]+) samples/s  (\S.*)$", re.MULTILINE
-)
+TRIAL = re.compile(r"^ +(\d+)  about ([\d.]+)x  [\d,]+ samples/s  (.*?)  ", re.MULTILINE)
 
 
 def searched(folder: Path, script: Script, budget_s: float = 300.0, seed: int = 0) -> SearchResult:
@@ -54,16 +52,13 @@ def test_the_console_tells_each_phase_in_order_and_each_trial_as_it_was_recorded
     )
     places = [said.index(text) for text in order]
     assert places == sorted(places)
-    rows = {
-        int(number): (float(speedup), changes)
-        for number, speedup, _, _, _, changes in TRIAL.findall(said)
-    }
+    rows = {int(number): (float(speedup), its) for number, speedup, its in TRIAL.findall(said)}
     measured = [r for r in result.records[1:] if r.speedup is not None]
     assert len(rows) == len(measured)
     for number, record in enumerate(result.records):
         if number and record.speedup is not None:
             speedup, changes = rows[number]
-            # Later visits say more about it, so the record has moved on since
+            # Later rounds say more about it, so the record has moved on since
             assert 0.5 * record.speedup.low <= speedup <= 2.0 * record.speedup.high
             for knob, value in record.config.changes_from(result.baseline).items():
                 assert f"{knob}={value}" in changes
@@ -83,32 +78,6 @@ def test_a_claim_is_printed_with_its_interval_the_change_and_how_to_use_it(
     assert f"[{result.speedup.low:.2f}, {result.speedup.high:.2f}]" in said
     assert "num_workers: 0 → 1" in said
     assert "autotune run best.yaml" in said
-
-
-def test_a_pace_that_was_taken_out_is_told_in_one_line_where_it_made_much_difference(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    line = re.compile(r"The machine ran at (\d\.\d\d) to (\d\.\d\d) of its usual pace")
-    for drift in (0.3, 0.0):
-        told = []
-        for seed in range(4):  # a search that ends early has not learned what the pilots explain
-            pilots = PilotScript(noise=0.01)
-            script = Script(
-                {"num_workers": {1: 1.5}}, drift=drift, drift_s=3.0, noise=0.01, pilots=pilots
-            )
-            result = searched(tmp_path / f"{drift}-{seed}", script, seed=seed)
-            capsys.readouterr()
-
-            search_report.show(result, Path("best.yaml"))
-
-            said = capsys.readouterr().out
-            if found := line.search(said):
-                told.append((float(found[1]), float(found[2])))
-                assert result.raw_speedup is not None
-                assert f"without that, the speedup is {result.raw_speedup.estimate:.2f}x" in said
-                break
-        assert bool(told) is (drift > 0)
-        assert all(low < 0.9 and high > 1.05 for low, high in told)
 
 
 def test_where_nothing_was_found_the_report_says_so_and_names_no_command(

@@ -27,7 +27,7 @@ from autotune.tuning import compare
 from autotune.tuning.events import Events
 from autotune.tuning.examine import examine
 from autotune.tuning.measure_config import measure_config
-from autotune.tuning.noise_floor import of_rounds
+from autotune.tuning.noise_floor import measure_noise_floor
 from tests.integrations.stored import stored
 from tests.made import HARDWARE, PROGRAM
 from tests.scripted import Script, ScriptedMachine
@@ -150,7 +150,15 @@ def printed(stored: SearchResult) -> dict[str, Any]:
         Events(),
         surroundings=ScriptedMachine(Script(examination=wasteful)).surroundings,
     )
-    noise = dataclasses.asdict(of_rounds(compared.speedup, compared.rounds, is_one_each=False))
+    noise = dataclasses.asdict(
+        measure_noise_floor(
+            PROGRAM,
+            HARDWARE,
+            60.0,
+            Events(),
+            surroundings=ScriptedMachine(Script()).surroundings,
+        )
+    )
     doctor = {"machine": machine_data(HARDWARE, conditions.read(), [], "overlay")}
     return found | {
         "doctor": doctor | {"program": report.as_data(), "noise": noise},

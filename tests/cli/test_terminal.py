@@ -107,6 +107,7 @@ def test_a_search_on_a_terminal_opens_in_three_lines_and_ends_in_a_box(tmp_path:
         "machine", "program", "tuned",
     ]  # fmt: skip
     assert any("━" in line for line in lines), "the bar of the budget"
+    assert any(re.match(r" +about 1\.\d+x  num_workers=1", line) for line in lines), "what is best"
     box = [line for line in lines if line.startswith(("╭", "│", "╰"))]
     assert {len(line) for line in box} == {COLUMNS}
     commands = [line for line in lines if line.startswith("  autotune run best.yaml")]

@@ -80,8 +80,8 @@ FAST = Script(GAIN, profile=make_profile(loaders=(LOADER,)), start_s=10.0, step_
 SLOW = Script(
     GAIN,
     profile=make_profile(flags=(Flag("--hidden", value=64, takes="int"),)),
-    start_s=20.0,
-    step_s=25.0,
+    start_s=10.0,
+    step_s=4.0,
     peak_bytes=lambda *_: 1 << 30,
 )
 RANKS = "ranks.yaml"  # a config with several ranks
@@ -165,8 +165,8 @@ def make_project(folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch, scripted(FAST):
         patch.chdir(folder)
         for name, tune, output in SEARCHES:
-            line = ["search", "--name", name, "--tune", tune, "-o", output, "train.py"]
-            done = CliRunner().invoke(app, line)
+            line = ["search", "--budget", "6m", "--name", name, "--tune", tune, "-o", output]
+            done = CliRunner().invoke(app, [*line, "train.py"])
             assert done.exit_code == 0, done.output
     shutil.copy(folder / "best.yaml", folder / "other.yaml")
 

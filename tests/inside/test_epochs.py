@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from time import sleep
 from typing import Any
 
 import pytest
@@ -16,12 +15,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from autotune.inside.meter import Flow, Instruments, Meter
+from autotune.inside.data import feed
 from autotune.inside.ranks.group import ALONE
 from autotune.inside.step_profiler import StepProfiler
 from autotune.inside.step_tracker import Step, StepTracker
 from autotune.measurement.run_mode import Epochs
-from autotune.rig.wire import WindowPlan
 
 BATCHES = 12
 
@@ -244,8 +242,8 @@ def test_a_short_batch_that_another_batch_size_brings_is_no_matter_of_epochs() -
     for batch, suspect in ((40, None), (8, Epochs.TRUE)):  # 96 samples: two of 40 and one of 16
 
         def each(_number: int) -> None:
-            feed = borders.feed
-            if feed is not None and feed.handed > 2 * BATCHES and feed._batch_number % 3 == 0:
+            own = borders.feed
+            if own is not None and own.handed > 2 * BATCHES and own._batch_number % 3 == 0:
                 raise RuntimeError
 
         with watched(Epochs.ENDLESS) as borders:
@@ -358,6 +356,20 @@ def test_workers_that_stay_are_the_same_from_one_true_epoch_to_the_next() -> Non
         assert done.passes == [BATCHES] * 4
 
 
+def test_passes_that_rest_longest_end_where_too_many_workers_would_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feed, "MOST_WORKERS", 2)
+    with watched() as borders:
+        borders.seams.loader.keep(enabled=True)
+        for step, workers in ((14, 1), (16, 2), (18, 0), (20, 1)):
+            request = partial(borders.seams.loader.request, num_workers=workers)
+            borders.at[step] = request
+        done = train(loader_of(), 2)
+    assert [len(done.workers[step]) for step in (14, 16, 18, 20)] == [1, 2, 2, 1]
+    assert done.passes == [BATCHES] * 2
+
+
 def test_steps_of_one_batch_epochs_all_count_and_what_lies_between_is_a_pause() -> None:
     with watched() as borders:
         train(DataLoader(dataset(), 96, shuffle=True), 20)
@@ -368,14 +380,12 @@ def test_steps_of_one_batch_epochs_all_count_and_what_lies_between_is_a_pause() 
 
 def test_the_operations_of_a_step_are_counted_without_an_evaluation_between_epochs() -> None:
     found = set()
-    read = Instruments(Flow, lambda: None, lambda: None)
     for at in range(9, 9 + BATCHES):
         with watched() as borders:
 
             def begin(borders: Watched = borders) -> None:
-                plan = WindowPlan(0.0, 0.0, 0.0, 0.0)
                 borders.dissection = StepProfiler(
-                    plan, read, borders.seams, lambda: None, counts_flops=True
+                    0.0, lambda: None, borders.seams, lambda: None, counts_flops=True
                 )
 
             borders.at[at] = begin
@@ -384,40 +394,3 @@ def test_the_operations_of_a_step_are_counted_without_an_evaluation_between_epoc
             found.add(borders.dissection.breakdown.flops_per_step)
     forward = 2 * 8 * (4 * 8 + 8 * 2)
     assert found == {3 * forward - 2 * 8 * 4 * 8}, "the first layer's input needs no gradient"
-
-
-# --- the meter ------------------------------------------------------------------------------------
-
-STEP_S, GAP_S = 0.01, 0.05
-PLAN = WindowPlan(0.0, 0.2, 0.0, 0.6, half_width=0.0)
-
-
-def test_the_meter_leaves_out_what_lies_between_epochs() -> None:
-    starts = [1]
-    read = Instruments(lambda: Flow(starts=starts[0]), lambda: None, lambda: None)
-    meter = Meter(PLAN, read)
-    while not meter.is_done:
-        for _ in range(3):
-            sleep(STEP_S)
-            if meter.step(8, 0.0):
-                meter.go_on()
-        meter.pause()
-        sleep(GAP_S)
-        starts[0] += 1
-        meter.resume(0.0)
-    blocks = meter.blocks
-    step_s = sum(b.seconds for b in blocks) / sum(b.steps for b in blocks)
-    assert STEP_S <= step_s < STEP_S + GAP_S / 3 / 2, "a third of a gap would be in each step"
-    assert sum(b.epoch_edges for b in blocks) > 0
-
-
-def test_a_brief_program_is_measured_by_what_there_is_when_it_ends() -> None:
-    read = Instruments(Flow, lambda: None, lambda: None)
-    for steps, has_answer in ((0, False), (1, False), (2, True), (9, True)):
-        meter = Meter(WindowPlan(60.0, 60.0, 60.0, 60.0), read)
-        meter.disturb()
-        for _ in range(steps):
-            if meter.step(8, 0.0):
-                meter.go_on()
-        assert meter.finish("the program ended") is False
-        assert meter.finish("the program ended", with_what_there_is=True) is has_answer

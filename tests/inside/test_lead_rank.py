@@ -6,17 +6,16 @@ import queue
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from time import perf_counter, sleep
-from typing import Any
+from time import perf_counter
 
 import pytest
+import torch
 
 from autotune.inside import absence
 from autotune.inside.absence import MAX_STEPS
 from autotune.inside.lead_rank import LeadRank
-from autotune.inside.meter import Meter
 from autotune.inside.step_tracker import Step
-from autotune.measurement.pilot import Pilot
+from autotune.measurement.turn import PlannedTurn, Turn
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
@@ -25,24 +24,28 @@ from autotune.program.program_traits import ProgramTraits
 from autotune.rig.link import Link, LinkClosed
 from autotune.rig.wire import (
     Close,
-    Measure,
-    Measured,
-    NotFinite,
+    Examine,
+    Examined,
     ProfileStep,
     Progress,
     Ready,
     Start,
     StepProfiled,
+    TakeTurns,
+    TookTurns,
     ToRig,
-    WindowPlan,
 )
 from tests.made import A100, H100, PROGRAM, make_profile
 from tests.readings import torch_sees, unused
 
 CONFIG = Config({"num_threads": 2})
 APPLIED = AppliedConfig(CONFIG, CONFIG, ProgramTraits("cpu"), LrRule.NONE)
-LONG = WindowPlan(0.0, 600.0, 600.0, 600.0, most_s=600.0)
-SHORT = WindowPlan(0.0, 0.0, 0.0, 0.0)
+
+
+def turns(number: int, steps: int = 2, *configs: AppliedConfig) -> TakeTurns:
+    """Return a question for two turns of so many steps each, of the last config."""
+    configs = configs or (APPLIED,)
+    return TakeTurns(configs, (PlannedTurn(len(configs) - 1, steps),) * 2, number)
 
 
 class ProgramQuitError(Exception):
@@ -51,16 +54,18 @@ class ProgramQuitError(Exception):
 
 @dataclass
 class Parent:
-    """The other side of a driver, which is in the middle of a window.
+    """The other side of a driver, which is in the middle of a training.
 
     Attributes:
         theirs: Reads what the driver says.
+        taken: The turns of each answer so far.
     """
 
     driver: LeadRank
     theirs: Link
     commands: queue.SimpleQueue[ToRig]
     answers: list[tuple[str, int]] = field(default_factory=list)
+    taken: list[tuple[Turn, ...]] = field(default_factory=list)
 
     def ask(self, *commands: ToRig) -> None:
         for command in commands:
@@ -85,16 +90,13 @@ class Parent:
         """Return the answers so far, by what they are and the number of their question."""
         try:
             while (message := self.theirs.receive(0.0)) is not None:
-                if isinstance(message, Measured | StepProfiled | NotFinite):
+                if isinstance(message, TookTurns | StepProfiled | Examined):
                     self.answers.append((message.kind, message.number))
+                if isinstance(message, TookTurns):
+                    self.taken.append(message.taken.turns)
         except LinkClosed:
             pass
         return self.answers
-
-    @property
-    def meter(self) -> Meter:
-        assert self.driver._meter is not None
-        return self.driver._meter
 
 
 @pytest.fixture
@@ -122,7 +124,6 @@ def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Parent]:
         if driver._overtime.ident is not None:
             driver._overtime.join()
         driver.seams.remove()
-        driver._pilots.give_up()
         other.close()
         ours.close()
 
@@ -146,60 +147,58 @@ def test_the_parent_is_told_the_gpus_of_a_program_that_trains_on_one(
     assert ready.gpus == 2, "how many it could use is known of a program on the CPU as well"
 
 
-@pytest.mark.parametrize("moment", ["_progress", "_gather"])
-def test_time_that_is_up_while_the_program_is_at_a_border_gives_one_answer(
-    parent: Parent, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
-    """The timer is called where it once came in between; no clock could meet that moment."""
-    driver = parent.driver
-    parent.ask(Measure(APPLIED, LONG, 1), Measure(APPLIED, SHORT, 2), Close(), Close())
-    driver._obey()
-    meter, went_on = parent.meter, getattr(driver, moment)
-
-    def then_time_is_up(*arguments: Any) -> Any:
-        result = went_on(*arguments)
-        driver._answer_in_overtime(meter)
-        return result
-
-    monkeypatch.setattr(driver, moment, then_time_is_up)
-    driver._sent = -1e9  # a sign of life is due
-    parent.let_run(1)
-    driver._sent = -1e9
-    parent.let_run(1)
-    parent.let_run(10_000_000)
-    assert parent.heard() == [("measured", 1), ("measured", 2)]
-
-
-def test_after_the_program_has_ended_time_that_is_up_gives_no_answer(parent: Parent) -> None:
-    parent.ask(Measure(APPLIED, LONG, 1))
+def test_each_question_is_answered_once_with_its_number(parent: Parent) -> None:
+    parent.ask(turns(3), turns(4, 5), ProfileStep(0.0, 5), Close())
     parent.driver._obey()
-    parent.let_run(2)
-    parent.driver.program_ended()
-    parent.driver._answer_in_overtime(parent.meter)
-    parent.driver.program_ended()
-    assert parent.heard() == []
+    parent.let_run(10_000)
+    assert parent.heard() == [("took_turns", 3), ("took_turns", 4), ("step_profiled", 5)]
+    assert [[len(turn.seconds) for turn in taken] for taken in parent.taken] == [[2, 2], [5, 5]]
+    assert {turn.samples for turn in parent.taken[0]} == {(8, 8)}
 
 
-def test_a_program_that_fails_is_not_measured_however_much_of_a_window_there_was(
+def test_an_examination_whose_time_is_up_is_answered_once_and_turns_are_not_cut_short(
     parent: Parent,
 ) -> None:
-    parent.driver._is_brief = True
+    """The timer is called here: no clock could meet the moments."""
+    driver = parent.driver
+    parent.ask(Examine(1), turns(2), Close())
+    driver._obey()
+    examiner = driver._task
+    for _ in range(2):
+        driver._answer_examined(examiner)  # type: ignore[arg-type]
+    assert parent.heard() == [("examined", 1)]
+    while driver._task is examiner:
+        parent.let_run(1)
+    driver._answer_examined(examiner)  # type: ignore[arg-type]
+    parent.let_run(10)
+    assert parent.heard() == [("examined", 1), ("took_turns", 2)]
+
+
+def test_a_program_that_ends_gives_its_whole_turns_once_and_one_that_fails_nothing(
+    parent: Parent,
+) -> None:
     for number, has_failed in ((1, True), (2, False)):
-        parent.ask(Measure(APPLIED, LONG, number))
+        parent.ask(turns(number))
         parent.driver._obey()
         parent.let_run(3)
         parent.driver.program_ended(has_failed=has_failed)
-    assert parent.heard() == [("measured", 2)]
+        parent.driver._task = None
+        parent.driver.program_ended()
+    assert parent.heard() == [("took_turns", 2)]
+    assert [len(taken) for taken in parent.taken] == [1]
 
 
-def test_a_loss_that_is_not_finite_is_answered_with_the_number_of_its_question(
-    parent: Parent, monkeypatch: pytest.MonkeyPatch
+def test_a_loss_from_before_the_turns_does_not_count_and_one_that_is_not_finite_does(
+    parent: Parent,
 ) -> None:
-    monkeypatch.setattr(parent.driver, "_read_loss", lambda: float("nan"))
-    parent.ask(Measure(APPLIED, SHORT, 7), Close())
+    parent.driver.loss = torch.tensor(float("nan"))
+    parent.ask(turns(1), Close())
     parent.driver._obey()
-    parent.let_run(10)
-    assert parent.heard() == [("not_finite", 7)]
+    parent.let_run(2)
+    parent.driver.loss = torch.tensor(float("inf"))
+    parent.let_run(2)
+    parent.heard()
+    assert [turn.is_finite for turn in parent.taken[0]] == [True, False]
 
 
 def test_of_a_long_absence_the_parent_is_told_and_of_a_short_one_not(parent: Parent) -> None:
@@ -217,7 +216,7 @@ def test_of_a_long_absence_the_parent_is_told_and_of_a_short_one_not(parent: Par
     driver.resumed(0.0)
     for _ in range(2):
         driver._absence.tell(driver._progress)
-    assert told() == ["warm-up"]
+    assert told() == ["turns"]
     driver.forks.is_child = True
     driver.paused()
     driver._sent = -1e9
@@ -255,49 +254,24 @@ def test_a_program_that_goes_on_to_train_with_other_loaders_has_come_to_its_end(
                 driver.resumed(0.0)
 
 
-def test_a_dissection_has_the_number_of_its_question(parent: Parent) -> None:
-    parent.ask(Measure(APPLIED, SHORT, 3), ProfileStep(SHORT, 4), Close())
-    parent.driver._obey()
-    parent.let_run(10_000_000)
-    assert parent.heard() == [("measured", 3), ("step_profiled", 4)]
-
-
-def test_pilots_take_their_time_from_the_window_and_none_follow_where_it_was_up(
-    parent: Parent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reads: list[float] = []
-
-    def read(*_: object) -> tuple[Pilot, ...]:
-        reads.append(perf_counter())
-        sleep(0.05)
-        return ()
-
-    monkeypatch.setattr(parent.driver._pilots, "read", read)
-    short = WindowPlan(0.0, 600.0, 600.0, 600.0, most_s=0.5)
-    parent.ask(Measure(APPLIED, LONG, 1), Measure(APPLIED, short, 2), Close())
-    parent.driver._obey()
-    most_s = parent.meter.plan.most_s
-    assert most_s is not None
-    assert most_s <= 599.95
-    parent.meter._asked -= 600.0
-    parent.let_run(100_000_000)
-    assert parent.heard() == [("measured", 1), ("measured", 2)]
-    assert len(reads) == 2, "one before each window"
-
-
-def test_a_look_at_another_batch_gives_signs_of_life_and_takes_its_time_from_the_windows(
+def test_a_look_at_another_batch_comes_before_the_turns_and_gives_signs_of_life(
     parent: Parent,
 ) -> None:
     driver, own = parent.driver, Config({"batch_size": 8})
-    applied = AppliedConfig(Config({"batch_size": 32}), own, ProgramTraits("cpu"), LrRule.AUTO)
-    parent.ask(Measure(applied, LONG, 1), Close())
+    applied = [
+        AppliedConfig(config, own, ProgramTraits("cpu"), LrRule.AUTO)
+        for config in (own, Config({"batch_size": 32}))
+    ]
+    parent.ask(turns(1, 2, *applied), turns(2, 1, *applied), Close())
     driver._obey()
     driver._sent = -1e9  # one is due
     parent.let_run(1)
     assert parent.hears_life()
-    driver._asked_at -= 200.0
-    while driver._meter is None:
+    while driver._probe is not None:
         parent.let_run(1)
-    most_s = parent.meter.plan.most_s
-    assert most_s is not None
-    assert 399.0 < most_s <= 400.0
+    assert driver.applied == applied[1]
+    parent.let_run(4)
+    assert parent.heard() == [("took_turns", 1)]
+    assert [turn.config for turn in parent.taken[0]] == [1, 1]
+    parent.let_run(2)
+    assert parent.heard() == [("took_turns", 1), ("took_turns", 2)], "in vain, but only once"

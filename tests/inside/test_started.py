@@ -26,12 +26,11 @@ from autotune.inside.ranks.children import Children
 from autotune.inside.ranks.group import Group
 from autotune.inside.seams.started import PROCESS, Act, Script, StartedSeam, Starting
 from autotune.inside.step_tracker import _no_group
+from autotune.measurement.turn import Taken
 from autotune.program.fence_options import FenceKind
 from autotune.program.program import parse_program
 from autotune.rig.link import Link
-from autotune.rig.wire import Close, Measured, Progress, Start, ToRig, WindowPlan
-from autotune.rig.wire import ProfileStep as Asked
-from tests.made import make_measurement
+from autotune.rig.wire import Close, ProfileStep, Progress, Start, TookTurns, ToRig
 from tests.rigging import PROGRAMS
 
 FORK = get_context("fork")
@@ -158,24 +157,24 @@ def test_a_child_is_heard_from_its_first_step_on_and_hears_the_parent(
 ) -> None:
     ended = threading.Event()
     monkeypatch.setattr("autotune.inside.ranks.children.quit_process", ended.set)
-    asked = Asked(WindowPlan(0, 0, 0, 0), 7)
+    asked, answer = ProfileStep(0.5, 7), TookTurns(Taken(()), 7)
     with relaying(0, tmp_path) as (watcher, parent, child, commands):
-        child.send(Progress("start-up", 0.0, 0, 1.0, "imports"))
+        child.send(Progress("start-up", 0, 1.0, "imports"))
         assert not watcher.stands_aside
-        child.send(Progress("start-up", 0.0, 1))
-        assert parent.receive(10) == Progress("start-up", 0.0, 1)
+        child.send(Progress("start-up", 1))
+        assert parent.receive(10) == Progress("start-up", 1)
         assert watcher.stands_aside
         commands.put(asked)
         assert child.receive(10) == asked
-        child.send(Measured(make_measurement(), 7))
-        assert isinstance(parent.receive(10), Measured)
+        child.send(answer)
+        assert parent.receive(10) == answer
         commands.put(Close())
         assert ended.wait(10), "the rig's first process ends, and with it all that it started"
 
 
 def test_a_child_that_trains_beside_the_first_process_goes_on_unmeasured(tmp_path: Path) -> None:
     with relaying(3, tmp_path) as (watcher, parent, child, _):
-        child.send(Progress("start-up", 0.0, 1))
+        child.send(Progress("start-up", 1))
         assert child.receive(10) == Close()
         assert parent.receive(0.05) is None
         assert not watcher.stands_aside
@@ -201,7 +200,7 @@ def test_a_process_beside_others_is_heard_of_when_it_makes_a_step(trains: bool) 
     heard = [*link.messages()]
     process.join()
     link.close()
-    assert heard == ([Progress("start-up", 0.0, 1)] if trains else [])
+    assert heard == ([Progress("start-up", 1)] if trains else [])
 
 
 def test_commands_are_left_as_they_are_however_they_are_given() -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from autotune.inside.seams.forward import ForwardSeam
-from autotune.inside.turns import Turns
+from autotune.inside.turns import Hands, Turns, of_ranks
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.turn import PlannedTurn, Turn
 from autotune.program.applied_config import AppliedConfig
@@ -49,36 +49,87 @@ class ScriptedEdges:
         return self.marks[end] - self.marks[begin]
 
 
+APPLIED = AppliedConfig.as_written(Config({"batch_size": 8}), make_profile())
+CONFIGS = APPLIED, applied_with(APPLIED, batch_size=16)
+
+
+@dataclass
+class Program:
+    """What turns see of a program, and its device."""
+
+    edges: ScriptedEdges = field(default_factory=ScriptedEdges)
+    loss: torch.Tensor | None = None
+    activity: int = 0
+
+    def turns(self, *schedule: PlannedTurn) -> Turns:
+        hands = Hands(self.switch, lambda: self.loss, lambda: self.activity)
+        return Turns(TakeTurns(CONFIGS, schedule), hands, self.edges)
+
+    def switch(self, to: AppliedConfig) -> None:
+        self.edges.now += 0.5 if to is CONFIGS[1] else 0.25
+
+
 def test_seconds_of_a_switch_belong_to_no_config_and_are_read_after_the_last_turn() -> None:
-    edges = ScriptedEdges()
-    applied = AppliedConfig.as_written(Config({"batch_size": 8}), make_profile())
-    configs = applied, applied_with(applied, batch_size=16)
-
-    def switch(to: AppliedConfig) -> None:
-        edges.now += 0.5 if to is configs[1] else 0.25
-
-    schedule = PlannedTurn(0, 2), PlannedTurn(1, 1), PlannedTurn(0, 1)
-    turns = Turns(TakeTurns(configs, schedule), switch, edges)
+    program = Program()
+    turns = program.turns(PlannedTurn(0, 2), PlannedTurn(1, 1), PlannedTurn(0, 1))
     for samples, seconds in ((8, 1.0), (8, 2.0), (16, 3.0), (8, 4.0)):
         assert not turns.is_done
         if seconds == 4.0:
             turns.disturb()
-        edges.now += seconds
-        turns.step(samples, wait_s=0.0)
+        program.edges.now += seconds
+        turns.step(samples, wait_s=0.1, tokens=5)
 
     assert turns.is_done
-    assert turns.answer(number=1).turns == (
-        Turn(0, (1.0, 2.0), (8, 8), 0.25),
-        Turn(1, (3.0,), (16,), 0.5),
-        Turn(0, (4.0,), (8,), 0.25, disturbed=(0,)),
+    assert turns.told() == (
+        Turn(0, (1.0, 2.0), (8, 8), 0.25, wait_s=0.2, tokens=10),
+        Turn(1, (3.0,), (16,), 0.5, wait_s=0.1, tokens=5),
+        Turn(0, (4.0,), (8,), 0.25, (0,), wait_s=0.1, tokens=5),
     )
 
 
-def take(opened: OpenRig, configs: Sequence[AppliedConfig], order: Sequence[int]) -> list[Turn]:
-    turns = opened.rig.take_turns(configs, [PlannedTurn(n, 2) for n in order], never, 60.0)
-    assert not isinstance(turns, Ending), turns
-    assert [turn.config for turn in turns] == list(order)
-    return list(turns)
+def test_each_turn_has_the_loss_of_its_last_step_and_is_quiet_unless_something_was_compiled() -> (
+    None
+):
+    program = Program()
+    turns = program.turns(PlannedTurn(0, 2), PlannedTurn(1, 2), PlannedTurn(0, 2))
+    for step, loss in enumerate((3.0, 2.0, 9.0, float("nan"), None, 1.0)):
+        program.loss = None if loss is None else torch.tensor(loss)
+        program.activity += step == 2
+        turns.step(8, 0.0)
+    told = turns.told()
+    assert [turn.loss for turn in told] == [2.0, pytest.approx(float("nan"), nan_ok=True), 1.0]
+    assert [turn.is_finite for turn in told] == [True, False, True]
+    assert [turn.is_quiet for turn in told] == [True, False, True]
+
+
+def test_an_epoch_that_ends_disturbs_its_step_and_a_turn_that_is_not_whole_is_dropped() -> None:
+    turns = Program().turns(PlannedTurn(0, 2), PlannedTurn(1, 2))
+    turns.step(8, 0.0)
+    turns.resume(0.5)
+    turns.step(8, 0.0)
+    turns.step(16, 0.0)
+    turns.close()
+    (whole,) = turns.told()
+    assert (whole.config, whole.disturbed) == (0, (1,))
+
+
+def test_a_group_of_ranks_is_as_slow_as_its_slowest_in_each_step_and_has_the_samples_of_all() -> (
+    None
+):
+    first = Turn(0, (1.0, 2.0), (8, 8), 0.5, (0,), tokens=16, loss=2.0)
+    other = Turn(0, (1.5, 0.5), (8, 4), 0.7, (1,), tokens=12, is_quiet=False)
+    last = Turn(1, (1.0,), (8,), 0.1)
+    assert of_ranks([[first, last], [other, last]]) == (
+        Turn(0, (1.5, 2.0), (16, 12), 0.5, (0, 1), tokens=28, loss=2.0, is_quiet=False),
+        Turn(1, (1.0,), (16,), 0.1),
+    )
+
+
+def take(opened: OpenRig, configs: Sequence[AppliedConfig], order: Sequence[int]) -> Sequence[Turn]:
+    taken = opened.rig.take_turns(configs, [PlannedTurn(n, 2) for n in order], never, 60.0)
+    assert not isinstance(taken, Ending), taken
+    assert [turn.config for turn in taken.turns] == list(order)
+    return taken.turns
 
 
 def workers(opened: OpenRig) -> list[psutil.Process]:
@@ -109,9 +160,6 @@ def test_loaders_of_configs_that_rest_stay_and_their_workers_stop(opened: OpenRi
     take(opened, configs, [2, 1, 0])
     assert {process.pid for process in workers(opened)} == took_part, "none started anew"
 
-    opened.measured()
-    assert workers(opened) == [], "a window of the program as written has no workers"
-
 
 @pytest.mark.parametrize("ends_by", ["close", "kill", "exit"])
 def test_no_worker_outlives_the_program_that_stopped_it(tmp_path: Path, ends_by: str) -> None:
@@ -132,12 +180,15 @@ def test_no_worker_outlives_the_program_that_stopped_it(tmp_path: Path, ends_by:
     assert not alive
 
 
-def test_a_program_that_ends_within_a_schedule_says_so(tmp_path: Path) -> None:
+def test_a_program_that_ends_within_a_schedule_gives_its_whole_turns_then_says_so(
+    tmp_path: Path,
+) -> None:
     with open_rig(tmp_path, "no_loader.py", "30") as opened:
         schedule = [PlannedTurn(0, 2)] * 1000
-        turns = opened.rig.take_turns((opened.base,), schedule, never, 60.0)
-        assert not isinstance(turns, Ending)
-        assert 0 < len(turns) < 20
+        taken = opened.rig.take_turns((opened.base,), schedule, never, 60.0)
+        assert not isinstance(taken, Ending)
+        assert 0 < len(taken.turns) < 20
+        assert {len(turn.seconds) for turn in taken.turns} == {2}
         ending = opened.rig.take_turns((opened.base,), schedule, never, 60.0)
     assert isinstance(ending, Ending)
     assert ending.outcome is Outcome.RAN_OUT

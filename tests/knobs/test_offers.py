@@ -299,7 +299,6 @@ def test_what_torch_fixes_at_its_start_needs_a_fresh_process() -> None:
     restart = {name for name, knob in registry().items() if knob.scope is Scope.RESTART}
     assert restart == {
         "autograd_profiler",
-        "compile",
         "compile_dynamic",
         "cuda_allocator",
         "cudnn_benchmark",

@@ -1,10 +1,9 @@
-"""Interference: which counters of a block mean that something else took its time."""
+"""Interference: which counters mean that something else took the program's time."""
 
 from __future__ import annotations
 
 import pytest
 
-from autotune.measurement.block import Block
 from autotune.measurement.interference import (
     FOREIGN_SHARE,
     PRESSURE_SHARE,
@@ -20,14 +19,9 @@ QUOTA = "the container's CPU quota was used up"
 BELOW = 0.999  # just under a threshold
 
 
-def block(interference: Interference | None) -> Block:
-    return Block(64, 1, 0.1, 0.0, interference=interference)
-
-
 @pytest.mark.parametrize(
     "quiet",
     [
-        None,
         Interference(),
         Interference(0.0, 0.0, 0.0, 0.0, 0.0),
         Interference(foreign_share=FOREIGN_SHARE * BELOW),
@@ -38,7 +32,6 @@ def block(interference: Interference | None) -> Block:
         Interference(switches_per_s=1e5),
     ],
     ids=[
-        "not watched",
         "nothing is reported",
         "nothing happened",
         "others, a little",
@@ -49,9 +42,8 @@ def block(interference: Interference | None) -> Block:
         "switches alone",
     ],
 )
-def test_a_block_below_every_threshold_is_clean(quiet: Interference | None) -> None:
-    assert quiet is None or quiet.reasons == ()
-    assert not block(quiet).is_disturbed
+def test_what_is_below_every_threshold_disturbs_nothing(quiet: Interference) -> None:
+    assert quiet.reasons == ()
 
 
 @pytest.mark.parametrize(
@@ -75,11 +67,10 @@ def test_a_block_below_every_threshold_is_clean(quiet: Interference | None) -> N
     ],
     ids=["others", "others under pressure", "steal", "quota", "gpu", "all at once"],
 )
-def test_a_disturbed_block_says_what_disturbed_it(
+def test_what_was_disturbed_says_by_what(
     interference: Interference, reasons: tuple[str, ...]
 ) -> None:
     assert interference.reasons == reasons
-    assert block(interference).is_disturbed
 
 
 def test_a_gpu_that_is_slowed_down_or_shared_gives_its_reasons() -> None:

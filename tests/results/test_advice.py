@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from autotune.measurement.block import Block
 from autotune.measurement.examination import (
     Affinity,
     BiasedConvs,
@@ -44,8 +43,10 @@ def readings(
     **more: Any,
 ) -> Readings:
     """A program of 20 ms a step that waits for data for a share of the time."""
-    blocks = (Block(320, 5, 5 * STEP_S, 5 * wait * STEP_S),) * 10
-    measured = make_measurement(3200, blocks=blocks, ranks=more.pop("ranks", ()))
+    measured = make_measurement(
+        3200, wait_share=wait, step_s=STEP_S, samples_per_step=64.0, largest_step=64,
+        ranks=more.pop("ranks", ()),
+    )  # fmt: skip
     profile = replace(PROFILE, **more.pop("profile", {}))
     ready = measured.throughput.times(data_gain)
     found = Readings(
@@ -212,7 +213,7 @@ def test_the_slowest_rank_is_named_with_its_reason() -> None:
     assert names(readings(ranks=busy)) == [], "other programs use its core"
 
 
-def test_a_rank_is_slow_if_it_is_the_slowest_in_each_window() -> None:
+def test_a_rank_is_slow_if_it_is_the_slowest_each_time() -> None:
     first = readings(ranks=(RankLoad(0, 0.05, 0.001, 0.03), RankLoad(1, 0.05, 0.025, 0.005)))
     second = readings(ranks=(RankLoad(0, 0.05, 0.001, 0.005), RankLoad(1, 0.05, 0.025, 0.03)))
     again = (first.measurement, first.measurement)

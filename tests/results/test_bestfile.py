@@ -234,7 +234,9 @@ def test_what_earlier_versions_wrote_besides_is_left_out_and_loaders_lose_their_
 ) -> None:
     best = bestfile.read(path)
     edit(path, "learning:\n", "learning:\n  largest_useful_step:\n    estimate: 100.0\n")
-    edit(path, "speedup:\n", "evaluation: []\nwhole_run:\n  estimated: true\nspeedup:\n")
+    edit(
+        path, "speedup:\n", "evaluation: []\nwhole_run:\n  estimated: true\nspeedup:\n  raw: null\n"
+    )
     assert bestfile.read(path) == best
     assert not caplog.messages
     edit(path, "evaluation: []\n", "evaluation:\n- facts: {}\n  options:\n    num_workers: 2\n")
@@ -249,7 +251,7 @@ def test_a_missing_key_is_named_at_the_section_it_belongs_to(path: Path) -> None
 
 
 def test_a_missing_section_is_named_with_the_file(path: Path) -> None:
-    edit(path, "speedup:\n  estimate: 1.42\n  low: 1.38\n  high: 1.46\n  raw: null\n", "")
+    edit(path, "speedup:\n  estimate: 1.42\n  low: 1.38\n  high: 1.46\n", "")
     with pytest.raises(FileFormatError) as refusal:
         bestfile.read(path)
     assert str(refusal.value) == f"{path}: 'speedup' is missing."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,16 +11,14 @@ from autotune.knobs.space.space import ResolvedSpace
 from autotune.machine.hardware import Hardware
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.rank_load import RankLoad
-from autotune.measurement.run_mode import RunMode
 from autotune.program.config import Config
 from autotune.program.lr import LrRule, batch_growth, lr_factor
 from autotune.program.profile import Profile
 from autotune.results.rank_notes import parallel_notes
-from autotune.results.record import Side, TrialRecord, WindowRecord
+from autotune.results.record import TrialRecord
 from autotune.tuning.choosing.diagnosis import diagnose
 from autotune.tuning.choosing.proposals import Proposals
-from autotune.tuning.confirming.confirm import ConfirmationPlan
-from autotune.tuning.confirming.confirmation import read
+from autotune.tuning.claim import Match
 from tests.made import (
     A100,
     make_applied,
@@ -78,9 +75,10 @@ def test_with_the_largest_batch_in_front_ranks_are_tried_with_smaller_ones(tmp_p
     for config, speedup in ((resolved.baseline, 1.0), (best, 3.0)):
         study.tell(study.ask_for(config, resolved), make_record(config, speedup))
     diagnosis = diagnose(CUDA, make_measurement(), resolved, EIGHT_GPUS)
-    proposals = Proposals(study, resolved, diagnosis, 0, lambda _: True)
+    proposals = Proposals(study, resolved, diagnosis)
     found = []
-    for proposal in proposals:
+    for proposal in proposals.restarted(lambda: True):
+        assert proposal.trial is not None
         found.append(proposal.config)
         study.tell(proposal.trial, make_record(proposal.config, 0.5))
         if len(found) == len(diagnosis.devices):
@@ -180,40 +178,11 @@ def test_one_process_has_nothing_to_tell() -> None:
     assert make_measurement().imbalance_share is None
 
 
-def window(side: Side, samples_per_s: float) -> WindowRecord:
-    """Return a window of the confirmation."""
-    return WindowRecord(side, Config({"side": side}), make_measurement(samples_per_s), 1.0)
-
-
-def test_pairs_of_processes_are_read_as_rounds_and_three_are_wanted() -> None:
-    pair = [window(Side.BASELINE, 100.0), window(Side.WINNER, 150.0)]
-    assert read([pair]) is None, "one ratio has no spread"
-    two = read([pair, pair])
-    assert two is not None
-    assert not two.is_decided
-    assert two.worth(30.0) == 15.0, "the third is due"
-    turned = [window(Side.WINNER, 152.0), window(Side.BASELINE, 100.0)]
-    three = read([pair, turned, pair])
-    assert three is not None
-    assert three.speedup.estimate == pytest.approx(1.5, rel=0.01)
-    assert three.is_decided
-    assert three.worth(30.0) == 30.0
-
-
-def test_a_config_that_restarts_the_program_is_confirmed_in_pairs() -> None:
+def test_configs_that_differ_in_ranks_are_compared_in_a_process_of_each() -> None:
     space = space_on(EIGHT_GPUS, CUDA)
     base = make_applied(space.baseline, baseline=space.baseline)
     ranks = space.baseline.replace(strategy="ddp", world_size=2)
     batch = space.baseline.replace(batch_size=128)
-    for mode, winner, needs_own_process in (
-        (RunMode(), ranks, True),
-        (RunMode(), batch, False),
-        (RunMode(brief=True), batch, True),
-    ):
-        rigs = SimpleNamespace(mode=mode)
-        contest = ConfirmationPlan(rigs, space, base, winner, _never)  # type: ignore[arg-type]
-        assert contest.needs_own_process is needs_own_process
-
-
-def _never() -> None:
-    return None
+    for winner, is_apart in ((ranks, True), (batch, False)):
+        match = Match(None, space, base, winner, lambda: None)  # type: ignore[arg-type]
+        assert match.is_apart is is_apart

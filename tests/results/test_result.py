@@ -8,12 +8,12 @@ from typing import Any
 
 from autotune.measurement.compilation import Compilation
 from autotune.measurement.interference import Interference
-from autotune.measurement.interval import Interval
+from autotune.measurement.interval import Interval, LogRatio
 from autotune.measurement.memory import Memory
 from autotune.program.config import Config, KnobValue
 from autotune.program.flags import Flag
 from autotune.results import bestfile
-from autotune.results.record import Side, WindowRecord
+from autotune.results.record import ClaimProcess
 from autotune.results.result import Finding, SearchResult
 from autotune.results.verdict import _why_no_gain, verdict
 from tests.made import (
@@ -31,8 +31,8 @@ BASELINE: dict[str, KnobValue] = {"batch_size": 64, "compile": "off"}
 def make_result(best: dict[str, KnobValue], **changes: Any) -> SearchResult:
     """Return a search in which the program went from 1000 to 1250 samples/s, with changes."""
     baseline, config = Config(BASELINE), Config({**BASELINE, **best})
-    window = make_measurement(1250.0, compilation=Compilation(24.0, 1, 0, 0))
-    record = replace(make_record(config, 1.25), measurement=window)
+    measured = make_measurement(1250.0, compilation=Compilation(24.0, 1, 0, 0))
+    record = replace(make_record(config, 1.25), measurement=measured)
     result = SearchResult(
         finding=Finding.FASTER,
         best=config,
@@ -77,9 +77,9 @@ def test_a_candidate_that_was_not_faster_is_named() -> None:
 
 def test_a_compiled_winner_says_after_how_many_steps_it_has_paid_for_itself() -> None:
     result = make_result({"compile": "default"})
-    window = result.records[0].measurement
-    assert window is not None
-    per_step = window.blocks[0].samples / window.blocks[0].steps
+    measured = result.records[0].measurement
+    assert measured is not None
+    per_step = measured.samples_per_step
     steps = result.break_even_steps
     assert steps is not None
     samples = steps * per_step
@@ -121,11 +121,18 @@ def test_where_steps_are_fixed_the_time_of_the_whole_run_is_said() -> None:
 
 
 def test_a_speedup_that_was_confirmed_on_a_busy_machine_says_so() -> None:
-    busy = Interference(0.8, None, None, None, 0.0)
-    for disturbed, is_said in ((0, False), (5, False), (6, True), (10, True)):
-        window = make_measurement()
-        blocks = [replace(block, interference=busy) for block in window.blocks[:disturbed]]
-        window = replace(window, blocks=(*blocks, *window.blocks[disturbed:]))
-        rounds = (tuple(WindowRecord(side, Config(BASELINE), window, 1.0) for side in Side),)
-        result = make_result({"batch_size": 128}, rounds=rounds)
+    quiet = make_measurement()
+    busy = replace(quiet, interference=Interference(0.8, None, None, None, 0.0))
+    for measured, is_said in (
+        ((quiet, quiet), False),
+        ((busy, quiet), False),
+        ((busy, busy), True),
+    ):
+        claim = tuple(
+            ClaimProcess(
+                *(Config(BASELINE), True, LogRatio(0.2, 0.01), one, None, (1000.0, 1250.0), 9, 9.0)
+            )
+            for one in measured
+        )
+        result = make_result({"batch_size": 128}, claim=claim)
         assert ("on a busy machine" in verdict(result, Path("best.yaml")).basis) is is_said

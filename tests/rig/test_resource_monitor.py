@@ -1,4 +1,4 @@
-"""ResourceMonitor: what is read about a rig from outside ends up at the right blocks."""
+"""ResourceMonitor: what is read about a rig from outside, while configs take turns in it."""
 
 from __future__ import annotations
 
@@ -10,31 +10,20 @@ from dataclasses import replace
 import pytest
 
 from autotune.machine.probes.host import HostMemory
-from autotune.measurement.block import Block
-from autotune.measurement.interference import GpuReading, Interference
-from autotune.measurement.interval import Interval
-from autotune.measurement.measurement import Measurement
+from autotune.measurement.interference import Interference
+from autotune.measurement.memory import Memory
+from autotune.measurement.turn import Taken, Turn
 from autotune.rig import resource_monitor
-from autotune.rig.resource_monitor import (
-    HELD_BYTES,
-    NEAR_S,
-    ResourceMonitor,
-    annotate,
-    mean_power_w,
-)
+from autotune.rig.resource_monitor import HELD_BYTES, ResourceMonitor, mean_power_w
 from tests.made import A100, GIB, H100
 from tests.readings import THROTTLED, GpuState, NvmlReadings, at_work
 
 SHARED = "another process was on the GPU"
-BLOCK = Block(64, 2, 1.0, 0.0, ended_at_s=11.0)  # from 10 to 11
-
-
-def shared_at(at_s: float) -> GpuReading:
-    return GpuReading(at_s, A100.uuid, foreign_processes=(4711,))
-
-
-def hot_at(at_s: float) -> GpuReading:
-    return GpuReading(at_s, A100.uuid, slowdowns=("hardware slowdown",))
+TAKEN = Taken(
+    (Turn(0, (1.0,) * 10, (64,) * 10, 0.0),),
+    memory=Memory(device_allocated_bytes=GIB),
+    interference=Interference(foreign_share=0.5),
+)
 
 
 def made_watch(
@@ -49,56 +38,22 @@ def made_watch(
     return ResourceMonitor(os.getpid(), uuids, before)
 
 
-# --- readings of the GPUs and blocks --------------------------------------------------------------
-
-
-@pytest.mark.parametrize("at_s", [10.0, 10.5, 11.0, 10 - NEAR_S / 2, 11 + NEAR_S / 2])
-def test_a_reading_during_a_block_or_near_it_speaks_for_it(at_s: float) -> None:
-    marked = annotate(BLOCK, [shared_at(at_s)])
-    assert marked.is_disturbed
-    assert marked.interference == Interference(gpu=(SHARED,))
-
-
-@pytest.mark.parametrize("at_s", [10 - 2 * NEAR_S, 11 + 2 * NEAR_S])
-def test_a_reading_far_from_a_block_says_nothing_about_it(at_s: float) -> None:
-    assert annotate(BLOCK, [shared_at(at_s)]) is BLOCK
-
-
-def test_readings_of_a_gpu_at_work_alone_leave_a_block_as_it_is() -> None:
-    assert annotate(BLOCK, [GpuReading(10.5, A100.uuid, 1410, 1410, utilization_pct=97)]) is BLOCK
-
-
-def test_each_reason_is_said_once_in_the_order_it_was_seen() -> None:
-    readings = [hot_at(10.1), shared_at(10.2), hot_at(10.6), shared_at(10.7)]
-    marked = annotate(BLOCK, readings)
-    assert marked.interference is not None
-    assert marked.interference.gpu == ("the GPU was slowed down (hardware slowdown)", SHARED)
-
-
-def test_what_the_rig_saw_itself_stays_at_the_block() -> None:
-    own = Block(64, 2, 1.0, 0.0, ended_at_s=11.0, interference=Interference(foreign_share=0.5))
-    marked = annotate(own, [shared_at(10.5)])
-    assert marked.interference == Interference(foreign_share=0.5, gpu=(SHARED,))
-
-
 # --- power ----------------------------------------------------------------------------------------
 
 
-def test_power_is_energy_over_time_between_the_first_and_last_reading_in_the_window() -> None:
-    readings = [(9.0, 0.0), (10.0, 500.0), (10.5, 510.0), (12.0, 700.0), (13.0, 9000.0)]
-    assert mean_power_w(readings, 10.0, 12.5) == pytest.approx(100)
+def test_power_is_energy_over_time_between_the_first_and_last_reading() -> None:
+    readings = [(10.0, 500.0), (10.5, 510.0), (12.0, 700.0)]
+    assert mean_power_w(readings) == pytest.approx(100)
 
 
 @pytest.mark.parametrize(
-    "readings",
-    [[], [(10.5, 5.0)], [(10.5, 5.0), (10.7, 9.0)], [(9.0, 5.0), (10.5, 9.0), (13.0, 30.0)]],
-    ids=["none", "one", "too near to each other", "one in the window"],
+    "readings", [[], [(10.5, 5.0)], [(10.5, 5.0), (10.7, 9.0)]], ids=["none", "one", "too near"]
 )
 def test_too_few_readings_tell_no_power(readings: Sequence[tuple[float, float]]) -> None:
-    assert mean_power_w(readings, 10.0, 12.0) is None
+    assert mean_power_w(readings) is None
 
 
-# --- a whole window -------------------------------------------------------------------------------
+# --- while turns are taken ------------------------------------------------------------------------
 
 
 def completed(
@@ -107,8 +62,8 @@ def completed(
     *uuids: str,
     used: tuple[str, ...] | None = None,
     device: str = "cuda",
-) -> Measurement:
-    """A window of ten blocks of a second each, every one faster than the one before.
+) -> Taken:
+    """Ten seconds of turns.
 
     Args:
         monkeypatch: Sets the clock and NVML.
@@ -130,11 +85,7 @@ def completed(
         for uuid in uuids:
             nvml.states[uuid] = half_a_second_later(nvml.states[uuid])
         watcher.sample()
-    blocks = tuple(
-        Block(1000 + 10 * place, 1, 1.0, 0.0, ended_at_s=101.0 + place) for place in range(10)
-    )
-    interval = Interval(1045.0, 1040.0, 1050.0)
-    return watcher.complete(Measurement(interval, blocks, 1.0, "steady", "narrow"), device)
+    return watcher.complete(TAKEN, device)
 
 
 def half_a_second_later(state: GpuState) -> GpuState:
@@ -143,25 +94,27 @@ def half_a_second_later(state: GpuState) -> GpuState:
     return replace(state, energy_mj=None if energy_mj is None else energy_mj + 125_000)
 
 
-def test_a_window_on_gpus_gets_their_power_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_turns_on_gpus_get_their_power_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     states = {A100.uuid: GpuState(), H100.uuid: GpuState()}
     nvml = NvmlReadings([A100, H100], [3 * GIB], states=states)
     result = completed(monkeypatch, nvml, A100.uuid, H100.uuid)
     assert result.power_w == pytest.approx(500)
-    assert result.joules_per_sample == pytest.approx(500 / 1045)
     assert result.memory.device_used_bytes == 6 * GIB
     assert result.memory.host_bytes
-    assert result.warnings == ()
-    assert result.throughput == Interval(1045.0, 1040.0, 1050.0)
+    memory = replace(result.memory, device_used_bytes=None, host_bytes=None)
+    rest = replace(result, power_w=None, memory=memory)
+    assert rest == TAKEN, "what the rig saw itself stays"
 
 
-def test_a_window_on_a_throttled_gpu_is_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_disturbed_a_gpu_is_said_once_beside_what_the_rig_saw_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     nvml = NvmlReadings([A100], states={A100.uuid: THROTTLED})
-    result = completed(monkeypatch, nvml, A100.uuid)
-    assert result.disturbed_share == 1
-    assert "hardware thermal slowdown" in result.warnings[0]
-    assert result.throughput.low == pytest.approx(1000)
-    assert result.throughput.high == pytest.approx(1090)
+    seen = completed(monkeypatch, nvml, A100.uuid).interference
+    assert seen is not None
+    assert seen.foreign_share == 0.5
+    assert len(set(seen.gpu)) == len(seen.gpu) > 0
+    assert any("hardware thermal slowdown" in reason for reason in seen.gpu)
 
 
 def busy_elsewhere(pid: int) -> NvmlReadings:
@@ -176,10 +129,11 @@ def test_what_happens_on_a_gpu_that_the_program_does_not_use_is_not_its_own(
 ) -> None:
     nvml = busy_elsewhere(os.getppid())
     both = A100.uuid, H100.uuid
-    assert completed(monkeypatch, nvml, *both).disturbed_share == 1, "as long as nobody tells"
+    unknown = completed(monkeypatch, nvml, *both).interference
+    assert unknown is not None
+    assert SHARED in unknown.gpu, "as long as nobody tells"
     alone = completed(monkeypatch, nvml, *both, used=(A100.uuid,))
-    assert alone.disturbed_share == 0
-    assert alone.warnings == ()
+    assert alone.interference == TAKEN.interference
     assert alone.power_w == pytest.approx(250)
     assert alone.memory.device_used_bytes == 3 * GIB
     assert nvml.asked == {A100.uuid}
@@ -190,7 +144,7 @@ def test_a_program_on_the_cpu_is_never_disturbed_by_a_busy_gpu(
 ) -> None:
     nvml = busy_elsewhere(os.getppid())
     result = completed(monkeypatch, nvml, A100.uuid, H100.uuid, used=(), device="cpu")
-    assert result.disturbed_share == 0
+    assert result.interference == TAKEN.interference
     assert result.memory.device_used_bytes is None
     assert nvml.asked == set()
 

@@ -19,18 +19,18 @@ from autotune.errors import RigError
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.step_breakdown import StepBreakdown
-from autotune.program.config import Config
+from autotune.measurement.turn import PlannedTurn, Taken, Turn
 from autotune.program.fence_options import FenceKind
 from autotune.program.program import parse_program
 from autotune.rig.link import Link
 from autotune.rig.open_rig import SILENT, OpenRig, Place
 from autotune.rig.resource_monitor import ResourceMonitor
 from autotune.rig.rig import Resources, Rig
-from autotune.rig.wire import Measured, NotFinite, Progress, Ready, StepProfiled, WindowPlan, encode
-from tests.made import A100, GIB, H100, PROGRAM, make_measurement, make_profile
+from autotune.rig.wire import Progress, Ready, StepProfiled, TookTurns, encode
+from tests.made import A100, GIB, H100, PROGRAM, make_profile
 from tests.pictures import picture
 from tests.readings import THROTTLED, NvmlReadings, ProcessInfo, unused
-from tests.rigging import PROGRAMS, SHORT, applied_with, base_setting, fence, never, open_rig
+from tests.rigging import PROGRAMS, SHORT_S, applied_with, base_setting, fence, never, open_rig
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -48,11 +48,11 @@ def test_many_configs_are_measured_live_in_one_process(tmp_path: Path) -> None:
         opened.measured(num_workers=2)
         assert _worker_count(process) == 2
         larger = opened.measured(batch_size=64, num_workers=2)
-        opened.measured()
-        assert _worker_count(process) == 0
+        again = opened.measured()
         assert process.is_running()
+    assert again.samples_per_step == again.largest_step == 16
     assert slow.step_s > 16 * 0.001, "items sleep 1 ms each"
-    assert {b.samples // b.steps for b in larger.blocks} == {64}
+    assert larger.samples_per_step == larger.largest_step == 64
     assert slow.samples_per_epoch == 4096
 
 
@@ -83,10 +83,10 @@ def test_a_program_on_the_cpu_is_not_disturbed_by_the_gpus_of_its_machine(
         ready = rig.open(None, never, 120.0)
         assert isinstance(ready, Ready), ready
         assert ready.devices == ()
-        measured = rig.measure(base_setting(ready.profile), SHORT, never, 60.0)
-    assert isinstance(measured, Measurement), measured
-    assert not any(block.interference and block.interference.gpu for block in measured.blocks)
-    assert measured.memory.device_used_bytes is None
+        taken = rig.take_turns([base_setting(ready.profile)], [PlannedTurn(0, 3)], never, 60.0)
+    assert isinstance(taken, Taken), taken
+    assert taken.interference is None or not taken.interference.gpu
+    assert taken.memory.device_used_bytes is None
 
 
 def test_once_a_program_trains_only_the_gpus_that_it_uses_are_read(
@@ -120,7 +120,8 @@ def test_every_knob_acts_and_returns_to_the_baseline_in_a_running_program(tmp_pa
             {},
         ):
             measurement = opened.measured(**changes)
-            assert all(loss is not None and loss < 3 for loss in measurement.losses)
+            assert measurement.loss is not None
+            assert measurement.loss < 3
 
 
 def test_a_program_without_a_loader_is_counted_at_its_root_module(tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ def test_a_program_without_a_loader_is_counted_at_its_root_module(tmp_path: Path
         assert opened.profile.loaders == ()
         assert opened.profile.samples_per_step == 24
         measurement = opened.measured()
-    assert {b.samples / b.steps for b in measurement.blocks} == {24}
+    assert measurement.samples_per_step == measurement.largest_step == 24
     assert measurement.wait_share == 0
 
 
@@ -153,7 +154,7 @@ def test_a_program_that_writes_its_weights_itself_is_measured_and_gets_workers_l
     assert len(losses) > 8
     assert losses[: len(expected)] == expected[: len(losses)]
     for measurement in (as_written, measured):
-        assert {b.samples // b.steps for b in measurement.blocks} == {16}
+        assert measurement.samples_per_step == measurement.largest_step == 16
 
 
 def test_accumulation_rebuilt_loaders_and_a_peeked_sample_do_not_mislead(tmp_path: Path) -> None:
@@ -161,7 +162,7 @@ def test_accumulation_rebuilt_loaders_and_a_peeked_sample_do_not_mislead(tmp_pat
         assert opened.profile.samples_per_step == 32
         assert [loader.batch_size for loader in opened.profile.loaders] == [16]
         measurement = opened.measured()
-    assert {b.samples / b.steps for b in measurement.blocks} == {32}
+    assert measurement.samples_per_step == measurement.largest_step == 32
 
 
 def test_leaving_the_loop_keeps_the_config_and_holds_the_schedule(tmp_path: Path) -> None:
@@ -169,19 +170,21 @@ def test_leaving_the_loop_keeps_the_config_and_holds_the_schedule(tmp_path: Path
         assert [loader.batch_size for loader in opened.profile.loaders] == [16]
         written = opened.base.baseline.replace(batch_size=16)  # not offered: its schedule counts
         opened.base = replace(opened.base, config=written, baseline=written)
-        measurement = opened.measured(batch_size=32, num_workers=1)
+        larger = applied_with(opened.base, batch_size=32, num_workers=1)
+        taken = opened.rig.take_turns([larger], [PlannedTurn(0, 60)], never, 60.0)
         again = opened.measured()
-    assert {b.samples / b.steps for b in measurement.blocks} == {32}
-    assert {b.samples / b.steps for b in again.blocks} == {16}
+    assert isinstance(taken, Taken), taken
+    assert Measurement.of(taken.turns, taken).samples_per_step == 32
+    assert again.samples_per_step == 16
     # the loop fetches a 21st batch before it looks at the step number
-    assert measurement.samples_per_epoch == 21 * 32
+    assert taken.samples_per_epoch == 21 * 32
 
 
 def test_an_iterator_per_step_and_batches_that_are_lists_are_measured(tmp_path: Path) -> None:
     with open_rig(tmp_path, "next_iter.py") as opened:
         assert opened.profile.samples_per_step == 16
         larger = opened.measured(batch_size=32)
-    assert {b.samples / b.steps for b in larger.blocks} == {32}
+    assert larger.samples_per_step == larger.largest_step == 32
 
 
 def test_of_two_training_loaders_none_is_touched_and_files_are_renamed_aside(
@@ -195,24 +198,10 @@ def test_of_two_training_loaders_none_is_touched_and_files_are_renamed_aside(
     assert (workplace / "last.pt").read_text() == "precious"
 
 
-def test_a_program_that_ends_in_a_window_gives_what_was_measured_and_the_next_config_hears_so(
-    tmp_path: Path,
-) -> None:
-    endless = WindowPlan(warmup_min_s=0.0, warmup_max_s=0.3, window_min_s=600.0, window_max_s=600.0)
-    with open_rig(tmp_path, "no_loader.py", "12000") as opened:
-        measurement = opened.measure(endless)
-        ending = opened.measure()
-    assert isinstance(measurement, Measurement)
-    assert measurement.stop_reason == "the program ended"
-    assert isinstance(ending, Ending)
-    assert ending.outcome is Outcome.RAN_OUT
-
-
 @pytest.mark.parametrize(
     ("trouble", "outcome"),
     [
         ("memory", Outcome.OUT_OF_MEMORY),
-        ("nan", Outcome.NOT_FINITE),
         ("killed", Outcome.HOST_OUT_OF_MEMORY),
         ("crash", Outcome.CRASHED),
         ("hang", Outcome.HUNG),
@@ -231,6 +220,15 @@ def test_what_goes_wrong_under_a_config_is_told_apart(
         assert "expected 16 rows [not more]" in ending.reason
         assert "touchy.py" in ending.program_traceback
         assert "autotune/inside" not in ending.program_traceback.split("touchy.py")[0]
+
+
+def test_a_loss_that_is_no_number_is_seen_in_the_turn_that_had_it(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "touchy.py", "nan") as opened:
+        larger = applied_with(opened.base, batch_size=32)
+        for config, is_finite in ((opened.base, True), (larger, False)):
+            taken = opened.rig.take_turns([config], [PlannedTurn(0, 2)], never, 60.0)
+            assert isinstance(taken, Taken), taken
+            assert taken.turns[0].is_finite is is_finite
 
 
 def test_a_program_that_prints_error_and_trains_is_a_success(tmp_path: Path) -> None:
@@ -270,9 +268,8 @@ def test_a_batch_sampler_of_the_programs_own_is_left_alone(tmp_path: Path) -> No
     with open_rig(tmp_path, "batch_sampler.py") as opened:
         assert opened.profile.loaders[0].has_batch_sampler
         assert "batch_size" not in opened.base.baseline
-        blocks = opened.measured(num_workers=1).blocks
-        # 8, 16 and 24 in turn: any stretch of them is within 8 samples of 16 a step
-        assert all(abs(b.samples - 16 * b.steps) <= 8 for b in blocks), blocks
+        measurement = opened.measured(num_workers=1)  # batches of 8, 16 and 24 in turn
+        assert (measurement.samples_per_step, measurement.largest_step) == (16, 24)
 
 
 def test_a_function_reads_its_config_and_the_seams_leave_that_knob_alone(tmp_path: Path) -> None:
@@ -282,9 +279,9 @@ def test_a_function_reads_its_config_and_the_seams_leave_that_knob_alone(tmp_pat
     applied = applied_with(base, batch_size=64)
     with open_rig(tmp_path, "functions.py:train_with_config", applied=applied) as opened:
         assert "batch size 64" in opened.rig.log_tail()
-        measurement = opened.rig.measure(applied, SHORT, never, 60.0)
-    assert isinstance(measurement, Measurement)
-    assert {b.samples / b.steps for b in measurement.blocks} == {64}
+        taken = opened.rig.take_turns([applied], [PlannedTurn(0, 3)], never, 60.0)
+    assert isinstance(taken, Taken), taken
+    assert taken.turns[0].samples == (64, 64, 64)
 
 
 def test_a_trial_leaves_the_users_files_as_they_were(workplace: Path) -> None:
@@ -322,18 +319,18 @@ def played(folder: Path) -> Iterator[tuple[OpenRig, socket.socket]]:
 def test_an_answer_to_an_earlier_question_is_dropped(tmp_path: Path) -> None:
     with played(tmp_path) as (rig, theirs):
         assert [rig.next_number(), rig.next_number()] == [1, 2]
-        late = make_measurement(1.0)
-        stale = Measured(late, 1), StepProfiled(StepBreakdown(), 1), NotFinite(Config({}), 1)
-        answer = Measured(make_measurement(2.0), 2)
+        late = Taken((Turn(0, (1.0,), (8,), 0.0),))
+        stale = TookTurns(late, 1), StepProfiled(StepBreakdown(), 1)
+        answer = TookTurns(replace(late, steps=2), 2)
         theirs.sendall(b"".join(encode(message) for message in (*stale, answer)))
         assert rig.wait(never, 5.0) == answer
 
 
 def test_silence_between_epochs_is_no_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotune.rig.open_rig.BETWEEN_EPOCHS_S", 1.0)
-    for phase, silent_s in (("between epochs", 1), ("warm-up", 0)):
+    for phase, silent_s in (("between epochs", 1), ("turns", 0)):
         with played(tmp_path) as (rig, theirs):
-            theirs.sendall(encode(Progress(cast("Phase", phase), 0.0)))
+            theirs.sendall(encode(Progress(cast("Phase", phase))))
             ending = rig.wait(never, 0.2)
         assert isinstance(ending, Ending)
         assert ending.reason == f"no step for {silent_s} s"
@@ -343,7 +340,7 @@ def test_a_rig_that_is_not_open_says_so_and_may_be_closed_twice(tmp_path: Path) 
     subject = parse_program(str(PROGRAMS / "no_loader.py"), (), tmp_path)
     rig = Rig(subject, tmp_path / "rig", tmp_path / "cache", fence())
     with pytest.raises(RigError, match=r"please report it: .* is not running"):
-        rig.profile_step(SHORT, never, 1.0)
+        rig.profile_step(SHORT_S, never, 1.0)
     rig.close()
     rig.close()
 

@@ -12,6 +12,8 @@ from typing import get_args
 import pytest
 
 from autotune.errors import RigError
+from autotune.measurement.batch_effect import BatchEffect
+from autotune.measurement.compilation import Compilation
 from autotune.measurement.examination import (
     Affinity,
     BiasedConvs,
@@ -23,10 +25,11 @@ from autotune.measurement.examination import (
     MemoryGrowth,
     Operators,
 )
+from autotune.measurement.interference import Interference
 from autotune.measurement.memory import Memory
+from autotune.measurement.rank_load import RankLoad
 from autotune.measurement.step_breakdown import StepBreakdown
-from autotune.measurement.turn import PlannedTurn, Turn
-from autotune.program.config import Config
+from autotune.measurement.turn import PlannedTurn, Taken, Turn
 from autotune.program.fence_options import FenceKind
 from autotune.program.lr import LrRule
 from autotune.program.rehearsal import RehearsalPlan, Seen
@@ -39,9 +42,6 @@ from autotune.rig.wire import (
     Examine,
     Examined,
     FromRig,
-    Measure,
-    Measured,
-    NotFinite,
     ProfileStep,
     Progress,
     Ready,
@@ -52,7 +52,6 @@ from autotune.rig.wire import (
     TookTurns,
     ToRig,
     Warned,
-    WindowPlan,
     decode,
     encode,
 )
@@ -62,7 +61,6 @@ from tests.made import (
     changed,
     make_applied,
     make_loader,
-    make_measurement,
     make_profile,
 )
 from tests.readings import MIG_GPU, unused
@@ -85,11 +83,25 @@ MESSAGES: dict[str, ToRig | FromRig] = {
     ),
     "warned": Warned("data.bin is copied first."),
     "asked input": AskedInput("Where is the data set?"),
-    "measure": Measure(APPLIED, WindowPlan(0.5, 6.0, 0.6, 3.0, 0.015, give_up_below=812.5)),
-    "a numbered question": Measure(APPLIED, WindowPlan(1, 2, 3, 4), 7),
-    "profile_step": ProfileStep(WindowPlan(1, 2, 3, 4), 8),
-    "take_turns": TakeTurns((APPLIED,), (PlannedTurn(0, 3),), 4),
-    "took_turns": TookTurns((Turn(0, (0.1, 0.2), (8, 8), 0.001, disturbed=(1,)),), 4),
+    "profile_step": ProfileStep(0.5, 8),
+    "take turns": TakeTurns((APPLIED,), (PlannedTurn(0, 3),), 4, with_loads=True),
+    "take turns without a loader": TakeTurns(
+        (changed(APPLIED, loader=None), APPLIED), (PlannedTurn(0, 3), PlannedTurn(1, 2)), 5
+    ),
+    "took turns": TookTurns(
+        Taken(
+            (Turn(0, (0.1, 0.2), (8, 8), 0.001, (1,), 0.1, 80, 0.5, is_quiet=False),),
+            steps=70,
+            samples_per_epoch=60_000,
+            memory=Memory(1, 2, None, 4),
+            power_w=250.0,
+            compilation=Compilation(1.0, 2, 3, 4),
+            ranks=(RankLoad(0, 0.1, 0.01, None, 0.02), RankLoad(1, 0.1, 0.01, 0.05, 0.02)),
+            effect=BatchEffect(2.0, 1.0, None, "Generator"),
+            interference=Interference(0.5, gpu=("another process was on the GPU",)),
+        ),
+        4,
+    ),
     "step_profiled": StepProfiled(StepBreakdown(), 8),
     "examine": Examine(9),
     "examined": Examined(
@@ -104,7 +116,6 @@ MESSAGES: dict[str, ToRig | FromRig] = {
         ),
         9,
     ),
-    "measure without a loader": Measure(changed(APPLIED, loader=None), WindowPlan(1, 2, 3, 4)),
     "close": Close(),
     "ready": Ready(
         make_profile(loaders=(make_loader(), make_loader(batch_size=None, dataset_len=None))), 2.5
@@ -113,13 +124,7 @@ MESSAGES: dict[str, ToRig | FromRig] = {
         make_profile(device="cuda"), 2.5, gpus=2, devices=(MIG_GPU, unused(A100))
     ),
     "ready with a config of its own": Ready(make_profile(config_reads={"hidden": 64}), 2.5),
-    "progress": Progress("window", 1234.5),
-    "measured": Measured(
-        make_measurement(
-            edge_s=0.5, samples_per_epoch=60_000, losses=(1.0, None), memory=Memory(1, 2, None, 4)
-        )
-    ),
-    "not finite": NotFinite(Config({"precision": "bf16"})),
+    "progress": Progress("start-up", 3, 1.5, "imports", "a backward pass"),
     "start of a rehearsal": Start(
         PROGRAM, APPLIED, "/run", FenceKind.OVERLAY, rehearsal=RehearsalPlan(most_s=9.5)
     ),
@@ -164,17 +169,20 @@ def test_every_kind_of_message_is_tried() -> None:
 
 
 def test_values_keep_their_types_so_that_true_is_not_one() -> None:
-    message = decode(encode(NotFinite(Config({"pin_memory": True, "num_workers": 1}))))
-    assert isinstance(message, NotFinite)
-    assert message.config["pin_memory"] is True
-    assert type(message.config["num_workers"]) is int
+    applied = make_applied({"pin_memory": True, "num_workers": 1})
+    message = decode(encode(TakeTurns((applied,), ())))
+    assert isinstance(message, TakeTurns)
+    config = message.configs[0].config
+    assert config["pin_memory"] is True
+    assert type(config["num_workers"]) is int
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
-def test_a_loss_that_is_no_number_does_not_break_the_wire(loss: float) -> None:
-    message = decode(encode(Measured(make_measurement(losses=(0.5, loss)))))
-    assert isinstance(message, Measured)
-    assert message.measurement.losses[0] == 0.5
+def test_a_loss_that_is_no_number_arrives_as_such(loss: float) -> None:
+    lost = Turn(0, (0.1,), (8,), 0.001, loss=loss)
+    message = decode(encode(TookTurns(Taken((lost,)))))
+    assert isinstance(message, TookTurns)
+    assert not message.taken.turns[0].is_finite
 
 
 def test_a_message_of_any_text_can_be_sent() -> None:
@@ -192,8 +200,8 @@ def test_a_message_of_any_text_can_be_sent() -> None:
         b"Epoch 1: loss 0.5\n",
         b"{}\n",
         b'{"kind": "dance"}\n',
-        b'{"kind": "progress", "phase": "window"}\n',
-        b'{"kind": "progress", "phase": "lunch", "samples_per_s": 1}\n',
+        b'{"kind": "progress"}\n',
+        b'{"kind": "progress", "phase": "lunch"}\n',
         b'{"kind": "close"\n',
         b"\xff\xfe\n",
     ],
@@ -225,8 +233,8 @@ def test_messages_arrive_whole_and_in_order(links: tuple[Link, Link]) -> None:
 def test_both_directions_are_independent(links: tuple[Link, Link]) -> None:
     one, other = links
     one.send(Close())
-    other.send(Progress("warm-up", 1.0))
-    assert one.receive(1.0) == Progress("warm-up", 1.0)
+    other.send(Progress("turns"))
+    assert one.receive(1.0) == Progress("turns")
     assert other.receive(1.0) == Close()
 
 
@@ -234,18 +242,18 @@ def test_a_line_that_arrives_in_pieces_is_one_message(
     pair: tuple[Link, socket.socket],
 ) -> None:
     link, there = pair
-    line = encode(MESSAGES["measured"])
+    line = encode(MESSAGES["took turns"])
     for start in range(0, len(line), 100):
         assert link.receive(0.001) is None
         there.sendall(line[start : start + 100])
-    assert link.receive(1.0) == MESSAGES["measured"]
+    assert link.receive(1.0) == MESSAGES["took turns"]
 
 
 def test_lines_that_arrive_at_once_are_two_messages(pair: tuple[Link, socket.socket]) -> None:
     link, there = pair
-    there.sendall(encode(Close()) + encode(Progress("window", 2.0)) + b'{"kind"')
+    there.sendall(encode(Close()) + encode(Progress("turns")) + b'{"kind"')
     assert link.receive(1.0) == Close()
-    assert link.receive(1.0) == Progress("window", 2.0)
+    assert link.receive(1.0) == Progress("turns")
     assert link.receive(0.001) is None
 
 
@@ -297,6 +305,6 @@ def test_sending_to_a_closed_peer_raises(links: tuple[Link, Link]) -> None:
 def test_messages_end_with_the_peer(links: tuple[Link, Link]) -> None:
     one, other = links
     other.send(Close())
-    other.send(Progress("window", 1.0))
+    other.send(Progress("turns"))
     other.close()
-    assert list(one.messages()) == [Close(), Progress("window", 1.0)]
+    assert list(one.messages()) == [Close(), Progress("turns")]

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from autotune.cli import compare as printed
-from autotune.errors import ProgramError, UsageError
+from autotune.errors import BudgetError, ProgramError, UsageError
 from autotune.machine import hardware
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program import line
 from autotune.program.revision import at_revision
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
-from autotune.results.record import Side
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.compare import ComparedSide, Comparison, Difference, compare
 from autotune.tuning.events import Events
@@ -104,12 +103,21 @@ def test_a_knob_that_cannot_act_here_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_a_comparison_that_was_cut_short_tells_no_difference(tmp_path: Path) -> None:
-    machine = ScriptedMachine(Script({"num_workers": {1: 1.5}}, start_s=30.0))
+def test_a_comparison_that_was_cut_short_tells_no_difference_or_that_there_was_no_time(
+    tmp_path: Path,
+) -> None:
     sides = configs(None, workers(tmp_path, 1))
-    found = compare(sides, HARDWARE, 20.0, Events(), surroundings=machine.surroundings)
+
+    def compared(budget_s: float) -> Comparison:
+        machine = ScriptedMachine(Script({"num_workers": {1: 1.5}}, start_s=30.0))
+        return compare(sides, HARDWARE, budget_s, Events(), surroundings=machine.surroundings)
+
+    found = compared(70.0)
+    assert found.processes == 1
     assert found.difference is Difference.NONE
-    assert found.confirmation.lack
+    assert "only 1 was measured: a longer --budget decides" in found.notes[0]
+    with pytest.raises(BudgetError, match="no time for a fresh process"):
+        compared(20.0)
 
 
 OLD = ComparedSide(replace(PROGRAM, name="old"), None, "git:HEAD~1", "a" * 40)
@@ -136,9 +144,10 @@ def test_two_programs_alternate_in_processes_of_their_kind_until_one_is_faster()
     assert found.difference is Difference.FASTER
     assert found.speedup.low <= 1.5 <= found.speedup.high
     assert found.samples_per_s == pytest.approx((1000, 1500), rel=0.03)
-    assert found.is_one_each
-    order = [window.side for one in found.rounds for window in one]
-    assert order[:4] == [Side.BASELINE, Side.WINNER, Side.WINNER, Side.BASELINE]
+    pairs = found.confirmation.processes
+    assert all(pair.is_pair for pair in pairs)
+    assert found.processes == 2 * len(pairs)
+    assert [pair.starts_as_written for pair in pairs[:2]] == [True, False]
 
 
 def test_two_programs_that_are_alike_show_no_difference() -> None:

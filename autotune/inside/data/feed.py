@@ -7,6 +7,7 @@ the end of the data, so that training goes on for as long as it is measured.
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterator, Mapping
 from threading import get_ident
 from time import perf_counter
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader
 from autotune.inside.data.resting import Resting
 from autotune.program.profile import LoaderFacts
 
+MOST_WORKERS = max(8, 2 * len(os.sched_getaffinity(0)))  # of all passes that are kept
 # What a pass over a loader consists of, besides the feed that it belongs to
 PASS = ("_active", "_inner", "_batch_number", "_batch_size", "_short_batch", "_begun", "_fresh")
 
@@ -362,6 +364,12 @@ class Feed:
         self._active = variant
         self._begin()
 
+    def _limit_kept(self, most_workers: int) -> None:
+        """Drop the passes that have rested longest, until no more workers than these rest."""
+        while self._kept and sum(one.num_workers for one in self._kept) > most_workers:
+            oldest = next(iter(self._kept))
+            self._seam.resting.wake(self._kept.pop(oldest)["_inner"])
+
     def _drop_kept(self) -> None:
         kept = vars(self).get("_kept", {})  # none yet if the feed could not be made
         while kept:
@@ -378,6 +386,7 @@ class Feed:
         resting.stop(self._inner)
         self._kept[self._active] = {name: vars(self)[name] for name in PASS}
         kept = self._kept.pop(variant, None)
+        self._limit_kept(MOST_WORKERS - variant.num_workers)
         if kept is None:
             self._active = variant
             self._begin()

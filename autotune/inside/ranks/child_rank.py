@@ -172,7 +172,7 @@ def tell_of_steps(link: Link) -> None:
         nonlocal is_told
         if not is_told:  # the hook is not removed, as torch iterates over the hooks it calls
             is_told = True
-            link.send(Progress("start-up", 0.0, 1))
+            link.send(Progress("start-up", 1))
 
     register_optimizer_step_post_hook(tell)
 

@@ -15,9 +15,11 @@ from autotune.inside.ranks.communication import CommunicationClock
 from autotune.inside.ranks.group import Group
 from autotune.inside.ranks.rank_sync import RankCommand, RankSync, Report
 from autotune.inside.step_tracker import Step, StepTracker
+from autotune.inside.turns import Hands, Turns
 from autotune.machine.hardware import Gpu
 from autotune.machine.probes.torch_memory import torch_gpus
 from autotune.measurement.run_mode import Epochs
+from autotune.measurement.turn import Turn
 from autotune.program.applied_config import AppliedConfig
 
 
@@ -43,12 +45,12 @@ class FollowerRank(StepTracker):
         epochs: Epochs = Epochs.ENDLESS,
     ) -> None:
         super().__init__(applied, group, epochs)
-        self._applied = applied
         self._quit = quit_process
         self._meetings = RankSync(group)
         self._communication = CommunicationClock()
         self._tally = Tally()
         self._steps_left = 0
+        self._turns: Turns | None = None
 
     def observed(self) -> None:
         """Synchronize for the first time, when the first steps have shown what the program is.
@@ -64,40 +66,49 @@ class FollowerRank(StepTracker):
         """
         self._tally.pause()
 
-    def resumed(self, begin_s: float) -> None:  # noqa: ARG002
+    def resumed(self, begin_s: float) -> None:
         """Start the clock again when the next epoch begins.
 
         Args:
             begin_s: Seconds that the beginning of the epoch took; only the first rank needs them.
         """
         self._tally.go_on()
+        if self._turns is not None:
+            self._turns.resume(begin_s)
 
     def on_step_end(self, step: Step) -> None:
         """Count a step, and synchronize if this is the agreed one."""
         self._tally.add(step)
+        if self._turns is not None:
+            self._turns.step(step.samples, step.wait_s, step.tokens)
+            if self._turns.is_done:
+                taken, self._turns = self._turns.told(), None
+                self.seams.rates.hold(held=False)
+                self._meet(turns=taken)
+            return
         self._steps_left -= 1
         if self._steps_left <= 0:
             self._meet()
 
-    def _meet(self, gpus: tuple[Gpu, ...] = ()) -> None:
+    def disturbed(self) -> None:
+        """Leave the present step out."""
+        if self._turns is not None:
+            self._turns.disturb()
+
+    def _meet(self, gpus: tuple[Gpu, ...] = (), turns: tuple[Turn, ...] = ()) -> None:
         """Report to the first rank, carry out its command and begin a new tally."""
         communication_s = self._communication.stop(self._tally.steps)
-        report = replace(self._tally.report(communication_s), gpus=gpus)
+        report = replace(self._tally.report(communication_s), gpus=gpus, turns=turns)
         self._obey(self._meetings.attend(report))
         self._tally = Tally()
 
     def _obey(self, order: RankCommand) -> None:
-        """Carry out a command: end the process, switch the config, or record communication."""
+        """Carry out a command: end the process, take turns, or record communication."""
         self._steps_left = order.steps
         if order.ends:
             self._quit()
-        if order.applied is not None:
-            before = self._applied.config if self._applied else order.applied.baseline
-            if order.applied.config != before:
-                self.hold_schedules()
-                self.note_switch()
-            self.steering.apply(order.applied, since=self._applied)
-            self._applied = order.applied
+        if order.turns is not None:
+            self._turns = self.turns(order.turns, Hands(self._switch))
         if order.records:
             self._communication.start()
 

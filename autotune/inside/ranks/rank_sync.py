@@ -16,7 +16,8 @@ from pydantic import TypeAdapter
 
 from autotune.inside.ranks.group import Group
 from autotune.machine.hardware import Gpu
-from autotune.program.applied_config import AppliedConfig
+from autotune.measurement.turn import Turn
+from autotune.rig.wire import TakeTurns
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Report:
         pids: Ids of the process and its workers.
         queued_s: Time in which the thread that trains was ready to run and had no core.
         gpus: The GPUs that it sees; said once, when the first steps are made.
+        turns: What it took of a schedule.
     """
 
     samples: int
@@ -42,6 +44,7 @@ class Report:
     pids: tuple[int, ...] = ()
     queued_s: float = 0.0
     gpus: tuple[Gpu, ...] = ()
+    turns: tuple[Turn, ...] = ()
 
 
 def gpus_of(reports: Iterable[Report]) -> tuple[Gpu, ...]:
@@ -61,14 +64,14 @@ class RankCommand:
     """What all ranks do next.
 
     Attributes:
-        steps: After how many steps they synchronize again.
-        applied: The config to switch to; None leaves the present one.
+        steps: After how many steps they synchronize again, if they take no turns.
+        turns: The schedule that they carry out until then; None leaves the present config.
         records: Whether to record communication until then.
         ends: Whether to end the process now.
     """
 
     steps: int = 1
-    applied: AppliedConfig | None = None
+    turns: TakeTurns | None = None
     records: bool = False
     ends: bool = False
 

@@ -147,7 +147,8 @@ class RatesSeam:
     def hold(self, *, held: bool) -> None:
         """Leave rates as the program has them while *held*.
 
-        Used while a probe learns whether gradients grow with the batch size.
+        Used while a probe learns whether gradients grow with the batch size, and while configs of
+        several batch sizes take turns.
         """
         self._is_held = held
 

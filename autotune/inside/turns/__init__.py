@@ -6,25 +6,43 @@ the boundary between two steps, and its seconds lie between two edges.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+import torch
 
 from autotune.inside.turns.edges import Edges
 from autotune.measurement.turn import Turn
 from autotune.program.applied_config import AppliedConfig
-from autotune.rig.wire import TakeTurns, TookTurns
+from autotune.rig.wire import TakeTurns
+
+
+@dataclass(frozen=True)
+class Hands:
+    """What turns need of the program.
+
+    Attributes:
+        switch: Applies a config.
+        loss: Returns the last loss, still on its device; None if the program shows none.
+        activity: Returns a number that grows while torch compiles or takes memory from a device.
+    """
+
+    switch: Callable[[AppliedConfig], None]
+    loss: Callable[[], torch.Tensor | None] = lambda: None
+    activity: Callable[[], int] = lambda: 0
 
 
 class Turns:
     """Carries out one schedule.
 
-    ``LeadRank`` makes one for the message ``TakeTurns`` at a boundary between two steps, calls
-    ``step()`` at the end of each further step in the program's main thread, and sends ``answer()``
-    when ``is_done`` is set.
+    ``LeadRank`` makes one for the message ``TakeTurns`` at a boundary between two steps, and calls
+    ``step()`` at the end of each further step in the program's main thread, until ``is_done`` is
+    set. Of several ranks each has one, for the same schedule.
 
     Args:
         asked: The configs in play, and their turns.
-        switch: Applies a config to the program.
+        hands: What they need of the program.
         edges: Marks moments on the device that computes.
 
     Attributes:
@@ -33,13 +51,12 @@ class Turns:
 
     clock = None  # the parts of steps are not timed
 
-    def __init__(
-        self, asked: TakeTurns, switch: Callable[[AppliedConfig], None], edges: Edges
-    ) -> None:
+    def __init__(self, asked: TakeTurns, hands: Hands, edges: Edges) -> None:
         self._configs = asked.configs
         self._schedule = iter(asked.schedule)
-        self._switch, self._edges = switch, edges
+        self._hands, self._edges = hands, edges
         self._taken: list[_Taken] = []
+        self._activity = hands.activity()
         self.is_done = False
         self._end = edges.mark()
         self._next()
@@ -49,17 +66,23 @@ class Turns:
         if planned is None:
             self.is_done = True
             return
-        self._switch(self._configs[planned.config])
+        self._hands.switch(self._configs[planned.config])
         self._taken.append(_Taken(planned.config, planned.steps, self._end, self._edges.mark()))
 
-    def step(self, samples: int, wait_s: float) -> None:  # noqa: ARG002 - what all tasks are told
+    def step(self, samples: int, wait_s: float, tokens: int = 0) -> None:
         """Note the end of a step; at the end of a turn, switch to the next config."""
         self._end = self._edges.mark()
         turn = self._taken[-1]
         turn.ends.append(self._end)
         turn.samples.append(samples)
-        if len(turn.ends) >= turn.steps:
-            self._next()
+        turn.wait_s += wait_s
+        turn.tokens += tokens
+        if len(turn.ends) < turn.steps:
+            return
+        activity = self._hands.activity()
+        turn.is_quiet, self._activity = activity == self._activity, activity
+        turn.loss = self._hands.loss()
+        self._next()
 
     def disturb(self) -> None:
         """Note that the program does something besides training in the present step."""
@@ -73,10 +96,10 @@ class Turns:
         """Drop a turn that is not whole, because the program ends."""
         self._taken = [turn for turn in self._taken if len(turn.ends) == turn.steps]
 
-    def answer(self, number: int) -> TookTurns:
-        """Return the message to the parent; *number* is that of its question."""
+    def told(self) -> tuple[Turn, ...]:
+        """Return the turns that were taken, in seconds; waits until the device has done them."""
         self._edges.settle()
-        return TookTurns(tuple(turn.told(self._edges) for turn in self._taken), number)
+        return tuple(turn.told(self._edges) for turn in self._taken)
 
 
 class _Taken:
@@ -87,6 +110,9 @@ class _Taken:
         self.before, self.begin = before, begin
         self.ends: list[Any] = []
         self.samples: list[int] = []
+        self.wait_s, self.tokens = 0.0, 0
+        self.loss: torch.Tensor | None = None
+        self.is_quiet = True
         self._disturbed: set[int] = set()
 
     def disturb(self) -> None:
@@ -102,4 +128,30 @@ class _Taken:
             tuple(self.samples),
             edges.seconds_between(self.before, self.begin),
             tuple(sorted(self._disturbed)),
+            self.wait_s,
+            self.tokens,
+            None if self.loss is None else float(self.loss),
+            self.is_quiet,
         )
+
+
+def of_ranks(turns: Sequence[Sequence[Turn]]) -> tuple[Turn, ...]:
+    """Return the turns of several ranks as those of their group.
+
+    A step takes as long as on the slowest rank, and has the samples of all; it is disturbed if it
+    is on one of them.
+
+    Args:
+        turns: Of each rank, from the same schedule.
+    """
+    return tuple(
+        replace(
+            of_one[0],
+            seconds=tuple(map(max, *(turn.seconds for turn in of_one))),
+            samples=tuple(map(sum, zip(*(turn.samples for turn in of_one), strict=True))),
+            disturbed=tuple(sorted({place for turn in of_one for place in turn.disturbed})),
+            tokens=sum(turn.tokens for turn in of_one),
+            is_quiet=all(turn.is_quiet for turn in of_one),
+        )
+        for of_one in zip(*turns, strict=False)
+    )

@@ -35,7 +35,7 @@ class Readings:
         examination: What else was seen.
         switch_costs: By debugging switch (the name of its knob) how much faster the program is
             without it, measured in turns.
-        again: The speed in further windows; of several ranks only.
+        again: The same, measured further times; of several ranks only.
     """
 
     hardware: Hardware
@@ -55,7 +55,7 @@ class Readings:
     def data_gain(self) -> float:
         """Speedup with data always ready; at least 1.0; 1.0 if that was not measured.
 
-        The two windows were not taken at the same time. Without workers, loading takes nothing but
+        The two were not measured at the same time. Without workers, loading takes nothing but
         the time that the program waits, so more than that cannot be gained.
         """
         ready = self.breakdown.synthetic_data_throughput

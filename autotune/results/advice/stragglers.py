@@ -14,7 +14,7 @@ MIN_SHARE = 0.10  # of a step that the others wait
 
 @dataclass(frozen=True)
 class _Slow:
-    """The slowest of several ranks in one window; own_s and usual_s are seconds of a step."""
+    """The slowest of several ranks in one measurement; own_s and usual_s are seconds of a step."""
 
     load: RankLoad
     others: Sequence[RankLoad]
@@ -29,7 +29,7 @@ class _Slow:
 def stragglers(readings: Readings) -> Iterator[Advice]:
     """Name the slowest rank, and whether its loading or its computing is slow.
 
-    It has to be the slowest in each window: other programs slow now this rank and now that.
+    It has to be the slowest each time: other programs slow now this rank and now that.
     """
     found = [_slowest(m.ranks) for m in (readings.measurement, *readings.again)]
     slow = [one for one in found if one is not None]

@@ -41,7 +41,7 @@ def first_in_time(
         if came_through(session.study, record.config):
             return True
         left_s = session.budget.left_s - confirming_s(session, baseline, record)
-        return left_s >= least_s or not _is_apart(session, baseline, record)
+        return left_s >= least_s or not _is_apart(baseline, record)
 
     close = (record for record in able if _is_close(record, able[0]))
     return next(filter(may_be_first, close), next(iter(able), None))
@@ -60,7 +60,7 @@ def checked_first(
         baseline: The program as written.
         able: Configs that look faster, best first.
     """
-    if not able or not _is_apart(session, baseline, able[0]):
+    if not able or not _is_apart(baseline, able[0]):
         return [*able]
     study, best = session.study, able[0]
     if came_through(study, best.config):
@@ -74,12 +74,12 @@ def checked_first(
 
 def confirming_s(session: Session, baseline: Baseline, candidate: TrialRecord) -> float:
     """Return the seconds that the shortest confirmation of a candidate takes."""
-    is_apart = _is_apart(session, baseline, candidate)
-    return session.least_confirmation_s(candidate.cost_s if is_apart else None)
+    is_apart = _is_apart(baseline, candidate)
+    return session.least_claim_s(is_apart=is_apart)
 
 
-def _is_apart(session: Session, baseline: Baseline, record: TrialRecord) -> bool:
-    return session.needs_own_process(record.config, baseline.space)
+def _is_apart(baseline: Baseline, record: TrialRecord) -> bool:
+    return baseline.space.needs_restart(baseline.space.baseline, record.config)
 
 
 def _is_close(record: TrialRecord, best: TrialRecord) -> bool:

@@ -60,7 +60,7 @@ def rehearse_best(session: Session, baseline: Baseline) -> Rehearsed:
     Findings are recorded, so a resumed search does not repeat them. Nothing is rehearsed if that
     would take time that the confirmation needs.
     """
-    session.trial_runner.close()
+    session.live.close()
     study = session.study
     is_blamed = False
     for _ in range(MAX_CANDIDATES):

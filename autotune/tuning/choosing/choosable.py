@@ -1,12 +1,17 @@
-"""Choosable: the space that a chooser needs."""
+"""Choosable: the space that a chooser needs, and the neighbours of its configs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
+from autotune.measurement.interval import LogRatio
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
+from autotune.tuning.choosing.diagnosis import DEVICES
+
+# A gain is clear with this error, or if it is this many times larger than its error
+TOLD, CLEAR = 0.025, 4.0
 
 
 class Choosable(Protocol):
@@ -52,3 +57,30 @@ class Choosable(Protocol):
     def needs_restart(self, here: Config, there: Config) -> bool:
         """Return whether a change from one config to the other needs a fresh process."""
         ...
+
+
+def is_told(gain: LogRatio) -> bool:
+    """Return whether it is clear by now what a change gains."""
+    return gain.error <= TOLD or gain.value >= CLEAR * gain.error
+
+
+def one_fewer(
+    space: Choosable, config: Config, *, with_baseline: bool = False
+) -> Iterator[tuple[str, Config]]:
+    """Yield each change of a config with the config that has one change fewer.
+
+    Strategy and number of ranks, and values that the user fixed, are left as they are.
+
+    Args:
+        space: What may be tried.
+        config: The config.
+        with_baseline: Whether the program as written counts, of a config with one change.
+    """
+    seen = {config} if with_baseline else {config, space.baseline}
+    for knob in config.changes_from(space.baseline):
+        if knob in DEVICES or knob in space.fixed:
+            continue
+        without = space.canonical(config.replace(**{knob: space.baseline[knob]}))
+        if without not in seen:
+            seen.add(without)
+            yield knob, without

@@ -1,19 +1,13 @@
-"""Chooser: which config is worth the next visit.
+"""Chooser: which config enters the race next, and why.
 
-Three stages follow each other:
+First comes every change that should help, at once; where the changes help, this is near the best
+config already. Then its neighbours, which leave one change out each: they show which change hurts,
+and what each one gives. Then the best config without the changes that seem to
+give nothing, and the config near the best ones that promises most, per second: by the
+expected improvement over the best so far (Jones, Schonlau and Welch 1998), from what was seen of
+other configs (``KnobEffects``). At the end, the neighbours of the best that are missing.
 
-1. *All-in*: every move that should help, at once. Where the moves help, this is near the best
-   config at once; where one of them hurts, the next visits show which.
-2. *Exploring*: the config near the best ones whose visit promises most, per second. What is
-   promised is the expected improvement over the best config so far (Jones, Schonlau and Welch
-   1998), by the stream model with ``KnobEffects``: what was seen of other configs counts.
-3. *Racing*, when little time is left or nothing new promises enough: the best config and a rival,
-   drawn from the posterior, are visited in turn (top-two Thompson sampling, Russo 2016), so that
-   the best is known well. It ends when another config can hardly be better. In between, changes
-   that may gain nothing are left out of the best config.
-
-A config that failed rules out others like it. Where larger batches are faster, some trials keep the
-program's own, so that the best of those is known as well.
+A config that failed rules out others like it.
 """
 
 from __future__ import annotations
@@ -21,63 +15,73 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import NormalDist
 from types import MappingProxyType
 
-import numpy as np
-
 from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import ENDED_BY_US, Outcome
-from autotune.measurement.stream import Array, Posterior, StreamModel
+from autotune.measurement.rounds import Speeds
 from autotune.program.config import Config, KnobValue
-from autotune.program.lr import global_batch
-from autotune.results.record import AGAIN, TrialRecord, latest
-from autotune.results.speedups import seen_in
+from autotune.results.record import TrialRecord, latest
 from autotune.tuning.choosing.bounds import Share, bounded
-from autotune.tuning.choosing.choosable import Choosable
+from autotune.tuning.choosing.choosable import Choosable, is_told, one_fewer
 from autotune.tuning.choosing.diagnosis import DEVICES
-from autotune.tuning.choosing.effects import KnobEffects
+from autotune.tuning.choosing.effects import Foreseen, KnobEffects
 from autotune.tuning.choosing.memory import MEMORY, SAVES_HOST_MEMORY, SAVES_MEMORY, Forecast
 
-ALL_IN = "every move that should help, at once"
-SIMPLER = "the best so far without changes that may gain nothing"
-RACING_SHARE = 0.4  # of the time for trials, at its end
+ALL_IN = "every change that should help, at once"
+WITHOUT = "without {}, to see what it gives"
+SIMPLER = "the best so far without the changes that seem to give nothing"
+PROMISES = "it may be the fastest, by what was seen so far"
+# Shares of the time left, from which on rounds tell which changes give something, and from which on
+# only neighbours of the best are chosen
+TELLING, LATE = 0.85, 0.5
+PROVEN = 0.7  # chance to give something, below which a change is left out for a try
 LEADERS = 3  # configs whose neighbours are looked at
 MAX_NEIGHBOURS = 100
-MAX_LOOKS = 6  # visits of one config
-SPACING = 2  # trials between two of the same config
-# Expected improvement (a logarithm) below which no config is worth a visit
-WORTH = 0.003
-# The same once a part of the time has shown nothing better than the program as written
-WORTH_IN_VAIN, IN_VAIN_SHARE = 0.015, 0.15
-BATCH = ("batch_size", "accumulation_steps")
-OWN_BATCH_EVERY = 4  # trials, of which one keeps the program's samples per step
-SAME = 0.02  # a loss in log speed that is worth a simpler config
-LIKELY_LEVEL = 0.05  # probability of losing no more than that, for a try
-WORTH_SIMPLIFYING = 0.03  # log speedup of the best config
+# Expected improvement (a logarithm) below which no config is worth a seat
+WORTH = 0.006
 Item = tuple[str, KnobValue]
 NORMAL = NormalDist()
 NO_SHARES: Mapping[str, Share] = MappingProxyType({})
-JITTER = 1e-6  # variance that keeps the posterior's matrix regular
-DRAWS = 64  # of the posterior, to see whether another config may be best
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A config to visit.
+    """A config to try.
 
     Attributes:
         config: Canonical and without conflicts.
         why: The reason, as users read it.
-        expected: Its speedup as it is expected before the visit.
+        expected: Its speedup as it is expected before.
     """
 
     config: Config
     why: str
     expected: Interval
+
+
+@dataclass(frozen=True)
+class Field:
+    """What is known while a race runs.
+
+    Attributes:
+        records: Of all that was tried, those in play included; the first is the baseline.
+        speeds: What the rounds show; None before the first.
+        share_left: Of the time for trials, 0 to 1.
+        guilty: Changes with which the program fails outside of its training loop.
+        best: The config that would be recommended now.
+        in_play: The configs that take turns now.
+    """
+
+    records: Sequence[TrialRecord]
+    speeds: Speeds | None = None
+    share_left: float = 1.0
+    guilty: Sequence[Mapping[str, KnobValue]] = ()
+    best: Config | None = None
+    in_play: frozenset[Config] = frozenset()
 
 
 class Chooser:
@@ -86,9 +90,9 @@ class Chooser:
     Args:
         space: What may be chosen.
         seed: Seed of the random draws.
-        all_in: The first choice; None if no move is sure to help.
-        cost_s: Returns the seconds that a trial of a config takes, given the config that the open
-            rig ran last.
+        all_in: The first choice; None if no change is sure to help.
+        cost_s: Returns the seconds until a config has taken its seat; infinite if there is no time
+            for it.
         shares: What bounds the gain of a knob. A knob that cannot gain enough over the best config
             is not tried.
         memory_bytes: Memory into which a config must fit; None if that is not known.
@@ -99,7 +103,7 @@ class Chooser:
         space: Choosable,
         seed: int,
         all_in: Config | None = None,
-        cost_s: Callable[[Config, Config], float] = lambda _here, _config: 1.0,
+        cost_s: Callable[[Config], float] = lambda _: 1.0,
         shares: Mapping[str, Share] = NO_SHARES,
         memory_bytes: float | None = None,
     ) -> None:
@@ -108,42 +112,64 @@ class Chooser:
         self._cost_s = cost_s
         self._shares = shares
         self._memory_bytes = memory_bytes
-        self._bounded: frozenset[str] = frozenset()
-        self._worth = WORTH
+        self._effects = KnobEffects.of(space)
         self._random = random.Random(seed)
-        self._normal = np.random.default_rng(seed)
 
-    def choose(
-        self,
-        records: Sequence[TrialRecord],
-        share_left: float = 1.0,
-        model: StreamModel | None = None,
-        guilty: Sequence[Mapping[str, KnobValue]] = (),
-    ) -> Choice | None:
-        """Return the config that is worth the next visit; None if none is.
+    def choose(self, field: Field) -> Choice | None:
+        """Return the config that is worth a seat; None if none is."""
+        if not any(r.outcome not in ENDED_BY_US for r in field.records):
+            return None
+        pool = _Pool(field, self._space, Forecast(field.records, self._memory_bytes))
+        for config, why in self._certain(pool):
+            return Choice(config, why, self._foresee(pool, [config]).of(config).interval)
+        is_late = field.share_left < LATE and pool.best != pool.baseline
+        return None if is_late else self._explore(pool)
 
-        Args:
-            records: All trials so far; the first is the baseline.
-            share_left: Of the time for trials, 0 to 1.
-            model: Of their visits with ``KnobEffects``, where the caller has it.
-            guilty: Changes with which the program fails outside of its training loop.
-        """
-        records = [record for record in records if record.outcome not in ENDED_BY_US]
-        if not records or not records[0].visits:
-            return None  # recorded by an earlier version: nothing can be expected
-        if model is None:
-            model = StreamModel(seen_in(records), KnobEffects.of(self._space))
-        forecast = Forecast(records, self._memory_bytes)
-        pool = _Pool(records, self._space, model, forecast, guilty, SPACING)
-        if (first := self._first(pool)) is not None:
-            return Choice(first, ALL_IN, self._expected([first], pool)[0])
-        ways = self._ways(pool, share_left, len(records))
-        if (choice := next((choice for choice in ways if choice is not None), None)) is not None:
-            return choice
-        return self._doubt(_Pool(records, self._space, model, forecast, guilty, 0))
+    def _foresee(self, pool: _Pool, configs: Sequence[Config]) -> Foreseen:
+        return self._effects.foresee(pool.field.speeds, configs)
+
+    def _certain(self, pool: _Pool) -> Iterator[tuple[Config, str]]:
+        """Yield what is tried whatever it promises."""
+        first, late = self._first(pool), pool.field.share_left < LATE
+        if first is not None and first not in pool.looks:
+            yield first, ALL_IN
+        if first is not None and not late:
+            yield from self._missing(pool, first)
+        if pool.field.share_left < TELLING:
+            simpler = self._proven(pool)
+            if pool.may_visit(simpler) and self._cost_s(simpler) < math.inf:
+                yield simpler, SIMPLER
+        if late:
+            yield from self._missing(pool, pool.best)
+            yield from self._untold(pool)
+
+    def _missing(self, pool: _Pool, config: Config) -> Iterator[tuple[Config, str]]:
+        """Yield the neighbours of a config with one change fewer that were not tried yet."""
+        for knob, without in one_fewer(self._space, config):
+            if pool.may_visit(without) and self._cost_s(without) < math.inf:
+                yield without, WITHOUT.format(knob)
+
+    def _untold(self, pool: _Pool) -> Iterator[tuple[Config, str]]:
+        """Yield the neighbours of the best that have left before it was clear what it gains."""
+        seen = pool.field.speeds
+        for knob, without in one_fewer(self._space, pool.best):
+            is_out = without not in pool.field.in_play and without in pool.measured
+            if seen is None or not is_out or without not in seen or pool.best not in seen:
+                continue
+            if not is_told(seen.of(pool.best, over=without)):
+                yield without, WITHOUT.format(knob)
+
+    def _proven(self, pool: _Pool) -> Config:
+        """Return the best config without the changes that seem to give nothing."""
+        best, baseline = pool.best, pool.baseline
+        fewer = dict(one_fewer(self._space, best))
+        foreseen = self._foresee(pool, [best, *fewer.values()])
+        gains = {knob: foreseen.of(best, over=without) for knob, without in fewer.items()}
+        idle = {k: baseline[k] for k, g in gains.items() if NORMAL.cdf(g.value / g.error) < PROVEN}
+        return self._space.canonical(best.replace(**idle))
 
     def _first(self, pool: _Pool) -> Config | None:
-        """Return all moves at once, with the largest batch that fits; None once that was tried."""
+        """Return all changes at once, with the largest batch that fits."""
         if self._all_in is None:
             return None
         size, sizes = self._all_in.get("batch_size"), self._space.domains.get("batch_size")
@@ -154,159 +180,52 @@ class Chooser:
             if int(own or 0) < int(value) < int(size or 0)
         ]
         every = [self._all_in, *reversed(smaller)]
-        if any(config in pool.looks for config in every):
+        seen = next((config for config in every if config in pool.looks), None)
+        return seen or next(filter(pool.may_visit, every), None)
+
+    def _explore(self, pool: _Pool) -> Choice | None:
+        """Return the config that promises most over the best, per second, if it promises enough."""
+        others = [config for config in self._candidates(pool) if config != pool.best]
+        if not others:
             return None
-        return next(filter(pool.may_visit, every), None)
-
-    def _ways(self, pool: _Pool, share_left: float, count: int) -> Iterator[Choice | None]:
-        """Yield what each way to choose makes of it, the one whose turn it is first."""
-        candidates = self._candidates(pool)
-        is_vain = share_left < 1 - IN_VAIN_SHARE and pool.gain < WORTH_SIMPLIFYING
-        self._worth = WORTH_IN_VAIN if is_vain else WORTH
-        if is_vain:
-            yield self._explore(candidates, pool, pool.best)
-            return
-        if count % OWN_BATCH_EVERY == 0 and not self._has_own_batch(pool.best):
-            own = [config for config in candidates if self._has_own_batch(config)]
-            yield self._explore(own, pool, pool.leaders(1, self._has_own_batch)[0])
-        if share_left < RACING_SHARE:
-            if count % 2 == 0:
-                yield self._simplify(pool)
-            yield self._race(candidates, pool)
-        yield self._explore(candidates, pool, pool.best)
-        yield self._simplify(pool)
-        yield self._race([config for config in candidates if config in pool.looks], pool)
-
-    def _explore(self, candidates: list[Config], pool: _Pool, best: Config) -> Choice | None:
-        """Return the config that promises most over the best of its kind, if it promises enough."""
-        others = [config for config in candidates if config != best]
-        costs = [self._cost_s(pool.here, config) for config in others]
-        posterior = pool.posterior([best, *others])
-        gains = _expected_improvements(posterior)[1:]
-        worth = [
-            (gain / cost_s, number)
-            for number, (gain, cost_s) in enumerate(zip(gains, costs, strict=True))
-            if gain >= self._worth and cost_s < math.inf
-        ]
-        if not worth:
-            return None
-        _, chosen = max(worth)
-        return self._choice(others[chosen], posterior, chosen + 1, pool)
-
-    def _doubt(self, pool: _Pool) -> Choice | None:
-        """Return the best config if it may well gain something after all, over the baseline.
-
-        It may have been visited just before: nothing else is left to choose.
-        """
-        is_apart = self._space.needs_restart(pool.here, pool.best)
-        if pool.gain >= WORTH_SIMPLIFYING or is_apart or not pool.may_visit(pool.best):
-            return None
-        posterior = pool.posterior([pool.baseline, pool.best])
-        unknown = _expected_improvements(posterior)[1] - max(0.0, pool.gain)
-        return self._choice(pool.best, posterior, 1, pool) if unknown >= WORTH_IN_VAIN else None
-
-    def _race(self, candidates: list[Config], pool: _Pool) -> Choice | None:
-        """Return the best config or a rival, if another may well be better than the best."""
-        able = [c for c in candidates if not self._space.needs_restart(pool.here, c)]
-        every = list(dict.fromkeys([pool.best, *able]))
-        posterior = pool.posterior(every)
-        regular: Array = posterior.covariance + JITTER * np.eye(len(every))
-        factor = np.linalg.cholesky(regular)
-        noise = self._normal.standard_normal((DRAWS, len(every)))
-        drawn: Array = posterior.means + noise @ factor.T
-        leads = drawn.max(axis=1) - drawn[:, 0]
-        if float(leads.mean()) < self._worth:
-            return None
-        ahead = drawn[leads > 0].argmax(axis=1).tolist()
-        rivals = [number for number in (0, self._random.choice(ahead)) if every[number] in able]
-        number = self._random.choice(rivals)
-        return self._choice(every[number], posterior, number, pool)
-
-    def _simplify(self, pool: _Pool) -> Choice | None:
-        """Return the best config without some of its changes that may well gain nothing.
-
-        Of the choices, the one that is expected to get rid of the most changes.
-        """
-        fewer = [c for c in self._without_changes(pool) if c not in pool.looks]
-        fewer = [c for c in fewer if pool.may_visit(c)]
-        if not fewer or pool.gain < WORTH_SIMPLIFYING:
-            return None
-        posterior = pool.posterior([pool.best, *fewer])
-        changes = len(pool.best.changes_from(pool.baseline))
+        foreseen = self._foresee(pool, [pool.best, *others])
         worth = []
-        for number, config in enumerate(fewer, start=1):
-            loss, spread = _difference(posterior, 0, number)
-            is_level = NORMAL.cdf((SAME - loss) / spread)
-            dropped = changes - len(config.changes_from(pool.baseline))
-            if is_level >= LIKELY_LEVEL:
-                worth.append((is_level * dropped / self._cost_s(pool.here, config), number))
+        for config in others:
+            gain, cost_s = foreseen.of(config, over=pool.best), self._cost_s(config)
+            z = gain.value / gain.error
+            improvement = gain.error * NORMAL.pdf(z) + gain.value * NORMAL.cdf(z)
+            if improvement >= WORTH and cost_s < math.inf:
+                worth.append((improvement / cost_s, config))
         if not worth:
             return None
-        _, chosen = max(worth)
-        return replace(self._choice(fewer[chosen - 1], posterior, chosen, pool), why=SIMPLER)
-
-    def _without_changes(self, pool: _Pool) -> list[Config]:
-        """Return the best config without each of its changes, and without the least useful ones."""
-        changed = [
-            knob
-            for knob in pool.best.changes_from(pool.baseline)
-            if knob in self._space.domains.keys() - DEVICES - self._space.fixed.keys()
-        ]
-
-        def without(knobs: Sequence[str]) -> Config:
-            kept = pool.best.replace(**{knob: pool.baseline[knob] for knob in knobs})
-            return self._space.canonical(kept)
-
-        if not changed:
-            return []
-        means = pool.posterior([without([knob]) for knob in changed]).means.tolist()
-        order = [knob for _, knob in sorted(zip(means, changed, strict=True), reverse=True)]
-        some = [order[:count] for count in range(2, len(order))]
-        found = dict.fromkeys(without(knobs) for knobs in ([[knob] for knob in order] + some))
-        return [c for c in found if self._cost_s(pool.here, c) < math.inf]
-
-    def _choice(self, config: Config, posterior: Posterior, number: int, pool: _Pool) -> Choice:
-        expected = _interval(posterior, number)
-        why = AGAIN if config in pool.looks else "it may be the fastest, by what was seen so far"
-        return Choice(config, why, expected)
-
-    def _expected(self, configs: list[Config], pool: _Pool) -> list[Interval]:
-        posterior = pool.posterior(configs)
-        return [_interval(posterior, number) for number in range(len(configs))]
+        _, chosen = max(worth, key=lambda one: one[0])
+        return Choice(chosen, PROMISES, foreseen.of(chosen).interval)
 
     def _candidates(self, pool: _Pool) -> list[Config]:
-        """Return configs near the best ones, and visited ones, that may be visited now."""
-        leaders = [*pool.leaders(LEADERS), *pool.leaders(1, self._has_own_batch)]
-        if "batch_size" in self._space.domains:
-            own = {part: pool.baseline[part] for part in BATCH if part in pool.baseline}
-            leaders.append(self._space.canonical(pool.best.replace(**own)))
-        self._bounded = self._cannot_gain(pool)
-        near = dict.fromkeys(
-            itertools.chain(leaders, *(self._one_change(leader) for leader in leaders))
+        """Return configs near the best ones that were not tried yet."""
+        gain = pool.gain_of_best()
+        cannot = frozenset(
+            bounded(self._shares, math.exp(gain), self._space.asked | self._space.requested)
         )
-        pairs = [
+        leaders = pool.leaders(LEADERS)
+        near = dict.fromkeys(
+            itertools.chain.from_iterable(self._one_change(leader, cannot) for leader in leaders)
+        )
+        pairs = {
             config
-            for one in self._one_change(leaders[0])
-            for config in self._one_change(one)
+            for one in self._one_change(leaders[0], cannot)
+            for config in self._one_change(one, cannot)
             if config not in near
-        ]
-        pairs = list(dict.fromkeys(pairs))
-        self._random.shuffle(pairs)
-        near |= dict.fromkeys(pairs[:MAX_NEIGHBOURS])
+        }
+        some = sorted(pairs, key=repr)
+        self._random.shuffle(some)
+        near |= dict.fromkeys(some[:MAX_NEIGHBOURS])
         return [config for config in near if pool.may_visit(config)]
 
-    def _cannot_gain(self, pool: _Pool) -> frozenset[str]:
-        """Return the knobs whose bound leaves no gain over the best config."""
-        speedup = math.exp(pool.gain)
-        return frozenset(bounded(self._shares, speedup, self._space.asked | self._space.requested))
-
-    def _has_own_batch(self, config: Config) -> bool:
-        return global_batch(config) == global_batch(self._space.baseline)
-
-    def _one_change(self, config: Config) -> Iterator[Config]:
+    def _one_change(self, config: Config, cannot: frozenset[str]) -> Iterator[Config]:
         yield from self._exchanges(config)
         for knob, domain in self._space.domains.items():
-            for value in domain.values if knob not in DEVICES | self._bounded else ():
+            for value in domain.values if knob not in DEVICES | cannot else ():
                 if value != config[knob]:
                     changed = config.replace(**{**self._space.fixed, knob: value})
                     yield self._space.canonical(changed)
@@ -325,65 +244,49 @@ class Chooser:
 
 
 class _Pool:
-    """What was recorded, as the chooser needs it."""
+    """What is known, as the chooser needs it."""
 
-    def __init__(
-        self,
-        records: Sequence[TrialRecord],
-        space: Choosable,
-        model: StreamModel,
-        forecast: Forecast,
-        guilty: Sequence[Mapping[str, KnobValue]],
-        spacing: int,
-    ) -> None:
+    def __init__(self, field: Field, space: Choosable, forecast: Forecast) -> None:
+        self.field = field
         self._space = space
-        self._model = model
         self._forecast = forecast
-        self._guilty = guilty
-        self._mode = next(r.visits[-1].mode for r in reversed(records) if r.visits)
-        self._records = latest(records)
-        self.baseline = records[0].config
-        self.looks = Counter(record.config for record in records)
-        self._lately = [record.config for record in records[len(records) - spacing :]]
-        self.here = records[-1].config
+        self.baseline = field.records[0].config
+        self.best = field.best or self.baseline
+        records = [r for r in field.records if r.outcome not in ENDED_BY_US]
+        self.looks = {record.config for record in records}
         self._failed = [
-            r for r in self._records if r.ending is not None and r.outcome is not Outcome.RAN_OUT
+            r for r in latest(records) if r.ending is not None and r.outcome is not Outcome.RAN_OUT
         ]
-        visited = [r.config for r in self._records if r.visits]
-        self._sound = {item for config in visited for item in config.items()}
-        read = {key[0] for key in model.configs if isinstance(key, tuple)}
-        # Of many configs the model leaves out the slower ones, which lead nowhere
-        visited = [c for c in visited if c in read and self._may_win(c)]
-        means = self.posterior(visited).means
-        order = np.argsort(-means, kind="stable")
-        self._ranking = [visited[number] for number in order]
-        self.best = self._ranking[0]
-        self.gain = float(means[order[0]])  # its log speedup
+        self.measured = {r.config for r in latest(records) if r.measurement is not None}
+        self._sound = {item for config in self.measured for item in config.items()}
 
-    def leaders(self, count: int, may: Callable[[Config], bool] = lambda _: True) -> list[Config]:
-        """Return the fastest configs of some, or of all."""
-        return [config for config in self._ranking if may(config)][:count]
+    def gain_of_best(self) -> float:
+        """Return the logarithm of the speedup of the best config."""
+        speeds = self.field.speeds
+        return speeds.of(self.best).value if speeds and self.best in speeds else 0.0
 
-    def posterior(self, configs: Sequence[Config]) -> Posterior:
-        keys = [(config, self._mode) for config in configs]
-        return self._model.speedups(keys, (self.baseline, self._mode))
+    def leaders(self, count: int) -> list[Config]:
+        """Return the best config and the fastest ones; the baseline is one of those."""
+        speeds = self.field.speeds
+        configs = [] if speeds is None else [c for c in speeds.configs if isinstance(c, Config)]
+        order = sorted(configs, key=lambda c: -speeds.of(c).value if speeds else 0.0)
+        able = [c for c in order if c == self.baseline or self._may_win(c)]
+        return list(dict.fromkeys([self.best, *able, self.baseline]))[:count]
 
     def may_visit(self, config: Config) -> bool:
-        if config == self.baseline or not self._may_win(config):
+        """Return whether a config is new, may be recommended, and is expected to train."""
+        if config == self.baseline or config in self.looks or not self._may_win(config):
             return False
-        if config in self._lately or self.looks[config] >= MAX_LOOKS:
+        if self._space.needs_restart(self.baseline, config):
             return False
         if any(_rules_out(record, config, self.baseline, self._sound) for record in self._failed):
             return False
         return self._forecast.fits(config) and not self._space.conflicts(config)
 
     def _may_win(self, config: Config) -> bool:
-        """Whether a config may be recommended: by what fails, and by the user's fixed values."""
-        if config == self.baseline:
-            return True
         if self._space.defers(config):
             return False
-        is_guilty = any(changes.items() <= config.items() for changes in self._guilty)
+        is_guilty = any(changes.items() <= config.items() for changes in self.field.guilty)
         fixed = self._space.fixed
         return not is_guilty and config == self._space.canonical(config.replace(**fixed))
 
@@ -393,7 +296,7 @@ def _rules_out(failed: TrialRecord, config: Config, baseline: Config, sound: set
 
     Args:
         failed: What failed.
-        config: What may be visited.
+        config: What may be tried.
         baseline: The program's own config.
         sound: Knobs with values that some other config has run with. They alone are not to blame.
     """
@@ -406,31 +309,3 @@ def _rules_out(failed: TrialRecord, config: Config, baseline: Config, sound: set
         return is_as_large and all(config.get(k) == failed.config.get(k) for k in saving)
     suspects = changes.items() - sound
     return (suspects or changes.items()) <= config.items()
-
-
-def _expected_improvements(posterior: Posterior) -> Array:
-    """Return the expected improvement of each config over the first, as log speedups."""
-    means, covariance = posterior.means, posterior.covariance
-    gains = means - means[0]
-    variances = np.diag(covariance) + covariance[0, 0] - 2 * covariance[0]
-    spreads = np.sqrt(np.maximum(variances, 1e-12))
-    return np.array(
-        [
-            spread * NORMAL.pdf(gain / spread) + gain * NORMAL.cdf(gain / spread)
-            for gain, spread in zip(gains.tolist(), spreads.tolist(), strict=True)
-        ]
-    )
-
-
-def _difference(posterior: Posterior, one: int, other: int) -> tuple[float, float]:
-    """Return mean and standard deviation of the difference of two configs' log speedups."""
-    covariance = posterior.covariance
-    variance = covariance[one, one] + covariance[other, other] - 2 * covariance[one, other]
-    mean = float(posterior.means[one] - posterior.means[other])
-    return mean, math.sqrt(max(float(variance), JITTER))
-
-
-def _interval(posterior: Posterior, number: int) -> Interval:
-    mean = float(posterior.means[number])
-    half = 1.96 * math.sqrt(max(float(posterior.covariance[number, number]), 0.0))
-    return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))

@@ -10,13 +10,13 @@ much they are assumed to vary says how alike two configs are.
 - The effect of a pair is smaller than that of a single knob.
 
 This is a Gaussian process with an additive kernel (Duvenaud, Nickisch and Rasmussen 2011, "Additive
-Gaussian Processes"); ``StreamModel`` learns its scale from the visits.
+Gaussian Processes"); its scale is learned from what the rounds show.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -24,20 +24,46 @@ from typing import cast
 
 import numpy as np
 
-from autotune.measurement.stream import Array, Likeness
+from autotune.measurement.interval import LogRatio
+from autotune.measurement.rounds import Array, Speeds
 from autotune.program.config import Config, KnobValue
 from autotune.tuning.choosing.choosable import Choosable
 
 USUAL = 0.04  # standard deviation of the effect of one knob
+SPREADS = (0.005, 0.02, 0.06, 0.25, 0.8)  # that it may have: from none to speak of to a factor of 2
+JITTER = 1e-6  # variance that keeps matrices regular
 PAIR = 0.3  # standard deviation of the effect of a pair, where those of its knobs are 1
 OWN = 0.4  # of what is left of a config beyond knobs and pairs
 
 
 @dataclass(frozen=True)
-class KnobEffects(Likeness):
-    """How alike configs are that differ from one baseline.
+class Foreseen:
+    """What is to be expected of configs, as logarithms of their speedups.
 
-    It compares configs, or tuples whose first entry is a config.
+    Attributes:
+        configs: The configs.
+        means: Of each config.
+        covariance: Of these.
+    """
+
+    configs: Sequence[Config]
+    means: Array
+    covariance: Array
+
+    def of(self, config: Config, over: Config | None = None) -> LogRatio:
+        """Return by how much a config is faster than another, by default than the baseline."""
+        one, cov = self.configs.index(config), self.covariance
+        if over is None:
+            return LogRatio(float(self.means[one]), math.sqrt(max(float(cov[one, one]), JITTER)))
+        other = self.configs.index(over)
+        variance = float(cov[one, one] + cov[other, other] - 2 * cov[one, other])
+        mean = float(self.means[one] - self.means[other])
+        return LogRatio(mean, math.sqrt(max(variance, JITTER)))
+
+
+@dataclass(frozen=True)
+class KnobEffects:
+    """How alike configs are that differ from one baseline.
 
     Attributes:
         baseline: The config whose effects are zero.
@@ -57,24 +83,29 @@ class KnobEffects(Likeness):
         searched = {knob: domain.values for knob, domain in space.domains.items()}
         return cls(space.baseline, {**fixed, **searched})
 
-    @property
-    def spreads(self) -> tuple[float, ...]:
-        """Of the effect of one knob: from none to speak of to a factor of two and more."""
-        return 0.005, 0.02, 0.06, 0.25, 0.8
+    def foresee(self, seen: Speeds | None, configs: Sequence[Config]) -> Foreseen:
+        """Return what is to be expected of configs, seen or not.
 
-    def log_prior(self, spread: float) -> float:
-        """Return how likely a spread is before any visit, up to a constant.
-
-        Near ``USUAL``, with the weight of a few visits: a search must not end because a noisy
-        machine hides what the configs differ by.
+        Args:
+            seen: What rounds have shown; all are compared with the program as written.
+            configs: Those that are asked about.
         """
-        return -0.5 * math.log(spread / USUAL) ** 2
+        known = [] if seen is None else [c for c in seen.configs[1:] if isinstance(c, Config)]
+        prior = self.covariance(configs, configs)
+        if seen is None or not known:
+            return Foreseen(configs, np.zeros(len(configs)), USUAL**2 * prior)
+        values, noise = seen.means[1:], seen.covariance[1:, 1:] + JITTER * np.eye(len(known))
+        own = self.covariance(known, known)
+        spread = max(SPREADS, key=lambda one: _log_likelihood(values, one**2 * own + noise, one))
+        shared = spread**2 * self.covariance(configs, known)
+        gain = np.linalg.solve(spread**2 * own + noise, shared.T).T
+        return Foreseen(configs, gain @ values, spread**2 * prior - gain @ shared.T)
 
-    def covariance(self, some: Sequence[Hashable], others: Sequence[Hashable]) -> Array:
+    def covariance(self, some: Sequence[Config], others: Sequence[Config]) -> Array:
         """Return the prior covariance of log speedups, in units of one knob's effect."""
         single = np.zeros((len(some), len(others)))
         squares = np.zeros_like(single)
-        rows, columns = (np.array([self._row(_config(one)) for one in of]) for of in (some, others))
+        rows, columns = (np.array([self._row(one) for one in of]) for of in (some, others))
         for part in self._parts if len(some) and len(others) else ():
             shared = rows[:, part] @ columns[:, part].T
             single += shared
@@ -102,16 +133,23 @@ class KnobEffects(Likeness):
             self._rows[config] = np.concatenate(steps) if steps else np.zeros(0)
         return self._rows[config]
 
-    def _equal(self, some: Sequence[Hashable], others: Sequence[Hashable]) -> Array:
+    def _equal(self, some: Sequence[Config], others: Sequence[Config]) -> Array:
         numbers = {one: number for number, one in enumerate(dict.fromkeys([*some, *others]))}
         rows, columns = (np.array([numbers[one] for one in of], int) for of in (some, others))
-        is_changed = np.array([_config(one) != self.baseline for one in some], float)
+        is_changed = np.array([one != self.baseline for one in some], float)
         equal: Array = (rows[:, None] == columns[None, :]) * is_changed[:, None]
         return equal
 
 
-def _config(one: Hashable) -> Config:
-    return one if isinstance(one, Config) else cast("tuple[Config, ...]", one)[0]
+def _log_likelihood(values: Array, covariance: Array, spread: float) -> float:
+    """Return how likely values are, up to a constant, with the prior of the spread.
+
+    That is near ``USUAL``, with the weight of a few configs: a search must not end because a noisy
+    machine hides what the configs differ by.
+    """
+    _, size = np.linalg.slogdet(covariance)
+    fit = values @ np.linalg.solve(covariance, values)
+    return float(-0.5 * (fit + size) - 0.5 * math.log(spread / USUAL) ** 2)
 
 
 def _steps(values: Sequence[KnobValue], own: KnobValue) -> dict[KnobValue, Array]:

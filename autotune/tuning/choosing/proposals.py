@@ -1,48 +1,35 @@
-"""Proposals: which config is tried next.
+"""Proposals: which config enters the race next.
 
-Where autotune chooses, each trial is what the model of all visits makes worth measuring
-(``Chooser``). With one of Optuna's samplers, that proposes the configs that the open process can
-run; values that need a fresh process come after it.
+Where autotune chooses, that is what the rounds make worth a seat (``Chooser``). With one of
+Optuna's samplers, that proposes the configs that the open process can run. Values that need a fresh
+process come after the race.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass
-from operator import ne
-from statistics import fmean
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.program.config import Config, KnobValue
 from autotune.results.record import TrialRecord, latest
-from autotune.tuning.choosing.chooser import Chooser
+from autotune.tuning.choosing.chooser import Chooser, Field
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
-from autotune.tuning.choosing.ranking import ranked
+from autotune.tuning.choosing.ranking import ranked, recommended
 from autotune.tuning.choosing.sampler import OURS
 from autotune.tuning.storage.study import Study, Trial
 
-PATIENCE = 12  # sampled trials without a better one, after which the search has converged
-BETTER = 1.01  # a sampled config must beat the best by this factor to restart that count
-# Known configs that the sampler may propose in a row before an unseen one is drawn at random: in a
-# small space it would go on proposing what it already knows.
-REPEATS_ALLOWED = 5
+PATIENCE = 12  # configs of a sampler in a row that it knew or that conflict, after which it is done
 GROWN = "with more samples in a step, to tell what that would gain"
 GROWN_SHARE = 0.4  # of the time for trials that is left when that is tried, once
-GROWN_GAIN = 1.02  # speedup of more samples that is worth trying still more
 FRESH = "tried in a fresh process, on top of the best config so far"
-# Share of the time for trials that is left when restart knobs are tried that were asked for
-ASKED_SHARE = 0.7
-LATEST_VISITS = 40  # by which the duration of another one is foreseen
-SWITCH_S = 0.7  # of a visit, besides what it waits and measures
-# More where workers hold a deeper buffer than torch's: its batches must be used up before the speed
-# is that of the loader. Seen: 3-20 s.
-SETTLE_S = 5.0
-SHALLOW = 2  # torch's own prefetch factor
-RESTART_S = 6.0  # a trial in a fresh process, without the starts
+SEAT_S = 1.0  # until a config has taken its seat
+LOADER_SEAT_S = 2.0  # the same where workers start
+COMPILING_S = 25.0  # compiling a small model took 15-40 s on 2 cores
 
 
 @dataclass(frozen=True)
@@ -50,32 +37,30 @@ class Proposal:
     """A config to measure, with the reason to try it.
 
     Attributes:
-        trial: The open Optuna trial in which the result must be recorded.
+        trial: The open Optuna trial in which the result must be recorded; None for the program as
+            written, which has one already.
         config: Canonical and without conflicts.
         why: Where the proposal comes from, as users read it.
         expected: Its speedup as it was expected before; None where nothing was.
     """
 
-    trial: Trial
+    trial: Trial | None
     config: Config
     why: str
     expected: Interval | None = None
 
 
 class Proposals:
-    """Iterates over the configs to measure, in the order in which they are worth trying.
+    """Says which config is tried next.
 
-    It reads the study anew for each proposal. So each proposal builds on all results so far, and a
-    resumed search continues where the earlier session stopped. The caller must record each proposal
-    before it requests the next one.
+    It reads the study anew for each proposal. So each one builds on all results so far, and a
+    resumed search continues where the earlier session stopped.
 
     Args:
         study: The record so far.
         space: What may be proposed.
-        diagnosis: Gives the first moves.
-        seed: Seed of the choices that the sampler does not make.
-        has_time_for_restart: Tells whether a fresh process is still worth starting for a knob.
-        share_left: Returns how much of the time for trials is left, 0 to 1.
+        diagnosis: Gives the first changes.
+        allows: Tells whether there is time and room for a config.
     """
 
     def __init__(
@@ -83,20 +68,14 @@ class Proposals:
         study: Study,
         space: ResolvedSpace,
         diagnosis: Diagnosis,
-        seed: int,
-        has_time_for_restart: Callable[[str], bool],
-        share_left: Callable[[], float] = lambda: 1.0,
+        allows: Callable[[Config], bool] = lambda _: True,
     ) -> None:
         self._study = study
         self._space = space
         self._diagnosis = diagnosis
-        self._rng = random.Random(seed)
-        self._has_time_for_restart = has_time_for_restart
-        self._share_left = share_left
-        self._took_s: list[tuple[tuple[KnobValue, ...], float]] = []
-        facts = study.facts
-        self._startup_s = facts.startup_s if facts is not None else 0.0
-        self._is_grown = False
+        self._allows = allows
+        seed = study.head.options.seed
+        self._dice = random.Random(seed)
         sure = diagnosis.all_in
         self._chooser = Chooser(
             space,
@@ -107,146 +86,94 @@ class Proposals:
             _memory_bytes(study),
         )
 
-    def __iter__(self) -> Iterator[Proposal]:
-        """Yield until every way to a better config has been tried; the caller may stop earlier.
+    def next(self, field: Field) -> Proposal | None:
+        """Return the config that enters the race next; None if none is worth a seat now.
 
-        Trials that the user or the budget ended do not count as results.
+        Args:
+            field: What is known, of those in play, too.
+        """
+        field = self._with_best(field)
+        known = {r.config for r in latest(field.records) if r.outcome not in ENDED_BY_US}
+        for config, why in self._first(field):
+            proposal = self._new(config, why, known)
+            if proposal is not None:
+                return proposal
+        if field.share_left < GROWN_SHARE and (grown := self.grown(field)) is not None:
+            return grown
+        if self._study.head.options.sampler != OURS:
+            return self._sampled(field, known)
+        choice = self._chooser.choose(field)
+        if choice is None:
+            return None
+        trial = self._study.ask_for(choice.config, self._space)
+        return Proposal(trial, choice.config, choice.why, choice.expected)
+
+    def restarted(self, has_time: Callable[[], bool]) -> Iterator[Proposal]:
+        """Yield what needs a fresh process, on top of the best config: what was asked for first.
+
+        Args:
+            has_time: Tells whether another one is worth starting.
         """
         space = self._space
-        yield from self._new(space.start, "the fixed values alone")
-        if space.asked & DEVICES:
-            yield from self._on_devices()
-        if self._study.head.options.sampler == OURS:
-            yield from self._chosen()
-            return
-        yield from self._sampled()
-        yield from self._on_devices()
-        for knob, value in restarts(space):
-            best = self._incumbent()
-            yield from self._restarted(knob, value)
-            # In the better process, other values of the live knobs may be best.
-            if self._incumbent() != best:
-                yield from self._sampled()
-        yield from self._grown()
+        devices = [(move.changes, move.why) for move in self._diagnosis.devices]
+        asked, others = (
+            [({knob: value}, FRESH) for knob, value in restarts(space, which)]
+            for which in (space.asked, None)
+        )
+        ways = [*devices, *asked] if space.asked & DEVICES else [*asked, *devices]
+        for changes, why in [*ways, *others]:
+            known = {record.config for record in latest(self._study.records)}
+            proposal = self._new(self._on_best(changes), why, known) if has_time() else None
+            if proposal is not None:
+                yield proposal
 
-    def _chosen(self) -> Iterator[Proposal]:
-        """Yield what the model makes worth measuring; values that were asked for in any case."""
-        while True:
-            if self._share_left() < ASKED_SHARE:
-                for knob, value in restarts(self._space, self._space.asked):
-                    yield from self._restarted(knob, value)
-            if self._share_left() < GROWN_SHARE:
-                yield from self._grown()
-            self._took_s = _visit_seconds(self._study.records)
-            choice = self._chooser.choose(
-                self._study.records,
-                self._share_left(),
-                self._study.model,
-                self._study.guilty,
-            )
-            if choice is None:
-                before = len(self._study.records)
-                yield from self._last()
-                yield from self._grown()
-                if len(self._study.records) == before:
-                    return
-                continue
-            trial = self._study.ask_for(choice.config, self._space)
-            yield Proposal(trial, choice.config, choice.why, choice.expected)
+    def _with_best(self, field: Field) -> Field:
+        best = self._space.baseline
+        if field.speeds is not None:
+            best = recommended(self._study, self._space, field.speeds)
+        return replace(field, best=best, guilty=self._study.guilty)
+
+    def _first(self, field: Field) -> Iterator[tuple[Config, str]]:
+        """Yield what comes before all that is chosen by what the rounds show."""
+        yield self._space.start, "the fixed values alone"
+        if field.speeds is not None:
             for config, why in self._study.hints:
-                yield from self._new(self._allowed(config), why)
+                yield self._allowed(config), why
 
-    def _grown(self) -> Iterator[Proposal]:
-        """Yield the best config with ever more samples in a step, once, if these are deferred."""
-        space, best = self._space, self._incumbent()
+    def grown(self, field: Field) -> Proposal | None:
+        """Return the best config with more samples in a step, once, if these are deferred."""
+        field, space = self._with_best(field), self._space
         sizes = space.domains.get("batch_size")
-        if self._is_grown or not space.defers_growth or sizes is None:
-            return
-        self._is_grown = True
-        before = self._speedup(best)
-        for size in sorted(int(value) for value in sizes.values):
-            grown = space.canonical(best.replace(batch_size=size))
-            if size <= int(best["batch_size"]) or not space.defers(grown):
-                continue
-            yield from self._new(grown, GROWN)
-            if self._speedup(grown) < GROWN_GAIN * before:
-                return
-            before = self._speedup(grown)
-
-    def _speedup(self, config: Config) -> float:
-        record = self._known().get(config)
-        return record.speedup.estimate if record is not None and record.speedup else 1.0
+        is_tried = any(space.defers(record.config) for record in field.records)
+        if not space.defers_growth or sizes is None or is_tried:
+            return None
+        best, own = field.best or space.baseline, int(space.baseline["batch_size"])
+        larger = [int(value) for value in sizes.values if int(value) > own]
+        return self._new(best.replace(batch_size=min(larger, default=own)), GROWN, ())
 
     def _allowed(self, config: Config) -> Config:
         """Return the config, with the program's own global batch if another one is deferred."""
         config = self._space.canonical(config)
         return self._space.with_own_batch(config) if self._space.defers(config) else config
 
-    def _last(self) -> Iterator[Proposal]:
-        """Yield what is tried once the chooser expects nothing of what the rig can run."""
-        for knob, value in restarts(self._space, self._space.asked):
-            yield from self._restarted(knob, value)
-        yield from self._on_devices()
-        for knob, value in restarts(self._space):
-            yield from self._restarted(knob, value)
-
-    def _cost_s(self, here: Config, config: Config) -> float:
-        """Return the seconds that a trial takes; infinite if there is no time for a restart."""
-        live_s = self._visit_s(config)
-        if config.get("num_workers") and int(config.get("prefetch_factor", SHALLOW)) > SHALLOW:
-            live_s += SETTLE_S
-        restarting = self._space.restart & config.changes_from(here).keys()
-        if not restarting:
-            return live_s
-        if not all(self._has_time_for_restart(knob) for knob in restarting):
+    def _cost_s(self, config: Config) -> float:
+        """Return the seconds until a config has taken its seat."""
+        if not self._allows(config):
             return math.inf
-        return live_s + RESTART_S + 2 * self._startup_s
+        if config.get("compile", "off") != "off":
+            return COMPILING_S
+        return LOADER_SEAT_S if config.get("num_workers") else SEAT_S
 
-    def _visit_s(self, config: Config) -> float:
-        """Return the seconds that a visit takes: what those of the most similar configs took.
-
-        A large buffer, for example, fills slowly.
-        """
-        values = config.values_by_knob.values()
-        apart = [sum(map(ne, values, of)) for of, _ in self._took_s]
-        near = [
-            took_s for (_, took_s), n in zip(self._took_s, apart, strict=True) if n == min(apart)
-        ]
-        return SWITCH_S + fmean(near)
-
-    def _known(self) -> dict[Config, TrialRecord]:
-        records = latest(self._study.records)
-        return {r.config: r for r in records if r.outcome not in ENDED_BY_US}
-
-    def _incumbent(self) -> Config:
-        ranking = ranked(list(self._known().values()), self._space)
-        return ranking[0].config if ranking else self._space.start
-
-    def _new(self, config: Config, why: str) -> Iterator[Proposal]:
+    def _new(self, config: Config, why: str, known: Container[Config]) -> Proposal | None:
         config = self._space.canonical(config)
-        if config not in self._known() and not self._space.conflicts(config):
-            yield Proposal(self._study.ask_for(config, self._space), config, why)
+        if config in known or config == self._space.baseline or self._space.conflicts(config):
+            return None
+        return Proposal(self._study.ask_for(config, self._space), config, why)
 
-    def _restarted(self, knob: str, value: KnobValue) -> Iterator[Proposal]:
-        """Yield the best config so far with a value that needs a fresh process.
-
-        Once per value: the best config may change.
-        """
-        is_tried = any(config.get(knob) == value for config in self._known())
-        if not is_tried and self._has_time_for_restart(knob):
-            yield from self._new(self._incumbent().replace(**{knob: value}), FRESH)
-
-    def _on_devices(self) -> Iterator[Proposal]:
-        """Yield each strategy with its numbers of ranks, applied to the best config so far.
-
-        All of them start from the same config, so that they compare with each other. Each needs a
-        fresh process, so they are skipped when there is no time for one.
-        """
-        before = self._incumbent()
-        for move in self._diagnosis.devices:
-            if self._has_time_for_restart("strategy"):
-                fitting = self._fitting(before.replace(**move.changes))
-                yield from self._new(self._allowed(fitting), move.why)
+    def _on_best(self, changes: Mapping[str, KnobValue]) -> Config:
+        best = next((r.config for r in ranked(self._study, self._space)), self._space.start)
+        live = {k: v for k, v in best.items() if k not in self._space.restart}
+        return self._allowed(self._fitting(self._space.start.replace(**{**live, **changes})))
 
     def _fitting(self, config: Config) -> Config:
         """Return the config with its batch per rank reduced until a step is within the limit.
@@ -268,50 +195,26 @@ class Proposals:
                 return fitting
         return config
 
-    def _sampled(self) -> Iterator[Proposal]:
+    def _sampled(self, field: Field, known: Container[Config]) -> Proposal | None:
+        """Return a new config that the sampler proposes; a random one if it knows only old ones."""
         space = self._space.with_kept_batch()
-        best, idle, repeats = self._best_speedup(), 0, 0
-        while idle < PATIENCE:
-            trial, config = self._study.propose(space, self._incumbent())
-            known = self._known()
+        best = field.best or space.baseline
+        records = {r.config: r for r in latest(field.records)}
+        for _ in range(PATIENCE):
+            trial, config = self._study.propose(space, best)
             if conflicts := space.conflicts(config):
-                # Counted like a trial that gained nothing: a sampler that proposes little but
-                # conflicts must not keep the search going.
                 self._study.tell(trial, _conflicting(config, conflicts))
-                idle += 1
-                continue
-            if config in known:
-                self._study.tell_again(trial, known[config])
-                repeats += 1
-                if repeats <= REPEATS_ALLOWED:
-                    continue
-                unseen = [c for c in space.configs(self._incumbent()) if c not in known]
-                if not unseen:
-                    return
-                config = self._rng.choice(unseen)
-                trial = self._study.ask_for(config, self._space)
-            repeats = 0
-            yield Proposal(trial, config, "proposed by the sampler")
-            now = self._best_speedup()
-            best, idle = (now, 0) if now > best * BETTER else (best, idle + 1)
-
-    def _best_speedup(self) -> float:
-        return max((r.speedup.low for r in self._known().values() if r.speedup), default=1.0)
-
-
-def _visit_seconds(records: Sequence[TrialRecord]) -> list[tuple[tuple[KnobValue, ...], float]]:
-    """Return the seconds of the latest visits: what they waited and what they measured.
-
-    Each with the values of its config.
-    """
-    seen = [(r.config, r.measurement) for r in records if r.measurement is not None]
-    return [
-        (
-            tuple(config.values()),
-            measured.warmup_s + sum(block.seconds for block in measured.blocks),
-        )
-        for config, measured in seen[-LATEST_VISITS:]
-    ]
+            elif config in known:
+                self._study.tell_again(trial, records[config])
+            elif math.isinf(self._cost_s(config)):
+                self._study.tell(trial, _conflicting(config, ["There is no time or room for it."]))
+            else:
+                return Proposal(trial, config, "proposed by the sampler")
+        unseen = [c for c in space.configs(best) if c not in known and self._cost_s(c) < math.inf]
+        if not unseen:
+            return None
+        config = self._dice.choice(unseen)
+        return Proposal(self._study.ask_for(config, space), config, "proposed by the sampler")
 
 
 def _memory_bytes(study: Study) -> float | None:

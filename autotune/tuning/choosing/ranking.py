@@ -1,79 +1,117 @@
-"""Ranking: which of the measured configs may win, and which are worth a confirmation."""
+"""Ranking: which config is recommended, and which others are worth a look."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from statistics import NormalDist
 
+from autotune.knobs import registry
 from autotune.knobs.space.space import ResolvedSpace
+from autotune.measurement.rounds import Speeds
+from autotune.program.config import Config
 from autotune.results.record import TrialRecord, latest
-from autotune.tuning.confirming.confirmation import WORTH_CONFIRMING
+from autotune.tuning.choosing.choosable import one_fewer
+from autotune.tuning.choosing.effects import Foreseen, KnobEffects
 from autotune.tuning.storage.study import Study
 
-SAME_SPEED = 0.99  # of the fastest: within the noise of live measurements, as fast
-SAME_SPEED_APART = 0.95  # the same of configs in different processes
-# By how many standard deviations of its estimate a config that needs a fresh process has to be
-# faster besides: starting and compiling it takes most of the time of a confirmation.
-APART_BY, APART_LEAST = 0.5, 0.9
+# What a change must gain, as a logarithm, to be recommended; twice that where it alters rounding
+WORTH_A_CHANGE = 0.01
+SURELY = 0.9  # probability that a recommended change makes the config faster than its absence
+# A live speedup worth confirming however wide its interval is: only the claim decides
+WORTH_CONFIRMING = 1.02
+# By which a config that needs a fresh process must be faster than those that take turns
+APART_LEAST = 1.15
+NORMAL = NormalDist()
 
 
-def ranked(records: Sequence[TrialRecord], space: ResolvedSpace) -> list[TrialRecord]:
+def may_win(study: Study, space: ResolvedSpace, config: Config) -> bool:
+    """Return whether a config may be recommended.
+
+    Configs without the user's fixed values, those that the space defers, and those that contain the
+    changes blamed by a rehearsal are left out.
+    """
+    if config == space.baseline or space.defers(config):
+        return False
+    if any(changes.items() <= config.items() for changes in study.guilty):
+        return False
+    return not space.fixed or config == space.canonical(config.replace(**space.fixed))
+
+
+def able_to_win(study: Study, space: ResolvedSpace, speeds: Speeds) -> list[Config]:
+    """Return the configs that have played, have not failed since, and may be recommended."""
+    failed = {r.config for r in latest(study.records) if r.ending is not None}
+    configs = (c for c in speeds.configs if isinstance(c, Config) and c not in failed)
+    return [config for config in configs if may_win(study, space, config)]
+
+
+def recommended(study: Study, space: ResolvedSpace, speeds: Speeds) -> Config:
+    """Return the config to recommend, by the rounds alone; the baseline if none is worth it.
+
+    Speed counts, and against it each change, by what one must gain. Then changes go whose absence
+    was measured and may cost nothing. What other configs show of a change counts, too.
+    """
+    able = able_to_win(study, space, speeds)
+    foreseen = KnobEffects.of(space).foresee(speeds, able)
+    best = _best_of(able, space, foreseen)
+    if best is None or _worth(best, space, foreseen) <= 0:
+        return space.baseline
+    return best
+
+
+def _worth(config: Config, space: ResolvedSpace, foreseen: Foreseen) -> float:
+    """Return the logarithm of a config's speedup, less what its changes must gain."""
+    changes = config.changes_from(space.baseline)
+    return foreseen.of(config).value - sum(map(_must_gain, changes))
+
+
+def _must_gain(knob: str) -> float:
+    return WORTH_A_CHANGE * (2 if registry()[knob].changes_learning else 1)
+
+
+def _best_of(able: Sequence[Config], space: ResolvedSpace, foreseen: Foreseen) -> Config | None:
+    best = max(able, key=lambda c: _worth(c, space, foreseen), default=None)
+    while best is not None:
+        fewer = []
+        for knob, without in one_fewer(space, best):
+            if without in able:
+                gain = foreseen.of(best, over=without)
+                if gain.value < _must_gain(knob) or NORMAL.cdf(gain.value / gain.error) < SURELY:
+                    fewer.append(without)
+        if not fewer:
+            break
+        best = max(fewer, key=lambda c: _worth(c, space, foreseen))
+    return best
+
+
+def ranked(study: Study, space: ResolvedSpace) -> list[TrialRecord]:
     """Return the measured records that may win, best first.
 
-    Among those as fast as the best, within the noise of a live measurement, the one with the fewest
-    changes comes first: a knob without effect does not belong in a best config. A config that needs
-    a fresh process comes first only if it is faster than the others beyond the noise. The baseline,
-    configs without the user's fixed values and those that the space defers are left out.
+    The first one is the recommended config, the second what would be recommended without it, and so
+    on. Configs that need a fresh process come first only where they are faster by far.
     """
-    able = [
+    records = [
         r
-        for r in latest(records)
-        if r.speedup is not None
-        and r.config != space.baseline
-        and not space.defers(r.config)
-        and (not space.fixed or r.config == space.canonical(r.config.replace(**space.fixed)))
+        for r in latest(study.records)
+        if r.ending is None and r.speedup is not None and may_win(study, space, r.config)
     ]
-    if not able:
-        return []
-    best = _leader(able, space)
-
-    def order(record: TrialRecord) -> tuple[bool, int, float]:
-        is_apart = space.needs_restart(best.config, record.config)
-        same = SAME_SPEED_APART if is_apart else SAME_SPEED
-        # One of another process than the fastest was compared with it by ``_leader()``
-        is_settled = is_apart and not (_restarts(best, space) and _restarts(record, space))
-        is_level = not is_settled and _speed(record) >= same * _speed(best)
-        changes = len(record.config.changes_from(space.baseline))
-        return (not is_level, changes if is_level else 0, -_speed(record))
-
-    return sorted(able, key=order)
-
-
-def _leader(able: Sequence[TrialRecord], space: ResolvedSpace) -> TrialRecord:
-    """Return the fastest record; in doubt, the fastest that runs in the process of the baseline."""
-    best = max(able, key=_speed)
-    together = [record for record in able if not _restarts(record, space)]
-    if not together:
-        return best
-    rival = max(together, key=_speed)
-    same = max(APART_LEAST, SAME_SPEED_APART * math.exp(-APART_BY * _deviation(best)))
-    return rival if _speed(rival) >= same * _speed(best) else best
-
-
-def _restarts(record: TrialRecord, space: ResolvedSpace) -> bool:
-    """Return whether a record's config needs a process that the baseline cannot share."""
-    return space.needs_restart(space.baseline, record.config)
+    speeds = study.speeds
+    by_config = {r.config: r for r in records}
+    left = [c for c in by_config if speeds is not None and c in speeds]
+    foreseen = KnobEffects.of(space).foresee(speeds, tuple(left))
+    order: list[TrialRecord] = []
+    while (best := _best_of(left, space, foreseen)) is not None:
+        order.append(by_config[best])
+        left.remove(best)
+    most = max((_speed(record) for record in order), default=1.0)
+    apart = [r for c, r in by_config.items() if speeds is None or c not in speeds]
+    apart.sort(key=_speed, reverse=True)
+    ahead = [r for r in apart if _speed(r) >= APART_LEAST * most]
+    return [*ahead, *order, *(r for r in apart if r not in ahead)]
 
 
 def _speed(record: TrialRecord) -> float:
     assert record.speedup is not None, "only measured records are ranked"
     return record.speedup.estimate
-
-
-def _deviation(record: TrialRecord) -> float:
-    """Return about one standard deviation of the logarithm of a record's speedup."""
-    assert record.speedup is not None, "only measured records are ranked"
-    return math.log(record.speedup.high / record.speedup.low) / 4
 
 
 def looks_faster(record: TrialRecord) -> bool:
@@ -86,14 +124,5 @@ def looks_faster(record: TrialRecord) -> bool:
 
 
 def promising(study: Study, space: ResolvedSpace) -> list[TrialRecord]:
-    """Return the records that look faster than the baseline, best first.
-
-    Configs that contain the changes blamed by a rehearsal are left out: they fail outside of the
-    training loop, in the evaluation or a checkpoint for example.
-    """
-    able = [
-        record
-        for record in study.records
-        if not any(changes.items() <= record.config.items() for changes in study.guilty)
-    ]
-    return [record for record in ranked(able, space) if looks_faster(record)]
+    """Return the records that look faster than the baseline, best first."""
+    return [record for record in ranked(study, space) if looks_faster(record)]

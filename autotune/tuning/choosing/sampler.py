@@ -1,6 +1,6 @@
 """Sampler: what Optuna asks for the next config.
 
-All use of Optuna's samplers is here. ``StreamSampler`` is autotune's own and can be used alone, in
+All use of Optuna's samplers is here. ``EffectsSampler`` is autotune's own and can be used alone, in
 any study whose parameters are categorical and whose objective is a speed; a search chooses by the
 same ``Chooser``, which it asks itself because it also wants the reason.
 """
@@ -11,8 +11,10 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
+import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler, GPSampler, PartialFixedSampler, RandomSampler, TPESampler
@@ -22,11 +24,11 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.errors import UsageError, did_you_mean
 from autotune.knobs.space.space import ResolvedSpace
-from autotune.measurement.visit import Visit
+from autotune.measurement.rounds import Speeds
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
 from autotune.results.record import TrialRecord
-from autotune.tuning.choosing.chooser import Chooser
+from autotune.tuning.choosing.chooser import Chooser, Field
 
 OURS = "autotune"
 SAMPLERS = (OURS, "tpe", "gp", "random")
@@ -34,8 +36,8 @@ UNKNOWN_SPREAD = 0.02  # relative, of an objective's value
 STARTUP_TRIALS = 6  # random ones, before TPE and GP follow their models
 
 
-class StreamSampler(BaseSampler):
-    """Samples the next config by the stream model, which knows that knobs' effects mostly add up.
+class EffectsSampler(BaseSampler):
+    """Samples the next config by a model which knows that knobs' effects mostly add up.
 
     For categorical parameters, such as the knobs of a training program, and an objective that is a
     speed: a positive number, maximized, or a time that is minimized. The first trial is the
@@ -45,7 +47,7 @@ class StreamSampler(BaseSampler):
         seed: Seed of its random choices.
 
     Example:
-        >>> study = optuna.create_study(direction="maximize", sampler=StreamSampler(seed=0))
+        >>> study = optuna.create_study(direction="maximize", sampler=EffectsSampler(seed=0))
         >>> study.enqueue_trial({"num_workers": 0, "precision": "fp32"})
         >>> study.optimize(samples_per_s, n_trials=30)
     """
@@ -73,10 +75,9 @@ class StreamSampler(BaseSampler):
         done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         if not values or not done:
             return {}
-        records = [_record(one, list(values), study.direction) for one in done]
-        space = _Free(records[0].config, {name: Domain(of) for name, of in values.items()})
-        chooser = Chooser(space, self._seed + trial.number)
-        choice = chooser.choose(records)
+        seen = [_log_rate(one, list(values), study.direction) for one in done]
+        space = _Free(seen[0][0], {name: Domain(of) for name, of in values.items()})
+        choice = Chooser(space, self._seed + trial.number).choose(_field(seen))
         return dict(choice.config) if choice is not None else {}
 
     def sample_independent(
@@ -116,16 +117,29 @@ class _Free:
         return False
 
 
-def _record(trial: FrozenTrial, names: Sequence[str], direction: StudyDirection) -> TrialRecord:
-    """Return a finished trial of any study as a record of one visit."""
-    value, ended = trial.value, trial.datetime_complete
-    if value is None or value <= 0:
-        raise ValueError(f"StreamSampler needs a positive objective, got {value}")
-    log_rate = math.log(value) * (1 if direction is StudyDirection.MAXIMIZE else -1)
-    at_s = ended.timestamp() if ended is not None else float(trial.number)
-    config = Config({name: trial.params[name] for name in names})
-    visit = Visit(0, at_s, log_rate, UNKNOWN_SPREAD)
-    return TrialRecord(config, "", None, None, None, None, 0.0, visits=(visit,))
+def _log_rate(
+    trial: FrozenTrial, names: Sequence[str], direction: StudyDirection
+) -> tuple[Config, float]:
+    """Return the config of a finished trial of any study, and the logarithm of its speed."""
+    if trial.value is None or trial.value <= 0:
+        raise ValueError(f"EffectsSampler needs a positive objective, got {trial.value}")
+    log_rate = math.log(trial.value) * (1 if direction is StudyDirection.MAXIMIZE else -1)
+    return Config({name: trial.params[name] for name in names}), log_rate
+
+
+def _field(seen: Sequence[tuple[Config, float]]) -> Field:
+    """Return what finished trials show, the first of which is the baseline."""
+    values: dict[Config, list[float]] = {}
+    for config, log_rate in seen:
+        values.setdefault(config, []).append(log_rate)
+    configs = tuple(values)
+    means = np.array([fmean(of) for of in values.values()])
+    variances = np.array([UNKNOWN_SPREAD**2 / len(of) for of in values.values()])
+    covariance = np.diag(variances) + variances[0]
+    covariance[0, :] = covariance[:, 0] = 0.0
+    speeds = Speeds(configs, means - means[0], covariance) if len(configs) > 1 else None
+    records = [TrialRecord(config, "", None, None, None, None, 0.0) for config in configs]
+    return Field(records, speeds, best=configs[int(means.argmax())])
 
 
 def make_sampler(name: str, seed: int) -> BaseSampler:
@@ -142,7 +156,7 @@ def make_sampler(name: str, seed: int) -> BaseSampler:
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         match name:
             case "autotune":
-                return StreamSampler(seed)
+                return EffectsSampler(seed)
             case "tpe":  # multivariate, because the effects of knobs depend on each other
                 return TPESampler(seed=seed, n_startup_trials=STARTUP_TRIALS, multivariate=True)
             case "gp":

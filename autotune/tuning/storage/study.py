@@ -27,28 +27,25 @@ from autotune.machine.hardware import Hardware
 from autotune.measurement.goal import Goal
 from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import Outcome
+from autotune.measurement.rounds import Speeds, speeds
 from autotune.measurement.run_mode import RunMode
-from autotune.measurement.stream import StreamModel
-from autotune.measurement.visit import Visit
+from autotune.measurement.turn import Played
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
 from autotune.program.rehearsal import RehearsalRecord
 from autotune.results.blame import judged
-from autotune.results.former_names import with_present_names
 from autotune.results.record import (
     FORMAT,
     BaselineInfo,
+    ClaimProcess,
     Lease,
+    PlayedRounds,
     SearchInfo,
     SearchOptions,
-    Side,
     TrialRecord,
-    WindowRecord,
 )
 from autotune.results.result import Finding, SearchResult
-from autotune.results.speedups import reread, seen_in
 from autotune.results.wording import times
-from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.sampler import distributions, holding, make_sampler
 from autotune.tuning.storage import lease
 
@@ -57,8 +54,9 @@ __all__ = ["Study", "Trial"]
 Value = TypeVar("Value")
 Storage = str | optuna.storages.BaseStorage  # a URL, or an object of Optuna's
 # Endings that a config's neighbours share, so that the sampler should avoid those as well
+ROUNDS = "rounds:"  # begins the names of attributes, one for each answer of a rig
 MOST_CHECKS = 2  # of what configs learn, beyond the budget
-KEPT_APART = {"records", "rehearsals", "head", "facts", "rounds"}  # of a result: stored already
+KEPT_APART = {"records", "rehearsals", "head", "facts", "claim"}  # of a result: stored already
 MEMORY_OUTCOMES = {Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY, Outcome.SHARED_MEMORY}
 
 
@@ -100,11 +98,10 @@ class Study:
         # A record is written once and read before and after each trial: parsing all of them
         # again each time took half of a search's own time.
         self._records: dict[int, TrialRecord] = {}
-        self._read_together: list[TrialRecord] = []
         self._facts: BaselineInfo | None = None  # read often, as the head is
-        self._effects: KnobEffects | None = None
-        self._earlier: list[tuple[tuple[Config, RunMode], Visit]] | None = None
-        self._model = StreamModel([])
+        self._rehearsals: list[RehearsalRecord] | None = None
+        self._rounds: list[PlayedRounds] = []
+        self._speeds: Speeds | None = None
 
     @classmethod
     def create(cls, storage: Storage, name: str, head: SearchInfo) -> Study:
@@ -175,7 +172,6 @@ class Study:
     def facts(self, facts: BaselineInfo) -> None:
         self._set("facts", facts)
         self._facts = facts
-        self._read_together = []  # they tell the space, in which configs say more about each other
 
     @property
     def hardware(self) -> Hardware:
@@ -221,46 +217,61 @@ class Study:
         self._study.set_user_attr("spent_s", seconds)
 
     @property
-    def confirmation(self) -> list[list[WindowRecord]]:
-        """The rounds of the confirmation in the order in which they ran, of all candidates."""
-        return _read(list[list[WindowRecord]], self._study.user_attrs.get("confirmation", []))
+    def claim(self) -> list[ClaimProcess]:
+        """The fresh processes of the claim in the order in which they ran, of all candidates."""
+        return _read(list[ClaimProcess], self._study.user_attrs.get("claim", []))
 
-    def add_confirmation(self, windows: list[WindowRecord]) -> None:
-        """Record one more round of the confirmation, as soon as it is complete."""
-        rounds = [*self.confirmation, windows]
-        self._study.set_user_attr("confirmation", _dump(list[list[WindowRecord]], rounds))
+    def add_claim(self, process: ClaimProcess) -> None:
+        """Record one more process of the claim, as soon as it is over."""
+        self._study.set_user_attr("claim", _dump(list[ClaimProcess], [*self.claim, process]))
+
+    def add_rounds(self, played: PlayedRounds) -> None:
+        """Record rounds of the race, as soon as they are played."""
+        self._read_rounds()
+        self._set(f"{ROUNDS}{len(self._rounds):05d}", played)
+        self._rounds.append(played)
+        self._speeds = None
 
     @property
-    def slopes(self) -> tuple[float, float] | None:
-        """By how much pilots explain the speed of visits; None before the first confirmation.
+    def speeds(self) -> Speeds | None:
+        """What all rounds of the race say about the speeds of configs; None before the first.
 
-        They were learned from the trials before it, and hold for all confirmations of the search.
+        Those of one answer of a rig, of about two seconds, count as one round: what the machine
+        does to a config's ratio lasts longer than a turn. Different processes count as such, also
+        those of earlier sessions.
         """
-        raw = self._study.user_attrs.get("slopes")
-        return None if raw is None else _read(tuple[float, float], raw)
-
-    @slopes.setter
-    def slopes(self, slopes: tuple[float, float]) -> None:
-        self._study.set_user_attr("slopes", [*slopes])
+        self._read_rounds()
+        if self._speeds is None and self._rounds:
+            processes: dict[int, list[Mapping[Config, Played]]] = {}
+            for one in self._rounds:
+                own = processes.setdefault(one.process, [])
+                own.append(one.stretch)
+            first = self._rounds[0].configs[0]
+            self._speeds = speeds([*processes.values()], first)
+        return self._speeds
 
     @property
-    def earlier(self) -> list[tuple[Config, Visit]]:
-        """Visits of this program in earlier searches, which count as evidence."""
-        return _read(list[tuple[Config, Visit]], self._study.user_attrs.get("earlier", []))
+    def rounds(self) -> list[PlayedRounds]:
+        """All rounds of the race, in order."""
+        self._read_rounds()
+        return [*self._rounds]
+
+    def _read_rounds(self) -> None:
+        """Read the rounds that an earlier session recorded."""
+        if self._rounds:
+            return
+        attrs = self._study.user_attrs
+        names = sorted(name for name in attrs if name.startswith(ROUNDS))
+        self._rounds = [_read(PlayedRounds, attrs[name]) for name in names]
 
     @property
     def hints(self) -> list[tuple[Config, str]]:
         """Configs that earlier searches found best and that are tried early, with the reason."""
         return _read(list[tuple[Config, str]], self._study.user_attrs.get("hints", []))
 
-    def know_earlier(
-        self, visits: Sequence[tuple[Config, Visit]], hints: Sequence[tuple[Config, str]]
-    ) -> None:
-        """Keep what earlier searches say."""
-        kinds = {"earlier": list[tuple[Config, Visit]], "hints": list[tuple[Config, str]]}
-        for name, found in (("earlier", visits), ("hints", hints)):
-            self._study.set_user_attr(name, _dump(kinds[name], list(found)))
-        self._earlier = [((config, visit.mode), visit) for config, visit in visits]
+    @hints.setter
+    def hints(self, hints: Sequence[tuple[Config, str]]) -> None:
+        self._study.set_user_attr("hints", _dump(list[tuple[Config, str]], list(hints)))
 
     @property
     def result(self) -> SearchResult | None:
@@ -275,12 +286,13 @@ class Study:
         if raw is None:
             return None
         with _faults_told("the study"):
-            kept = with_present_names(raw)
+            kept = dict(raw)
             kept["records"] = judged(self.records, _read(Config, raw["baseline"]))
             kept |= {"rehearsals": self.rehearsals, "facts": self.facts}
             kept["head"] = self.head
             result: SearchResult = _adapter(SearchResult).validate_python(kept)
-            return replace(result, rounds=tuple(self._rounds_of(result.candidate)))
+            own = (one for one in self.claim if one.config == result.candidate)
+            return replace(result, claim=tuple(own))
 
     @result.setter
     def result(self, result: SearchResult) -> None:
@@ -315,16 +327,13 @@ class Study:
         """How many trials it holds."""
         return len(self._study.get_trials(deepcopy=False))
 
-    def _rounds_of(self, candidate: Config | None) -> Iterator[tuple[WindowRecord, ...]]:
-        for windows in self.confirmation:
-            if any(w.side is Side.WINNER and w.config == candidate for w in windows):
-                yield tuple(windows)
-
     @property
     def rehearsals(self) -> list[RehearsalRecord]:
         """The findings of all rehearsals, in order; a config can occur more than once."""
-        raw = self._study.user_attrs.get("rehearsals", [])
-        return _read(list[RehearsalRecord], raw)
+        if self._rehearsals is None:  # Optuna copies all that a study holds, each time it is read
+            raw = self._study.user_attrs.get("rehearsals", [])
+            self._rehearsals = _read(list[RehearsalRecord], raw)
+        return [*self._rehearsals]
 
     @property
     def guilty(self) -> list[Mapping[str, KnobValue]]:
@@ -358,25 +367,29 @@ class Study:
         """Record the finding of one more rehearsal, the baseline's included if it was needed."""
         records = [*self.rehearsals, record]
         self._study.set_user_attr("rehearsals", _dump(list[RehearsalRecord], records))
+        self._rehearsals = records
 
     @property
     def records(self) -> list[TrialRecord]:
         """The trials that were measured or failed, in order; the first is the baseline.
 
         Trials that are still open, or were open when a search was killed, are left out. Speedups
-        are those that all visits show together.
+        are those that all rounds show together.
         """
         self._read_new()
-        return [*self._read_together]
+        speeds = self.speeds
+        return [
+            replace(record, speedup=speeds.of(record.config).interval)
+            if record.ending is None and speeds is not None and record.config in speeds.configs[1:]
+            else record
+            for _, record in sorted(self._records.items())
+        ]
 
     def _read_new(self) -> None:
         """Read the trials that were added since the last call, by any process."""
         for trial in self._study.get_trials(deepcopy=False):
             if trial.number not in self._records and "record" in trial.user_attrs:
                 self._records[trial.number] = _read(TrialRecord, trial.user_attrs["record"])
-        if len(self._read_together) != len(self._records):
-            new = [self._records[n] for n in sorted(self._records)][len(self._read_together) :]
-            self._read_together = reread([*self._read_together, *new], self._model_of(new))
 
     @property
     def space(self) -> ResolvedSpace:
@@ -400,21 +413,6 @@ class Study:
             if knob in begun
         }
         return replace(space, domains=domains)
-
-    @property
-    def model(self) -> StreamModel:
-        """What all visits say together about every config."""
-        self._read_new()
-        return self._model
-
-    def _model_of(self, new: Sequence[TrialRecord]) -> StreamModel:
-        records = [*self._read_together, *new]
-        if self._effects is None and self.facts is not None:
-            self._effects = KnobEffects.of(self.space)
-        if self._earlier is None:
-            self._earlier = [((config, visit.mode), visit) for config, visit in self.earlier]
-        self._model = StreamModel([*self._earlier, *seen_in(records)], self._effects)
-        return self._model
 
     def take_lease(self, *, force: bool = False) -> None:
         """Mark this run as in use by this process, and clean up after one that died.
@@ -471,14 +469,13 @@ class Study:
     def tell(self, trial: Trial, record: TrialRecord) -> None:
         """Record how a trial ended and close it.
 
-        The sampler sees the logarithm of the speedup's lower bound, so that a disturbed window does
-        not mislead it. Out of memory makes the trial infeasible (pruned, with a violated
+        The sampler sees the logarithm of the speedup's lower bound, so that few rounds do not
+        mislead it. Out of memory makes the trial infeasible (pruned, with a violated
         constraint), so the sampler avoids its neighbours. Any other ending is a failed trial, which
         the sampler ignores.
         """
         self._read_new()
-        together = reread([*self._read_together, record], self._model_of([record]))
-        speedup = together[-1].speedup
+        speedup = record.speedup
         value, state, constraints = None, TrialState.FAIL, {}
         if record.measurement is not None and speedup is not None:
             value, state = math.log(speedup.low), TrialState.COMPLETE
@@ -493,7 +490,7 @@ class Study:
             for name, excess in constraints.items():
                 trial.set_constraint(name, excess)
             self._study.tell(trial, value, state=state)
-        self._records[number], self._read_together = record, together
+        self._records[number] = record
 
     def _add(
         self,
@@ -565,7 +562,7 @@ def _faults_told(storage: object) -> Iterator[None]:
 
 
 def _read(kind: type[Value], raw: Any) -> Value:
-    value: Value = _adapter(kind).validate_python(with_present_names(raw))  # type: ignore[arg-type]
+    value: Value = _adapter(kind).validate_python(raw)  # type: ignore[arg-type]
     return value
 
 

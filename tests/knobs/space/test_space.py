@@ -223,13 +223,14 @@ def test_a_knob_that_the_program_reads_itself_is_searched_from_the_value_it_got(
 def test_a_knob_that_the_program_reads_itself_needs_a_fresh_process() -> None:
     profile = make_profile(config_reads={"batch_size": 64, "hidden": 128})
     resolved = SPACE.resolve(HARDWARE, profile)
-    assert resolved.restart == {"compile", "batch_size"}
+    assert resolved.restart == {"batch_size"}
     assert "hidden" not in resolved.baseline
 
 
 # --- configs --------------------------------------------------------------------------------------
 
 RESOLVED = SPACE.resolve(HARDWARE, PROFILE)
+WITH_START = make_space([*SPACE.knobs, "interop_threads"]).resolve(HARDWARE, PROFILE)
 
 
 def test_configs_that_differ_in_idle_knobs_only_are_one() -> None:
@@ -245,27 +246,27 @@ def test_a_canonical_config_stays_as_it_is() -> None:
 
 
 def test_only_restart_knobs_need_a_fresh_process() -> None:
-    here = RESOLVED.baseline
-    assert not RESOLVED.needs_restart(here, here)
-    assert not RESOLVED.needs_restart(here, here.replace(num_workers=2, precision="bf16"))
-    compiled = here.replace(compile="default")
-    assert RESOLVED.needs_restart(here, compiled)
-    assert RESOLVED.needs_restart(compiled, here)
-    assert not RESOLVED.needs_restart(compiled, compiled.replace(batch_size=256))
+    here, other = WITH_START.baseline, WITH_START.baseline.replace(interop_threads=1)
+    assert not WITH_START.needs_restart(here, here)
+    live = here.replace(num_workers=2, precision="bf16", compile="default")
+    assert not WITH_START.needs_restart(here, live)
+    assert WITH_START.needs_restart(here, other)
+    assert WITH_START.needs_restart(other, here)
+    assert not WITH_START.needs_restart(other, other.replace(batch_size=256))
 
 
 def test_all_live_configs_are_listed_once_and_idle_knobs_do_not_multiply_them() -> None:
     configs = list(RESOLVED.configs(RESOLVED.baseline))
     loading = 1 + 2 * 3  # no workers; one or two of them with each of three depths
-    assert len(configs) == loading * 6 * 2
+    assert len(configs) == loading * 6 * 2 * 2
     assert len(set(configs)) == len(configs)
-    assert {c["compile"] for c in configs} == {"off"}
     assert RESOLVED.baseline in configs
 
 
 def test_configs_are_listed_with_the_restart_knobs_of_the_given_one() -> None:
-    compiled = RESOLVED.baseline.replace(compile="default")
-    assert {c["compile"] for c in RESOLVED.configs(compiled)} == {"default"}
+    for threads in (1, 2):
+        config = WITH_START.baseline.replace(interop_threads=threads)
+        assert {c["interop_threads"] for c in WITH_START.configs(config)} == {threads}
 
 
 def test_the_size_counts_every_combination() -> None:

@@ -10,20 +10,20 @@ import pytest
 
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.turn import PlannedTurn, Taken
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
 from autotune.program.program import parse_program
 from autotune.program.program_traits import ProgramTraits
 from autotune.rig.rig import Rig
-from autotune.rig.wire import Ready, WindowPlan
+from autotune.rig.wire import Ready
 from tests.made import make_loader
-from tests.rigging import PROGRAMS, SHORT, fence, never
+from tests.rigging import PROGRAMS, fence, never
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
 BASELINE = Config({"strategy": "single", "world_size": 1, "num_threads": 1, "batch_size": 32})
-LONG = WindowPlan(warmup_min_s=0.0, warmup_max_s=30.0, window_min_s=20.0, window_max_s=30.0)
 
 
 def applied_of(strategy: str, world_size: int = 2) -> AppliedConfig:
@@ -38,14 +38,15 @@ def applied_of(strategy: str, world_size: int = 2) -> AppliedConfig:
 
 def trial(
     directory: Path, way: str, strategy: str = "ddp", silence_s: float = 60.0
-) -> Measurement | Ending:
-    """Run the program on two ranks until it is measured or has failed; then nothing is left."""
+) -> Taken | Ending:
+    """Run the program on two ranks until turns are taken or it has failed; then nothing is left."""
     program = parse_program(str(PROGRAMS / "rank_fails.py"), (way, str(directory)), directory)
     applied = applied_of(strategy)
     with Rig(program, directory / way, directory / "cache", fence()) as rig:
         opened = rig.open(applied, never, 120.0)
         assert isinstance(opened, Ready), opened
-        found = rig.measure(applied, LONG if way else SHORT, never, silence_s)
+        schedule = [PlannedTurn(0, 100 if way else 3)] * 2
+        found = rig.take_turns([applied], schedule, never, silence_s)
         assert isinstance(found, Ending) or _standing_in(directory), "it is seen while it runs"
     assert not _standing_in(directory), "ranks were left behind, and with them their ports"
     return found
@@ -88,27 +89,34 @@ def test_a_rank_asleep_in_a_collective_hangs_the_trial_and_the_next_one_runs(
     ending = trial(tmp_path, "hangs", silence_s=3.0)
     assert isinstance(ending, Ending)
     assert ending.outcome is Outcome.HUNG
-    assert isinstance(trial(tmp_path, "", "fsdp"), Measurement)
+    assert isinstance(trial(tmp_path, "", "fsdp"), Taken)
 
 
-def test_a_rank_that_starts_late_is_waited_for_and_all_ranks_switch_and_are_measured(
+def test_a_rank_that_starts_late_is_waited_for_and_all_ranks_take_turns_in_step(
     tmp_path: Path,
 ) -> None:
     program = parse_program(
         str(PROGRAMS / "rank_fails.py"), ("starts late", str(tmp_path)), tmp_path
     )
     applied = applied_of("zero1")
+    smaller = replace(applied, config=applied.config.replace(batch_size=8))
+    order = [0, 1, 1, 0, 1]
+    schedule = [PlannedTurn(config, 3) for config in order]
     with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
         assert isinstance(rig.open(applied, never, 120.0), Ready)
-        found = rig.measure(applied, SHORT, never, 60.0)
-        smaller = replace(applied, config=applied.config.replace(batch_size=8))
-        switched = rig.measure(smaller, SHORT, never, 60.0)
-    assert isinstance(found, Measurement)
-    assert isinstance(switched, Measurement)
-    assert {round(b.samples / b.steps) for b in switched.blocks} == {16}, "on the same step"
+        found = rig.take_turns([applied, smaller], schedule, never, 60.0, with_loads=True)
+        again = rig.take_turns([smaller], schedule[:1], never, 60.0)
+    assert isinstance(found, Taken), found
+    assert isinstance(again, Taken), again
+    assert [turn.config for turn in found.turns] == order
+    for turn in found.turns:  # samples of both ranks count, and none has another config's
+        assert turn.samples == ((64,) * 3, (16,) * 3)[turn.config]
+        assert min(turn.seconds) > 0
+        assert turn.is_finite
+    assert [turn.samples for turn in again.turns] == [(16,) * 3]
+    assert not again.ranks, "their loads were not asked for"
     assert [load.rank for load in found.ranks] == [0, 1]
-    assert found.communication_share is not None
-    assert 0.0 < found.communication_share <= 1.0
-    assert found.slowest_rank in {0, 1}
-    step_samples = {round(block.samples / block.steps) for block in found.blocks}
-    assert step_samples == {64}, "samples of both ranks count"
+    measured = Measurement.of(found.of(1), found)
+    assert measured.communication_share is not None
+    assert 0.0 < measured.communication_share <= 1.0
+    assert measured.slowest_rank in {0, 1}

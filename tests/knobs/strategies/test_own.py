@@ -11,6 +11,7 @@ from autotune.knobs.space.spacefile import load
 from autotune.machine import hardware
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.turn import PlannedTurn, Taken
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
@@ -20,7 +21,7 @@ from autotune.rig.failures import program_error
 from autotune.rig.rig import Rig
 from autotune.rig.wire import Ready
 from tests.made import changed
-from tests.rigging import PROGRAMS, SHORT, applied_with, fence, never, open_rig
+from tests.rigging import PROGRAMS, applied_with, fence, never, open_rig
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -49,10 +50,11 @@ def test_a_program_that_distributes_itself_is_tuned_in_its_ranks_and_ddp(
     with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
         opened = rig.open(applied, never, 120.0)
         assert isinstance(opened, Ready), opened
-        found = rig.measure(applied, SHORT, never, 60.0)
+        taken = rig.take_turns([applied], [PlannedTurn(0, 4)], never, 60.0, with_loads=True)
         said = rig.log_tail()
-    assert isinstance(found, Measurement), found
-    assert round(found.blocks[0].samples / found.blocks[0].steps) == 2 * batch
+    assert isinstance(taken, Taken), taken
+    found = Measurement.of(taken.turns, taken)
+    assert found.largest_step == 2 * batch
     assert (found.communication_share or 0) > 0, "the ranks train together"
     if name == "torchrun":
         assert "buckets of 5 MiB" in said

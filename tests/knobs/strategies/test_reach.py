@@ -17,7 +17,7 @@ import psutil
 import pytest
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from autotune.measurement.measurement import Measurement
+from autotune.measurement.turn import PlannedTurn, Taken
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
@@ -26,7 +26,7 @@ from autotune.rig.rig import Rig
 from tests.inside.test_exchange import Bomb
 from tests.knobs.strategies.test_faults import applied_of
 from tests.rig.test_local_ranks import LAUNCHER
-from tests.rigging import SHORT, never, open_rig
+from tests.rigging import never, open_rig
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -147,8 +147,8 @@ def _speaks_in_vain(ranks: Standing, ran: Path) -> None:
         for kind in ("order/0", "report/1"):
             store.set(f"meeting/{number}/{kind}", bomb)
     store.set("start", bomb)
-    found = ranks.rig.measure(ranks.applied, SHORT, never, 60.0)
-    assert isinstance(found, Measurement), found
+    found = ranks.rig.take_turns([ranks.applied], [PlannedTurn(0, 3)], never, 60.0)
+    assert isinstance(found, Taken), found
     assert not ran.exists()
 
 

@@ -17,6 +17,7 @@ from autotune.knobs.space.spacefile import load
 from autotune.machine import hardware
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.turn import PlannedTurn, Taken
 from autotune.program.domain import NotOffered
 from autotune.program.program import parse_program
 from autotune.rig.open_rig import Reports
@@ -24,10 +25,11 @@ from autotune.rig.rig import Rig
 from autotune.rig.wire import Ready
 from tests.knobs.strategies.test_faults import _standing_in
 from tests.made import make_hardware, make_loader, make_profile
-from tests.rigging import PROGRAMS, SHORT, base_setting, fence, never, write_best
+from tests.rigging import PROGRAMS, base_setting, fence, never, write_best
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
+THREE_STEPS = [PlannedTurn(0, 3)]
 # Script, its arguments, what starts its ranks, and how the second one fails
 CASES = {
     "spawn": (
@@ -63,16 +65,17 @@ def test_ranks_that_a_program_starts_are_measured_as_one_training_and_the_one_th
         opened = rig.open(None, never, 120.0)
         assert isinstance(opened, Ready), opened
         base = base_setting(opened.profile, space="full")
-        found = rig.measure(base, SHORT, never, 60.0)
+        taken = rig.take_turns([base], THREE_STEPS, never, 60.0, with_loads=True)
         larger = replace(base, config=base.config.replace(batch_size=64))
-        ending = rig.measure(larger, SHORT, never, 60.0)
+        ending = rig.take_turns([larger], THREE_STEPS, never, 60.0)
     assert not _standing_in(tmp_path), "nothing is left running"
     profile = opened.profile
     assert profile.starts_ranks == started_by
     assert profile.distributes_itself == "DistributedDataParallel"
     assert profile.world_size == 2
-    assert isinstance(found, Measurement), found
-    assert {b.samples / b.steps for b in found.blocks} == {64.0}, "samples of both ranks count"
+    assert isinstance(taken, Taken), taken
+    found = Measurement.of(taken.turns, taken)
+    assert [turn.samples for turn in taken.turns] == [(64,) * 3], "samples of both ranks count"
     assert [load.rank for load in found.ranks] == [0, 1]
     assert (found.communication_share or 0) > 0, "the ranks train together"
     space = load("full").resolve(hardware.detect(), profile)
@@ -101,9 +104,9 @@ def test_the_first_of_processes_that_train_in_turn_is_tuned_and_that_is_said(
         assert isinstance(opened, Ready), opened
         base = base_setting(opened.profile)
         larger = replace(base, config=base.config.replace(batch_size=64))
-        found = rig.measure(larger, SHORT, never, 60.0)
-    assert isinstance(found, Measurement), found
-    assert {b.samples / b.steps for b in found.blocks} == {64.0}
+        taken = rig.take_turns([larger], THREE_STEPS, never, 60.0)
+    assert isinstance(taken, Taken), taken
+    assert [turn.samples for turn in taken.turns] == [(64,) * 3]
     assert any("this first one is tuned" in sentence for sentence in said)
     assert opened.profile.starts_ranks == "multiprocessing.Process"
 
@@ -136,7 +139,7 @@ def test_ranks_that_lightning_starts_by_its_script_are_measured_as_one_training(
         assert isinstance(opened, Ready), opened
         base = base_setting(opened.profile)
         larger = replace(base, config=base.config.replace(batch_size=32))
-        found = rig.measure(larger, SHORT, never, 60.0)
+        taken = rig.take_turns([larger], THREE_STEPS, never, 60.0)
     assert opened.profile.starts_ranks == "Lightning's script launcher"
-    assert isinstance(found, Measurement), found
-    assert round(found.blocks[0].samples / found.blocks[0].steps) == 64
+    assert isinstance(taken, Taken), taken
+    assert [turn.samples for turn in taken.turns] == [(64,) * 3]

@@ -7,11 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from autotune.measurement.stream import Array, StreamModel
-from autotune.measurement.visit import Visit
+from autotune.measurement.rounds import Array
 from autotune.program.config import Config, KnobValue
 from autotune.tuning.choosing.effects import OWN, PAIR, KnobEffects
-from tests.made import make_hardware, make_profile, make_space
+from tests.made import make_hardware, make_profile, make_space, make_speeds
 
 BASELINE = Config({"workers": 0, "precision": "fp32", "batch": 64})
 VALUES: dict[str, tuple[KnobValue, ...]] = {
@@ -57,32 +56,35 @@ def test_a_covariance_of_all_configs_has_no_negative_eigenvalue() -> None:
         for precision in VALUES["precision"]
         for batch in VALUES["batch"]
     ]
-    eigenvalues = np.linalg.eigvalsh(EFFECTS.covariance(configs, configs))
-    assert eigenvalues.min() > -1e-9
+    assert np.linalg.eigvalsh(EFFECTS.covariance(configs, configs)).min() > -1e-9
 
 
-def test_the_model_knows_a_config_that_was_never_visited_by_its_parts() -> None:
+def test_a_config_that_never_played_is_known_by_its_parts() -> None:
     """1.3x by workers and 1.5x by precision: together about 1.95x, less sure than either alone."""
-    speeds = {
-        BASELINE: 1.0,
-        BASELINE.replace(workers=1): 1.3,
-        BASELINE.replace(precision="bf16"): 1.5,
-        BASELINE.replace(batch=128): 0.9,
-    }
-    seen = [
-        (config, Visit(0, 2.0 * number, float(np.log(speed)) + 0.01 * (-1) ** number, 0.01))
-        for number, (config, speed) in enumerate([*speeds.items()] * 3)
-    ]
-    model = StreamModel(seen, EFFECTS)
+    one = BASELINE.replace(workers=1)
+    speeds = make_speeds(
+        {
+            BASELINE: 1.0,
+            one: 1.3,
+            BASELINE.replace(precision="bf16"): 1.5,
+            BASELINE.replace(batch=128): 0.9,
+        }
+    )
     both = BASELINE.replace(workers=1, precision="bf16")
     slow = both.replace(batch=128)
-    posterior = model.speedups([both, slow, BASELINE.replace(workers=1)], BASELINE)
-    spreads = np.sqrt(np.diag(posterior.covariance))
-    assert np.exp(posterior.means[0]) == pytest.approx(1.3 * 1.5, rel=0.15)
-    assert np.exp(posterior.means[1]) == pytest.approx(1.3 * 1.5 * 0.9, rel=0.15)
+    found = EFFECTS.foresee(speeds, [both, slow, one])
+    assert found.means == pytest.approx(np.log([1.3 * 1.5, 1.3 * 1.5 * 0.9, 1.3]), abs=0.15)
+    spreads = np.sqrt(np.diag(found.covariance))
     assert spreads[0] > 1.5 * spreads[2]
-    alone = StreamModel(seen).speedups([both], BASELINE)
-    assert alone.means[0] == pytest.approx(0.0, abs=0.2), "without likeness nothing is known of it"
+
+
+def test_before_the_first_round_nothing_is_expected_of_any_config() -> None:
+    one, both = BASELINE.replace(workers=1), BASELINE.replace(workers=1, precision="bf16")
+    for speeds in (None, make_speeds({BASELINE: 1.0})):
+        found = EFFECTS.foresee(speeds, [BASELINE, one, both])
+        assert not found.means.any()
+        spreads = np.diag(found.covariance)
+        assert spreads[0] < spreads[1] < spreads[2]
 
 
 def test_a_value_at_which_the_user_holds_a_knob_has_an_effect_as_well() -> None:
@@ -92,18 +94,11 @@ def test_a_value_at_which_the_user_holds_a_knob_has_an_effect_as_well() -> None:
         .fix({"precision": "bf16"})
         .resolve(make_hardware(), make_profile())
     )
+    more = space.start.replace(num_workers=1)
     for truth in (1.3, 2.0, 3.0):
-        seen = [
-            (space.baseline, Visit(1, 0.0, 7.0, 0.01)),
-            (space.start, Visit(1, 2.0, 7.0 + math.log(truth), 0.01)),
-            (space.start.replace(num_workers=1), Visit(1, 4.0, 7.0 + math.log(truth), 0.01)),
-            *((space.start, Visit(1, t, 7.0 + math.log(truth), 0.01)) for t in (6.0, 9.0, 12.0)),
-            *((space.baseline, Visit(1, t, 7.0, 0.01)) for t in (7.0, 10.0)),
-        ]
-        found = StreamModel(seen, KnobEffects.of(space)).speedup(space.start, space.baseline)
-        assert found is not None
-        assert found.estimate == pytest.approx(truth, rel=0.12)
-        assert found.low <= truth <= found.high
+        speeds = make_speeds({space.baseline: 1.0, space.start: truth, more: truth})
+        found = KnobEffects.of(space).foresee(speeds, [space.start])
+        assert math.exp(found.means[0]) == pytest.approx(truth, rel=0.05)
 
 
 def test_a_share_of_the_programs_own_batch_is_known_by_the_next_value() -> None:

@@ -11,7 +11,7 @@ from optuna.distributions import CategoricalChoiceType
 from optuna.study import StudyDirection
 
 from autotune.errors import UsageError
-from autotune.tuning.choosing.sampler import SAMPLERS, StreamSampler, make_sampler
+from autotune.tuning.choosing.sampler import SAMPLERS, EffectsSampler, make_sampler
 
 FACTORS: dict[str, dict[CategoricalChoiceType, float]] = {
     "workers": {0: 1.0, 2: 1.3, 4: 1.2},
@@ -35,7 +35,7 @@ def test_it_finds_the_fastest_config_of_any_study_within_a_dozen_trials(
 ) -> None:
     """Of 24 configs; a time is minimized as a speed is maximized."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(direction=direction, sampler=StreamSampler(seed=0))
+    study = optuna.create_study(direction=direction, sampler=EffectsSampler(seed=0))
     study.enqueue_trial({name: next(iter(factors)) for name, factors in FACTORS.items()})
     noise = random.Random(0)
 
@@ -56,14 +56,14 @@ def test_it_finds_the_fastest_config_of_any_study_within_a_dozen_trials(
 
 
 def test_the_first_trial_is_the_first_value_of_each_parameter() -> None:
-    study = optuna.create_study(direction="maximize", sampler=StreamSampler())
+    study = optuna.create_study(direction="maximize", sampler=EffectsSampler())
     trial = study.ask()
     speed(trial, random.Random(0))
     assert trial.params == {name: next(iter(factors)) for name, factors in FACTORS.items()}
 
 
 def test_an_objective_that_is_no_speed_is_refused() -> None:
-    study = optuna.create_study(direction="maximize", sampler=StreamSampler())
+    study = optuna.create_study(direction="maximize", sampler=EffectsSampler())
     for _ in range(2):
         trial = study.ask()
         with warnings.catch_warnings():

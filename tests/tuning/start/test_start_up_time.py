@@ -25,7 +25,7 @@ class Clock:
 
 
 def step(number: int, elapsed_s: float) -> Progress:
-    return Progress("start-up", 0.0, number, elapsed_s)
+    return Progress("start-up", number, elapsed_s)
 
 
 def said(seen: StartUp, budget_s: float = 20.0) -> str:
@@ -44,7 +44,7 @@ def test_a_slow_program_is_told_what_took_how_long_and_a_budget_that_will_do() -
 
 def test_a_program_that_never_stepped_is_told_where_it_stood() -> None:
     seen = StartUp(Clock())
-    seen.hear(Progress("start-up", 0.0, 0, 7.5, "was busy in prepare (train.py:7)"))
+    seen.hear(Progress("start-up", 0, 7.5, "was busy in prepare (train.py:7)"))
     text = said(seen, 8.0)
     assert "made no step in its budget of 8s" in text
     assert "it was busy in prepare (train.py:7)" in text
@@ -62,14 +62,14 @@ def test_a_program_that_never_stepped_is_told_where_it_stood() -> None:
 )
 def test_the_mend_fits_what_the_program_waited_for(doing: str, mend: str) -> None:
     seen = StartUp(Clock())
-    seen.hear(Progress("start-up", 0.0, 0, 7.5, doing))
+    seen.hear(Progress("start-up", 0, 7.5, doing))
     assert mend in said(seen)
 
 
 def test_a_program_that_may_train_unseen_is_told_how_a_step_is_seen() -> None:
     seen = StartUp(Clock())
     unseen = "it takes gradients by torch.func.grad (train.py:30), and no step was seen"
-    seen.hear(Progress("start-up", 0.0, 0, 7.5, "was busy in fit (train.py:31)", unseen))
+    seen.hear(Progress("start-up", 0, 7.5, "was busy in fit (train.py:31)", unseen))
     assert f"It may train all the same: {unseen}" in said(seen)
 
 

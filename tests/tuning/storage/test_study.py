@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,20 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.errors import RunDirectoryError
 from autotune.knobs.space.space import SearchSpace
+from autotune.measurement.interval import LogRatio
 from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.turn import Played
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
+from autotune.program.rehearsal import Rehearsal, RehearsalRecord
 from autotune.results.record import (
     BaselineInfo,
+    ClaimProcess,
     Lease,
+    PlayedRounds,
     SearchOptions,
-    Side,
     TrialRecord,
-    WindowRecord,
 )
 from autotune.tuning.storage.study import Study
 from tests.made import (
@@ -48,9 +52,9 @@ from tests.made import (
     storage_in,
 )
 
-SEARCH_SPACE = make_space(["num_workers", "prefetch_factor", "batch_size", "compile"])
+SEARCH_SPACE = make_space(["num_workers", "prefetch_factor", "batch_size", "flush_denormal"])
 SPACE = SEARCH_SPACE.resolve(make_hardware(), make_profile())
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MEMORY_OUTCOMES = (Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY, Outcome.SHARED_MEMORY)
 OTHER_ENDINGS = tuple(o for o in Outcome if o is not Outcome.OK and o not in MEMORY_OUTCOMES)
 
@@ -162,9 +166,8 @@ def test_every_kind_of_record_is_read_back_in_order(study: Study, tmp_path: Path
         make_record(SPACE.baseline.replace(num_workers=2), 1.25),
         measurement=replace(
             measured.measurement,
-            edge_s=0.25,
             samples_per_epoch=60_000,
-            losses=(2.3, None, 0.5),
+            loss=0.5,
             memory=memory,
         ),
     )
@@ -189,14 +192,15 @@ def test_every_kind_of_record_is_read_back_in_order(study: Study, tmp_path: Path
 
 
 def test_a_loss_that_is_not_a_number_is_kept_as_one(study: Study, tmp_path: Path) -> None:
-    measurement = make_measurement(losses=(1.0, math.inf, math.nan))
-    tell(study, replace(make_record(SPACE.baseline), measurement=measurement))
-    (record,) = loaded(tmp_path).records
-    assert record.measurement is not None
-    losses = record.measurement.losses
-    assert losses[:2] == (1.0, math.inf)
-    assert losses[2] is not None
-    assert math.isnan(losses[2])
+    for loss in (math.inf, math.nan):
+        config = SPACE.baseline.replace(num_workers=int(math.isnan(loss)))
+        tell(study, replace(make_record(config), measurement=make_measurement(loss=loss)))
+    one, other = (record.measurement for record in loaded(tmp_path).records)
+    assert one is not None
+    assert other is not None
+    assert one.loss == math.inf
+    assert other.loss is not None
+    assert math.isnan(other.loss)
 
 
 def test_values_keep_their_types_so_that_true_is_not_one(study: Study, tmp_path: Path) -> None:
@@ -206,25 +210,68 @@ def test_values_keep_their_types_so_that_true_is_not_one(study: Study, tmp_path:
     assert type(record.config["num_workers"]) is int
 
 
-def test_the_rounds_of_a_confirmation_are_kept_in_order(study: Study, tmp_path: Path) -> None:
-    assert study.confirmation == []
+def test_the_processes_of_a_claim_are_kept_in_order(study: Study, tmp_path: Path) -> None:
+    assert study.claim == []
     winner = SPACE.baseline.replace(num_workers=2)
-    rounds = [
-        [
-            WindowRecord(Side.BASELINE, SPACE.baseline, make_measurement(1000.0 + number), 5.0),
-            WindowRecord(Side.WINNER, winner, make_measurement(1200.0), 1.5),
-        ]
+    processes = [
+        ClaimProcess(
+            winner,
+            starts_as_written=number % 2 == 0,
+            ratio=LogRatio(0.1 * number, 0.02),
+            baseline=make_measurement(1000.0 + number),
+            winner=None,
+            rates=(1000.0, 1200.0),
+            rounds=20,
+            cost_s=12.5,
+            is_of_search=number == 0,
+        )
         for number in range(3)
     ]
-    for windows in rounds:
-        study.add_confirmation(windows)
-    assert loaded(tmp_path).confirmation == rounds
+    for process in processes:
+        study.add_claim(process)
+    assert loaded(tmp_path).claim == processes
 
 
-def test_slopes_are_kept_from_the_first_confirmation_on(study: Study, tmp_path: Path) -> None:
-    assert study.slopes is None
-    study.slopes = (0.7, 0.0)
-    assert loaded(tmp_path).slopes == (0.7, 0.0)
+def test_rounds_are_kept_in_order_and_say_the_speeds_of_all_they_hold(
+    study: Study, tmp_path: Path
+) -> None:
+    """Those of two processes count as such; speedups of records follow all rounds."""
+    assert study.rounds == []
+    assert study.speeds is None
+    one, two = (SPACE.baseline.replace(num_workers=n) for n in (1, 2))
+    for record in (make_record(SPACE.baseline), make_record(one, 1.1), make_record(two, 1.1)):
+        tell(study, record)
+    played = [
+        PlayedRounds(process, configs, (tuple(map(partial(Played, 1.0), speeds)),) * 9)
+        for process, configs, speeds in (
+            (1, (SPACE.baseline, one), (1.0, 1.2)),
+            (1, (SPACE.baseline, one, two), (0.5, 0.6, 0.75)),
+            (3, (SPACE.baseline, two), (2.0, 3.0)),
+        )
+    ]
+    for part in played:
+        study.add_rounds(part)
+    again = loaded(tmp_path)
+    assert again.rounds == study.rounds == played
+    for each in (study, again):
+        speeds = [r.speedup.estimate for r in each.records if r.speedup is not None]
+        assert speeds == pytest.approx([1.0, 1.2, 1.5], rel=0.01)
+    again.add_rounds(played[0])
+    assert loaded(tmp_path).rounds == [*played, played[0]]
+
+
+def test_rehearsals_and_hints_are_kept(study: Study, tmp_path: Path) -> None:
+    crash = Rehearsal(None, Ending(Outcome.CRASHED, "KeyError: 3"))
+    records = [
+        RehearsalRecord(SPACE.baseline.replace(num_workers=n), crash, guilty={"num_workers": n})
+        for n in (1, 2)
+    ]
+    for record in records:
+        study.add_rehearsal(record)
+    study.hints = [(records[0].config, "it was the best before")]
+    assert loaded(tmp_path).rehearsals == study.rehearsals == records
+    assert loaded(tmp_path).hints == study.hints
+    assert study.guilty == [{"num_workers": 1}, {"num_workers": 2}]
 
 
 def test_a_taken_name_is_not_overwritten(study: Study, tmp_path: Path) -> None:
@@ -311,13 +358,13 @@ def test_a_trial_that_was_asked_for_holds_that_very_config(study: Study) -> None
         study.tell(trial, make_record(config))
 
 
-@pytest.mark.parametrize("compiled", ["off", "default"])
-def test_the_sampler_proposes_only_what_the_open_rig_can_run(study: Study, compiled: str) -> None:
-    at = SPACE.baseline.replace(compile=compiled)
+@pytest.mark.parametrize("flushes", [False, True])
+def test_the_sampler_proposes_only_what_the_open_rig_can_run(study: Study, flushes: bool) -> None:
+    at = SPACE.baseline.replace(flush_denormal=flushes)
     for _ in range(12):
         trial, config = study.propose(SPACE, at)
-        assert config["compile"] == compiled
-        assert trial.params["compile"] == compiled
+        assert config["flush_denormal"] is flushes
+        assert trial.params["flush_denormal"] is flushes
         assert SPACE.canonical(config) == config
         study.tell(trial, make_record(config, 1.1))
 

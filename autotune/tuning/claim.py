@@ -1,0 +1,530 @@
+"""The claim: fresh processes in which the program as written and the winner take turns.
+
+The best of many measurements looks better than it is, because luck helped to make it the best (the
+winner's curse). So the race only selects the candidate, and the claim rests on turns that came
+after. Processes of one program differ by several percent for as long as they live, so both configs
+share each process; one begins as the program is written, the next as the winner. Ratios differ
+between processes, too, which ``measurement.claim`` allows for.
+
+Where the two cannot share a process, a pair of processes is compared, one of each.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from autotune.knobs.space.space import ResolvedSpace
+from autotune.measurement.claim import (
+    LEAST_PAIRS,
+    LEAST_PROCESSES,
+    LOADING_TAU,
+    Claim,
+    claim,
+)
+from autotune.measurement.goal import THROUGHPUT, Goal, Objective
+from autotune.measurement.interval import NORMAL, Interval, LogRatio
+from autotune.measurement.measurement import Measurement
+from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
+from autotune.measurement.rounds import TAU, speeds
+from autotune.measurement.turn import Played, played, rate
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config
+from autotune.results.record import ClaimProcess, TrialRecord, gradients_sum, slowest_compilation
+from autotune.rig.open_rig import ShouldStop
+from autotune.rig.rig_factory import RigFactory
+from autotune.tuning.baseline import Baseline
+from autotune.tuning.checking.growth import may_win
+from autotune.tuning.checking.preferred import checked_first
+from autotune.tuning.choosing.ranking import promising
+from autotune.tuning.live_rig import ALONE_S, WARM_UP_S, LiveRig, length_for
+from autotune.tuning.race import work_factor
+from autotune.tuning.session import OWN_TURNS_S, TURNS_S, Session
+
+SECOND_S = 0.5  # of the config that comes second
+MOST_TURNS_S = 20.0  # of turns in each process
+MOST_PROCESSES = 4
+MOST_PAIRS = 5
+CALL_S = 2.0
+LEAST_ROUNDS = 4  # with which a process counts
+MAX_STARTS = 4  # of a program that ends within seconds, for one process of the claim
+NO_TIME_APART = "what can be tried here needs fresh processes, for which there was no time"
+CANDIDATES = 2  # configs that may fail in a fresh process before the baseline is kept
+Pair = tuple[Played, Played]  # what the program as written and the winner played in one round
+FEW = "a claim needs {} fresh processes{}, and only {} {} measured"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a process has no result.
+
+    Attributes:
+        is_of_winner: Whether the winner failed; nobody ended it.
+        ending: How the process ended.
+    """
+
+    is_of_winner: bool
+    ending: Ending
+
+
+@dataclass(frozen=True)
+class OtherProgram:
+    """A candidate that is another program, such as the script at another commit.
+
+    Attributes:
+        rigs: Makes its rigs.
+        space: Of its configs.
+        applied: What it runs under.
+    """
+
+    rigs: RigFactory
+    space: ResolvedSpace
+    applied: AppliedConfig
+
+
+@dataclass(frozen=True)
+class Match:
+    """The two configs to compare.
+
+    Attributes:
+        rigs: Makes the rigs.
+        space: Tells whether the two can share a process.
+        base: The program as written, or the first of two configs.
+        winner: The candidate.
+        should_stop: Called many times a second; an Ending from it ends the present process.
+        goal: What is compared.
+        factor: On the work of the winner, where samples are not what is compared.
+        other: The candidate, where it is another program.
+    """
+
+    rigs: RigFactory
+    space: ResolvedSpace
+    base: AppliedConfig
+    winner: Config
+    should_stop: ShouldStop
+    goal: Goal = THROUGHPUT
+    factor: float = 1.0
+    other: OtherProgram | None = None
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the two cannot take turns in one process."""
+        is_memory = self.goal.objective is Objective.MEMORY  # each process holds that of both
+        restarts = self.space.needs_restart(self.base.config, self.winner)
+        return is_memory or self.other is not None or restarts
+
+    @property
+    def tau(self) -> float:
+        """By how much ratios of the two are assumed to differ between processes."""
+        changes = self.winner.changes_from(self.base.config).keys()
+        return LOADING_TAU if changes & {"num_workers", "num_threads"} else TAU
+
+    def live(self, *, winner: bool = False) -> LiveRig:
+        """Return what runs one of the two."""
+        if winner and self.other is not None:
+            live = LiveRig(self.other.rigs)
+            live.set_up(self.other.space, self.other.applied)
+        else:
+            live = LiveRig(self.rigs)
+            live.set_up(self.space, self.base)
+        return live
+
+    def config(self, *, winner: bool) -> Config:
+        """Return the config of one of the two."""
+        if winner and self.other is not None:
+            return self.other.applied.config
+        return self.winner if winner else self.base.config
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """The comparison of one candidate with the program as written, from fresh processes.
+
+    Attributes:
+        claim: What is known of the speedup.
+        processes: What was measured, in order.
+    """
+
+    claim: Claim
+    processes: tuple[ClaimProcess, ...]
+
+    @property
+    def speedup(self) -> Interval:
+        """Of the winner over the baseline, with its 95 % interval."""
+        return self.claim.speedup
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether the winner may be claimed to be faster."""
+        return self.claim.is_faster
+
+    @property
+    def says_enough(self) -> bool:
+        """Whether there were enough processes for a claim."""
+        return self.claim.is_enough
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether each of the two had its own process."""
+        return self.processes[0].is_pair
+
+    @property
+    def lack(self) -> str:
+        """Why there is no claim yet, for the user; empty if there were enough processes."""
+        if self.says_enough:
+            return ""
+        needed, of_each = (LEAST_PAIRS, " of each config") if self.is_apart else (2, "")
+        count = sum(not one.is_of_search for one in self.processes)
+        return FEW.format(needed, of_each, count, "was" if count == 1 else "were")
+
+    @property
+    def rates(self) -> tuple[Interval, Interval]:
+        """Samples per second of both: median and range of the processes."""
+        before, after = ([one.rates[side] for one in self.processes] for side in (False, True))
+        return _range(before), _range(after)
+
+    @property
+    def baseline(self) -> tuple[Measurement, ...]:
+        """What the program as written did alone."""
+        return tuple(one.baseline for one in self.processes if one.baseline is not None)
+
+    @property
+    def winner(self) -> tuple[Measurement, ...]:
+        """What the winner did alone."""
+        return tuple(one.winner for one in self.processes if one.winner is not None)
+
+
+@dataclass(frozen=True)
+class ClaimResult:
+    """Outcome of the claim.
+
+    Attributes:
+        candidate: The config that looked best; None if nothing looked faster than the baseline.
+        confirmation: What fresh processes measured; None if they could not be run.
+        reason: Why there is no confirmation that says enough; empty if there is one, or if configs
+            were measured and none looked faster.
+    """
+
+    candidate: TrialRecord | None
+    confirmation: Confirmation | None = None
+    reason: str = ""
+
+
+def read(processes: Sequence[ClaimProcess], tau: float) -> Confirmation | None:
+    """Return what recorded processes amount to; None without any."""
+    if not processes:
+        return None
+    apart = processes[0].is_pair
+    fresh = sum(not one.is_of_search for one in processes)
+    found = claim([one.ratio for one in processes], tau=tau, apart=apart)
+    needed = LEAST_PAIRS if apart else LEAST_PROCESSES
+    return Confirmation(replace(found, is_enough=fresh >= needed), tuple(processes))
+
+
+def prove(
+    match: Match,
+    earlier: Sequence[ClaimProcess],
+    keep: Callable[[ClaimProcess], None],
+    time_left_s: Callable[[int], float],
+    process_s: float,
+) -> Confirmation | Failure:
+    """Run fresh processes until the claim is sure, has become unlikely, or time is up.
+
+    Their number is planned before, from the time, so that looking costs nothing.
+
+    Args:
+        match: The two configs.
+        earlier: What is recorded already, of the same winner.
+        keep: Called with what each process measured, to record it.
+        time_left_s: Returns the seconds left, given the number of fresh processes so far.
+        process_s: Seconds that a process takes until its turns begin.
+
+    Returns:
+        A failure if the winner's process failed: a config that fails in a fresh process is not
+        recommended, however fast it was. Or if something else ended the first process.
+    """
+    processes = [one for one in earlier if one.is_pair is match.is_apart]
+    least, most = LEAST_PROCESSES, MOST_PROCESSES
+    each_s = process_s + TURNS_S
+    if match.is_apart:
+        least, most, each_s = LEAST_PAIRS, MOST_PAIRS, 2 * (process_s + ALONE_S)
+    fresh = sum(not one.is_of_search for one in processes)
+    planned = min(most, max(least, fresh + int(time_left_s(fresh) / each_s)))
+    while fresh < planned:
+        confirmation = read(processes, match.tau)
+        left_s = time_left_s(fresh)
+        if confirmation is not None and confirmation.claim.is_over:
+            break
+        if left_s < (each_s / 2 if fresh < least else each_s):
+            break
+        turns_s = left_s / (planned - fresh) - process_s
+        turns_s = min(MOST_TURNS_S, max(TURNS_S, turns_s))
+        found = _process(match, turns_s, starts_as_written=fresh % 2 == 0)
+        if isinstance(found, Failure):
+            if confirmation is None or not confirmation.says_enough or found.is_of_winner:
+                return found
+            break
+        keep(found)
+        processes.append(found)
+        fresh += 1
+    final = read(processes, match.tau)
+    if final is None:
+        ending = Ending(Outcome.OUT_OF_TIME, "there was no time for a fresh process")
+        return Failure(is_of_winner=False, ending=match.should_stop() or ending)
+    return final
+
+
+def _process(match: Match, turns_s: float, *, starts_as_written: bool) -> ClaimProcess | Failure:
+    began_s = match.rigs.clock()
+    if match.is_apart:
+        found = _apart(match, starts_as_written=starts_as_written)
+    else:
+        found = _together(match, turns_s, starts_as_written=starts_as_written)
+    if isinstance(found, Failure):
+        return found
+    return replace(found, cost_s=match.rigs.clock() - began_s)
+
+
+def _together(match: Match, turns_s: float, *, starts_as_written: bool) -> ClaimProcess | Failure:
+    """Let the two take turns in one fresh process; in several, if the program ends before."""
+    rounds: list[Pair] = []
+    alone: Measurement | None = None
+    order = (False, True) if starts_as_written else (True, False)
+    for _ in range(MAX_STARTS):
+        with match.live() as live:
+            steps_s = [0.0, 0.0]
+            for winner, least_s in zip(order, (WARM_UP_S, SECOND_S), strict=True):
+                config = match.config(winner=winner)
+                failed = live.ready_for(config, match.should_stop)
+                stay = failed or live.stay(config, match.should_stop, least_s)
+                if isinstance(stay, Ending):
+                    return _failure(match, stay, of_winner=winner)
+                steps_s[winner] = stay.step_s
+                if alone is None:
+                    alone = Measurement.of(stay.turns, stay.taken)
+                    if winner and (excess := _excess(match, alone)) is not None:
+                        return Failure(is_of_winner=True, ending=excess)
+            found = _play(match, live, steps_s, turns_s) if live.is_open else []
+            if isinstance(found, Ending):
+                return _failure(match, found, of_winner=True)
+            rounds += found
+        if len(rounds) >= LEAST_ROUNDS:
+            break
+    if not rounds:
+        ending = Ending(Outcome.RAN_OUT, "the program ends before two configs have taken turns")
+        return Failure(is_of_winner=False, ending=ending)
+    found_alone = (alone, None) if starts_as_written else (None, alone)
+    return _of_rounds(match, rounds, found_alone, starts_as_written=starts_as_written)
+
+
+def _of_rounds(
+    match: Match,
+    rounds: Sequence[Pair],
+    alone: tuple[Measurement | None, Measurement | None] = (None, None),
+    *,
+    starts_as_written: bool = True,
+) -> ClaimProcess:
+    """Return what rounds of the two in one process show."""
+    found = speeds([[dict(enumerate(one)) for one in rounds]], 0)
+    assert found is not None, "there are rounds of both"
+    before, after = (
+        sum(one.samples for one in side) / sum(one.seconds for one in side)
+        for side in zip(*rounds, strict=True)
+    )
+    ratio = found.of(1)
+    return ClaimProcess(
+        match.winner, starts_as_written, ratio, *alone, (before, after), len(rounds), cost_s=0.0
+    )
+
+
+def _play(
+    match: Match, live: LiveRig, steps_s: Sequence[float], turns_s: float
+) -> list[Pair] | Ending:
+    """Return rounds of the two for some seconds, at least ``LEAST_ROUNDS``.
+
+    If the program or the time ends before, what was played counts.
+    """
+    clock, dice = match.rigs.clock, random.Random(0)
+    configs = [match.config(winner=winner) for winner in (False, True)]
+    device = match.base.traits.device
+    steps = dict(enumerate(steps_s))
+    until, rounds = clock() + turns_s, list[Pair]()
+    while clock() < until or len(rounds) < LEAST_ROUNDS:
+        lengths = [length_for(c, steps[n], device) for n, c in enumerate(configs)]
+        call_s = min(CALL_S, max(0.0, until - clock()))
+        game = live.play(configs, lengths, call_s, match.goal, dice, match.should_stop)
+        if isinstance(game, Ending):
+            is_cut = game.outcome is Outcome.RAN_OUT or game.outcome in ENDED_BY_US
+            return rounds if is_cut and rounds else game
+        if game.lost is not None:
+            return Ending(Outcome.NOT_FINITE, "the loss became NaN or infinite")
+        steps |= game.steps_s
+        rounds += [(one[0], one[1].times(match.factor)) for one in game.rounds]
+    return rounds
+
+
+def _apart(match: Match, *, starts_as_written: bool) -> ClaimProcess | Failure:
+    """Compare a process of each of the two, one after the other."""
+    alone: dict[bool, Measurement] = {}
+    rates: dict[bool, Interval] = {}
+    for winner in (False, True) if starts_as_written else (True, False):
+        config = match.config(winner=winner)
+        with match.live(winner=winner) as live:
+            stay = live.alone(config, match.should_stop)
+            if isinstance(stay, Ending):
+                return _failure(match, stay, of_winner=winner)
+        alone[winner] = Measurement.of(stay.turns, stay.taken)
+        if winner and (excess := _excess(match, alone[winner])) is not None:
+            return Failure(is_of_winner=True, ending=excess)
+        parts = [part for turn in stay.turns if (part := played(turn)) is not None]
+        rates[winner] = rate([match.goal.worth(part, stay.taken) or part for part in parts])
+    value = math.log(rates[True].estimate * match.factor / rates[False].estimate)
+    error = math.hypot(*(math.log(one.high / one.low) / (2 * NORMAL) for one in rates.values()))
+    samples_per_s = (alone[False].throughput.estimate, alone[True].throughput.estimate)
+    return ClaimProcess(
+        match.winner,
+        starts_as_written,
+        LogRatio(value, error),
+        alone[False],
+        alone[True],
+        samples_per_s,
+        rounds=1,
+        cost_s=0.0,
+        is_pair=True,
+    )
+
+
+def _excess(match: Match, measured: Measurement) -> Ending | None:
+    """Return by how much a process is beyond the user's limit of memory; None if it is not."""
+    used = measured.memory
+    capacity = match.rigs.hardware.capacity_bytes(on_device=used.is_on_device)
+    return match.goal.excess(used, capacity)
+
+
+def _failure(match: Match, ending: Ending, *, of_winner: bool) -> Failure:
+    match.rigs.learn(ending, as_written=not of_winner)
+    is_nobodys = ending.outcome in {*ENDED_BY_US, Outcome.RAN_OUT}
+    return Failure(is_of_winner=of_winner and not is_nobodys, ending=ending)
+
+
+def _range(values: Sequence[float]) -> Interval:
+    return Interval(median(values), min(values), max(values))
+
+
+def claim_best(session: Session, baseline: Baseline) -> ClaimResult:
+    """Claim the best config; if it fails in a fresh process, try the next best.
+
+    At most ``CANDIDATES`` configs are tried. If the user or the budget ends the claim, no other
+    candidate is tried.
+    """
+    session.live.close()  # its process would compete with the fresh ones
+    study = session.study
+    able = promising(study, baseline.space)
+    able = [r for r in able if may_win(session, baseline.space, r.config)]
+    faster = checked_first(session, baseline, able)
+    result = ClaimResult(
+        None, reason="" if faster else _why_nothing_was_compared(session, baseline.space)
+    )
+    for candidate in faster[:CANDIDATES]:
+        match = match_of(session, baseline, candidate)
+        outcome = _prove_in_time(session, match, candidate)
+        if isinstance(outcome, Confirmation):
+            return ClaimResult(candidate, outcome, outcome.lack)
+        reason = outcome.ending.reason
+        if not outcome.is_of_winner:
+            if outcome.ending.outcome not in ENDED_BY_US:
+                reason = f"the program as written failed in a fresh process: {reason}"
+            return ClaimResult(candidate, reason=reason)
+        result = ClaimResult(candidate, reason=reason)
+        if outcome.ending.outcome is not Outcome.OUT_OF_TIME:
+            session.events.warn(f"The best config failed in a fresh process: {reason}")
+    return result
+
+
+def match_of(session: Session, baseline: Baseline, candidate: TrialRecord) -> Match:
+    """Return the match of a candidate with the program as written."""
+    study, config = session.study, candidate.config
+    base = replace(baseline.applied, sums=gradients_sum(study.records))
+    compilation = slowest_compilation(study.records, config)
+    compile_s = 0.0 if compilation is None else compilation.seconds
+    measured = candidate.measurement
+    assert measured is not None, "it looks faster"
+    factor = work_factor(session, baseline, config, measured, compile_s)
+    return Match(
+        session.rigs,
+        baseline.space,
+        base,
+        config,
+        session.until_overdrawn,
+        study.goal,
+        factor,
+    )
+
+
+def play_on(session: Session, baseline: Baseline) -> None:
+    """Let the candidate and the program as written play on in the search's own process.
+
+    Their turns come after the candidate was chosen, so they count for the claim like those of one
+    more process, and cost no start.
+    """
+    study, live = session.study, session.live
+    candidate = next(iter(promising(study, baseline.space)), None)
+    if candidate is None or not live.is_open or candidate.measurement is None:
+        return
+    match = match_of(session, baseline, candidate)
+    is_known = any(one.config == candidate.config for one in study.claim)
+    if match.is_apart or is_known or session.until_over.left_s() < OWN_TURNS_S:
+        return
+    steps_s = [baseline.measurement.step_s, candidate.measurement.step_s]
+    began_s = session.rigs.clock()
+    match = replace(match, should_stop=session.until_over)
+    rounds = _play(match, live, steps_s, OWN_TURNS_S)
+    if isinstance(rounds, Ending) or not rounds:
+        return
+    process = _of_rounds(match, rounds)
+    cost_s = session.rigs.clock() - began_s
+    study.add_claim(replace(process, cost_s=cost_s, is_of_search=True))
+
+
+def _prove_in_time(
+    session: Session, match: Match, candidate: TrialRecord
+) -> Confirmation | Failure:
+    """Prove a candidate, unless the time left cannot hold the shortest claim.
+
+    A claim that an earlier session began goes on in any case: what it recorded may be enough.
+    """
+    study = session.study
+    earlier = [one for one in study.claim if one.config == match.winner]
+    needed_s = session.least_claim_s(is_apart=match.is_apart)
+    left_s = session.budget.overdraft_s
+    if not any(not one.is_of_search for one in earlier) and left_s < needed_s:
+        reason = (
+            f"fresh processes take about {needed_s:.0f} s, but the budget had only "
+            f"{max(0, left_s):.0f} s left"
+        )
+        return Failure(is_of_winner=match.is_apart, ending=Ending(Outcome.OUT_OF_TIME, reason))
+    session.events.on_phase("confirming")
+    session.events.on_confirmation(candidate, match.space)
+
+    def time_left_s(fresh: int) -> float:
+        least = LEAST_PAIRS if match.is_apart else LEAST_PROCESSES
+        is_hurried = session.stop.requests > (1 if fresh < least else 0)
+        return 0.0 if is_hurried else session.budget.left_s
+
+    return prove(match, earlier, study.add_claim, time_left_s, session.process_s)
+
+
+def _why_nothing_was_compared(session: Session, space: ResolvedSpace) -> str:
+    """Return why only the baseline was measured; empty if other configs were measured.
+
+    Without this, a search whose baseline used up the budget would report "no gain".
+    """
+    if session.trouble or any(r.measurement is not None for r in session.study.records[1:]):
+        return session.trouble
+    if (ending := session.until_last_trial()) is not None:
+        return ending.reason
+    needs_start = bool(space.restart & space.domains.keys())
+    return NO_TIME_APART if needs_start and not session.may_restart() else ""

@@ -1,1 +1,0 @@
-"""Confirming: whether the best config is faster, by fresh processes alone."""

@@ -1,0 +1,560 @@
+"""The race: configs take turns in the running program, and those that surely lose leave.
+
+In play at first are the program as written, the config with every change that should help, and its
+neighbours, which leave out one change each, so that what a change gives is measured from the start.
+After each few rounds the sampler is told what is known, and asked for another config. The last
+rounds belong to the best ones and their neighbours with one change fewer.
+
+A config enters by a stay: some turns alone, in which its workers start, its kernels are chosen, its
+memory is taken. So what fails there is its own fault, and no other config's turn pays for it. If
+the process ends or fails later, another is started and those in play enter it again.
+
+What is measured here only selects a candidate; claims rest on fresh processes alone.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autotune.knobs.space.space import ResolvedSpace
+from autotune.measurement.claim import APART_TAU
+from autotune.measurement.goal import NO_COUNTER
+from autotune.measurement.interval import Interval, LogRatio
+from autotune.measurement.measurement import Measurement
+from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
+from autotune.measurement.rounds import Array, Speeds
+from autotune.measurement.turn import (
+    Length,
+    Played,
+    Taken,
+)
+from autotune.program.config import Config
+from autotune.program.lr import batch_parts
+from autotune.results.blame import judged, unclear
+from autotune.results.record import PlayedRounds, TrialRecord
+from autotune.tuning.baseline import Baseline
+from autotune.tuning.choosing.choosable import is_told, one_fewer
+from autotune.tuning.choosing.chooser import Field
+from autotune.tuning.choosing.diagnosis import Diagnosis
+from autotune.tuning.choosing.proposals import Proposal, Proposals
+from autotune.tuning.choosing.ranking import able_to_win, recommended
+from autotune.tuning.live_rig import METERED_S, Stay, length_for
+from autotune.tuning.session import Session
+
+SEATS = 8  # configs in play at most
+WORTH_ROUNDS = 6  # that a config must be able to play until the end, to enter
+CALL_S = 2.0  # of rounds, after which the parent looks
+LOSES = 0.01  # chance to be the best one, below which a config leaves
+LEAST_ROUNDS = 3  # answers of the rig in which it has played by then
+LATE = 0.5  # share of the time left, from which on nothing new enters but what is simpler
+LATE_LOSES = 0.05
+# The race is over when more rounds promise less than this, as a logarithm, and the speedup is known
+# to that
+WORTH_MORE, KNOWN = 0.004, 0.01
+LOADER_STAY_S = 1.0  # until workers have started and delivered
+NO_ROUND = "the program ends or fails before configs have taken turns"
+UNASKED = (
+    "autotune could not see whether the loss is a sum or a mean over samples, so it does not know "
+    "the learning rate for another batch size"
+)
+MAX_FAILURES = 2  # of a process in play, after which the race ends with what it has
+WORKERS_PER_CORE = 2  # of all loaders in play: those that rest are stopped, but keep their memory
+# Knobs that need another loader
+LOADER_KNOBS = (
+    "batch_size",
+    "in_order",
+    "num_workers",
+    "persistent_workers",
+    "pin_memory",
+    "prefetch_factor",
+    "worker_threads",
+)
+MAX_AMISS = 0.5  # of the logarithm of a batch's growth that a flag is to have caused
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A config in play.
+
+    Attributes:
+        proposal: What it is, and why it is tried.
+        measurement: What it did alone, when it entered.
+        length: Of its turns.
+        factor: On its work, where the samples of a turn are not what is compared.
+        cost_s: What entering took.
+    """
+
+    proposal: Proposal
+    measurement: Measurement
+    length: Length
+    factor: float
+    cost_s: float
+
+
+class Race:
+    """Runs the race of a search.
+
+    Args:
+        session: The search.
+        baseline: The program as written.
+        diagnosis: What usually helps.
+    """
+
+    def __init__(self, session: Session, baseline: Baseline, diagnosis: Diagnosis) -> None:
+        self._session, self._baseline = session, baseline
+        self._study, self._live = session.study, session.live
+        self._space: ResolvedSpace = baseline.space
+        self._written = baseline.space.baseline
+        self._dice = random.Random(session.study.head.options.seed)
+        self._proposals = Proposals(self._study, self._space, diagnosis, self._allows)
+        self._in_play: dict[Config, Entrant] = {}
+        self._played: Counter[Config] = Counter()
+        self._failures = 0
+        self._turns_lived: int | None = None  # of a process that came to its end
+        self._turns = 0  # of the present process
+
+    def run(self) -> None:
+        """Race until nothing promises more, or only the time kept for the claim is left."""
+        session = self._session
+        while session.until_last_trial() is None and self._failures < MAX_FAILURES:
+            if not self._open():
+                break
+            while self._may_seat() and (proposal := self._proposals.next(self._field())):
+                self._enter(proposal)
+            if not self._live.is_open:  # it ended while the last config stayed
+                continue
+            session.has_candidate = self._best() != self._written
+            if len(self._in_play) < 2 or self._is_decided():
+                grown = self._proposals.grown(self._field())
+                if grown is None or len(self._in_play) >= SEATS:
+                    session.events.note("Nothing that the time left allows promises more.")
+                    break
+                self._enter(grown)
+                continue
+            if sum(e.length.seconds for e in self._in_play.values()) > session.left_for_trials_s:
+                break
+            self._play()
+            self._dismiss()
+        if self._failures >= MAX_FAILURES and not self._played:
+            session.trouble = NO_ROUND
+        for config in [*self._in_play][1:]:
+            self._leave(config)
+
+    def _field(self) -> Field:
+        records = [*self._study.records, *map(self._record, list(self._in_play.values())[1:])]
+        share_left = self._session.share_left
+        in_play = frozenset(self._in_play)
+        return Field(records, self._study.speeds, share_left, in_play=in_play)
+
+    def _record(self, entrant: Entrant, ending: Ending | None = None) -> TrialRecord:
+        speeds, config = self._study.speeds, entrant.proposal.config
+        is_known = ending is None and speeds is not None and config in speeds
+        speedup = speeds.of(config).interval if speeds and is_known else None
+        return TrialRecord(
+            config,
+            entrant.proposal.why,
+            entrant.measurement if ending is None else None,
+            ending,
+            speedup,
+            self._live.number,
+            entrant.cost_s,
+            entrant.proposal.expected,
+        )
+
+    def _open(self) -> bool:
+        """Have a process in which all in play have entered; return whether there is one."""
+        if self._live.is_open and self._in_play:
+            return True
+        self._turns = 0
+        stop = self._session.until_confirmation
+        if not self._live.is_open:
+            ending = self._live.ready_for(self._written, stop)
+            if ending is not None:
+                self._session.rigs.learn(ending)
+                self._failures += 1
+                return stop() is None and self._failures < MAX_FAILURES and self._open()
+        if not self._in_play:
+            entrant = self._as_written()
+            if entrant is None:  # perhaps the process that measured the baseline is at its end
+                self._failures += 1
+                return stop() is None and self._failures < MAX_FAILURES and self._open()
+            self._in_play[self._written] = entrant
+        elif self._turns_lived is None:  # one that ends within seconds has no time for stays
+            for config in [*self._in_play][1:]:
+                self._stay_again(config)
+        return self._live.is_open or self._open()
+
+    def _as_written(self) -> Entrant | None:
+        """Return the program as written, by a stay in the present process."""
+        stay = self._live.stay(self._written, self._session.until_confirmation)
+        if isinstance(stay, Ending):
+            return None
+        proposal = Proposal(None, self._written, "the program as written")
+        return self._entrant(proposal, stay)
+
+    def _entrant(self, proposal: Proposal, stay: Stay) -> Entrant:
+        config = proposal.config
+        measured = Measurement.of(stay.turns, stay.taken)
+        length = self._length(config, stay.step_s)
+        factor = work_factor(self._session, self._baseline, config, measured, stay.compile_s)
+        return Entrant(proposal, measured, length, factor, stay.seconds)
+
+    def _length(self, config: Config, step_s: float) -> Length:
+        profile = self._baseline.profile
+        return length_for(config, step_s, profile.device, profile.batches_per_step)
+
+    def _allows(self, config: Config) -> bool:
+        """Return whether there is time for a config to compile, and room for its loader."""
+        if config.get("compile", "off") != "off" and not self._session.may_compile():
+            return False
+        loaders = {
+            tuple(one.get(knob) for knob in LOADER_KNOBS): int(one.get("num_workers", 0))
+            for one in (*self._in_play, config)
+        }
+        cores = self._session.rigs.hardware.cpu_quota
+        return sum(loaders.values()) <= max(8, WORKERS_PER_CORE * cores)
+
+    def _may_seat(self) -> bool:
+        """Return whether another config can play enough rounds until the race is over."""
+        lengths = [entrant.length.seconds for entrant in self._in_play.values()]
+        if not self._live.is_open or len(lengths) >= SEATS:
+            return False
+        round_s = sum(lengths) + max(lengths)
+        if self._study.goal.needs_stays:
+            round_s = METERED_S * (len(lengths) + 1)
+        if self._turns_lived is not None and 3 * (len(lengths) + 1) > self._turns_lived:
+            return len(lengths) < 2
+        left_s = self._session.until_confirmation.left_s()
+        return round_s * (WORTH_ROUNDS if len(lengths) > 1 else 1) < left_s
+
+    def _enter(self, proposal: Proposal) -> None:
+        """Let a config stay alone, and take its seat if it trains."""
+        session, config = self._session, proposal.config
+        session.events.on_trial_start(config, proposal.why, self._space)
+        began_s = session.rigs.clock()
+        stay = self._stay(config)
+        if isinstance(stay, Stay):
+            entrant = self._entrant(proposal, stay)
+            refusal = self._refusal(config, entrant.measurement, stay.taken)
+            if refusal is None:
+                self._in_play[config] = entrant
+                return
+        ending = stay if isinstance(stay, Ending) else refusal
+        assert ending is not None, "it did not enter"
+        cost_s = session.rigs.clock() - began_s
+        record = TrialRecord(
+            config, proposal.why, None, ending, None, self._live.number, cost_s, proposal.expected
+        )
+        tell(
+            self._session,
+            self._space,
+            proposal,
+            judged([*self._study.records, record], self._written)[-1],
+        )
+
+    def _stay(self, config: Config) -> Stay | Ending:
+        least_s = LOADER_STAY_S if config.get("num_workers") else 0.0
+        stop = self._session.until_confirmation
+        stay = self._live.stay(config, stop, least_s, with_loads=True)
+        has_ended = isinstance(stay, Ending) and stay.outcome is Outcome.RAN_OUT
+        if has_ended and self._open():  # it was at its end when the config came
+            stay = self._live.stay(config, stop, least_s, with_loads=True)
+        if isinstance(stay, Ending) and stay.outcome is Outcome.CRASHED:
+            if self._session.rigs.learn(stay, as_written=False) and self._open():
+                return self._stay(config)
+            if not self._live.lived.is_enough(self._live.mode.epochs, stay):
+                steps = f"the program as written was not seen to get as far as {stay.steps} steps"
+                return unclear(stay, steps)
+        return stay
+
+    def _stay_again(self, config: Config) -> None:
+        """Let a config that was in play enter another process."""
+        if not self._live.is_open:
+            return
+        stay = self._stay(config)
+        if isinstance(stay, Ending) and stay.outcome not in {*ENDED_BY_US, Outcome.RAN_OUT}:
+            self._leave(config, stay)
+
+    def _refusal(self, config: Config, measured: Measurement, taken: Taken) -> Ending | None:
+        """Return why what was measured does not count; None if it does."""
+        capacity = self._session.rigs.hardware.capacity_bytes(
+            on_device=measured.memory.is_on_device
+        )
+        if excess := self._study.goal.excess(measured.memory, capacity):
+            return excess
+        if self._study.goal.worth(Played(1.0, 1.0), taken) is None:
+            return Ending(Outcome.UNCLEAR, NO_COUNTER[self._study.goal.objective])
+        own, size = (c.get("batch_size") for c in (self._written, config))
+        if taken.effect is not None and taken.effect.unmoved and size != own:
+            return Ending(
+                Outcome.CONFLICT,
+                f"the program calls {taken.effect.unmoved} with {own} samples at any batch size, "
+                "so another batch size would change the proportions of the data that it trains on",
+            )
+        return self._misnamed(config, measured)
+
+    def _misnamed(self, config: Config, measured: Measurement) -> Ending | None:
+        """Return why a flag is not the batch that its name says; None if it is.
+
+        The learning rate follows the flag, so the samples of a step must follow it, too. A flag may
+        be the batch of the evaluation, or a program may divide its batch by the accumulation steps.
+        """
+        ours, theirs = batch_parts(self._written), batch_parts(config)
+        flags = self._live.base.traits.flags
+        changed = [knob for knob in theirs if theirs[knob] != ours.get(knob) and knob in flags]
+        wanted = math.prod(theirs.values()) / math.prod(ours.values())
+        seen = measured.largest_step / self._baseline.measurement.largest_step
+        if not changed or wanted == 1.0 or "world_size" in changed:
+            return None
+        if abs(math.log(seen / wanted)) < MAX_AMISS * abs(math.log(wanted)):
+            return None
+        named = " and ".join(flags[knob].name for knob in changed)
+        return Ending(
+            Outcome.CONFLICT,
+            f"with {named} changed, a step should have {wanted:g} times the samples, but "
+            f"{seen:.2g} times were counted: it is not the batch that is trained on, so the "
+            "learning rate must not follow it",
+        )
+
+    def _play(self) -> None:
+        """Play some rounds, and record them."""
+        entrants, configs = [*self._in_play.values()], tuple(self._in_play)
+        lengths = [entrant.length for entrant in entrants]
+        stop = self._session.until_confirmation
+        seconds = min(CALL_S, stop.left_s())
+        game = self._live.play(configs, lengths, seconds, self._study.goal, self._dice, stop)
+        if isinstance(game, Ending):
+            self._end_of_process(game)
+            return
+        if game.lost is not None:
+            self._lose(configs[game.lost])
+            return
+        for number, step_s in game.steps_s.items():
+            config, entrant = configs[number], entrants[number]
+            self._in_play[config] = replace(entrant, length=self._length(config, step_s))
+        # the first round of a process that ends within seconds stands for the stays
+        is_first = self._turns_lived is not None and not self._turns
+        self._turns += game.turns
+        rounds = tuple(
+            tuple(one[n].times(entrants[n].factor) for n in range(len(configs)))
+            for one in game.rounds[is_first:]
+        )
+        if rounds:
+            self._study.add_rounds(PlayedRounds(self._live.number, configs, rounds))
+            self._played.update(configs)
+        self._study.spent_s = self._session.budget.spent_s  # a search may be killed
+        self._tell_of_best()
+
+    def _lose(self, config: Config) -> None:
+        """Let the config leave under which the loss became NaN; the process has lost its weights.
+
+        As written, the program does so itself.
+        """
+        self._live.close()
+        self._failures += 1
+        if config != self._written:
+            self._leave(config, Ending(Outcome.NOT_FINITE, "the loss became NaN or infinite"))
+
+    def _end_of_process(self, ending: Ending) -> None:
+        """Go on after the process has ended while configs took turns."""
+        if ending.outcome in ENDED_BY_US:
+            return
+        if ending.outcome is Outcome.RAN_OUT:
+            if self._turns < 2 * len(self._in_play):  # too short even for these
+                self._failures += 1
+                for config in [*self._in_play][2:]:
+                    self._leave(config)
+            self._turns_lived = min(self._turns, self._turns_lived or self._turns)
+            return
+        self._failures += 1
+        if self._session.rigs.learn(ending, as_written=False):
+            return
+        newest = [*self._in_play][-1]
+        if newest != self._written and not self._played[newest]:
+            self._leave(newest, ending)
+        elif self._failures < MAX_FAILURES:
+            self._session.events.warn(
+                f"The program failed while configs took turns: {ending.reason}. The race goes on "
+                "in another process."
+            )
+
+    def _tell_of_best(self) -> None:
+        best, speeds = self._best(), self._study.speeds
+        if speeds is not None and best in speeds:
+            self._session.events.on_rounds(best, math.exp(speeds.of(best).value), self._space)
+
+    def _best(self) -> Config:
+        speeds = self._study.speeds
+        return self._written if speeds is None else recommended(self._study, self._space, speeds)
+
+    def _dismiss(self) -> None:
+        """Let those leave that are surely not the best."""
+        speeds = self._study.speeds
+        if speeds is None:
+            return
+        able = [self._written, *able_to_win(self._study, self._space, speeds)]
+        firsts = self._draws(speeds, able).argmax(axis=1)
+        chances = {config: float(np.mean(firsts == n)) for n, config in enumerate(able)}
+        best, late = self._best(), self._session.share_left < LATE
+        fewer = set(dict(one_fewer(self._space, best)).values()) if late else set()
+        for config in [*self._in_play][1:]:
+            if self._played[config] < LEAST_ROUNDS or config == best:
+                continue
+            if config in fewer and not is_told(speeds.of(best, over=config)):
+                continue
+            least = LATE_LOSES if late and config not in fewer else LOSES
+            if chances.get(config, 0.0) < least:
+                self._leave(config)
+
+    def _is_decided(self) -> bool:
+        """Return whether more rounds promise nothing, for any config in play."""
+        speeds, best = self._study.speeds, self._best()
+        if speeds is None or self._played[self._written] < WORTH_ROUNDS:
+            return False
+        if any(self._played[config] < LEAST_ROUNDS for config in self._in_play):
+            return False
+        able = [self._written, *able_to_win(self._study, self._space, speeds)]
+        draws = self._draws(speeds, able)
+        lead = draws.max(axis=1) - draws[:, able.index(best)]
+        is_known = best == self._written or speeds.of(best).error <= KNOWN
+        return is_known and float(np.mean(lead)) < WORTH_MORE
+
+    def _draws(self, speeds: Speeds, configs: list[Config]) -> Array:
+        """Return speedups of configs that may be true, as logarithms."""
+        drawn: Array = speeds.draws(self._played.total())[
+            :, [speeds.configs.index(config) for config in configs]
+        ]
+        return drawn
+
+    def _leave(self, config: Config, ending: Ending | None = None) -> None:
+        """Take a config out of play, and record what it showed."""
+        entrant = self._in_play.pop(config)
+        record = self._record(entrant, ending)
+        if ending is None and record.speedup is None:  # it has played no round
+            out = Ending(Outcome.OUT_OF_TIME, "the time for trials was over before its first round")
+            record = replace(record, measurement=None, ending=out)
+        tell(self._session, self._space, entrant.proposal, record)
+
+
+class Apart:
+    """Tries what needs a fresh process, one value at a time, after the race.
+
+    Such a process differs from that of the program as written by several percent, whatever
+    its config. So such a config counts for something only where it is faster by far, and its claim
+    takes pairs of processes: there is time for it in longer searches alone.
+
+    Args:
+        session: The search.
+        baseline: The program as written.
+        proposals: Says what is tried.
+    """
+
+    def __init__(self, session: Session, baseline: Baseline, proposals: Proposals) -> None:
+        self._session, self._baseline, self._proposals = session, baseline, proposals
+
+    def run(self) -> None:
+        """Try one value after the other, as long as its claim would fit into the budget."""
+        session, space = self._session, self._baseline.space
+        if not space.restart & space.domains.keys():
+            return
+        for proposal in self._proposals.restarted(session.may_restart):
+            session.events.on_trial_start(proposal.config, proposal.why, space)
+            began_s = session.rigs.clock()
+            found = self._measured(proposal.config)
+            ending = found if isinstance(found, Ending) else None
+            measured = found if isinstance(found, Measurement) else None
+            record = TrialRecord(
+                proposal.config,
+                proposal.why,
+                measured,
+                ending,
+                None if measured is None else self._speedup(proposal.config, measured),
+                session.live.number,
+                session.rigs.clock() - began_s,
+            )
+            record = judged([*session.study.records, record], space.baseline)[-1]
+            tell(session, space, proposal, record)
+
+    def _measured(self, config: Config) -> Measurement | Ending:
+        session = self._session
+        live, stop = session.live, session.until_over
+        if live.base.sums is None and _has_other_batch(self._baseline, config):
+            return Ending(Outcome.CONFLICT, UNASKED)
+        stay = live.alone(config, stop)
+        if isinstance(stay, Ending):
+            session.rigs.learn(stay, as_written=False)
+            return stay
+        measured = Measurement.of(stay.turns, stay.taken)
+        capacity = session.rigs.hardware.capacity_bytes(on_device=measured.memory.is_on_device)
+        excess = session.study.goal.excess(measured.memory, capacity)
+        return excess or measured
+
+    def _speedup(self, config: Config, measured: Measurement) -> Interval:
+        """Return how much faster the config's process is than that of the program as written."""
+        goal, base = self._session.study.goal, self._baseline.measurement
+        sides = []
+        for one in (base, measured):
+            all_in = Played(one.seconds, one.throughput.estimate * one.seconds)
+            all_in = replace(all_in, steps=round(one.seconds / one.step_s))
+            worth = goal.worth(all_in, one) or all_in
+            sides.append(math.log(worth.work / worth.cost))
+        factor = work_factor(self._session, self._baseline, config, measured)
+        return LogRatio(sides[1] - sides[0] + math.log(factor), APART_TAU).interval
+
+
+def _has_other_batch(baseline: Baseline, config: Config) -> bool:
+    """Return whether a config has another batch, for which autotune sets the learning rate.
+
+    That depends on whether the loss sums over samples, which is visible only when a running program
+    switches its batch: a process that starts with the new one has no earlier losses to compare.
+    """
+    own, size = baseline.space.baseline.get("batch_size"), config.get("batch_size")
+    traits = baseline.applied.traits
+    by_itself = "batch_size" in traits.program_knobs or "batch_size" in traits.flags
+    return bool(own and size and own != size) and not by_itself
+
+
+def work_factor(
+    session: Session,
+    baseline: Baseline,
+    config: Config,
+    measured: Measurement,
+    compile_s: float = 0.0,
+) -> float:
+    """Return the factor on a config's work, where the samples of a turn are not what counts.
+
+    In a program that makes a fixed number of steps, a larger batch adds samples without saving
+    steps. And the seconds of compiling are no training.
+    """
+    goal = session.study.goal
+    factor, base = goal.kept_share(compile_s), session.live.base
+    if base.traits.bounded_by_steps and config != baseline.space.baseline:
+        growth = measured.samples_per_step / baseline.measurement.samples_per_step
+        if goal.objective.counts_samples:
+            factor /= base.extra_work(config, growth)
+    return factor
+
+
+def tell(session: Session, space: ResolvedSpace, proposal: Proposal, record: TrialRecord) -> None:
+    """Record a trial, and tell it to whoever looks on."""
+    assert proposal.trial is not None, "only the program as written has none"
+    session.study.tell(proposal.trial, record)
+    session.study.spent_s = session.budget.spent_s  # a search may be killed
+    records = session.study.records
+    session.events.on_trial_end(len(records) - 1, records[-1], space)
+
+
+def race(session: Session, baseline: Baseline, diagnosis: Diagnosis) -> None:
+    """Race the configs of a search; a failed trial does not end it."""
+    session.events.on_phase("searching")
+    Race(session, baseline, diagnosis).run()
+
+
+def try_apart(session: Session, baseline: Baseline, diagnosis: Diagnosis) -> None:
+    """Try what needs a fresh process, if there is time for it and for its claim."""
+    Apart(session, baseline, Proposals(session.study, baseline.space, diagnosis)).run()

@@ -1,0 +1,285 @@
+"""The claim of whole searches on the scripted machine: fresh processes, and what they may show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.measurement.claim import LEAST_PAIRS
+from autotune.measurement.outcome import Ending, Outcome
+from autotune.program.config import KnobValue
+from autotune.results.record import ClaimProcess
+from autotune.results.result import Finding, SearchResult
+from autotune.tuning.claim import LEAST_ROUNDS, MOST_PAIRS, MOST_PROCESSES
+from tests.scripted import CRASH, Question, Script, Searched, begin
+from tests.tuning.watched import (
+    TWO,
+    TWO_FASTER,
+    Factors,
+    Heard,
+    Killed,
+    Knobs,
+    found,
+    interrupt,
+    kill,
+)
+
+ONE: Knobs = {"precision": ("fp32", "bf16")}
+FRESH: Knobs = {"flush_denormal": (False, True)}
+UNSURE = Script({"precision": {"bf16": 1.06}}, noise=0.1, ratio_noise=0.05)
+FULL = Ending(Outcome.OUT_OF_MEMORY, "the memory is full")
+
+
+def fresh(result: SearchResult) -> list[ClaimProcess]:
+    """Return the processes that were started for the claim."""
+    return [one for one in result.claim if not one.is_of_search]
+
+
+def opened(search: Searched, *, since: int) -> list[KnobValue]:
+    """Return as what the claim's processes were started, by their precision."""
+    kinds = [q for q in search.machine.asked if q.rig >= since]
+    firsts = {q.rig: q for q in reversed(kinds) if q.kind == "measure" and q.config}
+    return [q.config["precision"] for _, q in sorted(firsts.items()) if q.config]
+
+
+def in_phase(
+    heard: Heard, phase: str, ends: Callable[[Question], Ending | None]
+) -> Callable[[Question], Ending | None]:
+    """Return how questions end in one phase of a search."""
+    return lambda question: ends(question) if heard.phases[-1:] == [phase] else None
+
+
+def is_fast(question: Question) -> bool:
+    return question.config is not None and question.config.get("precision") == "bf16"
+
+
+# --- how many processes, and how they begin -------------------------------------------------------
+
+
+def test_ninety_seconds_hold_two_fresh_processes_one_begins_as_written_the_next_as_the_winner(
+    tmp_path: Path,
+) -> None:
+    search, result = found(tmp_path, Script({"precision": {"bf16": 1.3}}), 90.0, ONE)
+    assert result.finding is Finding.FASTER
+    first, second = fresh(result)
+    assert (first.starts_as_written, second.starts_as_written) == (True, False)
+    assert opened(search, since=result.processes - 1) == ["fp32", "bf16"]
+    assert first.baseline is not None
+    assert first.winner is None, "what came second never was alone in a fresh process"
+    assert second.winner is not None
+    assert all(one.rounds >= LEAST_ROUNDS and one.cost_s > 8.0 for one in (first, second))
+    assert result.speedup.low <= 1.3 <= result.speedup.high
+    assert result.throughput[1].estimate / result.throughput[0].estimate == pytest.approx(1.3, 0.1)
+
+
+def test_a_longer_budget_holds_up_to_four_as_long_as_it_is_not_sure(tmp_path: Path) -> None:
+    counts = {}
+    for factor, script in ((1.06, UNSURE), (1.5, Script({"precision": {"bf16": 1.5}}))):
+        counts[factor] = [
+            len(fresh(found(tmp_path / f"{factor}{seed}", script, 300.0, ONE, seed=seed)[1]))
+            for seed in range(6)
+        ]
+    assert max(counts[1.06]) == MOST_PROCESSES, counts
+    assert set(counts[1.5]) == {2}
+
+
+def test_turns_after_the_choice_in_the_searchs_own_process_count_but_are_not_a_fresh_one(
+    tmp_path: Path,
+) -> None:
+    search, result = found(tmp_path, Script({"precision": {"bf16": 1.3}}), 90.0, ONE)
+    own = [one for one in result.claim if one.is_of_search]
+    assert len(own) == 1
+    assert len(result.claim) == 3
+    assert own[0].rounds >= LEAST_ROUNDS
+    assert own[0].baseline is own[0].winner is None
+    last = max(q.nth for q in search.machine.asked if q.rig == 1)
+    assert last > len(search.study.rounds), "they come after the last round of the race"
+    only = replace(result, claim=())
+    assert only.speedup == result.speedup
+
+
+def test_own_turns_alone_are_no_claim(tmp_path: Path) -> None:
+    """Both fresh processes are skipped by two Ctrl-C."""
+
+    def twice() -> None:
+        interrupt()
+        interrupt()
+
+    heard = Heard("confirming", twice)
+    _, result = found(tmp_path, Script({"precision": {"bf16": 1.3}}), 90.0, ONE, heard)
+    assert not fresh(result)
+    assert result.claim
+    assert result.finding is Finding.UNCONFIRMED
+    assert result.candidate_speedup is not None
+    assert not result.changes
+
+
+def test_one_ctrl_c_lets_the_claim_have_what_it_needs(tmp_path: Path) -> None:
+    counts = set()
+    for seed in range(4):
+        heard = Heard("confirming", interrupt)
+        _, result = found(tmp_path / str(seed), UNSURE, 300.0, ONE, heard, seed=seed)
+        counts.add(len(fresh(result)))
+        assert result.finding in {Finding.FASTER, Finding.NO_GAIN}
+    assert counts <= {0, 2}, "a candidate gets two, not four"
+    assert 2 in counts
+
+
+# --- what fails -----------------------------------------------------------------------------------
+
+
+def test_a_candidate_that_fails_in_a_fresh_process_gives_way_to_the_next_and_that_is_said(
+    tmp_path: Path,
+) -> None:
+    for kind, ending in (("measure", CRASH), ("measure", FULL)):
+
+        def ends(question: Question, kind: str = kind, ending: Ending = ending) -> Ending | None:
+            both = is_fast(question) and question.config and question.config["channels_last"]
+            return ending if both and question.kind == kind else None
+
+        heard = Heard()
+        script = Script(TWO_FASTER, ends=in_phase(heard, "confirming", ends))
+        _, result = found(tmp_path / ending.outcome, script, 240.0, TWO, heard)
+        assert result.finding is Finding.FASTER, result.reason
+        assert dict(result.changes) == {"precision": "bf16"}
+        assert any("failed in a fresh process" in w and ending.reason in w for w in heard.warnings)
+
+
+def test_a_winner_that_fails_in_whatever_process_of_its_own_is_not_claimed(tmp_path: Path) -> None:
+    for start in (1, 2, 3):
+        starts = 0
+
+        def ends(question: Question, start: int = start) -> Ending | None:
+            nonlocal starts
+            is_own = question.config is not None and question.config["flush_denormal"] is True
+            starts += is_own and question.kind == "open"
+            return FULL if is_own and question.kind == "open" and starts == start else None
+
+        heard = Heard()
+        script = Script({"flush_denormal": {True: 1.6}}, ends=in_phase(heard, "confirming", ends))
+        _, result = found(tmp_path / str(start), script, 400.0, FRESH, heard)
+        assert starts == start
+        assert result.finding is not Finding.FASTER
+        assert any("failed in a fresh process: the memory is full" in w for w in heard.warnings)
+
+
+def test_a_program_that_fails_as_written_in_the_claim_is_not_blamed_on_the_config(
+    tmp_path: Path,
+) -> None:
+    def ends(question: Question) -> Ending | None:
+        return CRASH if question.kind == "measure" and not is_fast(question) else None
+
+    heard = Heard()
+    script = Script({"precision": {"bf16": 1.5}}, ends=in_phase(heard, "confirming", ends))
+    _, result = found(tmp_path, script, 120.0, ONE, heard)
+    assert result.finding is Finding.UNCONFIRMED
+    assert "the program as written failed in a fresh process" in result.reason
+    assert not any("The best config failed" in warning for warning in heard.warnings)
+
+
+def test_a_process_that_fails_after_enough_of_them_takes_no_claim_away(tmp_path: Path) -> None:
+    def ends(question: Question) -> Ending | None:
+        rigs.add(question.rig)
+        return CRASH if len(rigs) > 2 and not is_fast(question) else None
+
+    thirds = 0
+    for seed in range(4):
+        rigs: set[int] = set()
+        heard = Heard()
+        script = replace(UNSURE, ends=in_phase(heard, "confirming", ends))
+        _, result = found(tmp_path / str(seed), script, 300.0, ONE, heard, seed=seed)
+        if len(rigs) == 3:
+            thirds += 1
+            assert len(fresh(result)) == 2
+        assert result.finding in {Finding.FASTER, Finding.NO_GAIN}
+    assert thirds
+
+
+def test_a_program_that_comes_to_its_end_is_nobodys_fault(tmp_path: Path) -> None:
+    for lives_s in (2.0, 4.0, 6.0):
+        heard = Heard()
+        script = Script({"precision": {"bf16": 1.5}}, lives_s=lives_s)
+        _, result = found(tmp_path / f"{lives_s}", script, 180.0, ONE, heard)
+        assert result.finding is Finding.FASTER or "end" in result.reason, lives_s
+        assert not any("failed" in warning for warning in heard.warnings), lives_s
+
+
+# --- pairs of processes ---------------------------------------------------------------------------
+
+
+def test_what_needs_a_fresh_process_is_claimed_by_pairs_of_them(tmp_path: Path) -> None:
+    script = Script({"flush_denormal": {True: 1.6}}, process_noise=0.04)
+    _, result = found(tmp_path, script, 400.0, FRESH)
+    assert result.finding is Finding.FASTER
+    assert result.speedup.low <= 1.6 <= result.speedup.high
+    assert LEAST_PAIRS <= len(result.claim) <= MOST_PAIRS
+    assert all(one.is_pair and not one.is_of_search for one in result.claim)
+    assert all(one.baseline is not None and one.winner is not None for one in result.claim)
+    assert [one.starts_as_written for one in result.claim[:3]] == [True, False, True]
+
+
+def test_pairs_of_processes_tell_no_small_gain(tmp_path: Path) -> None:
+    """Below 1.15x two processes differ about as much by themselves."""
+    for seed in range(4):
+        script = Script({"flush_denormal": {True: 1.1}}, process_noise=0.02)
+        _, result = found(tmp_path / str(seed), script, 600.0, FRESH, seed=seed)
+        assert result.finding is not Finding.FASTER, result.speedup
+
+
+# --- no time, no candidate ------------------------------------------------------------------------
+
+
+def test_without_a_candidate_no_process_is_started_and_no_reason_is_needed(tmp_path: Path) -> None:
+    heard = Heard()
+    slower: Factors = {"precision": {"bf16": 0.8}}
+    _, result = found(tmp_path, Script(slower), 90.0, ONE, heard)
+    assert result.finding is Finding.NO_GAIN
+    assert result.candidate is None
+    assert (result.reason, result.claim) == ("", ())
+    assert "confirming" not in heard.phases
+
+
+def test_a_budget_without_time_for_a_claim_says_what_it_takes_and_blames_nobody(
+    tmp_path: Path,
+) -> None:
+    heard = Heard()
+    search, result = found(tmp_path, Script(TWO_FASTER), 25.0, TWO, heard)
+    assert result.finding is Finding.UNCONFIRMED
+    assert "fresh processes take about 27 s, but the budget had only" in result.reason
+    (warning, *others) = heard.warnings
+    assert "A confirmation in fresh processes takes 27 s" in warning
+    budget_s = float(warning.rpartition("--budget ")[2].removesuffix("s"))
+    assert not others, "no config failed"
+    assert result.candidate is not None
+    assert result.candidate["precision"] == "bf16"
+    assert search.go_on(budget_s).finding is Finding.FASTER, "as it was told"
+
+
+def test_a_resumed_claim_goes_on_with_the_processes_that_it_has(tmp_path: Path) -> None:
+    search = begin(tmp_path, Script({"precision": {"bf16": 1.3}}), ONE)
+    heard = Heard()
+
+    def ends(question: Question) -> Ending | None:
+        if "confirming" in heard.phases and len(fresh_of(search)) == 1 and question.nth > 2:
+            kill()
+        return None
+
+    search.machine.script = replace(search.machine.script, ends=ends)
+    with pytest.raises(Killed):
+        search.go_on(120.0, heard)
+    (kept,) = fresh_of(search)
+    search.machine.script = replace(search.machine.script, ends=lambda _: None)
+    heard = Heard()
+    result = search.go_on(150.0, heard)
+    assert result.finding is Finding.FASTER
+    first, second = fresh(result)
+    assert first == kept
+    assert (first.starts_as_written, second.starts_as_written) == (True, False)
+    assert "baseline" not in heard.phases
+
+
+def fresh_of(search: Searched) -> list[ClaimProcess]:
+    return [one for one in search.study.claim if not one.is_of_search]

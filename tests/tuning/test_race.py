@@ -1,0 +1,298 @@
+"""The race of whole searches on the scripted machine: who plays, who leaves, what may go wrong."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.measurement.memory import Memory
+from autotune.measurement.outcome import Ending, Outcome
+from autotune.program.config import Config
+from autotune.results.record import TrialRecord
+from autotune.results.result import Finding
+from autotune.tuning.budget import OVERDRAFT
+from autotune.tuning.choosing.chooser import ALL_IN
+from autotune.tuning.race import SEATS
+from autotune.tuning.storage.study import Study
+from tests.scripted import CRASH, Question, Script, begin
+from tests.tuning.watched import (
+    FASTER,
+    KNOBS,
+    TWO,
+    TWO_FASTER,
+    Factors,
+    Heard,
+    Killed,
+    Knobs,
+    fails_with,
+    found,
+    interrupt,
+    kill,
+)
+
+RESTART: Knobs = {"flush_denormal": (False, True), **TWO}
+FULL = Ending(Outcome.OUT_OF_MEMORY, "the GPU's memory is full")
+BEST = {"num_workers": 1, "precision": "bf16"}
+
+
+def rounds_of(study: Study) -> Counter[Config]:
+    """Return in how many rounds each config was."""
+    return Counter(
+        config for played in study.rounds for config in played.configs for _ in played.rounds
+    )
+
+
+def failed(records: tuple[TrialRecord, ...]) -> list[TrialRecord]:
+    return [r for r in records if r.outcome not in {Outcome.OK, Outcome.OUT_OF_TIME}]
+
+
+# --- who plays ------------------------------------------------------------------------------------
+
+
+def test_every_change_that_should_help_enters_first_and_then_its_neighbours(tmp_path: Path) -> None:
+    heard = Heard()
+    _, result = found(tmp_path, Script(FASTER), heard=heard)
+    all_in, *others = heard.begun
+    why = {record.config: record.why for record in result.records}
+    assert why[all_in] == ALL_IN
+    changes = all_in.changes_from(result.baseline)
+    assert len(changes) > 2
+    fewer = {all_in.replace(**{knob: result.baseline[knob]}) for knob in changes}
+    assert set(others[: len(fewer)]) == fewer
+
+
+def test_the_best_is_found_among_eighty_configs_and_losers_leave(tmp_path: Path) -> None:
+    for seed in range(3):
+        search, result = found(tmp_path / str(seed), Script(FASTER, drift=0.1), 120.0, seed=seed)
+        assert result.finding is Finding.FASTER, result.reason
+        assert dict(result.changes) == BEST
+        assert result.speedup.low <= 1.3 * 1.2 <= result.speedup.high
+        speeds = {r.config: r.speedup.estimate for r in result.records if r.speedup is not None}
+        last = search.study.rounds[-1].configs
+        assert result.best in last
+        losers = {config for config in [*speeds][1:] if speeds[config] < 1.1}
+        assert losers
+        assert losers.isdisjoint(last)
+        assert max(len(played.configs) for played in search.study.rounds) <= SEATS
+
+
+def test_a_change_that_gives_nothing_is_left_out(tmp_path: Path) -> None:
+    """Of two configs that are equally fast, the one with fewer changes is recommended."""
+    one: Factors = {"precision": {"bf16": 1.3}}
+    changes = [
+        found(tmp_path / str(seed), Script(one), 90.0, TWO, seed=seed)[1].changes
+        for seed in range(8)
+    ]
+    assert all(found["precision"] == "bf16" for found in changes)
+    assert [*map(len, changes)].count(1) >= 6
+
+
+def test_where_nothing_is_faster_the_programs_own_config_is_kept(tmp_path: Path) -> None:
+    slower: Factors = {knob: dict.fromkeys(values[1:], 0.8) for knob, values in KNOBS.items()}
+    slower["num_threads"] = {1: 0.7}
+    heard = Heard()
+    _, result = found(tmp_path, Script(slower), heard=heard)
+    assert result.finding is Finding.NO_GAIN
+    assert not result.changes
+    assert len(result.records) > 4
+    assert "confirming" not in heard.phases
+    assert result.seconds < 60.0, "it ends when nothing promises more"
+
+
+def test_a_config_comes_back_only_to_tell_what_a_change_gives_and_each_record_says_why(
+    tmp_path: Path,
+) -> None:
+    search, result = found(tmp_path, Script(FASTER, drift=0.1), 180.0)
+    configs = [record.config for record in result.records]
+    assert len(set(configs)) > 8
+    again = [r for n, r in enumerate(result.records) if r.config in configs[:n]]
+    assert all(record.why.startswith("without") for record in again)
+    assert all(record.why for record in result.records)
+    played = [config for one in search.study.rounds for config in one.configs]
+    assert set(played) <= set(configs)
+    assert all(one.configs[0] == result.baseline for one in search.study.rounds)
+
+
+def test_compiling_is_timed_apart_and_takes_turns_as_other_configs_do(tmp_path: Path) -> None:
+    knobs: Knobs = {"compile": ("off", "default"), "num_workers": (0, 1)}
+    script = Script({"compile": {"default": 1.6}}, compile_s=15.0)
+    search, result = found(tmp_path / "long", script, 600.0, knobs)
+    assert result.changes["compile"] == "default"
+    assert result.speedup.low <= 1.6 <= result.speedup.high
+    assert {played.process for played in search.study.rounds} == {1}
+    _, result = found(tmp_path / "short", script, 60.0, knobs)
+    assert {record.config["compile"] for record in result.records} == {"off"}
+    assert "compile" in result.untried
+
+
+# --- what goes wrong ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", [CRASH, FULL], ids=lambda ending: ending.outcome)
+def test_a_config_that_fails_is_recorded_as_it_failed_and_the_race_goes_on(
+    tmp_path: Path, ending: Ending
+) -> None:
+    script = Script(FASTER, ends=fails_with("precision", "bf16", ending, "measure"))
+    _, result = found(tmp_path, script, 120.0)
+    assert dict(result.changes) == {"num_workers": 1}
+    lost = failed(result.records)
+    assert 1 <= len(lost) <= 4
+    assert {record.outcome for record in lost} == {ending.outcome}
+    assert {record.config["precision"] for record in lost} == {"bf16"}
+    assert all(record.speedup is None and record.measurement is None for record in lost)
+
+
+@pytest.mark.parametrize("steps", [0, 200], ids=["at once", "while it takes turns"])
+def test_a_config_under_which_the_loss_becomes_nan_is_out_and_the_race_goes_on(
+    tmp_path: Path, steps: int
+) -> None:
+    def loss(config: Config, made: int) -> float:
+        return math.nan if config["channels_last"] and made >= steps else 1.0
+
+    _, result = found(tmp_path, Script(TWO_FASTER, loss=loss), 90.0, TWO)
+    lost = failed(result.records)
+    assert lost
+    assert {record.outcome for record in lost} == {Outcome.NOT_FINITE}
+    assert all(record.config["channels_last"] for record in lost)
+    assert all(record.speedup is None for record in lost)
+    assert result.finding is Finding.FASTER
+    assert dict(result.changes) == {"precision": "bf16"}
+
+
+def test_a_config_beyond_the_users_limit_of_memory_does_not_enter(tmp_path: Path) -> None:
+    def peak_bytes(config: Config, _process: int) -> int:
+        return (15 if config["channels_last"] else 5) << 30
+
+    search = begin(tmp_path, Script(TWO_FASTER, peak_bytes=peak_bytes), TWO)
+    head = search.study.head
+    limited = replace(head.options, goal=replace(head.options.goal, max_memory=0.5))
+    search.study._set("head", replace(head, options=limited))
+    result = search.go_on(90.0)
+    lost = failed(result.records)
+    assert {record.outcome for record in lost} == {Outcome.HOST_OUT_OF_MEMORY}
+    assert not any(c["channels_last"] for c in rounds_of(search.study))
+    assert dict(result.changes) == {"precision": "bf16"}
+    assert result.memory[1] == Memory(host_bytes=5 << 30)
+
+
+def test_a_program_that_comes_to_its_end_is_started_again_and_rounds_go_on(tmp_path: Path) -> None:
+    for lives_s in (7.0, 12.0):
+        search, result = found(
+            tmp_path / f"{lives_s}", Script(TWO_FASTER, lives_s=lives_s), 120.0, TWO
+        )
+        assert len({played.process for played in search.study.rounds}) > 1
+        assert result.finding is Finding.FASTER, (lives_s, result.reason)
+        assert result.best["precision"] == "bf16"
+        assert not failed(result.records), "its end is nobody's fault"
+
+
+def test_a_program_that_ends_within_seconds_gets_a_claim_or_is_told_why_not(tmp_path: Path) -> None:
+    for lives_s in (0.5, 1.0, 2.5, 4.0):
+        script = Script(TWO_FASTER, lives_s=lives_s)
+        _, result = found(tmp_path / f"{lives_s}", script, 180.0, TWO)
+        assert result.finding is Finding.FASTER or result.reason, lives_s
+        assert result.finding is not Finding.NO_GAIN, lives_s
+
+
+def test_a_process_that_crashes_while_configs_take_turns_is_replaced_and_nobody_is_blamed(
+    tmp_path: Path,
+) -> None:
+    def ends(question: Question) -> Ending | None:
+        is_late = question.kind == "measure" and question.rig == 1 and question.nth > 40
+        return CRASH if is_late else None
+
+    heard = Heard()
+    search, result = found(tmp_path, Script(FASTER, ends=ends), 120.0, heard=heard)
+    assert not failed(result.records)
+    assert {played.process for played in search.study.rounds} == {1, 2}
+    assert dict(result.changes) == BEST
+    (warning,) = heard.warnings
+    assert "failed while configs took turns" in warning
+
+
+def test_a_process_that_cannot_be_started_again_ends_the_race_with_what_it_has(
+    tmp_path: Path,
+) -> None:
+    def ends(question: Question) -> Ending | None:
+        is_over = question.nth > 40 if question.rig == 1 else heard.phases[-1] == "searching"
+        return CRASH if is_over else None
+
+    heard = Heard()
+    _, result = found(tmp_path, Script(TWO_FASTER, ends=ends), 120.0, TWO, heard=heard)
+    assert result.finding is Finding.FASTER
+
+
+def test_steps_of_seconds_are_compared_within_the_budget(tmp_path: Path) -> None:
+    for budget_s in (90.0, 200.0, 400.0):
+        search = begin(tmp_path / f"{budget_s}", Script(TWO_FASTER, step_s=3.0), TWO)
+        began_s = search.machine.clock()
+        result = search.go_on(budget_s)
+        assert search.machine.clock() - began_s <= (1 + OVERDRAFT) * budget_s
+        assert result.finding is (Finding.FASTER if budget_s > 300 else Finding.UNCONFIRMED) or (
+            result.finding is Finding.FASTER
+        )
+        assert search.study.rounds
+
+
+# --- what needs a fresh process -------------------------------------------------------------------
+
+
+def test_what_needs_a_fresh_process_is_tried_on_top_of_the_best_in_a_long_budget_alone(
+    tmp_path: Path,
+) -> None:
+    script = Script({**TWO_FASTER, "flush_denormal": {True: 1.6}})
+    for budget_s, is_tried in ((90.0, False), (300.0, True)):
+        search, result = found(tmp_path / f"{budget_s}", script, budget_s, RESTART)
+        apart = [r for r in result.records if r.config["flush_denormal"]]
+        assert bool(apart) is is_tried
+        assert ("flush_denormal=True" in result.untried) is not is_tried
+        assert not any(config["flush_denormal"] for config in rounds_of(search.study))
+        assert result.best["flush_denormal"] is is_tried
+        assert result.best["precision"] == "bf16"
+    (record,) = apart
+    assert record.speedup is not None
+    assert record.speedup.half_width_pct > 15, "processes differ, whatever their config"
+
+
+def test_a_fresh_process_that_fails_is_recorded_and_ends_nothing(tmp_path: Path) -> None:
+    script = Script(TWO_FASTER, ends=fails_with("flush_denormal", True, CRASH, "open"))
+    _, result = found(tmp_path, script, 300.0, RESTART)
+    (lost,) = failed(result.records)
+    assert lost.outcome is Outcome.CRASHED
+    assert result.finding is Finding.FASTER
+
+
+# --- interrupted and resumed ----------------------------------------------------------------------
+
+
+def test_ctrl_c_ends_the_race_and_what_it_found_is_claimed(tmp_path: Path) -> None:
+    heard = Heard(act=interrupt, at_rounds=4)
+    _, result = found(tmp_path, Script(TWO_FASTER), 300.0, TWO, heard)
+    assert len(heard.bests) == 4
+    assert result.finding is Finding.FASTER
+    assert sum(not one.is_of_search for one in result.claim) == 2
+    assert result.seconds < 100.0
+
+
+def test_a_killed_race_goes_on_with_its_rounds_and_does_not_measure_the_baseline_again(
+    tmp_path: Path,
+) -> None:
+    search = begin(tmp_path, Script(FASTER, drift=0.1), KNOBS)
+    with pytest.raises(Killed):
+        search.go_on(120.0, Heard(act=kill, at_rounds=5))
+    before, spent_s = search.study.rounds, search.study.spent_s
+    known = [record.config for record in search.study.records]
+    assert len(before) == 5
+    assert spent_s > 10.0
+    heard = Heard()
+    result = search.go_on(200.0, heard)
+    assert search.study.rounds[:5] == before
+    assert {played.process for played in search.study.rounds[5:]}.isdisjoint({1})
+    assert [r.config for r in result.records[: len(known)]] == known
+    assert "baseline" not in heard.phases
+    assert BEST.items() <= result.changes.items()
+    assert result.seconds > spent_s
