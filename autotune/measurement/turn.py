@@ -128,7 +128,9 @@ class Length:
     seconds: float
 
 
-def length_of(step_s: float, *, cycle: int = 1, ready: int = 0, on_device: bool = False) -> Length:
+def length_of(
+    step_s: float, *, cycle: int = 1, ready: int = 0, ahead: int = 0, on_device: bool = False
+) -> Length:
     """Return how long the turns of a config are.
 
     Batches that lay ready when a config went to rest are a gift to its next turn, of 3 to 5 % in
@@ -139,14 +141,17 @@ def length_of(step_s: float, *, cycle: int = 1, ready: int = 0, on_device: bool 
         step_s: Seconds of one of its steps.
         cycle: Steps in which each worker of its loader delivers once.
         ready: Steps that full buffers of its loader feed.
+        ahead: Batches that the program takes before it trains on them. The first steps of a turn
+            train on what another config has loaded, and samples are counted where they are taken.
         on_device: Whether it computes on a GPU, ahead of which the program runs.
     """
     if step_s >= LONG_STEP_S:
-        return Length(1, 0, step_s)
+        settling = ahead + SETTLING if ahead else 0
+        return Length(1 + settling, settling, (1 + settling) * step_s)
     wanted_s = DEVICE_TURN_S if on_device else TURN_S
     counted = cycle * max(1, math.ceil(wanted_s / step_s / cycle))
     ready = min(ready, int(MOST_SETTLING_S / step_s))
-    settling = SETTLING + ready if counted > SETTLING else 0
+    settling = SETTLING + ready + ahead if counted > SETTLING or ahead else 0
     return Length(counted + settling, settling, (counted + settling) * step_s)
 
 
@@ -201,6 +206,8 @@ def played(turn: Turn, settling: int = 0) -> Played | None:
         return None
     seconds = sum(turn.seconds[n] for n in counted)
     samples = sum(turn.samples[n] for n in counted)
+    if not samples or not seconds:  # steps without a call of the model that is counted
+        return None
     wait_s = turn.wait_s * min(1.0, seconds / sum(turn.seconds))
     return Played(seconds, samples, seconds, samples, len(counted), wait_s)
 

@@ -40,7 +40,7 @@ from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.growth import may_win
 from autotune.tuning.checking.preferred import checked_first
 from autotune.tuning.choosing.ranking import promising
-from autotune.tuning.live_rig import ALONE_S, WARM_UP_S, LiveRig, length_for
+from autotune.tuning.live_rig import ALONE_S, WARM_UP_S, LiveRig
 from autotune.tuning.race import work_factor
 from autotune.tuning.session import OWN_TURNS_S, TURNS_S, Session
 
@@ -300,6 +300,8 @@ def _together(match: Match, turns_s: float, *, starts_as_written: bool) -> Claim
                 config = match.config(winner=winner)
                 failed = live.ready_for(config, match.should_stop)
                 stay = failed or live.stay(config, match.should_stop, least_s)
+                if isinstance(stay, Ending) and rounds:
+                    break  # of a program that ends within seconds: what was played counts
                 if isinstance(stay, Ending):
                     return _failure(match, stay, of_winner=winner)
                 steps_s[winner] = stay.step_s
@@ -308,10 +310,10 @@ def _together(match: Match, turns_s: float, *, starts_as_written: bool) -> Claim
                     if winner and (excess := _excess(match, alone)) is not None:
                         return Failure(is_of_winner=True, ending=excess)
             found = _play(match, live, steps_s, turns_s) if live.is_open else []
-            if isinstance(found, Ending):
-                return _failure(match, found, of_winner=True)
+            if isinstance(found, Failure):
+                return found
             rounds += found
-        if len(rounds) >= LEAST_ROUNDS:
+        if len(rounds) >= LEAST_ROUNDS or (rounds and match.should_stop() is not None):
             break
     if not rounds:
         ending = Ending(Outcome.RAN_OUT, "the program ends before two configs have taken turns")
@@ -342,25 +344,25 @@ def _of_rounds(
 
 def _play(
     match: Match, live: LiveRig, steps_s: Sequence[float], turns_s: float
-) -> list[Pair] | Ending:
+) -> list[Pair] | Failure:
     """Return rounds of the two for some seconds, at least ``LEAST_ROUNDS``.
 
     If the program or the time ends before, what was played counts.
     """
     clock, dice = match.rigs.clock, random.Random(0)
     configs = [match.config(winner=winner) for winner in (False, True)]
-    device = match.base.traits.device
     steps = dict(enumerate(steps_s))
     until, rounds = clock() + turns_s, list[Pair]()
     while clock() < until or len(rounds) < LEAST_ROUNDS:
-        lengths = [length_for(c, steps[n], device) for n, c in enumerate(configs)]
+        lengths = [live.length(c, steps[n]) for n, c in enumerate(configs)]
         call_s = min(CALL_S, max(0.0, until - clock()))
         game = live.play(configs, lengths, call_s, match.goal, dice, match.should_stop)
         if isinstance(game, Ending):
             is_cut = game.outcome is Outcome.RAN_OUT or game.outcome in ENDED_BY_US
-            return rounds if is_cut and rounds else game
+            return rounds if is_cut and rounds else _failure(match, game, of_winner=True)
         if game.lost is not None:
-            return Ending(Outcome.NOT_FINITE, "the loss became NaN or infinite")
+            lost = Ending(Outcome.NOT_FINITE, "the loss became NaN or infinite")
+            return _failure(match, lost, of_winner=game.lost == 1)
         steps |= game.steps_s
         rounds += [(one[0], one[1].times(match.factor)) for one in game.rounds]
     return rounds
@@ -481,8 +483,12 @@ def play_on(session: Session, baseline: Baseline) -> None:
     steps_s = [baseline.measurement.step_s, candidate.measurement.step_s]
     began_s = session.rigs.clock()
     match = replace(match, should_stop=session.until_over)
+    # of a search that goes on, this process has not seen the candidate yet
+    stay = live.stay(match.winner, match.should_stop, SECOND_S)
+    if isinstance(stay, Ending) or not live.is_open:
+        return
     rounds = _play(match, live, steps_s, OWN_TURNS_S)
-    if isinstance(rounds, Ending) or not rounds:
+    if isinstance(rounds, Failure) or not rounds:
         return
     process = _of_rounds(match, rounds)
     cost_s = session.rigs.clock() - began_s

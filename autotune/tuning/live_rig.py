@@ -31,6 +31,7 @@ from autotune.measurement.turn import (
 )
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
+from autotune.program.profile import Profile
 from autotune.results.blame import Lived
 from autotune.rig.open_rig import ShouldStop
 from autotune.rig.rig import Rig
@@ -130,25 +131,6 @@ def _stay_schedule(step_s: float, made: int, seconds: float) -> list[PlannedTurn
     return [PlannedTurn(0, each)] * (steps // each)
 
 
-def length_for(config: Config, step_s: float, device: str, batches_per_step: float = 1.0) -> Length:
-    """Return how long the turns of a config are, by what its loader does.
-
-    Args:
-        config: The config.
-        step_s: Seconds of one of its steps.
-        device: On which the program computes, such as ``cpu``.
-        batches_per_step: Of the program.
-    """
-    workers = int(config.get("num_workers", 0))
-    ready = workers * int(config.get("prefetch_factor", 2))
-    return length_of(
-        step_s,
-        cycle=max(1, math.ceil(workers / batches_per_step)),
-        ready=math.ceil(ready / batches_per_step),
-        on_device=device != "cpu",
-    )
-
-
 class LiveRig:
     """Lets configs take turns in an open rig where possible, and in a fresh one where necessary.
 
@@ -167,6 +149,7 @@ class LiveRig:
         self._rigs = rigs
         self._rig: Rig | None = None
         self._started_as: Config | None = None
+        self._profile: Profile | None = None
         self._space: ResolvedSpace | None = None
         self._base: AppliedConfig | None = None
         self._silence_s = self._profile_silence_s = START_SILENCE_S
@@ -214,6 +197,24 @@ class LiveRig:
         """Number of the rig that was started last; rigs of a run are numbered from 1."""
         return self._rigs.started
 
+    def length(self, config: Config, step_s: float) -> Length:
+        """Return how long the turns of a config are, by what its loader and the program do.
+
+        Args:
+            config: The config.
+            step_s: Seconds of one of its steps.
+        """
+        profile, workers = self._profile, int(config.get("num_workers", 0))
+        batches = 1.0 if profile is None else max(1.0, profile.batches_per_step)
+        ready = workers * int(config.get("prefetch_factor", 2))
+        return length_of(
+            step_s,
+            cycle=max(1, math.ceil(workers / batches)),
+            ready=math.ceil(ready / batches),
+            ahead=int(profile is not None and profile.reads_ahead),
+            on_device=profile is not None and profile.device != "cpu",
+        )
+
     def applied(self, config: Config) -> AppliedConfig:
         """Return a config with what rigs need to apply it."""
         return replace(self.base, config=config)
@@ -252,7 +253,7 @@ class LiveRig:
         started = first_start.observe(self._rigs, should_stop, START_SILENCE_S)
         if isinstance(started, Ending):
             return started
-        self._rig = started.rig
+        self._rig, self._profile = started.rig, started.ready.profile
         return started.ready
 
     @property
@@ -464,6 +465,7 @@ class LiveRig:
             self._rig = self._rigs.new()
             opened = self._rig.open(applied, should_stop, START_SILENCE_S)
             if not isinstance(opened, Ending):
+                self._profile = opened.profile
                 return opened
             self.close()
             if not self._rigs.learn(opened, as_written=applied.config == self.base.config):

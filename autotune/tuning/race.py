@@ -43,7 +43,7 @@ from autotune.tuning.choosing.chooser import Field
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.choosing.proposals import Proposal, Proposals
 from autotune.tuning.choosing.ranking import able_to_win, recommended
-from autotune.tuning.live_rig import METERED_S, Stay, length_for
+from autotune.tuning.live_rig import METERED_S, Stay
 from autotune.tuning.session import Session
 
 SEATS = 8  # configs in play at most
@@ -200,13 +200,9 @@ class Race:
     def _entrant(self, proposal: Proposal, stay: Stay) -> Entrant:
         config = proposal.config
         measured = Measurement.of(stay.turns, stay.taken)
-        length = self._length(config, stay.step_s)
+        length = self._live.length(config, stay.step_s)
         factor = work_factor(self._session, self._baseline, config, measured, stay.compile_s)
         return Entrant(proposal, measured, length, factor, stay.seconds)
-
-    def _length(self, config: Config, step_s: float) -> Length:
-        profile = self._baseline.profile
-        return length_for(config, step_s, profile.device, profile.batches_per_step)
 
     def _allows(self, config: Config) -> bool:
         """Return whether there is time for a config to compile, and room for its loader."""
@@ -277,6 +273,10 @@ class Race:
         if not self._live.is_open:
             return
         stay = self._stay(config)
+        if not self._live.is_open and self._turns_lived is None:
+            self._turns_lived = 2 * len(
+                self._in_play
+            )  # no stays in the next one, which is as short
         if isinstance(stay, Ending) and stay.outcome not in {*ENDED_BY_US, Outcome.RAN_OUT}:
             self._leave(config, stay)
 
@@ -336,7 +336,7 @@ class Race:
             return
         for number, step_s in game.steps_s.items():
             config, entrant = configs[number], entrants[number]
-            self._in_play[config] = replace(entrant, length=self._length(config, step_s))
+            self._in_play[config] = replace(entrant, length=self._live.length(config, step_s))
         # the first round of a process that ends within seconds stands for the stays
         is_first = self._turns_lived is not None and not self._turns
         self._turns += game.turns
@@ -482,7 +482,7 @@ class Apart:
 
     def _measured(self, config: Config) -> Measurement | Ending:
         session = self._session
-        live, stop = session.live, session.until_over
+        live, stop = session.live, session.until_confirmation
         if live.base.sums is None and _has_other_batch(self._baseline, config):
             return Ending(Outcome.CONFLICT, UNASKED)
         stay = live.alone(config, stop)

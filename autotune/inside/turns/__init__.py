@@ -81,7 +81,8 @@ class Turns:
             return
         activity = self._hands.activity()
         turn.is_quiet, self._activity = activity == self._activity, activity
-        turn.loss = self._hands.loss()
+        loss = self._hands.loss()  # a copy: compiled code may write over its outputs
+        turn.loss = None if loss is None else loss.detach().clone()
         self._next()
 
     def disturb(self) -> None:
