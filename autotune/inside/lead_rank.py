@@ -465,7 +465,10 @@ class LeadRank(StepTracker):
         """Begin with a schedule; learning rates stay as the program sets them meanwhile."""
         self._meetings.announce(RankCommand(turns=asked))
         self._tally = Tally()
-        self._memory.reset()
+        if (
+            len(asked.configs) == 1
+        ):  # it empties the device's cache, for which the next turn would pay
+            self._memory.reset()
         self.loss = None  # one from before must not count for these configs
         self._counters = self._host_load.read()
         hands = Hands(self._switch, lambda: self.loss, self._activity)

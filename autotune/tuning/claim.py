@@ -487,6 +487,9 @@ def play_on(session: Session, baseline: Baseline) -> None:
     stay = live.stay(match.winner, match.should_stop, SECOND_S)
     if isinstance(stay, Ending) or not live.is_open:
         return
+    lengths = [live.length(match.base.config, steps_s[0]), live.length(match.winner, stay.step_s)]
+    if LEAST_ROUNDS * sum(length.seconds for length in lengths) > 2 * OWN_TURNS_S:
+        return  # steps so long would take the time that is kept for fresh processes
     rounds = _play(match, live, steps_s, OWN_TURNS_S)
     if isinstance(rounds, Failure) or not rounds:
         return

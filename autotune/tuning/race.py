@@ -38,6 +38,7 @@ from autotune.program.lr import batch_parts
 from autotune.results.blame import judged, unclear
 from autotune.results.record import PlayedRounds, TrialRecord
 from autotune.tuning.baseline import Baseline
+from autotune.tuning.budget import Until
 from autotune.tuning.choosing.choosable import is_told, one_fewer
 from autotune.tuning.choosing.chooser import Field
 from autotune.tuning.choosing.diagnosis import Diagnosis
@@ -62,6 +63,7 @@ UNASKED = (
     "autotune could not see whether the loss is a sum or a mean over samples, so it does not know "
     "the learning rate for another batch size"
 )
+MOST_COMPILING_S = 60.0
 MAX_FAILURES = 2  # of a process in play, after which the race ends with what it has
 WORKERS_PER_CORE = 2  # of all loaders in play: those that rest are stopped, but keep their memory
 # Knobs that need another loader
@@ -256,6 +258,8 @@ class Race:
     def _stay(self, config: Config) -> Stay | Ending:
         least_s = LOADER_STAY_S if config.get("num_workers") else 0.0
         stop = self._session.until_confirmation
+        if config.get("compile", "off") != "off":
+            stop = self._until_compiled(stop)
         stay = self._live.stay(config, stop, least_s, with_loads=True)
         has_ended = isinstance(stay, Ending) and stay.outcome is Outcome.RAN_OUT
         if has_ended and self._open():  # it was at its end when the config came
@@ -267,6 +271,13 @@ class Race:
                 steps = f"the program as written was not seen to get as far as {stay.steps} steps"
                 return unclear(stay, steps)
         return stay
+
+    def _until_compiled(self, stop: Until) -> Until:
+        """Return until when a config may compile, which takes minutes for some models."""
+        clock, left_s = self._session.rigs.clock, stop.left_s
+        deadline_s = clock() + MOST_COMPILING_S
+        reason = f"compiling took more than {MOST_COMPILING_S:.0f} s"
+        return replace(stop, left_s=lambda: min(left_s(), deadline_s - clock()), reason=reason)
 
     def _stay_again(self, config: Config) -> None:
         """Let a config that was in play enter another process."""
