@@ -15,7 +15,7 @@ from autotune.measurement.compilation import Compilation
 class CompileCounter:
     """Counts compilations since the last ``reset()``, or since the process started.
 
-    ``LeadRank`` reads and resets it when it answers a window, so each answer holds what was
+    ``LeadRank`` reads and resets it when it answers with turns, so each answer holds what was
     compiled since the answer before, the switch to the config included. It does so in the program's
     main thread, or in the timer thread if the window has run out of time.
     """

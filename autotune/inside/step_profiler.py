@@ -27,7 +27,7 @@ MIN_STEPS = 10
 MAX_STEPS = 200
 BLOCK_S = 0.1
 MIN_BLOCKS = 5
-MIN_READY_STEPS = 4  # of the window without loading; the first is left out
+MIN_READY_STEPS = 4  # of the stage without loading; the first is left out
 MAX_COUNTS = 3  # steps whose operations are counted at most
 
 

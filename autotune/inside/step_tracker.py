@@ -119,7 +119,6 @@ class StepTracker(Listener):
         self.steps = 0
         self.switched_at = 0  # total steps; starting the rig counts as the first switch
         self._has_switched_beyond = False
-        self._former_starts = 0  # of feeds that the program has left
         self._feed_steps = 0
         self._feed_samples = 0
         self._counts = _Counts()
@@ -291,11 +290,6 @@ class StepTracker(Listener):
             self.steps, has_just_switched=self._has_switched_beyond and is_recent
         )
 
-    @property
-    def starts(self) -> int:
-        """How often iteration over the training data has begun, restarts by autotune included."""
-        return self._former_starts + (self.feed.starts if self.feed is not None else 0)
-
     def forward_called(self, root: Root, args: tuple[Any, ...]) -> None:
         """Count samples and tokens at the largest model that is called with gradients.
 
@@ -362,8 +356,6 @@ class StepTracker(Listener):
         """Follow a new pass over the training loader."""
         if self._feed_steps > 1 and self.is_endless:
             self.samples_between_starts = self._feed_samples
-        if self.feed is not None and not self.is_endless:
-            self._former_starts += self.feed.starts
         self.feed, self._feed_steps, self._feed_samples = feed, 0, 0
 
     def _adopt(self, feed: Feed) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from pathlib import Path
 from time import sleep
 
 import psutil
@@ -47,20 +46,3 @@ def _cpu_s(processes: list[psutil.Process]) -> float:
         with suppress(psutil.Error):  # it has ended
             total += sum(process.cpu_times()[:2])
     return total
-
-
-def pids_below(pid: int) -> set[int]:
-    """Return the ids of a process's living descendants, as fast as the kernel can tell them.
-
-    ``descendants()`` reads every process of the machine, this those of the tree alone. Empty where
-    there is no ``/proc/PID/task/TID/children`` (Linux with CONFIG_PROC_CHILDREN).
-    """
-    found: set[int] = set()
-    todo = [pid]
-    while todo:
-        for path in Path(f"/proc/{todo.pop()}/task").glob("*/children"):
-            with suppress(OSError):  # the thread has ended meanwhile
-                new = {int(child) for child in path.read_text(encoding="ascii").split()} - found
-                found |= new
-                todo += new
-    return found

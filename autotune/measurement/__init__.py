@@ -1,4 +1,4 @@
-"""Measured windows of steps, how a trial ended, and the arithmetic on both.
+"""Turns of configs, how a trial ended, and the arithmetic on both.
 
 Everything here is pure: values and functions without I/O, clocks or randomness of the machine.
 """

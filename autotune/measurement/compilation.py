@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Compilation:
-    """What torch.compile did between the switch to a config and the end of its window.
+    """What torch.compile did while turns were taken.
 
     Attributes:
         seconds: Time spent compiling, forward and backward.

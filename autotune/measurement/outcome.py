@@ -34,8 +34,6 @@ class Outcome(StrEnum):
     CRASHED = "crashed"
     UNCLEAR = "unclear"
     """It crashed, and there is no evidence that the config is the cause."""
-    FAILS_AS_WRITTEN = "fails as written"
-    """It crashed in the same way as the unmodified program does."""
     RAN_OUT = "program ended"
     OUT_OF_TIME = "out of time"
     CONFLICT = "conflict"

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RankLoad:
-    """How one of several ranks spent a mean step of the window's last block.
+    """How one of several ranks spent a mean step of its turns.
 
     Attributes:
         rank: Number of the rank, from 0.
         step_s: Duration of the step.
         wait_s: Part of ``step_s`` spent waiting for the next batch.
         communication_s: How long collectives were running, including the wait for other ranks. It
-            is recorded in extra steps after the window; None if that was not possible.
+            is recorded in extra steps after the turns; None if that was not possible.
         queued_s: How long the thread that trains was ready to run and had no core, because others
             used it; recorded in the same steps.
     """

@@ -16,11 +16,9 @@ from autotune.measurement.run_mode import Epochs
 from autotune.program.config import Config
 from autotune.results.record import TrialRecord
 
-# Steps that the baseline is run further for evidence; a crash that came later stays unclear.
-MAX_MORE_STEPS = 200
 AT_ONCE = 3  # a failure within this many steps after a switch is due to the switch
 # Outcomes of an exception in the program: these can be compared by exception and line.
-FAILURES = {Outcome.CRASHED, Outcome.UNCLEAR, Outcome.FAILS_AS_WRITTEN}
+FAILURES = {Outcome.CRASHED, Outcome.UNCLEAR}
 
 
 @dataclass
@@ -57,23 +55,6 @@ class Lived:
 def unclear(ending: Ending, why: str) -> Ending:
     """Return an ending whose outcome is unclear, with the reason why nobody is blamed."""
     return replace(ending, outcome=Outcome.UNCLEAR, reason=f"{ending.reason} ({why})")
-
-
-def after_baseline(ending: Ending, baseline: Ending) -> Ending:
-    """Return a config's ending, given that the baseline failed as well.
-
-    Args:
-        ending: How the config failed.
-        baseline: How the baseline failed when it was to make the same number of steps. If it failed
-            in the same way, the program fails as written; otherwise the outcome is unclear.
-    """
-    if baseline.way == ending.way:
-        reason = f"{ending.reason} (the program as written fails in the same way)"
-        return replace(ending, outcome=Outcome.FAILS_AS_WRITTEN, reason=reason)
-    return unclear(
-        ending,
-        f"the program as written failed before it had made {ending.steps} steps: {baseline.reason}",
-    )
 
 
 def judged(records: Sequence[TrialRecord], baseline: Config) -> list[TrialRecord]:

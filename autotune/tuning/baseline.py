@@ -42,7 +42,7 @@ class Baseline:
 
     Attributes:
         profile: What the program's first steps revealed.
-        measurement: The baseline's first window.
+        measurement: What the baseline did alone, before any other config.
         breakdown: Where the time of a step goes; empty where there was no time to profile it.
         space: What can be searched with this program on this machine.
         applied: The program as written, against which every config is applied.

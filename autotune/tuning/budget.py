@@ -108,7 +108,7 @@ class Budget:
 class Until:
     """Callable that says how long work may go on; a ``ShouldStop`` that also knows its time.
 
-    A rig calls it many times a second while it waits for the program. Code that plans a window
+    A rig calls it many times a second while it waits for the program. Code that plans turns
     reads the remaining time with ``seconds_left()``.
 
     Attributes:

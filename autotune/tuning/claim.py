@@ -40,7 +40,7 @@ from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.growth import may_win
 from autotune.tuning.checking.preferred import checked_first
 from autotune.tuning.choosing.ranking import promising
-from autotune.tuning.live_rig import ALONE_S, WARM_UP_S, LiveRig
+from autotune.tuning.live_rig import ALONE_S, PLAY_S, WARM_UP_S, LiveRig
 from autotune.tuning.race import work_factor
 from autotune.tuning.session import OWN_TURNS_S, TURNS_S, Session
 
@@ -48,7 +48,6 @@ SECOND_S = 0.5  # of the config that comes second
 MOST_TURNS_S = 20.0  # of turns in each process
 MOST_PROCESSES = 4
 MOST_PAIRS = 5
-CALL_S = 2.0
 LEAST_ROUNDS = 4  # with which a process counts
 MAX_STARTS = 4  # of a program that ends within seconds, for one process of the claim
 NO_TIME_APART = "what can be tried here needs fresh processes, for which there was no time"
@@ -355,7 +354,7 @@ def _play(
     until, rounds = clock() + turns_s, list[Pair]()
     while clock() < until or len(rounds) < LEAST_ROUNDS:
         lengths = [live.length(c, steps[n]) for n, c in enumerate(configs)]
-        call_s = min(CALL_S, max(0.0, until - clock()))
+        call_s = min(PLAY_S, max(0.0, until - clock()))
         game = live.play(configs, lengths, call_s, match.goal, dice, match.should_stop)
         if isinstance(game, Ending):
             is_cut = game.outcome is Outcome.RAN_OUT or game.outcome in ENDED_BY_US

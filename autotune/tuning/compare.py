@@ -172,7 +172,7 @@ def compare(
         BudgetError: when the budget ends before the first fresh process.
         FenceError: when nothing keeps the program from changing the user's files.
         ProgramError: when a program fails or trains too few steps, or Ctrl-C comes before two
-            pairs of windows were measured.
+            process is over.
     """
     budget = Budget(budget_s, clock=surroundings.clock)
     reports = Reports(events.on_progress, events.warn, events.note)

@@ -57,7 +57,7 @@ def examine(
     Raises:
         FenceError: when nothing keeps the program from changing the user's files.
         ProgramError: when the program fails or trains too few steps, or Ctrl-C ends its first
-            window.
+            measurement.
     """
     reports = Reports(events.on_progress, events.warn, events.note)
     with (

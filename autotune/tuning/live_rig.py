@@ -54,6 +54,7 @@ MIN_PROFILES = 2  # a program may end while its step is profiled
 STAY_TURN_S = 0.1
 CALL_S = 0.35
 MOST_ROUNDS = 50  # in one answer
+PLAY_S = 2.0  # of rounds, after which the parent looks
 METERED_S = 1.5  # of a turn in which energy or memory is read
 CUT = frozenset({Outcome.RAN_OUT, Outcome.OUT_OF_TIME})
 GROWTH = 4

@@ -60,7 +60,7 @@ def measure_config(
 
     Raises:
         ProgramError: when the program fails or trains too few steps, or Ctrl-C ends the
-            window of the first process.
+            first process.
         FenceError: when nothing keeps the program from changing the user's files.
     """
     warnings = [*surroundings.look(hardware)]
@@ -113,7 +113,7 @@ class _Subject:
     def should_stop(self) -> Ending | None:
         """Return an Ending once the user has pressed Ctrl-C; None until then.
 
-        There is no budget: the windows have maximum lengths.
+        There is no budget: a process is measured for a few seconds.
         """
         if self._stop.requests:
             return Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C")

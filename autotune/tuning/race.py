@@ -39,20 +39,18 @@ from autotune.results.blame import judged, unclear
 from autotune.results.record import PlayedRounds, TrialRecord
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.budget import Until
-from autotune.tuning.choosing.choosable import is_told, one_fewer
+from autotune.tuning.choosing.choosable import LATE, is_told, one_fewer
 from autotune.tuning.choosing.chooser import Field
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.choosing.proposals import Proposal, Proposals
 from autotune.tuning.choosing.ranking import able_to_win, recommended
-from autotune.tuning.live_rig import METERED_S, Stay
+from autotune.tuning.live_rig import METERED_S, PLAY_S, Stay
 from autotune.tuning.session import Session
 
 SEATS = 8  # configs in play at most
 WORTH_ROUNDS = 6  # that a config must be able to play until the end, to enter
-CALL_S = 2.0  # of rounds, after which the parent looks
 LOSES = 0.01  # chance to be the best one, below which a config leaves
 LEAST_ROUNDS = 3  # answers of the rig in which it has played by then
-LATE = 0.5  # share of the time left, from which on nothing new enters but what is simpler
 LATE_LOSES = 0.05
 # The race is over when more rounds promise less than this, as a logarithm, and the speedup is known
 # to that
@@ -337,7 +335,7 @@ class Race:
         entrants, configs = [*self._in_play.values()], tuple(self._in_play)
         lengths = [entrant.length for entrant in entrants]
         stop = self._session.until_confirmation
-        seconds = min(CALL_S, stop.left_s())
+        seconds = min(PLAY_S, stop.left_s())
         game = self._live.play(configs, lengths, seconds, self._study.goal, self._dice, stop)
         if isinstance(game, Ending):
             self._end_of_process(game)

@@ -153,7 +153,7 @@ class Session:
     def until_last_trial(self) -> Ending | None:
         """Return why no further trial is worth starting; None if one is.
 
-        A trial without time for even the shortest window is not started.
+        A trial without time for even one round is not started.
         """
         until = self.until_confirmation
         if until.left_s() < self._least_trial_s:

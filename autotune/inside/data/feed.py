@@ -21,7 +21,7 @@ from autotune.program.profile import LoaderFacts
 
 MOST_WORKERS = max(8, 2 * len(os.sched_getaffinity(0)))  # of all passes that are kept
 # What a pass over a loader consists of, besides the feed that it belongs to
-PASS = ("_active", "_inner", "_batch_number", "_batch_size", "_short_batch", "_begun", "_fresh")
+PASS = ("_active", "_inner", "_batch_number", "_batch_size", "_short_batch", "_begun")
 
 
 class _Listener(Protocol):
@@ -96,9 +96,8 @@ class Feed:
 
     Attributes:
         loader: The loader that the program iterates.
-        starts: How often iteration over the data has begun, the first time included.
-        start_s: Seconds from the latest beginning to its first batch.
-        begin_s: The part of ``start_s`` in which PyTorch's iterator was made and workers started.
+        begin_s: Seconds in which PyTorch's iterator was made and workers started, at the latest
+            beginning.
         handed: Batches that the program got in this pass.
         is_mixed: Whether the batches of this pass are not one pass over the program's data: the
             loader was swapped or has another length, a batch was repeated, or autotune took
@@ -111,8 +110,7 @@ class Feed:
 
     def __init__(self, loader: DataLoader[Any], seam: _Loaders, listener: _Listener) -> None:
         self.loader = loader
-        self.starts = 0
-        self.start_s = self.begin_s = 0.0
+        self.begin_s = 0.0
         self.handed = 0
         self.is_short = False
         self._has_started_over = False
@@ -211,54 +209,6 @@ class Feed:
         return self._active.num_workers * (self._active.prefetch_factor or 0)
 
     @property
-    def ready_batches(self) -> int | None:
-        """Batches that workers have finished and the program has not taken; None if unknown.
-
-        It is unknown if another thread uses the iterator or its queues cannot be counted.
-        """
-        if not self._active.num_workers:
-            return 0
-        tasks = getattr(self._inner, "_task_info", None)
-        queued = self._queued_batches
-        if tasks is None or queued is None or self.thread != get_ident():  # not this thread's
-            return None
-        return queued + sum(len(task) == 2 for task in tasks.values())  # received out of order
-
-    @property
-    def has_idle_workers(self) -> bool | None:
-        """Whether some worker waits because all its buffers are full; None if that is unknown.
-
-        A waiting worker shows that the workers keep up with the program.
-        """
-        loading = self._loading_batches
-        return None if loading is None else loading < self._active.num_workers
-
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether no worker loads a batch now; False if that is unknown."""
-        return not self._active.num_workers or self._loading_batches == 0
-
-    @property
-    def _loading_batches(self) -> int | None:
-        """Batches that workers were asked for and have not finished; None if that is unknown."""
-        unfinished = getattr(self._inner, "_tasks_outstanding", None)
-        queued = self._queued_batches
-        return None if unfinished is None or queued is None else int(unfinished - queued)
-
-    @property
-    def _queued_batches(self) -> int | None:
-        """Finished batches in the queues of torch's iterator; None if they cannot be counted."""
-        queues = {
-            id(q): q
-            for name in ("_data_queue", "_worker_result_queue")
-            if (q := getattr(self._inner, name, None)) is not None
-        }
-        try:
-            return sum(int(q.qsize()) for q in queues.values()) if queues else None
-        except NotImplementedError:  # macOS has no sem_getvalue
-            return None
-
-    @property
     def batches_per_epoch(self) -> int | None:
         """Batches from one beginning to the next, under the present options.
 
@@ -289,7 +239,6 @@ class Feed:
             self._has_started_over = True
             self._begin()
             batch = self._fetch()
-        self._note_start()
         return batch, self._count(batch)
 
     def _fetch(self) -> Any:
@@ -321,7 +270,6 @@ class Feed:
     def _begin(self) -> None:
         """Begin to iterate the loader, and note how long that took: workers start here."""
         self._begun = perf_counter()
-        self._fresh = True
         self._batch_number = 0
         self._batch_size = self._seam.batch_size(self._active)
         facts = self._seam.facts(self.loader)
@@ -331,17 +279,11 @@ class Feed:
         )
         self._inner: Iterator[Any] = self._seam.iterate(self._active, self.loader)
         self.begin_s = perf_counter() - self._begun
-        self.starts += 1
 
     def _end(self) -> None:
         """End the pass before the data end; workers end or persist, as they would then."""
         self._inner = iter(())
         self._listener.pass_ended(self)
-
-    def _note_start(self) -> None:
-        if self._fresh:
-            self._fresh = False
-            self.start_s = perf_counter() - self._begun
 
     def _swap(self) -> None:
         """Replace the loader by its variant under the present options and begin to iterate it.

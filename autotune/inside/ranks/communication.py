@@ -1,6 +1,6 @@
 """Measure how long a step spends in collectives, with torch's own profiler.
 
-Ranks record a few steps after a window has been measured, so that recording does not slow the
+Ranks record a few steps after turns have been taken, so that recording does not slow the
 measured steps.
 """
 

@@ -1,4 +1,4 @@
-"""Probe: the interface of all sources that report memory over a measured window."""
+"""Probe: the interface of all sources that report memory over a while."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from autotune.measurement.memory import Memory
 
 
 class Probe:
-    """Reads the peak memory use over a window from one source.
+    """Reads the peak memory use over a while from one source.
 
-    The caller calls ``reset()`` when a window begins, ``sample()`` during it and ``read()`` at its
+    The caller calls ``reset()`` when turns begin, ``sample()`` meanwhile and ``read()`` at its
     end. Every method does nothing by default. A value that cannot be read stays None, and a source
     that stops answering never ends a measurement.
     """
 
     def reset(self) -> None:
-        """Forget earlier peaks, because a new window begins."""
+        """Forget earlier peaks, because other turns begin."""
 
     def sample(self) -> None:
         """Take one reading; only needed for sources that do not record a peak themselves."""

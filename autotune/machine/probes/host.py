@@ -12,7 +12,7 @@ from autotune.measurement.memory import Memory
 
 
 class HostMemory(Probe):
-    """Peak of the process tree's memory over the samples of a window.
+    """Peak of the process tree's memory over the samples.
 
     The parent process samples it once a second, or less often where that costs too much. It adds
     PSS, in which a shared page is divided among the processes that share it, because loader workers

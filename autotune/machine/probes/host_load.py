@@ -8,7 +8,6 @@ they end, they count as other users of the machine.
 from __future__ import annotations
 
 import multiprocessing
-import os
 import resource
 from collections.abc import Iterable
 from contextlib import suppress
@@ -20,7 +19,6 @@ import psutil
 
 from autotune.machine import cgroups
 from autotune.machine.cgroups import Throttling
-from autotune.machine.process_tree import pids_below
 from autotune.measurement.interference import Interference
 
 PRESSURE = (Path("/sys/fs/cgroup/cpu.pressure"), Path("/proc/pressure/cpu"))  # container, machine
@@ -125,21 +123,6 @@ class HostLoad:
             throttled_s=_throttled_s(self._throttling),
             switches=resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
         )
-
-    def others_s(self) -> float:
-        """Return the CPU seconds of our processes but this one, in ticks of 10 ms.
-
-        Also of those that the program starts by other means than multiprocessing, where the kernel
-        tells a process's children. Those that have ended are left out.
-        """
-        pids = self._living() | pids_below(os.getpid())
-        processes = (self._tuner, *self._companions.values(), *map(_process, pids))
-        total = 0.0
-        for process in processes:
-            if process is not None:
-                with suppress(psutil.Error):
-                    total += sum(process.cpu_times()[:2])
-        return total
 
     def _ours_s(self) -> float:
         """Return our CPU time in seconds.

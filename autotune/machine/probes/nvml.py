@@ -52,7 +52,7 @@ class Stranger:
 
 
 class NvmlMemory(Probe):
-    """Peak memory in use on the visible GPUs during a window: in total, and by the rig.
+    """Peak memory in use on the visible GPUs: in total, and by the rig.
 
     Args:
         uuids: The GPUs to read; with an empty tuple nothing is read.

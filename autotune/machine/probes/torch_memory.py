@@ -42,7 +42,7 @@ def torch_gpus(device: str) -> tuple[Gpu, ...]:
 class TorchMemory(Probe):
     """Peak allocated and reserved bytes, added over all CUDA devices; None on other devices.
 
-    The lead rank calls it when a window begins and ends. Samples in between are not needed, because
+    The lead rank calls it when turns begin and end. Samples in between are not needed, because
     the allocator records peaks itself.
     """
 

@@ -14,7 +14,7 @@ from autotune.measurement.goal import THROUGHPUT, Goal
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.step_breakdown import StepBreakdown
 
-WORTH_VISITING = 1.03  # a knob that can gain less is not visited
+WORTH_TRYING = 1.03  # a knob that can gain less is not tried
 MARGIN = 1.5  # on shares, which a few profiled steps show
 MOST_SHARE = 0.9
 
@@ -65,7 +65,7 @@ def bounded(
     return {
         knob: share
         for knob, share in shares.items()
-        if knob not in asked and share.most(speedup) < WORTH_VISITING
+        if knob not in asked and share.most(speedup) < WORTH_TRYING
     }
 
 

@@ -12,6 +12,7 @@ from autotune.tuning.choosing.diagnosis import DEVICES
 
 # A gain is clear with this error, or if it is this many times larger than its error
 TOLD, CLEAR = 0.025, 4.0
+LATE = 0.5  # share of the time for trials left, from which on only neighbours of the best enter
 
 
 class Choosable(Protocol):

@@ -26,7 +26,7 @@ from autotune.measurement.rounds import Speeds
 from autotune.program.config import Config, KnobValue
 from autotune.results.record import TrialRecord, latest
 from autotune.tuning.choosing.bounds import Share, bounded
-from autotune.tuning.choosing.choosable import Choosable, is_told, one_fewer
+from autotune.tuning.choosing.choosable import LATE, Choosable, is_told, one_fewer
 from autotune.tuning.choosing.diagnosis import DEVICES
 from autotune.tuning.choosing.effects import Foreseen, KnobEffects
 from autotune.tuning.choosing.memory import MEMORY, SAVES_HOST_MEMORY, SAVES_MEMORY, Forecast
@@ -35,9 +35,7 @@ ALL_IN = "every change that should help, at once"
 WITHOUT = "without {}, to see what it gives"
 SIMPLER = "the best so far without the changes that seem to give nothing"
 PROMISES = "it may be the fastest, by what was seen so far"
-# Shares of the time left, from which on rounds tell which changes give something, and from which on
-# only neighbours of the best are chosen
-TELLING, LATE = 0.85, 0.5
+TELLING = 0.85  # share of the time left, from which on rounds tell which changes give something
 PROVEN = 0.7  # chance to give something, below which a change is left out for a try
 LEADERS = 3  # configs whose neighbours are looked at
 MAX_NEIGHBOURS = 100
@@ -137,7 +135,7 @@ class Chooser:
             yield from self._missing(pool, first)
         if pool.field.share_left < TELLING:
             simpler = self._proven(pool)
-            if pool.may_visit(simpler) and self._cost_s(simpler) < math.inf:
+            if pool.may_try(simpler) and self._cost_s(simpler) < math.inf:
                 yield simpler, SIMPLER
         if late:
             yield from self._missing(pool, pool.best)
@@ -146,7 +144,7 @@ class Chooser:
     def _missing(self, pool: _Pool, config: Config) -> Iterator[tuple[Config, str]]:
         """Yield the neighbours of a config with one change fewer that were not tried yet."""
         for knob, without in one_fewer(self._space, config):
-            if pool.may_visit(without) and self._cost_s(without) < math.inf:
+            if pool.may_try(without) and self._cost_s(without) < math.inf:
                 yield without, WITHOUT.format(knob)
 
     def _untold(self, pool: _Pool) -> Iterator[tuple[Config, str]]:
@@ -181,7 +179,7 @@ class Chooser:
         ]
         every = [self._all_in, *reversed(smaller)]
         seen = next((config for config in every if config in pool.looks), None)
-        return seen or next(filter(pool.may_visit, every), None)
+        return seen or next(filter(pool.may_try, every), None)
 
     def _explore(self, pool: _Pool) -> Choice | None:
         """Return the config that promises most over the best, per second, if it promises enough."""
@@ -220,7 +218,7 @@ class Chooser:
         some = sorted(pairs, key=repr)
         self._random.shuffle(some)
         near |= dict.fromkeys(some[:MAX_NEIGHBOURS])
-        return [config for config in near if pool.may_visit(config)]
+        return [config for config in near if pool.may_try(config)]
 
     def _one_change(self, config: Config, cannot: frozenset[str]) -> Iterator[Config]:
         yield from self._exchanges(config)
@@ -273,7 +271,7 @@ class _Pool:
         able = [c for c in order if c == self.baseline or self._may_win(c)]
         return list(dict.fromkeys([self.best, *able, self.baseline]))[:count]
 
-    def may_visit(self, config: Config) -> bool:
+    def may_try(self, config: Config) -> bool:
         """Return whether a config is new, may be recommended, and is expected to train."""
         if config == self.baseline or config in self.looks or not self._may_win(config):
             return False

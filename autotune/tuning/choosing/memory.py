@@ -30,7 +30,7 @@ SAVES_MEMORY: Final = frozenset(
     }
 )
 SAVES_HOST_MEMORY: Final = SAVES_MEMORY | {"num_workers", "prefetch_factor"}
-# Left free: the longest batch and an evaluation, which a short visit may not meet, must fit as well
+# Left free: the longest batch and an evaluation, which a few turns may not meet, must fit as well
 MARGIN: Final = 0.08
 TRUSTED: Final = 2.0  # times the largest batch that was seen
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import NormalDist
 
 from autotune.knobs import registry
 from autotune.knobs.space.space import ResolvedSpace
+from autotune.measurement.claim import APART_LEAST
 from autotune.measurement.rounds import Speeds
 from autotune.program.config import Config
 from autotune.results.record import TrialRecord, latest
@@ -19,8 +21,6 @@ WORTH_A_CHANGE = 0.01
 SURELY = 0.9  # probability that a recommended change makes the config faster than its absence
 # A live speedup worth confirming however wide its interval is: only the claim decides
 WORTH_CONFIRMING = 1.02
-# By which a config that needs a fresh process must be faster than those that take turns
-APART_LEAST = 1.15
 NORMAL = NormalDist()
 
 
@@ -105,7 +105,7 @@ def ranked(study: Study, space: ResolvedSpace) -> list[TrialRecord]:
     most = max((_speed(record) for record in order), default=1.0)
     apart = [r for c, r in by_config.items() if speeds is None or c not in speeds]
     apart.sort(key=_speed, reverse=True)
-    ahead = [r for r in apart if _speed(r) >= APART_LEAST * most]
+    ahead = [r for r in apart if _speed(r) >= math.exp(APART_LEAST) * most]
     return [*ahead, *order, *(r for r in apart if r not in ahead)]
 
 

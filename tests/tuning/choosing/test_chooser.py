@@ -15,9 +15,9 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
 from autotune.results.record import TrialRecord
 from autotune.tuning.choosing.bounds import Share
+from autotune.tuning.choosing.choosable import LATE
 from autotune.tuning.choosing.chooser import (
     ALL_IN,
-    LATE,
     PROMISES,
     SIMPLER,
     TELLING,
