@@ -41,7 +41,6 @@ from autotune.tuning.checking.growth import may_win
 from autotune.tuning.checking.preferred import checked_first
 from autotune.tuning.choosing.ranking import promising
 from autotune.tuning.live_rig import ALONE_S, PLAY_S, WARM_UP_S, LiveRig
-from autotune.tuning.race import work_factor
 from autotune.tuning.session import OWN_TURNS_S, TURNS_S, Session
 
 SECOND_S = 0.5  # of the config that comes second
@@ -95,7 +94,7 @@ class Match:
         winner: The candidate.
         should_stop: Called many times a second; an Ending from it ends the present process.
         goal: What is compared.
-        factor: On the work of the winner, where samples are not what is compared.
+        factor: Share of the winner's time that is left besides compiling, where that counts.
         other: The candidate, where it is another program.
     """
 
@@ -120,6 +119,20 @@ class Match:
         """By how much ratios of the two are assumed to differ between processes."""
         changes = self.winner.changes_from(self.base.config).keys()
         return LOADING_TAU if changes & {"num_workers", "num_threads"} else TAU
+
+    def work(self, growth: float) -> float:
+        """Return the factor on the winner's work, where samples are not what is compared.
+
+        In a program that makes a fixed number of steps, a larger batch adds samples without saving
+        steps. Another program is compared by samples, as nobody knows how much it has to do.
+
+        Args:
+            growth: Ratio of the samples of a step, winner to baseline.
+        """
+        is_bounded = self.base.traits.bounded_by_steps and self.goal.objective.counts_samples
+        if self.other is not None or not is_bounded:
+            return self.factor
+        return self.factor / self.base.extra_work(self.winner, growth)
 
     def live(self, *, winner: bool = False) -> LiveRig:
         """Return what runs one of the two."""
@@ -331,11 +344,10 @@ def _of_rounds(
     """Return what rounds of the two in one process show."""
     found = speeds([[dict(enumerate(one)) for one in rounds]], 0)
     assert found is not None, "there are rounds of both"
-    before, after = (
-        sum(one.samples for one in side) / sum(one.seconds for one in side)
-        for side in zip(*rounds, strict=True)
-    )
-    ratio = found.of(1)
+    own, its = (sum(side[1:], side[0]) for side in zip(*rounds, strict=True))
+    before, after = (side.samples / side.seconds for side in (own, its))
+    work = match.work(its.samples / its.steps * own.steps / own.samples)
+    ratio = replace(found.of(1), value=found.of(1).value + math.log(work))
     return ClaimProcess(
         match.winner, starts_as_written, ratio, *alone, (before, after), len(rounds), cost_s=0.0
     )
@@ -363,7 +375,7 @@ def _play(
             lost = Ending(Outcome.NOT_FINITE, "the loss became NaN or infinite")
             return _failure(match, lost, of_winner=game.lost == 1)
         steps |= game.steps_s
-        rounds += [(one[0], one[1].times(match.factor)) for one in game.rounds]
+        rounds += [(one[0], one[1]) for one in game.rounds]
     return rounds
 
 
@@ -382,7 +394,8 @@ def _apart(match: Match, *, starts_as_written: bool) -> ClaimProcess | Failure:
             return Failure(is_of_winner=True, ending=excess)
         parts = [part for turn in stay.turns if (part := played(turn)) is not None]
         rates[winner] = rate([match.goal.worth(part, stay.taken) or part for part in parts])
-    value = math.log(rates[True].estimate * match.factor / rates[False].estimate)
+    work = match.work(alone[True].samples_per_step / alone[False].samples_per_step)
+    value = math.log(rates[True].estimate * work / rates[False].estimate)
     error = math.hypot(*(math.log(one.high / one.low) / (2 * NORMAL) for one in rates.values()))
     samples_per_s = (alone[False].throughput.estimate, alone[True].throughput.estimate)
     return ClaimProcess(
@@ -451,9 +464,7 @@ def match_of(session: Session, baseline: Baseline, candidate: TrialRecord) -> Ma
     base = replace(baseline.applied, sums=gradients_sum(study.records))
     compilation = slowest_compilation(study.records, config)
     compile_s = 0.0 if compilation is None else compilation.seconds
-    measured = candidate.measurement
-    assert measured is not None, "it looks faster"
-    factor = work_factor(session, baseline, config, measured, compile_s)
+    factor = study.goal.kept_share(compile_s)
     return Match(
         session.rigs,
         baseline.space,

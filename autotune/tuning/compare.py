@@ -186,6 +186,8 @@ def compare(
         def should_stop() -> Ending | None:
             if stop.requests:
                 return Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C")
+            if budget.overdraft_s <= 0:
+                return Ending(Outcome.OUT_OF_TIME, "the budget is used up")
             return None
 
         def time_left_s(_fresh: int) -> float:
@@ -198,8 +200,6 @@ def compare(
         events.on_phase(f"comparing {_compared(match)}, in fresh processes")
         outcome = prove(match, [], lambda _: None, time_left_s, start_s + PROCESS_S)
     if isinstance(outcome, Failure):
-        if outcome.ending.outcome is Outcome.OUT_OF_TIME:
-            raise BudgetError("There was no time for a fresh process. Set a longer --budget.")
         failed = sides[1] if outcome.is_of_winner else sides[0]
         raise _failure(failed, outcome.ending)
     return Comparison(
@@ -274,8 +274,10 @@ def _compared(match: Match) -> str:
     return "the program with itself" if match.base.config == match.winner else "two configs"
 
 
-def _failure(side: ComparedSide, ending: Ending) -> ProgramError:
+def _failure(side: ComparedSide, ending: Ending) -> ProgramError | BudgetError:
     """Return the error for a side that failed; where it is a commit, the message names it."""
+    if ending.outcome is Outcome.OUT_OF_TIME:
+        return BudgetError("There was no time for a fresh process. Set a longer --budget.")
     error = program_error(side.program, ending)
     if not side.commit:
         return error

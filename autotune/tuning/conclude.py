@@ -286,10 +286,11 @@ def _passed_over(session: Session, baseline: Baseline, taken: TrialRecord | None
 def _why_nothing(records: Sequence[TrialRecord]) -> str:
     """Return the most common reason, if no config but the baseline could be measured; else "".
 
-    Trials that the user, the budget or a conflict ended do not count: they say nothing about the
-    program.
+    Trials that the user, the budget, a conflict or the program's end ended do not count: they say
+    nothing about the config.
     """
-    tried = [r for r in records[1:] if r.outcome not in {*ENDED_BY_US, Outcome.CONFLICT}]
+    nobody = {*ENDED_BY_US, Outcome.CONFLICT, Outcome.RAN_OUT}
+    tried = [r for r in records[1:] if r.outcome not in nobody]
     if not tried or any(record.measurement is not None for record in tried):
         return ""
     ways = Counter(r.ending.reason for r in tried if r.ending is not None)

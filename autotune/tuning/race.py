@@ -56,12 +56,13 @@ LATE_LOSES = 0.05
 # to that
 WORTH_MORE, KNOWN = 0.004, 0.01
 LOADER_STAY_S = 1.0  # until workers have started and delivered
+TOO_SHORT = "the program ends too soon for more configs to take turns"
 NO_ROUND = "the program ends or fails before configs have taken turns"
 UNASKED = (
     "autotune could not see whether the loss is a sum or a mean over samples, so it does not know "
     "the learning rate for another batch size"
 )
-MOST_COMPILING_S = 60.0
+MOST_FOR_COMPILING = 0.5  # share of the time left for trials
 MAX_FAILURES = 2  # of a process in play, after which the race ends with what it has
 WORKERS_PER_CORE = 2  # of all loaders in play: those that rest are stopped, but keep their memory
 # Knobs that need another loader
@@ -114,6 +115,7 @@ class Race:
         self._proposals = Proposals(self._study, self._space, diagnosis, self._allows)
         self._in_play: dict[Config, Entrant] = {}
         self._played: Counter[Config] = Counter()
+        self._lost: Counter[Config] = Counter()  # turns in which the loss became NaN
         self._failures = 0
         self._turns_lived: int | None = None  # of a process that came to its end
         self._turns = 0  # of the present process
@@ -140,7 +142,8 @@ class Race:
                 break
             self._play()
             self._dismiss()
-        if self._failures >= MAX_FAILURES and not self._played:
+        ended = any(record.outcome is Outcome.RAN_OUT for record in self._study.records)
+        if not self._played and (ended or self._failures):
             session.trouble = NO_ROUND
         for config in [*self._in_play][1:]:
             self._leave(config)
@@ -273,8 +276,9 @@ class Race:
     def _until_compiled(self, stop: Until) -> Until:
         """Return until when a config may compile, which takes minutes for some models."""
         clock, left_s = self._session.rigs.clock, stop.left_s
-        deadline_s = clock() + MOST_COMPILING_S
-        reason = f"compiling took more than {MOST_COMPILING_S:.0f} s"
+        most_s = MOST_FOR_COMPILING * left_s()
+        deadline_s = clock() + most_s
+        reason = f"compiling took more than {most_s:.0f} s, half of the time that was left"
         return replace(stop, left_s=lambda: min(left_s(), deadline_s - clock()), reason=reason)
 
     def _stay_again(self, config: Config) -> None:
@@ -360,13 +364,16 @@ class Race:
         self._tell_of_best()
 
     def _lose(self, config: Config) -> None:
-        """Let the config leave under which the loss became NaN; the process has lost its weights.
+        """Go on in another process after the loss became NaN in a turn of this config.
 
-        As written, the program does so itself.
+        All share the weights, so another one may have spoilt them. The config is to blame if it
+        loses them alone, when it enters again, or once more among others.
         """
         self._live.close()
-        self._failures += 1
-        if config != self._written:
+        self._lost[config] += 1
+        if config == self._written:
+            self._failures += 1
+        elif self._lost[config] > 1:
             self._leave(config, Ending(Outcome.NOT_FINITE, "the loss became NaN or infinite"))
 
     def _end_of_process(self, ending: Ending) -> None:
@@ -377,7 +384,7 @@ class Race:
             if self._turns < 2 * len(self._in_play):  # too short even for these
                 self._failures += 1
                 for config in [*self._in_play][2:]:
-                    self._leave(config)
+                    self._leave(config, Ending(Outcome.OUT_OF_TIME, TOO_SHORT))
             self._turns_lived = min(self._turns, self._turns_lived or self._turns)
             return
         self._failures += 1
