@@ -171,7 +171,7 @@ def compare(
         UsageError: when a knob of a config cannot act here.
         BudgetError: when the budget ends before the first fresh process.
         FenceError: when nothing keeps the program from changing the user's files.
-        ProgramError: when a program fails or trains too few steps, or Ctrl-C comes before two
+        ProgramError: when a program fails or trains too few steps, or Ctrl-C comes before a fresh
             process is over.
     """
     budget = Budget(budget_s, clock=surroundings.clock)

@@ -52,6 +52,14 @@ def test_batches_that_lay_ready_are_not_waited_for_in_many_seconds() -> None:
     assert (length.settling - 1) * 0.05 == pytest.approx(MOST_SETTLING_S)
 
 
+@pytest.mark.parametrize("step_s", [0.001, 0.05, 0.5, 2.0])
+def test_steps_that_train_on_what_another_config_loaded_do_not_count(step_s: float) -> None:
+    usual, ahead = length_of(step_s), length_of(step_s, ahead=1)
+    assert ahead.settling == 2
+    assert ahead.steps - ahead.settling == usual.steps - usual.settling
+    assert ahead.seconds == pytest.approx(ahead.steps * step_s)
+
+
 TURN = Turn(0, (5.0, 1.0, 1.0, 3.0), (8, 8, 8, 4), 0.5, wait_s=1.0)
 
 
@@ -66,6 +74,10 @@ def test_a_turn_that_was_disturbed_for_the_most_part_counts_not_at_all(
     disturbed: tuple[int, ...],
 ) -> None:
     assert played(replace(TURN, disturbed=disturbed), settling=1) is None
+
+
+def test_a_turn_whose_steps_trained_on_no_samples_counts_not_at_all() -> None:
+    assert played(replace(TURN, samples=(8, 0, 0, 0)), settling=1) is None
 
 
 def test_each_round_has_each_config_once_and_not_always_in_the_same_order() -> None:

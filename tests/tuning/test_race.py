@@ -163,6 +163,21 @@ def test_a_config_under_which_the_loss_becomes_nan_is_out_and_the_race_goes_on(
     assert dict(result.changes) == {"precision": "bf16"}
 
 
+def test_a_config_whose_turn_showed_a_nan_once_is_not_blamed(tmp_path: Path) -> None:
+    shown: list[Config] = []
+
+    def loss(config: Config, made: int) -> float:
+        if config["channels_last"] and made >= 200 and not shown:
+            shown.append(config)
+            return math.nan
+        return 1.0
+
+    _, result = found(tmp_path, Script(TWO_FASTER, loss=loss), 90.0, TWO)
+    assert shown
+    assert not failed(result.records)
+    assert result.changes["channels_last"]
+
+
 def test_a_config_beyond_the_users_limit_of_memory_does_not_enter(tmp_path: Path) -> None:
     def peak_bytes(config: Config, _process: int) -> int:
         return (15 if config["channels_last"] else 5) << 30
