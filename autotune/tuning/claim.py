@@ -129,8 +129,7 @@ class Match:
         Args:
             growth: Ratio of the samples of a step, winner to baseline.
         """
-        is_bounded = self.base.traits.bounded_by_steps and self.goal.objective.counts_samples
-        if self.other is not None or not is_bounded:
+        if self.other is not None or not self.goal.objective.counts_samples:
             return self.factor
         return self.factor / self.base.extra_work(self.winner, growth)
 

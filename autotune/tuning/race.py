@@ -549,11 +549,10 @@ def work_factor(
     """
     goal = session.study.goal
     factor, base = goal.kept_share(compile_s), session.live.base
-    if base.traits.bounded_by_steps and config != baseline.space.baseline:
-        growth = measured.samples_per_step / baseline.measurement.samples_per_step
-        if goal.objective.counts_samples:
-            factor /= base.extra_work(config, growth)
-    return factor
+    if config == baseline.space.baseline or not goal.objective.counts_samples:
+        return factor
+    growth = measured.samples_per_step / baseline.measurement.samples_per_step
+    return factor / base.extra_work(config, growth)
 
 
 def tell(session: Session, space: ResolvedSpace, proposal: Proposal, record: TrialRecord) -> None:

@@ -92,6 +92,20 @@ def test_the_second_config_is_faster_slower_or_alike(
     assert [side["name"] for side in data["sides"]] == ["a.yaml", "b.yaml"]
 
 
+@pytest.mark.parametrize(("bounded_by_steps", "truth"), [("", 1.3), ("train.py:5: steps", 0.65)])
+def test_a_batch_of_double_size_must_be_twice_as_fast_where_the_number_of_steps_is_fixed(
+    tmp_path: Path, bounded_by_steps: str, truth: float
+) -> None:
+    path = tmp_path / "batch.yaml"
+    write_best(path, {"batch_size": 64}, make_loader(), batch_size=128)
+    profile = make_profile(bounded_by_steps=bounded_by_steps)
+    script = Script({"batch_size": {128: 1.3}}, noise=0.02, profile=profile)
+    sides = configs(None, bestfile.read(path))
+    surroundings = ScriptedMachine(script).surroundings
+    found = compare(sides, HARDWARE, 300.0, Events(), surroundings=surroundings)
+    assert found.speedup.low < truth < found.speedup.high
+
+
 def test_a_knob_that_cannot_act_here_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "gpu.yaml"
     write_best(path, {"cudnn_benchmark": False}, make_loader(), cudnn_benchmark=True)

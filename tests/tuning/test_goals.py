@@ -12,8 +12,10 @@ from autotune.measurement.goal import Goal, Objective
 from autotune.measurement.outcome import Outcome
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import global_batch
+from autotune.program.run_length import RunLength
 from autotune.results.result import Finding, SearchResult
 from autotune.tuning.search_request import SearchRequest, share_of
+from tests.made import make_profile
 from tests.scripted import Script, begin
 
 GIB = 1 << 30
@@ -181,3 +183,13 @@ def test_an_objective_has_a_name_and_a_training_takes_hours() -> None:
         SearchRequest(objective="run-time").options()
     with pytest.raises(UsageError, match="hours of training, not 0"):
         SearchRequest(for_hours=0).options()
+
+
+def test_a_larger_batch_saves_nothing_where_the_number_of_steps_is_fixed(tmp_path: Path) -> None:
+    length = RunLength(steps=5000, where="train.py:5: for step in range(5000)")
+    profile = make_profile(length=length, bounded_by_steps=length.where)
+    result = searched(tmp_path, Goal(), profile=profile)
+    assert result.finding is Finding.FASTER
+    assert result.best["batch_size"] == 64
+    assert result.speedup is not None
+    assert result.speedup.low < 1.44 < result.speedup.high
