@@ -6,12 +6,12 @@ depends on how fast anything was.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -60,18 +60,18 @@ def test_a_killed_search_leaves_nothing_running_resumes_with_every_trial_and_end
     workplace: Path,
 ) -> None:
     run = search_dir.SearchDir(workplace / ".autotune" / "stopped")
-    knobs = "num_workers,num_threads,batch_size"
-    with _started("search", "--budget", "5m", "--tune", knobs, "--name", "stopped",
-                  str(PROGRAMS / "slow_items.py")) as killed:  # fmt: skip
-        _wait_for_trials(run, 2, killed)
+    program = str(PROGRAMS / "slow_items.py")
+    with _started("search", "--budget", "9m", "--name", "stopped", program) as killed:
+        _wait_until(lambda: len(run.load_study().records) > 1, killed)
         tree = psutil.Process(killed.pid).children(recursive=True)
         assert tree, "a rig runs while the search does"
     _, alive = psutil.wait_procs(tree, timeout=10)
     assert not alive
-    before = [r.config for r in run.load_study().records]
+    study = run.load_study()
+    before, rounds = [r.config for r in study.records], len(study.rounds)
 
     with _started("resume", "stopped") as resumed:
-        _wait_for_trials(run, len(before) + 1, resumed)
+        _wait_until(lambda: len(run.load_study().rounds) > rounds, resumed)
         resumed.send_signal(signal.SIGINT)
         time.sleep(0.5)  # one signal that comes twice at once is one
         resumed.send_signal(signal.SIGINT)
@@ -83,7 +83,7 @@ def test_a_killed_search_leaves_nothing_running_resumes_with_every_trial_and_end
     assert configs[: len(before)] == before
 
 
-@contextmanager
+@contextlib.contextmanager
 def _started(*command: str) -> Iterator[subprocess.Popen[str]]:
     """Run a command, and kill it in the end if it has not come to its own."""
     process = subprocess.Popen(
@@ -93,19 +93,14 @@ def _started(*command: str) -> Iterator[subprocess.Popen[str]]:
     try:
         yield process
     finally:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+        process.kill()
+        process.communicate()
 
 
-def _wait_for_trials(run: search_dir.SearchDir, count: int, search: subprocess.Popen[str]) -> None:
-    while len(_records(run)) < count:
+def _wait_until(holds: Callable[[], bool], search: subprocess.Popen[str]) -> None:
+    while True:
+        with contextlib.suppress(RunDirectoryError):  # not begun yet
+            if holds():
+                return
         assert search.poll() is None, "the search should live until it is stopped"
         time.sleep(1.0)
-
-
-def _records(run: search_dir.SearchDir) -> list[object]:
-    try:
-        return list(run.load_study().records)
-    except RunDirectoryError:  # not begun yet
-        return []

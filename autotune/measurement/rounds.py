@@ -1,33 +1,36 @@
 """Speeds of configs that took turns, compared within rounds.
 
 A round gives each config in play one turn, so what the machine does to a whole round is common to
-all of its turns and cancels. A speed is work over cost, both in total: a mean of the logarithms of
-single steps would take a config whose batches come in bursts for a fast one, and so would weights
-that let slow rounds count less. Errors come from the jackknife over groups of neighbouring rounds
-(Efron, The Jackknife, 1982), so that a machine whose pace wanders over some rounds widens them.
+all of its turns and cancels: the cost of a turn is its work, times the pace of its round, over the
+speed of its config. Configs enter and leave while a race runs; so all paces and speeds are fitted
+together, and two configs are compared by the rounds that they share, and by those that each shares
+with others.
 
-Configs enter and leave while a race runs, so each is compared with the first one, which is in every
-round, over the rounds that both have.
+Speeds are fitted to totals (as a Poisson regression with two factors does, whatever the noise): a
+mean of the logarithms of single steps would take a config whose batches come in bursts for a fast
+one, and so would weights that let slow rounds count less. Errors come from what the fit leaves of
+stretches of neighbouring rounds, so that a machine whose pace wanders over some rounds widens them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from autotune.measurement.interval import LogRatio
-from autotune.measurement.turn import KNOWN_ROUNDS, MOST_GROUPS, USUAL_NOISE, Played
+from autotune.measurement.turn import KNOWN_ROUNDS, USUAL_NOISE, Played
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 # The logarithm of a ratio differs between fresh processes by about hypot(tau, growth x |log|)
 TAU, TAU_GROWTH = 0.02, 0.15
 LEAST_VARIANCE = 1e-8
 LEAST_DEGREES = 4.0
-DRAWS = 512
+MOST_STRETCHES = 12  # of the rounds of a process, that show how far it wanders
+MOST_FITS = 100
 
 
 @dataclass(frozen=True)
@@ -61,13 +64,6 @@ class Speeds:
         return LogRatio(
             float(self.means[one] - self.means[other]), math.sqrt(max(variance, LEAST_VARIANCE))
         )
-
-    def draws(self, seed: int = 0) -> Array:
-        """Return ``DRAWS`` speedups of all configs that may be true, as logarithms."""
-        noise = np.random.default_rng(seed).standard_normal((DRAWS, len(self.means)))
-        values, vectors = np.linalg.eigh(self.covariance)
-        drawn: Array = self.means + noise @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
-        return drawn
 
 
 def speeds(processes: Sequence[Sequence[Mapping[Any, Played]]], first: Hashable) -> Speeds | None:
@@ -105,68 +101,87 @@ def _speeds(rounds: Sequence[Mapping[Any, Played]], first: Hashable) -> Speeds |
     rounds = [one for one in rounds if first in one and len(one) > 1]
     if not rounds:
         return None
-    every = dict.fromkeys(config for one in rounds for config in one)
-    configs = (first, *(config for config in every if config != first))
-    shape = (len(configs), len(rounds))
-    work, cost, own_work, own_cost = (np.zeros(shape) for _ in range(4))
-    for n, one in enumerate(rounds):
-        for place, config in enumerate(configs):
-            if (its := one.get(config)) is not None:
-                work[place, n], cost[place, n] = its.work, its.cost
-                # what the first config did in the same round
-                own_work[place, n], own_cost[place, n] = one[first].work, one[first].cost
-
-    def ratio(*sums: Array) -> Array:
-        its_work, its_cost, first_work, first_cost = sums
-        with np.errstate(divide="ignore", invalid="ignore"):
-            found: Array = np.log(its_work / its_cost * first_cost / first_work)
-        return found
-
-    means = ratio(*(of.sum(axis=1) for of in (work, cost, own_work, own_cost)))
-    left_out = _left_out(ratio, work, cost, own_work, own_cost)
-    played = np.count_nonzero(cost, axis=1)
-    return Speeds(configs, means, _variances(left_out, played.tolist()))
+    configs = tuple(dict.fromkeys([first, *(config for one in rounds for config in one)]))
+    stretches = _stretches(rounds)
+    work, cost = np.zeros((2, len(configs), len(stretches)))
+    for n, stretch in enumerate(stretches):
+        for config, its in stretch.turns.items():
+            work[configs.index(config), n], cost[configs.index(config), n] = its.work, its.cost
+    lasting = np.array([stretch.rounds for stretch in stretches], float)
+    speed, pace = _fit(work, cost, np.ones(len(configs)))
+    noise = _noise(work, cost, lasting, speed, pace)
+    speed, pace = _fit(work, cost, 1 / noise)
+    noise = _noise(work, cost, lasting, speed, pace)
+    known = lasting * (work > 0) / noise[:, None]
+    information = np.diag(known.sum(axis=1)) - known / known.sum(axis=0) @ known.T
+    covariance = np.zeros_like(information)
+    covariance[1:, 1:] = np.linalg.inv(information[1:, 1:])
+    return Speeds(configs, np.log(speed / speed[0]), covariance)
 
 
-def _left_out(ratio: Callable[..., Array], *sums: Array) -> Array:
-    """Return a ratio of sums over all rounds but one group, for each group of neighbouring rounds.
+@dataclass(frozen=True)
+class _Stretch:
+    """Neighbouring rounds of the same configs, together."""
+
+    turns: Mapping[Any, Played]
+    rounds: int
+
+
+def _stretches(rounds: Sequence[Mapping[Any, Played]]) -> list[_Stretch]:
+    """Return rounds in about ``MOST_STRETCHES`` parts, or more where configs enter and leave."""
+    most = math.ceil(len(rounds) / MOST_STRETCHES)
+    found: list[_Stretch] = []
+    for one in rounds:
+        if found and found[-1].rounds < most and found[-1].turns.keys() == one.keys():
+            before = found.pop()
+            turns = {config: before.turns[config] + its for config, its in one.items()}
+            found.append(_Stretch(turns, before.rounds + 1))
+        else:
+            found.append(_Stretch(one, 1))
+    return found
+
+
+def _fit(work: Array, cost: Array, weights: Array) -> tuple[Array, Array]:
+    """Return the speed of each config, and the pace of each stretch.
 
     Args:
-        ratio: Of one sum for each of *sums*.
-        sums: What was counted, by config and round.
+        work: By config and stretch; 0 where a config was not in play.
+        cost: The same.
+        weights: How much each config tells of the pace of a stretch.
     """
-    count = sums[0].shape[1]
-    groups = np.array_split(np.arange(count), min(count, MOST_GROUPS))
-    rest = ([of.sum(axis=1) - of[:, group].sum(axis=1) for of in sums] for group in groups)
-    return np.array([ratio(*each) for each in rest])
+    heavy = weights[:, None] * (work > 0)
+    speed = work.sum(axis=1) / cost.sum(axis=1)
+    for _ in range(MOST_FITS):
+        expected = work / speed[:, None] + (work == 0)
+        pace = (heavy * cost / expected).sum(axis=0) / heavy.sum(axis=0)
+        before, speed = speed, work @ pace / cost.sum(axis=1)
+        if np.allclose(speed / speed[0], before / before[0], rtol=1e-6, atol=0.0):
+            break
+    return speed, pace
 
 
-def _variances(left_out: Array, played: Sequence[int]) -> Array:
-    """Return the covariance of ratios, from the jackknife.
+def _noise(work: Array, cost: Array, lasting: Array, speed: Array, pace: Array) -> Array:
+    """Return the variance of one turn of each config, relative to its cost.
 
-    Few rounds do not show their own noise. So the variance of each config leans on that of all of
-    them, and on ``USUAL_NOISE``; what configs have in common stays.
+    Few turns do not show it. So that of each config leans on that of all of them, and on
+    ``USUAL_NOISE``.
 
     Args:
-        left_out: The ratios by group and config, as ``_left_out`` returns them.
-        played: How many rounds each config was in; the first is that to which all are compared.
+        work: By config and stretch; 0 where a config was not in play.
+        cost: The same.
+        lasting: Rounds of each stretch.
+        speed: Of each config.
+        pace: Of each stretch.
     """
-    values = np.ma.masked_invalid(left_out)  # all of a config's rounds were left out
-    groups = len(values)
-    apart = (values - values.mean(axis=0)).filled(0.0)
-    seen = (groups - 1) / groups * apart.T @ apart
-    rounds = np.array(played, float)
-    of_a_round = np.diag(seen) * rounds
-    told = np.maximum(np.minimum(rounds, groups) - 1, 0.0)
-    shows = told * (of_a_round > 0)
-    usual = 2 * USUAL_NOISE**2  # of two turns each
-    pooled = (KNOWN_ROUNDS * usual + shows @ of_a_round) / (KNOWN_ROUNDS + shows.sum())
+    plays = work > 0
+    rest = plays * (cost / (work * pace / speed[:, None] + ~plays) - 1)
+    told = np.maximum(plays.sum(axis=1) - 1.0, 0.0)
+    # the fit of the pace takes its part of what is left
+    part = (plays * (1 - 1 / plays.sum(axis=0))).sum(axis=1) / plays.sum(axis=1)
+    seen = (lasting * rest**2).sum(axis=1) / part
+    pooled = (KNOWN_ROUNDS * USUAL_NOISE**2 + seen.sum()) / (KNOWN_ROUNDS + told.sum())
     degrees = KNOWN_ROUNDS + told
-    variance = (KNOWN_ROUNDS * pooled + told * of_a_round) / degrees / rounds
-    known = np.maximum(degrees, LEAST_DEGREES)
-    variance *= known / (known - 2)  # of Student's t, whose tails few rounds have
-    variance[0] = 0.0
-    scale = np.sqrt(np.divide(variance, np.diag(seen), where=np.diag(seen) > 0, out=variance * 0))
-    covariance: Array = seen * np.outer(scale, scale)
-    np.fill_diagonal(covariance, variance)
-    return covariance
+    tails = np.maximum(degrees, LEAST_DEGREES)
+    # with the tails of Student's t, which few turns have
+    found: Array = (KNOWN_ROUNDS * pooled + seen) / degrees * tails / (tails - 2)
+    return found

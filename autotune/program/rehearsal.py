@@ -334,7 +334,10 @@ def _listed(changes: Mapping[str, KnobValue], *, all_of_them: bool = False) -> s
 
 def _percent(gap: Interval) -> str:
     """Return a relative difference as text, with half of its interval: ``+0.3 % ± 0.5 %``."""
-    return f"{100 * gap.estimate:+.2g} % ± {100 * (gap.high - gap.low) / 2:.2g} %"
+    percent, half = 100 * gap.estimate, 50 * (gap.high - gap.low)
+    if max(abs(percent), half) >= 100:  # two digits would be written as a power of ten
+        return f"{percent:+.0f} % ± {half:.0f} %"
+    return f"{percent:+.2g} % ± {half:.2g} %"
 
 
 def _count(number: int, noun: str) -> str:

@@ -18,7 +18,8 @@ class Contribution:
         knob: Its name.
         before: The program's own value.
         after: The recommended value.
-        gain: Speedup over the config with the program's own value, by the rounds of the search.
+        gain: Speedup over the config with the program's own value, by the rounds of the search, in
+            which other configs with the change tell of it, too.
     """
 
     knob: str

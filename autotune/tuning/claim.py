@@ -528,9 +528,11 @@ def _prove_in_time(
     session.events.on_confirmation(candidate, match.space)
 
     def time_left_s(fresh: int) -> float:
+        if not session.stop.requests:
+            return session.budget.left_s
         least = LEAST_PAIRS if match.is_apart else LEAST_PROCESSES
-        is_hurried = session.stop.requests > (1 if fresh < least else 0)
-        return 0.0 if is_hurried else session.budget.left_s
+        each_s = session.least_claim_s(is_apart=match.is_apart) / least
+        return max(0, least - fresh) * each_s if session.stop.requests < 2 else 0.0
 
     return prove(match, earlier, study.add_claim, time_left_s, session.process_s)
 

@@ -37,6 +37,7 @@ from autotune.tuning.checking.preferred import checked_first
 from autotune.tuning.choosing.bounds import Share, bounded, sentences, shares
 from autotune.tuning.choosing.choosable import one_fewer
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
+from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.proposals import restarts
 from autotune.tuning.choosing.ranking import promising, ranked
 from autotune.tuning.choosing.sampler import OURS
@@ -123,23 +124,16 @@ def conclude(
 def _contributions(
     session: Session, baseline: Baseline, candidate: TrialRecord | None
 ) -> Iterator[Contribution]:
-    """Yield what each change of a config gives on top of others, by the rounds."""
+    """Yield what each change of a config gives on top of the others, by all that played."""
     speeds, space = session.study.speeds, baseline.space
     if candidate is None or speeds is None or candidate.config not in speeds:
         return
-    measured = [config for config in speeds.configs if isinstance(config, Config)]
-
-    def apart(config: Config) -> int:
-        return len(config.changes_from(candidate.config))
-
-    for knob, value in candidate.config.changes_from(space.baseline).items():
-        # where the config itself was not measured without it, the most similar one was
-        for config in sorted(measured, key=apart):
-            fewer = dict(one_fewer(space, config, with_baseline=True))
-            if config[knob] == value and fewer.get(knob) in speeds:
-                gain = speeds.of(config, over=fewer[knob]).interval
-                yield Contribution(knob, space.baseline[knob], value, gain)
-                break
+    config = candidate.config
+    fewer = dict(one_fewer(space, config, with_baseline=True))
+    foreseen = KnobEffects.of(space).foresee(speeds, [config, *fewer.values()])
+    for knob, without in fewer.items():
+        gain = foreseen.of(config, over=without).interval
+        yield Contribution(knob, space.baseline[knob], config[knob], gain)
 
 
 def _usual_rate(session: Session, baseline: Baseline) -> Interval:

@@ -42,13 +42,15 @@ from autotune.tuning.budget import Until
 from autotune.tuning.choosing.choosable import LATE, is_told, one_fewer
 from autotune.tuning.choosing.chooser import Field
 from autotune.tuning.choosing.diagnosis import Diagnosis
+from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.proposals import Proposal, Proposals
 from autotune.tuning.choosing.ranking import able_to_win, recommended
 from autotune.tuning.live_rig import METERED_S, PLAY_S, Stay
 from autotune.tuning.session import Session
 
-SEATS = 8  # configs in play at most
-WORTH_ROUNDS = 6  # that a config must be able to play until the end, to enter
+SEATS = 8  # configs in play at most; the last seat is kept for the best and what is simpler
+# Rounds that a config must be able to play until the end, to enter; the best and what is like it
+WORTH_ROUNDS, FEW_ROUNDS = 6, 2
 LOSES = 0.01  # chance to be the best one, below which a config leaves
 LEAST_ROUNDS = 3  # answers of the rig in which it has played by then
 LATE_LOSES = 0.05
@@ -63,7 +65,7 @@ UNASKED = (
     "the learning rate for another batch size"
 )
 MOST_FOR_COMPILING = 0.5  # share of the time left for trials
-MAX_FAILURES = 2  # of a process in play, after which the race ends with what it has
+MAX_FAILURES = 3  # of a process in play, after which the race ends with what it has
 WORKERS_PER_CORE = 2  # of all loaders in play: those that rest are stopped, but keep their memory
 # Knobs that need another loader
 LOADER_KNOBS = (
@@ -116,6 +118,7 @@ class Race:
         self._in_play: dict[Config, Entrant] = {}
         self._played: Counter[Config] = Counter()
         self._lost: Counter[Config] = Counter()  # turns in which the loss became NaN
+        self._suspected: Counter[Config] = Counter()  # of having ended the process
         self._failures = 0
         self._turns_lived: int | None = None  # of a process that came to its end
         self._turns = 0  # of the present process
@@ -126,7 +129,7 @@ class Race:
         while session.until_last_trial() is None and self._failures < MAX_FAILURES:
             if not self._open():
                 break
-            while self._may_seat() and (proposal := self._proposals.next(self._field())):
+            while (proposal := self._next()) is not None:
                 self._enter(proposal)
             if not self._live.is_open:  # it ended while the last config stayed
                 continue
@@ -153,6 +156,16 @@ class Race:
         share_left = self._session.share_left
         in_play = frozenset(self._in_play)
         return Field(records, self._study.speeds, share_left, in_play=in_play)
+
+    def _next(self) -> Proposal | None:
+        """Return what enters next: what concerns the best so far, or what promises most."""
+        if not self._may_seat(SEATS, FEW_ROUNDS):
+            return None
+        field = self._field()
+        for config, why in self._proposals.of_best(field).items():
+            if config not in self._in_play:
+                return self._proposals.taken(config, why)
+        return self._proposals.next(field) if self._may_seat(SEATS - 1, WORTH_ROUNDS) else None
 
     def _record(self, entrant: Entrant, ending: Ending | None = None) -> TrialRecord:
         speeds, config = self._study.speeds, entrant.proposal.config
@@ -218,10 +231,10 @@ class Race:
         cores = self._session.rigs.hardware.cpu_quota
         return sum(loaders.values()) <= max(8, WORKERS_PER_CORE * cores)
 
-    def _may_seat(self) -> bool:
-        """Return whether another config can play enough rounds until the race is over."""
+    def _may_seat(self, seats: int, rounds: int) -> bool:
+        """Return whether another config finds a seat, and rounds to play until the race is over."""
         lengths = [entrant.length.seconds for entrant in self._in_play.values()]
-        if not self._live.is_open or len(lengths) >= SEATS:
+        if not self._live.is_open or len(lengths) >= seats:
             return False
         round_s = sum(lengths) + max(lengths)
         if self._study.goal.needs_stays:
@@ -229,7 +242,7 @@ class Race:
         if self._turns_lived is not None and 3 * (len(lengths) + 1) > self._turns_lived:
             return len(lengths) < 2
         left_s = self._session.until_confirmation.left_s()
-        return round_s * (WORTH_ROUNDS if len(lengths) > 1 else 1) < left_s
+        return round_s * (rounds if len(lengths) > 1 else 1) < left_s
 
     def _enter(self, proposal: Proposal) -> None:
         """Let a config stay alone, and take its seat if it trains."""
@@ -392,8 +405,12 @@ class Race:
             return
         newest = [*self._in_play][-1]
         if newest != self._written and not self._played[newest]:
-            self._leave(newest, ending)
-        elif self._failures < MAX_FAILURES:
+            # perhaps it was chance: it is to blame if that happens once more
+            self._suspected[newest] += 1
+            if self._suspected[newest] > 1:
+                self._leave(newest, ending)
+                return
+        if self._failures < MAX_FAILURES:
             self._session.events.warn(
                 f"The program failed while configs took turns: {ending.reason}. The race goes on "
                 "in another process."
@@ -413,13 +430,14 @@ class Race:
         speeds = self._study.speeds
         if speeds is None:
             return
-        able = [self._written, *able_to_win(self._study, self._space, speeds)]
-        firsts = self._draws(speeds, able).argmax(axis=1)
+        able, draws = self._draws(speeds)
+        firsts = draws.argmax(axis=1)
         chances = {config: float(np.mean(firsts == n)) for n, config in enumerate(able)}
         best, late = self._best(), self._session.share_left < LATE
+        stays = self._proposals.of_best(self._field())
         fewer = set(dict(one_fewer(self._space, best)).values()) if late else set()
         for config in [*self._in_play][1:]:
-            if self._played[config] < LEAST_ROUNDS or config == best:
+            if self._played[config] < LEAST_ROUNDS or config in stays:
                 continue
             if config in fewer and not is_told(speeds.of(best, over=config)):
                 continue
@@ -434,18 +452,16 @@ class Race:
             return False
         if any(self._played[config] < LEAST_ROUNDS for config in self._in_play):
             return False
-        able = [self._written, *able_to_win(self._study, self._space, speeds)]
-        draws = self._draws(speeds, able)
+        able, draws = self._draws(speeds)
         lead = draws.max(axis=1) - draws[:, able.index(best)]
         is_known = best == self._written or speeds.of(best).error <= KNOWN
         return is_known and float(np.mean(lead)) < WORTH_MORE
 
-    def _draws(self, speeds: Speeds, configs: list[Config]) -> Array:
-        """Return speedups of configs that may be true, as logarithms."""
-        drawn: Array = speeds.draws(self._played.total())[
-            :, [speeds.configs.index(config) for config in configs]
-        ]
-        return drawn
+    def _draws(self, speeds: Speeds) -> tuple[list[Config], Array]:
+        """Return the configs that may win, with speedups of theirs that may be true."""
+        able = [self._written, *able_to_win(self._study, self._space, speeds)]
+        foreseen = KnobEffects.of(self._space).foresee(speeds, able)
+        return able, foreseen.draws(self._played.total())
 
     def _leave(self, config: Config, ending: Ending | None = None) -> None:
         """Take a config out of play, and record what it showed."""

@@ -99,10 +99,3 @@ def test_several_processes_count_by_their_noise_and_differ_among_each_other() ->
     usual = math.hypot(TAU, TAU_GROWTH * math.log(1.25)) / math.sqrt(2)
     assert together.of("a").error == pytest.approx(usual, rel=0.2)
     assert together.of("b").error > together.of("a").error
-
-
-def test_the_best_of_what_may_be_true_is_as_often_one_as_another_that_is_as_fast() -> None:
-    drawn = of(rounds_at({"fast": 2.0, "as fast": 2.0, "slow": 0.5}, [1.0] * 20)).draws()
-    best = [float((drawn.argmax(axis=1) == n).mean()) for n in range(4)]
-    assert best[1] == pytest.approx(0.5, abs=0.15)
-    assert best[0] == best[3] == 0

@@ -186,7 +186,7 @@ def test_a_process_that_fails_after_enough_of_them_takes_no_claim_away(tmp_path:
         return CRASH if len(rigs) > 2 and not is_fast(question) else None
 
     thirds = 0
-    for seed in range(4):
+    for seed in range(8):
         rigs: set[int] = set()
         heard = Heard()
         script = replace(UNSURE, ends=in_phase(heard, "confirming", ends))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import NormalDist
 from typing import Protocol
 
+from autotune.knobs import registry
 from autotune.measurement.interval import LogRatio
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
@@ -12,7 +14,11 @@ from autotune.tuning.choosing.diagnosis import DEVICES
 
 # A gain is clear with this error, or if it is this many times larger than its error
 TOLD, CLEAR = 0.025, 4.0
-LATE = 0.5  # share of the time for trials left, from which on only neighbours of the best enter
+# What a change must gain, as a logarithm, to be recommended; twice that where it alters rounding
+WORTH_A_CHANGE = 0.01
+SURELY = 0.9  # probability that recommended changes make a config faster than their absence
+NORMAL = NormalDist()
+LATE = 0.5  # share of the time for trials left, from which on neighbours of the best come first
 
 
 class Choosable(Protocol):
@@ -63,6 +69,17 @@ class Choosable(Protocol):
 def is_told(gain: LogRatio) -> bool:
     """Return whether it is clear by now what a change gains."""
     return gain.error <= TOLD or gain.value >= CLEAR * gain.error
+
+
+def must_gain(knobs: Iterable[str]) -> float:
+    """Return what changes of knobs must gain to be recommended, as a logarithm."""
+    known = registry()
+    return sum(WORTH_A_CHANGE * (2 if known[knob].changes_learning else 1) for knob in knobs)
+
+
+def is_worth(knobs: Iterable[str], gain: LogRatio) -> bool:
+    """Return whether changes of knobs are worth recommending, by what they gain together."""
+    return gain.value >= must_gain(knobs) and NORMAL.cdf(gain.value / gain.error) >= SURELY
 
 
 def one_fewer(

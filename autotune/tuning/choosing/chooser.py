@@ -26,17 +26,16 @@ from autotune.measurement.rounds import Speeds
 from autotune.program.config import Config, KnobValue
 from autotune.results.record import TrialRecord, latest
 from autotune.tuning.choosing.bounds import Share, bounded
-from autotune.tuning.choosing.choosable import LATE, Choosable, is_told, one_fewer
+from autotune.tuning.choosing.choosable import LATE, Choosable, is_told, is_worth, one_fewer
 from autotune.tuning.choosing.diagnosis import DEVICES
 from autotune.tuning.choosing.effects import Foreseen, KnobEffects
 from autotune.tuning.choosing.memory import MEMORY, SAVES_HOST_MEMORY, SAVES_MEMORY, Forecast
 
 ALL_IN = "every change that should help, at once"
 WITHOUT = "without {}, to see what it gives"
-SIMPLER = "the best so far without the changes that seem to give nothing"
 PROMISES = "it may be the fastest, by what was seen so far"
 TELLING = 0.85  # share of the time left, from which on rounds tell which changes give something
-PROVEN = 0.7  # chance to give something, below which a change is left out for a try
+LAST = 0.25  # the same, from which on nothing enters that is not like the best
 LEADERS = 3  # configs whose neighbours are looked at
 MAX_NEIGHBOURS = 100
 # Expected improvement (a logarithm) below which no config is worth a seat
@@ -117,11 +116,33 @@ class Chooser:
         """Return the config that is worth a seat; None if none is."""
         if not any(r.outcome not in ENDED_BY_US for r in field.records):
             return None
-        pool = _Pool(field, self._space, Forecast(field.records, self._memory_bytes))
+        pool = self._pool(field)
         for config, why in self._certain(pool):
             return Choice(config, why, self._foresee(pool, [config]).of(config).interval)
-        is_late = field.share_left < LATE and pool.best != pool.baseline
-        return None if is_late else self._explore(pool)
+        is_over = field.share_left < LAST and pool.best != pool.baseline
+        return None if is_over else self._explore(pool)
+
+    def simplest(self, field: Field) -> Config | None:
+        """Return the best config without the changes that seem to give nothing.
+
+        None if it cannot be tried, or too little is known.
+        """
+        if field.best is None or field.share_left >= TELLING:
+            return None
+        pool, config = self._pool(field), field.best
+        while True:
+            fewer = [without for _, without in one_fewer(self._space, config)]
+            foreseen = self._foresee(pool, [config, *fewer])
+            gains = {without: foreseen.of(config, over=without) for without in fewer}
+            idle = [one for one in fewer if not is_worth(config.changes_from(one), gains[one])]
+            if not idle:
+                break
+            config = min(idle, key=lambda one: gains[one].value)
+        is_able = config in pool.measured or pool.may_try(config)
+        return config if is_able and self._cost_s(config) < math.inf else None
+
+    def _pool(self, field: Field) -> _Pool:
+        return _Pool(field, self._space, Forecast(field.records, self._memory_bytes))
 
     def _foresee(self, pool: _Pool, configs: Sequence[Config]) -> Foreseen:
         return self._effects.foresee(pool.field.speeds, configs)
@@ -133,10 +154,6 @@ class Chooser:
             yield first, ALL_IN
         if first is not None and not late:
             yield from self._missing(pool, first)
-        if pool.field.share_left < TELLING:
-            simpler = self._proven(pool)
-            if pool.may_try(simpler) and self._cost_s(simpler) < math.inf:
-                yield simpler, SIMPLER
         if late:
             yield from self._missing(pool, pool.best)
             yield from self._untold(pool)
@@ -156,15 +173,6 @@ class Chooser:
                 continue
             if not is_told(seen.of(pool.best, over=without)):
                 yield without, WITHOUT.format(knob)
-
-    def _proven(self, pool: _Pool) -> Config:
-        """Return the best config without the changes that seem to give nothing."""
-        best, baseline = pool.best, pool.baseline
-        fewer = dict(one_fewer(self._space, best))
-        foreseen = self._foresee(pool, [best, *fewer.values()])
-        gains = {knob: foreseen.of(best, over=without) for knob, without in fewer.items()}
-        idle = {k: baseline[k] for k, g in gains.items() if NORMAL.cdf(g.value / g.error) < PROVEN}
-        return self._space.canonical(best.replace(**idle))
 
     def _first(self, pool: _Pool) -> Config | None:
         """Return all changes at once, with the largest batch that fits."""
@@ -186,7 +194,7 @@ class Chooser:
         others = [config for config in self._candidates(pool) if config != pool.best]
         if not others:
             return None
-        foreseen = self._foresee(pool, [pool.best, *others])
+        foreseen = self._effects.foresee(pool.field.speeds, [pool.best, *others], boldly=True)
         worth = []
         for config in others:
             gain, cost_s = foreseen.of(config, over=pool.best), self._cost_s(config)

@@ -1,8 +1,10 @@
 """Effects: what the speed of one config says about another one that shares knob values with it.
 
 The log speedup of a config over the baseline is modelled as a sum: an effect for each knob whose
-value differs from the baseline's, an effect for each pair of them, and a rest. All are unknown; how
-much they are assumed to vary says how alike two configs are.
+value differs from the baseline's, an effect for each pair of them, and what the config has for
+itself in one process. All are unknown; how much they are assumed to vary says how alike two configs
+are. Most knobs give nothing to most programs: so how much each one may do is learned from the
+rounds, and what a knob that does little seems to give is taken for noise.
 
 - Values of a knob that are numbers have an order. The effect grows by an unknown amount from each
   value to the next one, more where they are further apart on a logarithmic scale, so 8 workers are
@@ -10,7 +12,8 @@ much they are assumed to vary says how alike two configs are.
 - The effect of a pair is smaller than that of a single knob.
 
 This is a Gaussian process with an additive kernel (Duvenaud, Nickisch and Rasmussen 2011, "Additive
-Gaussian Processes"); its scale is learned from what the rounds show.
+Gaussian Processes"), whose scales tell which knobs matter (MacKay 1994, "automatic relevance
+determination").
 """
 
 from __future__ import annotations
@@ -18,14 +21,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 from typing import cast
 
 import numpy as np
 
 from autotune.measurement.interval import LogRatio
-from autotune.measurement.rounds import Array, Speeds
+from autotune.measurement.rounds import TAU, Array, Speeds
 from autotune.program.config import Config, KnobValue
 from autotune.tuning.choosing.choosable import Choosable
 
@@ -33,7 +36,9 @@ USUAL = 0.04  # standard deviation of the effect of one knob
 SPREADS = (0.005, 0.02, 0.06, 0.25, 0.8)  # that it may have: from none to speak of to a factor of 2
 JITTER = 1e-6  # variance that keeps matrices regular
 PAIR = 0.3  # standard deviation of the effect of a pair, where those of its knobs are 1
-OWN = 0.4  # of what is left of a config beyond knobs and pairs
+APART = 4.0  # variance of the logarithm of one knob's spread over that of all
+SWEEPS = 2  # over all knobs, in which their spreads are found
+DRAWS = 512
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,13 @@ class Foreseen:
         mean = float(self.means[one] - self.means[other])
         return LogRatio(mean, math.sqrt(max(variance, JITTER)))
 
+    def draws(self, seed: int = 0) -> Array:
+        """Return ``DRAWS`` speedups of all configs that may be true, as logarithms."""
+        noise = np.random.default_rng(seed).standard_normal((DRAWS, len(self.means)))
+        values, vectors = np.linalg.eigh(self.covariance)
+        drawn: Array = self.means + noise @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+        return drawn
+
 
 @dataclass(frozen=True)
 class KnobEffects:
@@ -75,44 +87,53 @@ class KnobEffects:
     values: Mapping[str, Sequence[KnobValue]]
     # Of each config that was asked about, what it shares with others: a row for all knobs
     _rows: dict[Config, Array] = field(default_factory=dict, init=False, compare=False, repr=False)
+    # What was learned from the last rounds: a race asks many times before it plays again
+    _learned: dict[int, tuple[Speeds, Array, Array]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     @classmethod
     def of(cls, space: Choosable) -> KnobEffects:
         """Return what configs of a space say about each other."""
         fixed = {knob: (value,) for knob, value in space.fixed.items()}
-        searched = {knob: domain.values for knob, domain in space.domains.items()}
-        return cls(space.baseline, {**fixed, **searched})
+        searched = {knob: tuple(domain.values) for knob, domain in space.domains.items()}
+        return _effects(space.baseline, tuple({**fixed, **searched}.items()))
 
-    def foresee(self, seen: Speeds | None, configs: Sequence[Config]) -> Foreseen:
+    def foresee(
+        self, seen: Speeds | None, configs: Sequence[Config], *, boldly: bool = False
+    ) -> Foreseen:
         """Return what is to be expected of configs, seen or not.
 
         Args:
             seen: What rounds have shown; all are compared with the program as written.
             configs: Those that are asked about.
+            boldly: Whether values that were not seen may do as much as those of any other knob,
+                though the knob's others do little.
         """
         known = [] if seen is None else [c for c in seen.configs[1:] if isinstance(c, Config)]
-        prior = self.covariance(configs, configs)
         if seen is None or not known:
-            return Foreseen(configs, np.zeros(len(configs)), USUAL**2 * prior)
+            prior = self._alike(configs, configs).covariance(np.full(len(self.values), USUAL))
+            return Foreseen(configs, np.zeros(len(configs)), prior)
         values, noise = seen.means[1:], seen.covariance[1:, 1:] + JITTER * np.eye(len(known))
-        own = self.covariance(known, known)
-        spread = max(SPREADS, key=lambda one: _log_likelihood(values, one**2 * own + noise, one))
-        shared = spread**2 * self.covariance(configs, known)
-        gain = np.linalg.solve(spread**2 * own + noise, shared.T).T
-        return Foreseen(configs, gain @ values, spread**2 * prior - gain @ shared.T)
+        own = self._alike(known, known)
+        learned = self._learned.get(0)
+        if learned is None or learned[0] is not seen:
+            learned = self._learned[0] = seen, *_likeliest(own, values, noise)
+        _, of_all, of_each = learned
+        spreads = of_all if boldly else of_each
+        shared = self._alike(configs, known).covariance(spreads)
+        gain = np.linalg.solve(own.covariance(spreads) + noise, shared.T).T
+        prior = self._alike(configs, configs).covariance(spreads)
+        return Foreseen(configs, gain @ values, prior - gain @ shared.T)
 
-    def covariance(self, some: Sequence[Config], others: Sequence[Config]) -> Array:
-        """Return the prior covariance of log speedups, in units of one knob's effect."""
-        single = np.zeros((len(some), len(others)))
-        squares = np.zeros_like(single)
-        rows, columns = (np.array([self._row(one) for one in of]) for of in (some, others))
-        for part in self._parts if len(some) and len(others) else ():
-            shared = rows[:, part] @ columns[:, part].T
-            single += shared
-            squares += shared**2
-        pairs = (single**2 - squares) / 2  # the sum of all products of two different knobs
-        covariance: Array = single + PAIR**2 * pairs + OWN**2 * self._equal(some, others)
-        return covariance
+    def _alike(self, some: Sequence[Config], others: Sequence[Config]) -> _Alike:
+        """Return what configs share with others."""
+        shared = np.zeros((len(self._parts), len(some), len(others)))
+        if len(some) and len(others):
+            rows, columns = (np.array([self._row(one) for one in of]) for of in (some, others))
+            for n, part in enumerate(self._parts):
+                shared[n] = rows[:, part] @ columns[:, part].T
+        return _Alike(shared, self._equal(some, others))
 
     @cached_property
     def _steps(self) -> dict[str, dict[KnobValue, Array]]:
@@ -141,15 +162,60 @@ class KnobEffects:
         return equal
 
 
-def _log_likelihood(values: Array, covariance: Array, spread: float) -> float:
-    """Return how likely values are, up to a constant, with the prior of the spread.
+@lru_cache(maxsize=8)
+def _effects(
+    baseline: Config, values: tuple[tuple[str, tuple[KnobValue, ...]], ...]
+) -> KnobEffects:
+    return KnobEffects(baseline, dict(values))
 
-    That is near ``USUAL``, with the weight of a few configs: a search must not end because a noisy
-    machine hides what the configs differ by.
+
+@dataclass(frozen=True)
+class _Alike:
+    """What some configs share with others: of each knob, and whether they are the same."""
+
+    shared: Array
+    same: Array
+
+    def covariance(self, spreads: Array) -> Array:
+        """Return the prior covariance of log speedups.
+
+        Args:
+            spreads: Standard deviation of the effects of each knob.
+        """
+        scaled = spreads[:, None, None] * self.shared
+        single = (spreads[:, None, None] * scaled).sum(axis=0)
+        # the sum of all products of two different knobs
+        pairs = (scaled.sum(axis=0) ** 2 - (scaled**2).sum(axis=0)) / 2
+        covariance: Array = single + PAIR**2 * pairs + TAU**2 * self.same
+        return covariance
+
+
+def _likeliest(alike: _Alike, values: Array, noise: Array) -> tuple[Array, Array]:
+    """Return the spreads with which values are most likely: one for all knobs, and one for each.
+
+    That of all is near ``USUAL``, with the weight of a few configs: a search must not end because a
+    noisy machine hides what the configs differ by. And where one knob does much, another one of
+    which little is known may as well.
     """
-    _, size = np.linalg.slogdet(covariance)
-    fit = values @ np.linalg.solve(covariance, values)
-    return float(-0.5 * (fit + size) - 0.5 * math.log(spread / USUAL) ** 2)
+    spreads = np.full(len(alike.shared), USUAL)
+
+    def likelihood(which: slice, spread: float) -> float:
+        spreads[which] = spread
+        covariance = alike.covariance(spreads) + noise
+        _, size = np.linalg.slogdet(covariance)
+        return float(-0.5 * (values @ np.linalg.solve(covariance, values) + size))
+
+    def strays(spread: float, usual: float) -> float:
+        return 0.5 * math.log(spread / usual) ** 2
+
+    every = slice(None)
+    of_all = max(SPREADS, key=lambda one: likelihood(every, one) - strays(one, USUAL))
+    spreads[every] = of_all
+    for _ in range(SWEEPS):
+        for n in np.flatnonzero(alike.shared.any(axis=(1, 2))):
+            knob = slice(n, n + 1)
+            spreads[n] = max(SPREADS, key=lambda s: likelihood(knob, s) - strays(s, of_all) / APART)
+    return np.full(len(spreads), of_all), spreads
 
 
 def _steps(values: Sequence[KnobValue], own: KnobValue) -> dict[KnobValue, Array]:

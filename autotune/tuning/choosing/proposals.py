@@ -26,6 +26,8 @@ from autotune.tuning.storage.study import Study, Trial
 PATIENCE = 12  # configs of a sampler in a row that it knew or that conflict, after which it is done
 GROWN = "with more samples in a step, to tell what that would gain"
 GROWN_SHARE = 0.4  # of the time for trials that is left when that is tried, once
+SIMPLER = "the best so far without the changes that seem to give nothing"
+RETURNS = "the best so far, to be compared with those that came after it"
 FRESH = "tried in a fresh process, on top of the best config so far"
 SEAT_S = 1.0  # until a config has taken its seat
 LOADER_SEAT_S = 2.0  # the same where workers start
@@ -105,8 +107,20 @@ class Proposals:
         choice = self._chooser.choose(field)
         if choice is None:
             return None
-        trial = self._study.ask_for(choice.config, self._space)
-        return Proposal(trial, choice.config, choice.why, choice.expected)
+        return replace(self.taken(choice.config, choice.why), expected=choice.expected)
+
+    def of_best(self, field: Field) -> Mapping[Config, str]:
+        """Return the best config, and what is simpler and may be as good, with the reasons."""
+        field = self._with_best(field)
+        best = field.best
+        if best is None or best == self._space.baseline:
+            return {}
+        simplest = self._chooser.simplest(field)
+        return {best: RETURNS} | ({simplest: SIMPLER} if simplest not in {best, None} else {})
+
+    def taken(self, config: Config, why: str) -> Proposal:
+        """Return a config that is not chosen by what it promises, also one that played before."""
+        return Proposal(self._study.ask_for(config, self._space), config, why)
 
     def restarted(self, has_time: Callable[[], bool]) -> Iterator[Proposal]:
         """Yield what needs a fresh process, on top of the best config: what was asked for first.
@@ -168,7 +182,7 @@ class Proposals:
         config = self._space.canonical(config)
         if config in known or config == self._space.baseline or self._space.conflicts(config):
             return None
-        return Proposal(self._study.ask_for(config, self._space), config, why)
+        return self.taken(config, why)
 
     def _on_best(self, changes: Mapping[str, KnobValue]) -> Config:
         best = next((r.config for r in ranked(self._study, self._space)), self._space.start)

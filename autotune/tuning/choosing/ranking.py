@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
 
-from autotune.knobs import registry
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.claim import APART_LEAST
 from autotune.measurement.rounds import Speeds
 from autotune.program.config import Config
 from autotune.results.record import TrialRecord, latest
-from autotune.tuning.choosing.choosable import one_fewer
+from autotune.tuning.choosing.choosable import is_worth, must_gain
 from autotune.tuning.choosing.effects import Foreseen, KnobEffects
 from autotune.tuning.storage.study import Study
 
-# What a change must gain, as a logarithm, to be recommended; twice that where it alters rounding
-WORTH_A_CHANGE = 0.01
-SURELY = 0.9  # probability that a recommended change makes the config faster than its absence
 # A live speedup worth confirming however wide its interval is: only the claim decides
 WORTH_CONFIRMING = 1.02
-NORMAL = NormalDist()
 
 
 def may_win(study: Study, space: ResolvedSpace, config: Config) -> bool:
@@ -60,23 +54,19 @@ def recommended(study: Study, space: ResolvedSpace, speeds: Speeds) -> Config:
 
 def _worth(config: Config, space: ResolvedSpace, foreseen: Foreseen) -> float:
     """Return the logarithm of a config's speedup, less what its changes must gain."""
-    changes = config.changes_from(space.baseline)
-    return foreseen.of(config).value - sum(map(_must_gain, changes))
-
-
-def _must_gain(knob: str) -> float:
-    return WORTH_A_CHANGE * (2 if registry()[knob].changes_learning else 1)
+    return foreseen.of(config).value - must_gain(config.changes_from(space.baseline))
 
 
 def _best_of(able: Sequence[Config], space: ResolvedSpace, foreseen: Foreseen) -> Config | None:
     best = max(able, key=lambda c: _worth(c, space, foreseen), default=None)
     while best is not None:
-        fewer = []
-        for knob, without in one_fewer(space, best):
-            if without in able:
-                gain = foreseen.of(best, over=without)
-                if gain.value < _must_gain(knob) or NORMAL.cdf(gain.value / gain.error) < SURELY:
-                    fewer.append(without)
+        own = best.changes_from(space.baseline).items()
+        fewer = [
+            one
+            for one in able
+            if one.changes_from(space.baseline).items() < own
+            and not is_worth(best.changes_from(one), foreseen.of(best, over=one))
+        ]
         if not fewer:
             break
         best = max(fewer, key=lambda c: _worth(c, space, foreseen))

@@ -18,8 +18,8 @@ from autotune.tuning.choosing.bounds import Share
 from autotune.tuning.choosing.choosable import LATE
 from autotune.tuning.choosing.chooser import (
     ALL_IN,
+    LAST,
     PROMISES,
-    SIMPLER,
     TELLING,
     Chooser,
     Field,
@@ -68,7 +68,7 @@ class Course:
     def run(self, count: int, late: int = 0) -> list[Config]:
         """Choose this many times; the last *late* of them with little time left."""
         for number in range(count):
-            choice = self.chooser.choose(self.field(1.0 if number < count - late else LATE / 2))
+            choice = self.chooser.choose(self.field(1.0 if number < count - late else LAST / 2))
             if choice is None:
                 continue
             speed = self.speed(choice.config)
@@ -154,20 +154,18 @@ def test_once_rounds_tell_the_changes_that_give_nothing_are_left_out_together() 
     for seed in range(8):
         course = Course(formula(precision={"bf16": 1.5}), 0.01, seed, all_in=FOUR)
         course.run(5)
-        choice = course.chooser.choose(replace(course.field((LATE + TELLING) / 2), best=FOUR))
-        assert choice is not None
-        if choice.why == SIMPLER:
-            simpler.append(set(choice.config.changes_from(OWN)))
-    assert len(simpler) >= 4
-    assert all("precision" in changes and len(changes) <= 2 for changes in simpler)
+        assert course.chooser.simplest(replace(course.field(1.0), best=FOUR)) is None, "too early"
+        found = course.chooser.simplest(replace(course.field((LATE + TELLING) / 2), best=FOUR))
+        simpler.append(set() if found is None else set(found.changes_from(OWN)))
+    assert simpler.count({"precision"}) >= 6
+    assert all("precision" in changes for changes in simpler)
 
 
-def test_late_only_neighbours_of_the_best_enter_and_what_is_simpler() -> None:
+def test_late_only_neighbours_of_the_best_enter() -> None:
     course = Course(formula(precision={"bf16": 1.5}), 0.01, all_in=FOUR)
     course.run(13, late=12)
-    assert OWN.replace(precision="bf16") in course.configs
     assert all(c.items() - OWN.items() <= FOUR.items() for c in course.configs)
-    assert course.chooser.choose(course.field(LATE / 2)) is None, "nothing is left to tell"
+    assert course.chooser.choose(course.field(LAST / 2)) is None, "nothing is left to tell"
 
 
 def test_changes_that_do_not_fit_into_memory_at_once_are_tried_with_a_smaller_batch() -> None:
@@ -245,6 +243,6 @@ def test_a_knob_that_cannot_gain_enough_is_not_tried_unless_the_rest_became_fast
 
 def test_where_nothing_is_left_that_may_help_there_is_no_choice() -> None:
     course = Course(formula(), noise=0.002)
-    assert len(course.run(100)) < 60
+    assert len(course.run(100)) < 80
     assert course.chooser.choose(course.field(1.0)) is None
     assert Chooser(SPACE, 0).choose(Field([])) is None, "the program as written comes first"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from autotune.measurement.rounds import Array
+from autotune.measurement.rounds import TAU, Array
 from autotune.program.config import Config, KnobValue
-from autotune.tuning.choosing.effects import OWN, PAIR, KnobEffects
+from autotune.tuning.choosing.effects import PAIR, USUAL, Foreseen, KnobEffects
 from tests.made import make_hardware, make_profile, make_space, make_speeds
 
+OWN = (TAU / USUAL) ** 2  # what a config has for itself
 BASELINE = Config({"workers": 0, "precision": "fp32", "batch": 64})
 VALUES: dict[str, tuple[KnobValue, ...]] = {
     "workers": (0, 1, 2, 4, 8),
@@ -23,8 +25,12 @@ EFFECTS = KnobEffects(BASELINE, VALUES)
 
 def alike(one: dict[str, KnobValue], other: dict[str, KnobValue]) -> float:
     configs = [BASELINE.replace(**changes) for changes in (one, other)]
-    covariance: Array = EFFECTS.covariance(configs[:1], configs[1:])
-    return float(covariance[0, 0])
+    return float(prior(configs)[0, 1])
+
+
+def prior(configs: Sequence[Config]) -> Array:
+    """Return the covariance before anything was seen, in units of one knob's effect."""
+    return EFFECTS.foresee(None, configs).covariance / USUAL**2
 
 
 def test_the_baseline_has_no_effect_and_is_like_nothing() -> None:
@@ -33,13 +39,13 @@ def test_the_baseline_has_no_effect_and_is_like_nothing() -> None:
 
 
 def test_what_two_configs_share_makes_them_alike() -> None:
-    one = 1 + OWN**2
+    one = 1 + OWN
     assert alike({"precision": "bf16"}, {"precision": "bf16"}) == pytest.approx(one)
     assert alike({"precision": "bf16"}, {"precision": "fp16"}) == 0.0
     assert alike({"precision": "bf16"}, {"workers": 1}) == 0.0
     both: dict[str, KnobValue] = {"precision": "bf16", "workers": 1}
     assert alike(both, {"workers": 1}) == pytest.approx(1.0)
-    assert alike(both, both) == pytest.approx(2 + PAIR**2 + OWN**2)
+    assert alike(both, both) == pytest.approx(2 + PAIR**2 + OWN)
 
 
 def test_numbers_are_more_alike_the_nearer_they_are_and_none_across_the_baselines_own() -> None:
@@ -56,7 +62,7 @@ def test_a_covariance_of_all_configs_has_no_negative_eigenvalue() -> None:
         for precision in VALUES["precision"]
         for batch in VALUES["batch"]
     ]
-    assert np.linalg.eigvalsh(EFFECTS.covariance(configs, configs)).min() > -1e-9
+    assert np.linalg.eigvalsh(prior(configs)).min() > -1e-9
 
 
 def test_a_config_that_never_played_is_known_by_its_parts() -> None:
@@ -105,3 +111,27 @@ def test_a_share_of_the_programs_own_batch_is_known_by_the_next_value() -> None:
     """Ranks that keep the global batch have batches that are not offered."""
     assert alike({"batch": 16}, {"batch": 256}) == 0.0
     assert alike({"batch": 120}, {"batch": 256}) == alike({"batch": 128}, {"batch": 256})
+
+
+def test_what_a_knob_that_does_little_seems_to_give_is_taken_for_noise() -> None:
+    """A value that was not seen may do as much as those of any other knob, all the same."""
+    half, many = BASELINE.replace(precision="bf16"), BASELINE.replace(precision="bf16", batch=256)
+    seen = {BASELINE: 1.0, half: 1.5, many: 1.51, BASELINE.replace(batch=256): 0.99}
+    seen |= {c.replace(workers=1): s * 1.03 for c, s in seen.items()}
+    seen |= {many.replace(workers=2): 1.48, half.replace(workers=2): 1.49}
+    speeds = make_speeds(seen, 0.03)
+    two = half.replace(workers=2)
+    found = EFFECTS.foresee(speeds, [half, two])
+    assert abs(found.of(two, over=half).value) < 0.02
+    assert found.of(half).value == pytest.approx(math.log(1.5), abs=0.03)
+    eight = BASELINE.replace(workers=8)
+    bold = EFFECTS.foresee(speeds, [eight], boldly=True)
+    assert bold.of(eight).error > 2 * EFFECTS.foresee(speeds, [eight]).of(eight).error
+
+
+def test_the_best_of_what_may_be_true_is_as_often_one_as_another_that_is_as_fast() -> None:
+    means = np.log([1.0, 2.0, 2.0, 0.5])
+    drawn = Foreseen([BASELINE] * 4, means, np.diag([0.0, 0.01, 0.01, 0.01])).draws()
+    best = [float((drawn.argmax(axis=1) == n).mean()) for n in range(4)]
+    assert best[1] == pytest.approx(0.5, abs=0.15)
+    assert best[0] == best[3] == 0
