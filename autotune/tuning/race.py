@@ -57,7 +57,7 @@ LATE_LOSES = 0.05
 # The race is over when more rounds promise less than this, as a logarithm, and the speedup is known
 # to that
 WORTH_MORE, KNOWN = 0.004, 0.01
-LOADER_STAY_S = 1.0  # until workers have started and delivered
+LOADER_STAY_S = 0.5  # until workers have started and delivered
 TOO_SHORT = "the program ends too soon for more configs to take turns"
 NO_ROUND = "the program ends or fails before configs have taken turns"
 UNASKED = (

@@ -77,9 +77,9 @@ def must_gain(knobs: Iterable[str]) -> float:
     return sum(WORTH_A_CHANGE * (2 if known[knob].changes_learning else 1) for knob in knobs)
 
 
-def is_worth(knobs: Iterable[str], gain: LogRatio) -> bool:
+def is_worth(knobs: Iterable[str], gain: LogRatio, surely: float = SURELY) -> bool:
     """Return whether changes of knobs are worth recommending, by what they gain together."""
-    return gain.value >= must_gain(knobs) and NORMAL.cdf(gain.value / gain.error) >= SURELY
+    return gain.value >= must_gain(knobs) and NORMAL.cdf(gain.value / gain.error) >= surely
 
 
 def one_fewer(

@@ -34,7 +34,7 @@ from autotune.tuning.choosing.memory import MEMORY, SAVES_HOST_MEMORY, SAVES_MEM
 ALL_IN = "every change that should help, at once"
 WITHOUT = "without {}, to see what it gives"
 PROMISES = "it may be the fastest, by what was seen so far"
-TELLING = 0.85  # share of the time left, from which on rounds tell which changes give something
+PROVEN = 0.7  # chance to give something, below which a change is left out for a try
 LAST = 0.25  # the same, from which on nothing enters that is not like the best
 LEADERS = 3  # configs whose neighbours are looked at
 MAX_NEIGHBOURS = 100
@@ -127,14 +127,18 @@ class Chooser:
 
         None if it cannot be tried, or too little is known.
         """
-        if field.best is None or field.share_left >= TELLING:
+        if field.best is None or field.share_left >= LATE:
             return None
         pool, config = self._pool(field), field.best
         while True:
             fewer = [without for _, without in one_fewer(self._space, config)]
             foreseen = self._foresee(pool, [config, *fewer])
             gains = {without: foreseen.of(config, over=without) for without in fewer}
-            idle = [one for one in fewer if not is_worth(config.changes_from(one), gains[one])]
+            idle = [
+                one
+                for one in fewer
+                if not is_worth(config.changes_from(one), gains[one], surely=PROVEN)
+            ]
             if not idle:
                 break
             config = min(idle, key=lambda one: gains[one].value)

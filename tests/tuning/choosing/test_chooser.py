@@ -20,7 +20,6 @@ from autotune.tuning.choosing.chooser import (
     ALL_IN,
     LAST,
     PROMISES,
-    TELLING,
     Chooser,
     Field,
 )
@@ -155,7 +154,7 @@ def test_once_rounds_tell_the_changes_that_give_nothing_are_left_out_together() 
         course = Course(formula(precision={"bf16": 1.5}), 0.01, seed, all_in=FOUR)
         course.run(5)
         assert course.chooser.simplest(replace(course.field(1.0), best=FOUR)) is None, "too early"
-        found = course.chooser.simplest(replace(course.field((LATE + TELLING) / 2), best=FOUR))
+        found = course.chooser.simplest(replace(course.field(LATE / 2), best=FOUR))
         simpler.append(set() if found is None else set(found.changes_from(OWN)))
     assert simpler.count({"precision"}) >= 6
     assert all("precision" in changes for changes in simpler)
