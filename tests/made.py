@@ -67,6 +67,7 @@ PROFILE = replace(
     conv2d_layers=2,
     num_threads=2,
     interop_threads=2,
+    mmap_threshold=None,
     calls_sdpa=False,
     samples_per_step=64.0,
     torch_version="2.11.0",

@@ -109,6 +109,9 @@ class Script:
         first_step_s: From a process's start to the end of its first step; None is not told.
         lives_s: Seconds of training after which the program comes to its end; None never.
         loss: Returns that of a config's turn, by the steps of its process; None shows none.
+        faults: Page faults of a step of the program as written, in a process of its own and in one
+            that another config shares; configs that keep freed memory have none.
+        fault_s: Seconds of a page fault.
     """
 
     factors: Mapping[str, Mapping[KnobValue, float]] = field(default_factory=dict)
@@ -131,6 +134,8 @@ class Script:
     first_step_s: float | None = None
     lives_s: float | None = None
     loss: Callable[[Config, int], float | None] = lambda _config, _steps: None
+    faults: tuple[int, int] = (0, 0)
+    fault_s: float = 0.0
 
     def rate(self, config: Config) -> float:
         """Return the true samples/s of a config."""
@@ -321,7 +326,10 @@ class ScriptedRig:
         pace = self._machine.pace + self._process + self._own[config]
         rate = script.rate(config) * math.exp(pace + dice.gauss(0.0, script.noise))
         batch = int(config.get("batch_size", BATCH))
+        is_own = config == self._baseline
+        faults = script.faults[len(self._own) > 1] if is_own else 0
         seconds, self.steps = batch / rate, self.steps + planned.steps
+        seconds += (faults - script.faults[0] * is_own) * script.fault_s
         return Turn(
             planned.config,
             (seconds,) * planned.steps,
@@ -329,6 +337,7 @@ class ScriptedRig:
             0.0,
             wait_s=0.3 * seconds * planned.steps,
             loss=script.loss(config, self.steps),
+            faults=(faults,) * planned.steps,
         )
 
     def profile_step(

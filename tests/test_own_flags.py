@@ -84,11 +84,11 @@ def test_a_python_call_over_own_flags_ends_in_a_file_that_trains_with_them(workp
         tune=["batch_size"],
         values={"batch_size": [128]},
         auto_arg=True,
-        events=StopsAfter(trials=2),
+        events=StopsAfter(trials=3),
     )
     assert result.head.space.uses_flags
     trials = [(t["batch_size"], t["rig"], t["outcome"]) for t in result.trials]
-    assert trials == [(16, 1, "ok"), (128, 2, "ok")], "a flag is read at the start of a process"
+    assert trials == [(16, 1, "ok"), (16, 1, "ok"), (128, 2, "ok")], "a flag is read at a start"
     assert result.best == result.baseline
     assert result.speedup.low == result.speedup.estimate == result.speedup.high == 1.0
     assert result.run_dir.joinpath("best.yaml").is_file()

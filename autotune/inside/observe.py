@@ -16,6 +16,7 @@ from torch.backends import cudnn
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorms
 from torch.optim import Optimizer
 
+from autotune.inside import malloc
 from autotune.inside.code.aliases import shared_weight
 from autotune.inside.code.bounds import bound_by_flag, bound_of
 from autotune.inside.code.frames import callers
@@ -175,6 +176,7 @@ class Observer(FirstSteps):
             cudnn_benchmark=cudnn.benchmark,
             matmul_precision=matmul_precision(self.device()),
             flush_denormal=_flushes_denormals(),
+            mmap_threshold=malloc.mmap_threshold(),
             deterministic_algorithms=(
                 torch.are_deterministic_algorithms_enabled() or cudnn.deterministic
             ),

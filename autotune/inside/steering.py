@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from autotune.inside import malloc
 from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.seams import SeamSet
 from autotune.knobs import registry
@@ -162,6 +163,11 @@ class Steering:
     def set_optimizer_implementation(self, name: str) -> None:
         """Make optimizers update their parameters by ``for-loop``, ``foreach`` or ``fused``."""
         self._seams.optimizer.use_implementation(name)
+
+    def keep_freed_memory(self, *, enabled: bool) -> None:
+        """Have malloc keep memory that was freed, or return it as the program does by itself."""
+        threshold = self._traits.mmap_threshold or malloc.FIRST_THRESHOLD
+        malloc.keep_freed(keep=enabled, threshold=threshold)
 
     def set_zero_grad_to_none(self, *, enabled: bool) -> None:
         """Make ``zero_grad`` drop gradients (True), or leave it as the program calls it (False)."""

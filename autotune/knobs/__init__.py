@@ -35,6 +35,7 @@ from autotune.knobs.fsdp_reshard_after_forward import FsdpReshardAfterForward
 from autotune.knobs.fsdp_shard import FsdpShard
 from autotune.knobs.in_order import InOrder
 from autotune.knobs.interop_threads import InteropThreads
+from autotune.knobs.keep_freed_memory import KeepFreedMemory
 from autotune.knobs.malloc import Malloc
 from autotune.knobs.matmul_precision import MatmulPrecision
 from autotune.knobs.non_blocking import NonBlocking
@@ -100,6 +101,7 @@ OWN: tuple[type[Knob], ...] = (
     SdpaBackend,
     OptimizerImplementation,
     ZeroGradToNone,
+    KeepFreedMemory,
     NumThreads,
     InteropThreads,
     FlushDenormal,

@@ -71,6 +71,9 @@ class Seams(Protocol):
     def set_optimizer_implementation(self, name: str) -> None:
         """Make all optimizers update their parameters by ``for-loop``, ``foreach`` or ``fused``."""
 
+    def keep_freed_memory(self, *, enabled: bool) -> None:
+        """Have malloc keep memory that was freed, or return it as the program does by itself."""
+
     def set_zero_grad_to_none(self, *, enabled: bool) -> None:
         """Make ``zero_grad`` drop gradients instead of filling them with zeros.
 

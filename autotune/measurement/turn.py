@@ -63,6 +63,7 @@ class Turn:
         tokens: Token ids that went into the model; 0 if its input is not token ids.
         loss: Of its last step; None if the program shows none.
         is_quiet: Whether nothing was compiled, and the device's allocator took no memory.
+        faults: Page faults of each step; empty if they were not counted.
     """
 
     config: int
@@ -74,6 +75,7 @@ class Turn:
     tokens: int = 0
     loss: float | None = None
     is_quiet: bool = True
+    faults: tuple[int, ...] = ()
 
     @property
     def is_finite(self) -> bool:
@@ -129,7 +131,13 @@ class Length:
 
 
 def length_of(
-    step_s: float, *, cycle: int = 1, ready: int = 0, ahead: int = 0, on_device: bool = False
+    step_s: float,
+    *,
+    cycle: int = 1,
+    ready: int = 0,
+    ahead: int = 0,
+    on_device: bool = False,
+    is_warm: bool = False,
 ) -> Length:
     """Return how long the turns of a config are.
 
@@ -144,9 +152,11 @@ def length_of(
         ahead: Batches that the program takes before it trains on them. The first steps of a turn
             train on what another config has loaded, and samples are counted where they are taken.
         on_device: Whether it computes on a GPU, ahead of which the program runs.
+        is_warm: Whether memory may be mapped that another config has kept, which makes the first
+            step of a turn faster or slower however long it is.
     """
     if step_s >= LONG_STEP_S:
-        settling = ahead + SETTLING if ahead else 0
+        settling = ahead + SETTLING if ahead or is_warm else 0
         return Length(1 + settling, settling, (1 + settling) * step_s)
     wanted_s = DEVICE_TURN_S if on_device else TURN_S
     counted = cycle * max(1, math.ceil(wanted_s / step_s / cycle))
@@ -178,6 +188,7 @@ class Played:
         samples: Of these steps.
         steps: How many they are.
         wait_s: Seconds in which the program waited for its batches.
+        faults: Page faults of these steps.
     """
 
     cost: float
@@ -186,10 +197,15 @@ class Played:
     samples: float = 0.0
     steps: int = 1
     wait_s: float = 0.0
+    faults: int = 0
 
     def __add__(self, other: Played) -> Played:
         """Return both together."""
         return Played(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def later(self, seconds: float) -> Played:
+        """Return the same with more or fewer seconds."""
+        return replace(self, cost=self.cost + seconds, seconds=self.seconds + seconds)
 
     def times(self, factor: float) -> Played:
         """Return the same with another amount of work."""
@@ -209,7 +225,8 @@ def played(turn: Turn, settling: int = 0) -> Played | None:
     if not samples or not seconds:  # steps without a call of the model that is counted
         return None
     wait_s = turn.wait_s * min(1.0, seconds / sum(turn.seconds))
-    return Played(seconds, samples, seconds, samples, len(counted), wait_s)
+    faults = sum(turn.faults[n] for n in counted if turn.faults)
+    return Played(seconds, samples, seconds, samples, len(counted), wait_s, faults)
 
 
 Round = Mapping[int, Played]

@@ -217,6 +217,8 @@ class Profile:
         cudnn_benchmark: The program's setting of ``torch.backends.cudnn.benchmark``.
         matmul_precision: The program's setting of ``torch.set_float32_matmul_precision``.
         flush_denormal: Whether its arithmetic treats denormal numbers as 0.
+        mmap_threshold: From how many bytes on malloc returns a block as soon as it is freed; None
+            where malloc is not glibc's or the environment tunes it.
         deterministic_algorithms: Whether it requires deterministic algorithms of torch or cuDNN.
         anomaly_detection: Whether autograd's anomaly detection is on.
         calls_sdpa: Whether it calls ``scaled_dot_product_attention``.
@@ -293,6 +295,7 @@ class Profile:
     cuda_alloc_conf: str
     samples_per_step: float
     torch_version: str
+    mmap_threshold: int | None = None
     config_reads: Mapping[str, KnobValue] = field(default_factory=dict)
     trainer: str = ""
     reads_ahead: bool = False

@@ -33,6 +33,8 @@ class ProgramTraits:
         optimizers: The program's optimizers, in the order of their first steps.
         bounded_by_steps: The code that fixes the number of steps, such as ``train.py:57: for step
             in range(200)``; empty if none was found.
+        mmap_threshold: From how many bytes on its malloc returns a block as soon as it is freed;
+            None if that is not known.
     """
 
     device: str
@@ -45,6 +47,7 @@ class ProgramTraits:
     distributes_itself: str = ""
     optimizers: tuple[OptimizerFacts, ...] = ()
     bounded_by_steps: str = ""
+    mmap_threshold: int | None = None
 
     @classmethod
     def of(cls, profile: Profile, flags: Mapping[str, Flag] | None = None) -> ProgramTraits:
@@ -65,4 +68,5 @@ class ProgramTraits:
             distributes_itself=profile.distributes_itself,
             optimizers=profile.optimizers,
             bounded_by_steps=profile.bounded_by_steps,
+            mmap_threshold=profile.mmap_threshold,
         )

@@ -49,6 +49,7 @@ def ordinary_program(device: str) -> Profile:
         cudnn_benchmark=False,
         matmul_precision="highest",
         flush_denormal=False,
+        mmap_threshold=8 << 20,
         deterministic_algorithms=False,
         anomaly_detection=False,
         calls_sdpa=True,

@@ -70,6 +70,7 @@ class ProgramSection(_Section):
     distributes_itself: str = ""
     optimizers: tuple[OptimizerFacts, ...] = ()
     bounded_by_steps: str = ""
+    mmap_threshold: int | None = None
     ranks: int | None = None
 
     @property

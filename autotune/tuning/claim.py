@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from autotune.knobs.space.space import ResolvedSpace
@@ -40,7 +40,7 @@ from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.growth import may_win
 from autotune.tuning.checking.preferred import checked_first
 from autotune.tuning.choosing.ranking import promising
-from autotune.tuning.live_rig import ALONE_S, PLAY_S, WARM_UP_S, LiveRig
+from autotune.tuning.live_rig import ALONE_S, PLAY_S, WARM_UP_S, LiveRig, PageFaults
 from autotune.tuning.session import OWN_TURNS_S, TURNS_S, Session
 
 SECOND_S = 0.5  # of the config that comes second
@@ -96,6 +96,7 @@ class Match:
         goal: What is compared.
         factor: Share of the winner's time that is left besides compiling, where that counts.
         other: The candidate, where it is another program.
+        faults: What is known of the page faults of the first one.
     """
 
     rigs: RigFactory
@@ -106,6 +107,7 @@ class Match:
     goal: Goal = THROUGHPUT
     factor: float = 1.0
     other: OtherProgram | None = None
+    faults: PageFaults = field(default_factory=PageFaults)
 
     @property
     def is_apart(self) -> bool:
@@ -140,6 +142,7 @@ class Match:
             live.set_up(self.other.space, self.other.applied)
         else:
             live = LiveRig(self.rigs)
+            live.faults = self.faults
             live.set_up(self.space, self.base)
         return live
 
@@ -241,6 +244,7 @@ def prove(
     keep: Callable[[ClaimProcess], None],
     time_left_s: Callable[[int], float],
     process_s: float,
+    turns_s: float = TURNS_S,
 ) -> Confirmation | Failure:
     """Run fresh processes until the claim is sure, has become unlikely, or time is up.
 
@@ -252,6 +256,7 @@ def prove(
         keep: Called with what each process measured, to record it.
         time_left_s: Returns the seconds left, given the number of fresh processes so far.
         process_s: Seconds that a process takes until its turns begin.
+        turns_s: Least seconds of its turns.
 
     Returns:
         A failure if the winner's process failed: a config that fails in a fresh process is not
@@ -259,7 +264,7 @@ def prove(
     """
     processes = [one for one in earlier if one.is_pair is match.is_apart]
     least, most = LEAST_PROCESSES, MOST_PROCESSES
-    each_s = process_s + TURNS_S
+    each_s = process_s + turns_s
     if match.is_apart:
         least, most, each_s = LEAST_PAIRS, MOST_PAIRS, 2 * (process_s + ALONE_S)
     fresh = sum(not one.is_of_search for one in processes)
@@ -271,9 +276,8 @@ def prove(
             break
         if left_s < (each_s / 2 if fresh < least else each_s):
             break
-        turns_s = left_s / (planned - fresh) - process_s
-        turns_s = min(MOST_TURNS_S, max(TURNS_S, turns_s))
-        found = _process(match, turns_s, starts_as_written=fresh % 2 == 0)
+        share_s = min(MOST_TURNS_S, left_s / (planned - fresh) - process_s)
+        found = _process(match, max(turns_s, share_s), starts_as_written=fresh % 2 == 0)
         if isinstance(found, Failure):
             if confirmation is None or not confirmation.says_enough or found.is_of_winner:
                 return found
@@ -472,6 +476,7 @@ def match_of(session: Session, baseline: Baseline, candidate: TrialRecord) -> Ma
         session.until_overdrawn,
         study.goal,
         factor,
+        faults=session.live.faults,
     )
 
 
@@ -534,7 +539,7 @@ def _prove_in_time(
         each_s = session.least_claim_s(is_apart=match.is_apart) / least
         return max(0, least - fresh) * each_s if session.stop.requests < 2 else 0.0
 
-    return prove(match, earlier, study.add_claim, time_left_s, session.process_s)
+    return prove(match, earlier, study.add_claim, time_left_s, session.process_s, session.turns_s)
 
 
 def _why_nothing_was_compared(session: Session, space: ResolvedSpace) -> str:

@@ -129,7 +129,9 @@ def _contributions(
     if candidate is None or speeds is None or candidate.config not in speeds:
         return
     config = candidate.config
-    fewer = dict(one_fewer(space, config, with_baseline=True))
+    held = [knob for knob in space.fixed if config[knob] != space.baseline[knob]]
+    fewer = {knob: config.replace(**{knob: space.baseline[knob]}) for knob in held}
+    fewer |= one_fewer(space, config, with_baseline=True)
     foreseen = KnobEffects.of(space).foresee(speeds, [config, *fewer.values()])
     for knob, without in fewer.items():
         gain = foreseen.of(config, over=without).interval

@@ -10,9 +10,13 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Self
 
+import numpy as np
+
 from autotune.knobs.space.space import ResolvedSpace
+from autotune.machine.probes.page_faults import page_fault_s
 from autotune.measurement.goal import Goal
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.run_mode import RunMode
@@ -21,6 +25,7 @@ from autotune.measurement.turn import (
     Length,
     PlannedTurn,
     Played,
+    Round,
     Taken,
     Turn,
     in_random_order,
@@ -55,6 +60,10 @@ STAY_TURN_S = 0.1
 CALL_S = 0.35
 MOST_ROUNDS = 50  # in one answer
 PLAY_S = 2.0  # of rounds, after which the parent looks
+KEEPS = "keep_freed_memory"
+OF_FAULTS = ("steps", "seconds", "faults")
+LEAST_FAULTS = 50.0  # of a step, that tell what one costs
+MOST_OF_FAULTS = 0.5  # of a turn's seconds that are taken for those of page faults
 METERED_S = 1.5  # of a turn in which energy or memory is read
 CUT = frozenset({Outcome.RAN_OUT, Outcome.OUT_OF_TIME})
 GROWTH = 4
@@ -132,6 +141,19 @@ def _stay_schedule(step_s: float, made: int, seconds: float) -> list[PlannedTurn
     return [PlannedTurn(0, each)] * (steps // each)
 
 
+@dataclass
+class PageFaults:
+    """What page faults cost the program as written.
+
+    Attributes:
+        own: How many a step has in a process in which no other config has trained.
+        each_s: Seconds of one.
+    """
+
+    own: float | None = None
+    each_s: float | None = None
+
+
 class LiveRig:
     """Lets configs take turns in an open rig where possible, and in a fresh one where necessary.
 
@@ -144,6 +166,7 @@ class LiveRig:
 
     Attributes:
         lived: How many steps the baseline was seen to make in one process; evidence for blame.
+        faults: What is known of the page faults of the program as written.
     """
 
     def __init__(self, rigs: RigFactory) -> None:
@@ -155,6 +178,9 @@ class LiveRig:
         self._base: AppliedConfig | None = None
         self._silence_s = self._profile_silence_s = START_SILENCE_S
         self.lived = Lived()
+        self.faults = PageFaults()
+        self._is_mixed = False  # whether another config has trained in the open process
+        self._with, self._without = np.zeros(3), np.zeros(3)
 
     @classmethod
     def on(cls, rigs: RigFactory, rig: Rig, applied: AppliedConfig) -> Self:
@@ -214,6 +240,7 @@ class LiveRig:
             ready=math.ceil(ready / batches),
             ahead=int(profile is not None and profile.reads_ahead),
             on_device=profile is not None and profile.device != "cpu",
+            is_warm=self._space is not None and bool(self._space.fixed.get(KEEPS)),
         )
 
     def applied(self, config: Config) -> AppliedConfig:
@@ -312,6 +339,10 @@ class LiveRig:
             return taken
         if taken.effect is not None and taken.effect.sums is not None:
             self.base = replace(self.base, sums=taken.effect.sums)
+        if any(config != self.base.config for config in configs):
+            self._is_mixed = True
+        elif found := [n for turn in taken.turns for n in turn.faults]:
+            self.faults.own = self.faults.own if self._is_mixed else fmean(found)
         if any(config == self.base.config for config in configs):
             self.lived.note(self.mode.epochs, self._rig.steps)
         return taken
@@ -405,12 +436,53 @@ class LiveRig:
         if lost := [turn for turn in taken.turns if not turn.is_finite]:
             self.close()
             return Game((), len(taken.turns), lost=lost[0].config)
+        raw = rounds_of(taken.turns, lengths)
+        self._weigh_faults(configs, raw)
         rounds = tuple(
-            {number: goal.worth(one, taken) or one for number, one in played_round.items()}
-            for played_round in rounds_of(taken.turns, lengths)
+            {
+                number: goal.worth(one, taken) or one
+                for number, one in self._with_own_faults(configs, played_round).items()
+            }
+            for played_round in raw
         )
         steps_s = {n: median_step_s(its) for n in range(len(configs)) if (its := taken.of(n))}
         return Game(rounds, len(taken.turns), steps_s)
+
+    def _with_own_faults(self, configs: Sequence[Config], played_round: Round) -> Round:
+        """Return a round in which the program as written has the page faults that it has alone.
+
+        All configs share a heap. Its layout decides how much of a step's memory is mapped anew, so
+        a step of mnist had from none to twice the page faults that it has alone. Other configs have
+        none in either case, as they keep what they free.
+        """
+        own = self.faults.own
+        if own is None or self._space is None or not self._space.fixed.get(KEEPS):
+            return played_round
+        each_s = page_fault_s() if self.faults.each_s is None else self.faults.each_s
+        found = dict(played_round)
+        for number, one in played_round.items():
+            if configs[number] == self.base.config:
+                more_s = (own * one.steps - one.faults) * each_s
+                found[number] = one.later(max(more_s, -MOST_OF_FAULTS * one.seconds))
+        return found
+
+    def _weigh_faults(self, configs: Sequence[Config], rounds: Sequence[Round]) -> None:
+        """Learn what a page fault costs, from a config that differs by nothing but its faults.
+
+        Threads may take theirs at the same time, so it is less than a fault alone takes.
+        """
+        space = self._space
+        if space is None or list(space.fixed) != [KEEPS] or not rounds:
+            return
+        if not {self.base.config, space.start} <= set(configs):
+            return
+        for config, sums in ((self.base.config, self._with), (space.start, self._without)):
+            number = configs.index(config)
+            sums += [sum(getattr(one[number], of) for one in rounds) for of in OF_FAULTS]
+        (steps, seconds, faults), (without, fewer_s, fewer) = self._with, self._without
+        more = faults / steps - fewer / without
+        if more >= LEAST_FAULTS:
+            self.faults.each_s = max(0.0, seconds / steps - fewer_s / without) / more
 
     def _round_of_stays(
         self,
@@ -460,6 +532,7 @@ class LiveRig:
         if self._rig is not None:
             self._rig.close()
         self._rig = self._started_as = None
+        self._is_mixed = False
 
     def _open(self, applied: AppliedConfig, should_stop: ShouldStop) -> Ready | Ending:
         for _ in range(MAX_STARTS):

@@ -22,9 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autotune.knobs.space.space import ResolvedSpace
-from autotune.measurement.claim import APART_TAU
 from autotune.measurement.goal import NO_COUNTER
-from autotune.measurement.interval import Interval, LogRatio
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.measurement.rounds import Array, Speeds
@@ -60,10 +58,6 @@ WORTH_MORE, KNOWN = 0.004, 0.01
 LOADER_STAY_S = 0.5  # until workers have started and delivered
 TOO_SHORT = "the program ends too soon for more configs to take turns"
 NO_ROUND = "the program ends or fails before configs have taken turns"
-UNASKED = (
-    "autotune could not see whether the loss is a sum or a mean over samples, so it does not know "
-    "the learning rate for another batch size"
-)
 MOST_FOR_COMPILING = 0.5  # share of the time left for trials
 MAX_FAILURES = 3  # of a process in play, after which the race ends with what it has
 WORKERS_PER_CORE = 2  # of all loaders in play: those that rest are stopped, but keep their memory
@@ -229,7 +223,8 @@ class Race:
             for one in (*self._in_play, config)
         }
         cores = self._session.rigs.hardware.cpu_quota
-        return sum(loaders.values()) <= max(8, WORKERS_PER_CORE * cores)
+        own = int(self._written.get("num_workers", 0))
+        return sum(loaders.values()) <= max(8, WORKERS_PER_CORE * cores, 2 * own)
 
     def _may_seat(self, seats: int, rounds: int) -> bool:
         """Return whether another config finds a seat, and rounds to play until the race is over."""
@@ -473,84 +468,6 @@ class Race:
         tell(self._session, self._space, entrant.proposal, record)
 
 
-class Apart:
-    """Tries what needs a fresh process, one value at a time, after the race.
-
-    Such a process differs from that of the program as written by several percent, whatever
-    its config. So such a config counts for something only where it is faster by far, and its claim
-    takes pairs of processes: there is time for it in longer searches alone.
-
-    Args:
-        session: The search.
-        baseline: The program as written.
-        proposals: Says what is tried.
-    """
-
-    def __init__(self, session: Session, baseline: Baseline, proposals: Proposals) -> None:
-        self._session, self._baseline, self._proposals = session, baseline, proposals
-
-    def run(self) -> None:
-        """Try one value after the other, as long as its claim would fit into the budget."""
-        session, space = self._session, self._baseline.space
-        if not space.restart & space.domains.keys():
-            return
-        for proposal in self._proposals.restarted(session.may_restart):
-            session.events.on_trial_start(proposal.config, proposal.why, space)
-            began_s = session.rigs.clock()
-            found = self._measured(proposal.config)
-            ending = found if isinstance(found, Ending) else None
-            measured = found if isinstance(found, Measurement) else None
-            record = TrialRecord(
-                proposal.config,
-                proposal.why,
-                measured,
-                ending,
-                None if measured is None else self._speedup(proposal.config, measured),
-                session.live.number,
-                session.rigs.clock() - began_s,
-            )
-            record = judged([*session.study.records, record], space.baseline)[-1]
-            tell(session, space, proposal, record)
-
-    def _measured(self, config: Config) -> Measurement | Ending:
-        session = self._session
-        live, stop = session.live, session.until_confirmation
-        if live.base.sums is None and _has_other_batch(self._baseline, config):
-            return Ending(Outcome.CONFLICT, UNASKED)
-        stay = live.alone(config, stop)
-        if isinstance(stay, Ending):
-            session.rigs.learn(stay, as_written=False)
-            return stay
-        measured = Measurement.of(stay.turns, stay.taken)
-        capacity = session.rigs.hardware.capacity_bytes(on_device=measured.memory.is_on_device)
-        excess = session.study.goal.excess(measured.memory, capacity)
-        return excess or measured
-
-    def _speedup(self, config: Config, measured: Measurement) -> Interval:
-        """Return how much faster the config's process is than that of the program as written."""
-        goal, base = self._session.study.goal, self._baseline.measurement
-        sides = []
-        for one in (base, measured):
-            all_in = Played(one.seconds, one.throughput.estimate * one.seconds)
-            all_in = replace(all_in, steps=round(one.seconds / one.step_s))
-            worth = goal.worth(all_in, one) or all_in
-            sides.append(math.log(worth.work / worth.cost))
-        factor = work_factor(self._session, self._baseline, config, measured)
-        return LogRatio(sides[1] - sides[0] + math.log(factor), APART_TAU).interval
-
-
-def _has_other_batch(baseline: Baseline, config: Config) -> bool:
-    """Return whether a config has another batch, for which autotune sets the learning rate.
-
-    That depends on whether the loss sums over samples, which is visible only when a running program
-    switches its batch: a process that starts with the new one has no earlier losses to compare.
-    """
-    own, size = baseline.space.baseline.get("batch_size"), config.get("batch_size")
-    traits = baseline.applied.traits
-    by_itself = "batch_size" in traits.program_knobs or "batch_size" in traits.flags
-    return bool(own and size and own != size) and not by_itself
-
-
 def work_factor(
     session: Session,
     baseline: Baseline,
@@ -584,8 +501,3 @@ def race(session: Session, baseline: Baseline, diagnosis: Diagnosis) -> None:
     """Race the configs of a search; a failed trial does not end it."""
     session.events.on_phase("searching")
     Race(session, baseline, diagnosis).run()
-
-
-def try_apart(session: Session, baseline: Baseline, diagnosis: Diagnosis) -> None:
-    """Try what needs a fresh process, if there is time for it and for its claim."""
-    Apart(session, baseline, Proposals(session.study, baseline.space, diagnosis)).run()

@@ -23,7 +23,7 @@ from autotune.rig.wire import Progress
 from autotune.tuning.budget import ENDING_S, Budget, Until, since_command_s
 from autotune.tuning.events import Events
 from autotune.tuning.interrupts import InterruptCounter
-from autotune.tuning.live_rig import ALONE_S, WARM_UP_S, LiveRig
+from autotune.tuning.live_rig import ALONE_S, METERED_S, WARM_UP_S, LiveRig
 from autotune.tuning.start.start_up_time import StartUp
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
@@ -35,6 +35,7 @@ MAX_FOR_CLAIM = 0.5  # share of the budget
 # A process of the claim, without its start: two stays and turns of two configs
 PROCESS_S, PROCESS_STEPS = 3.5, 4
 TURNS_S, TURN_STEPS = 6.0, 16
+METERED_TURNS = 8  # the same where energy or memory is read, which takes METERED_S each
 OWN_TURNS_S = 4.0  # in the search's own process, once the candidate is chosen
 PAIRS_WORTH = (5, 3)  # numbers of pairs of such processes to reserve time for, the best first
 PROCESSES_WORTH = (4, 3, 2)  # the same of processes in which both configs take turns
@@ -146,6 +147,12 @@ class Session:
         return kept_s if self.has_candidate or has_time else 0.0
 
     @property
+    def _facts(self) -> BaselineInfo:
+        facts = self.study.facts
+        assert facts is not None, "the baseline was measured"
+        return facts
+
+    @property
     def _least_trial_s(self) -> float:
         facts = self.study.facts
         return max(MIN_TRIAL_S, MIN_TRIAL_STEPS * facts.step_s if facts else 0.0)
@@ -178,9 +185,7 @@ class Session:
         Must be called once the study knows the facts of the baseline.
         """
         self.divided_s = self.budget.left_s
-        facts = self.study.facts
-        assert facts is not None, "the baseline was measured"
-        needed_s = min(PROCESSES_WORTH) * self._together_s(facts)
+        needed_s = min(PROCESSES_WORTH) * self._together_s()
         if not self.reserve_s:
             self.events.warn(
                 f"A confirmation in fresh processes takes {needed_s:.0f} s, and this budget is too "
@@ -195,9 +200,7 @@ class Session:
 
         Of a search that has used its budget and is asked to check what the best config learns.
         """
-        facts = self.study.facts
-        assert facts is not None, "the baseline was measured"
-        confirming_s = max(PROCESSES_WORTH) * self._together_s(facts)
+        confirming_s = max(PROCESSES_WORTH) * self._together_s()
         rehearsing_s = 2 * ENDING_S + self.least_rehearsal_s + self.check_s
         needed_s = self.budget.spent_s + confirming_s + rehearsing_s
         self.budget.total_s = max(self.budget.total_s, needed_s)
@@ -209,7 +212,7 @@ class Session:
         It is recommended to the user when the present budget is too short.
         """
         facts = self.study.facts
-        each_s = PROCESS_S + TURNS_S if facts is None else self._together_s(facts)
+        each_s = PROCESS_S + TURNS_S if facts is None else self._together_s()
         return self.budget.spent_s + max(PROCESSES_WORTH) * each_s + TRIALS_WORTH_S
 
     @property
@@ -227,15 +230,14 @@ class Session:
         if self.claims_apart:
             wanted = [count * self._pair_s(facts) for count in PAIRS_WORTH]
         else:
-            wanted = [count * self._together_s(facts) for count in PROCESSES_WORTH]
+            wanted = [count * self._together_s() for count in PROCESSES_WORTH]
         affordable = [s for s in wanted if s <= half_s] or [min(wanted)]
         return next((s for s in affordable if s + TRIALS_WORTH_S <= self.divided_s), 0.0)
 
     @property
     def least_rehearsal_s(self) -> float:
         """Least seconds for running one config through two short epochs, start included."""
-        facts = self.study.facts
-        assert facts is not None, "the baseline was measured"
+        facts = self._facts
         return facts.startup_s + max(REHEARSAL_WORTH_S, REHEARSAL_WORTH_STEPS * facts.step_s)
 
     @property
@@ -255,8 +257,7 @@ class Session:
     @property
     def check_s(self) -> float:
         """Least seconds of the self-check after a rehearsal: two more short runs."""
-        facts = self.study.facts
-        assert facts is not None, "the baseline was measured"
+        facts = self._facts
         steps = CHECK_EPOCHS * check_batches(facts.step_s)
         return CHECK_RUNS * (facts.startup_s + steps * facts.step_s)
 
@@ -276,18 +277,22 @@ class Session:
         Args:
             is_apart: Whether its config cannot share a process with the program as written.
         """
-        facts = self.study.facts
-        assert facts is not None, "the baseline was measured"
         if is_apart:
-            return min(PAIRS_WORTH) * self._pair_s(facts)
-        return min(PROCESSES_WORTH) * self._together_s(facts)
+            return min(PAIRS_WORTH) * self._pair_s(self._facts)
+        return min(PROCESSES_WORTH) * self._together_s()
 
     @property
     def process_s(self) -> float:
         """Seconds that a process of the claim takes until turns begin."""
-        facts = self.study.facts
-        assert facts is not None, "the baseline was measured"
+        facts = self._facts
         return facts.startup_s + max(PROCESS_S, PROCESS_STEPS * facts.step_s)
+
+    @property
+    def turns_s(self) -> float:
+        """Least seconds of turns in a process of the claim."""
+        facts = self._facts
+        metered_s = METERED_TURNS * METERED_S if self.study.goal.needs_stays else 0.0
+        return max(TURNS_S, TURN_STEPS * facts.step_s, metered_s)
 
     def may_compile(self) -> bool:
         """Return whether there is time to compile the model, and to let it take turns."""
@@ -295,8 +300,7 @@ class Session:
 
     def may_restart(self) -> bool:
         """Return whether there is time for a config in a fresh process, and for its claim."""
-        facts = self.study.facts
-        assert facts is not None, "the baseline was measured"
+        facts = self._facts
         kept_s = self.least_claim_s(is_apart=True) + self.rehearsal_s
         return (
             self.budget.left_s - kept_s > facts.startup_s + WARM_UP_S + ALONE_S
@@ -308,8 +312,8 @@ class Session:
             return Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C")
         return None
 
-    def _together_s(self, facts: BaselineInfo) -> float:
-        return self.process_s + max(TURNS_S, TURN_STEPS * facts.step_s)
+    def _together_s(self) -> float:
+        return self.process_s + self.turns_s
 
     @staticmethod
     def _pair_s(facts: BaselineInfo) -> float:

@@ -7,6 +7,7 @@ budget, the record and the rigs.
 from __future__ import annotations
 
 from autotune.results.result import SearchResult
+from autotune.tuning.apart import try_apart
 from autotune.tuning.baseline import measure_baseline
 from autotune.tuning.checking.growth import with_growth
 from autotune.tuning.checking.rehearse import Rehearsed, rehearse_best
@@ -14,7 +15,7 @@ from autotune.tuning.choosing.diagnosis import diagnose
 from autotune.tuning.claim import claim_best, play_on
 from autotune.tuning.conclude import conclude
 from autotune.tuning.events import Events
-from autotune.tuning.race import race, try_apart
+from autotune.tuning.race import race
 from autotune.tuning.session import search_session
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study

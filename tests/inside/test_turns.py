@@ -6,7 +6,7 @@ import os
 import random
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -80,7 +80,7 @@ def test_seconds_of_a_switch_belong_to_no_config_and_are_read_after_the_last_tur
         turns.step(samples, wait_s=0.1, tokens=5)
 
     assert turns.is_done
-    assert turns.told() == (
+    assert tuple(replace(turn, faults=()) for turn in turns.told()) == (
         Turn(0, (1.0, 2.0), (8, 8), 0.25, wait_s=0.2, tokens=10),
         Turn(1, (3.0,), (16,), 0.5, wait_s=0.1, tokens=5),
         Turn(0, (4.0,), (8,), 0.25, (0,), wait_s=0.1, tokens=5),

@@ -465,6 +465,14 @@ def test_another_malloc_is_offered_where_it_is_installed() -> None:
     assert "cuda" in reason("malloc", both, CUDA)
 
 
+def test_freed_memory_may_be_kept_on_a_cpu_with_glibc() -> None:
+    name = "keep_freed_memory"
+    assert "not glibc's" in reason(name, make_hardware(), make_profile(mmap_threshold=None))
+    known = make_profile(mmap_threshold=8 << 20)
+    assert values(name, make_hardware(), known) == (False, True)
+    assert "cuda" in reason(name, make_hardware(), CUDA)
+
+
 def test_a_malloc_is_preloaded_beside_what_is_preloaded_already(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

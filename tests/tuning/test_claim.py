@@ -14,6 +14,7 @@ from autotune.program.config import KnobValue
 from autotune.results.record import ClaimProcess
 from autotune.results.result import Finding, SearchResult
 from autotune.tuning.claim import LEAST_ROUNDS, MOST_PAIRS, MOST_PROCESSES
+from tests.made import make_profile
 from tests.scripted import CRASH, Question, Script, Searched, begin
 from tests.tuning.watched import (
     TWO,
@@ -178,6 +179,27 @@ def test_a_program_that_fails_as_written_in_the_claim_is_not_blamed_on_the_confi
     assert result.finding is Finding.UNCONFIRMED
     assert "the program as written failed in a fresh process" in result.reason
     assert not any("The best config failed" in warning for warning in heard.warnings)
+
+
+@pytest.mark.parametrize("shared", [300, 2000])
+def test_the_program_as_written_counts_with_the_page_faults_that_it_has_alone(
+    tmp_path: Path, shared: int
+) -> None:
+    """What other configs leave in the heap makes it faster or slower by up to 15 %."""
+    kept = 64 / (64 - 1000 * 0.01)  # of 64 ms a step, 10 us for each page fault
+    script = Script(
+        {"precision": {"bf16": 1.3}, "keep_freed_memory": {True: kept}},
+        profile=make_profile(mmap_threshold=8 << 20),
+        noise=0.02,
+        faults=(1000, shared),
+        fault_s=10e-6,
+    )
+    _, result = found(tmp_path, script, 120.0, ONE)
+    assert dict(result.changes) == {"keep_freed_memory": True, "precision": "bf16"}
+    assert result.speedup.low <= 1.3 * kept <= result.speedup.high
+    assert result.speedup.half_width_pct < 12
+    gains = {one.knob: one.gain for one in result.contributions}
+    assert gains["keep_freed_memory"].low <= kept <= gains["keep_freed_memory"].high
 
 
 def test_a_process_that_fails_after_enough_of_them_takes_no_claim_away(tmp_path: Path) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
 
 from autotune.inside.turns.edges import Edges
+from autotune.machine.probes.page_faults import page_faults
 from autotune.measurement.turn import Turn
 from autotune.program.applied_config import AppliedConfig
 from autotune.rig.wire import TakeTurns
@@ -74,6 +76,7 @@ class Turns:
         self._end = self._edges.mark()
         turn = self._taken[-1]
         turn.ends.append(self._end)
+        turn.faults.append(page_faults())
         turn.samples.append(samples)
         turn.wait_s += wait_s
         turn.tokens += tokens
@@ -110,6 +113,7 @@ class _Taken:
         self.config, self.steps = config, steps
         self.before, self.begin = before, begin
         self.ends: list[Any] = []
+        self.faults = [page_faults()]
         self.samples: list[int] = []
         self.wait_s, self.tokens = 0.0, 0
         self.loss: torch.Tensor | None = None
@@ -133,6 +137,7 @@ class _Taken:
             self.tokens,
             None if self.loss is None else float(self.loss),
             self.is_quiet,
+            tuple(after - before for before, after in pairwise(self.faults)),
         )
 
 
@@ -153,6 +158,7 @@ def of_ranks(turns: Sequence[Sequence[Turn]]) -> tuple[Turn, ...]:
             disturbed=tuple(sorted({place for turn in of_one for place in turn.disturbed})),
             tokens=sum(turn.tokens for turn in of_one),
             is_quiet=all(turn.is_quiet for turn in of_one),
+            faults=(),  # which rank was slowest differs from step to step
         )
         for of_one in zip(*turns, strict=False)
     )

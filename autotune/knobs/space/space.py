@@ -24,6 +24,10 @@ from autotune.program.profile import Profile
 # How far a scaled learning rate holds depends on model and data (source: knobs/batch_size.py).
 MAX_GROWTH = 32
 MAX_GROWTH_BY_STEPS = 8  # where the program makes a fixed number of steps
+# What every config but the program's own has, unless the user says otherwise. Configs that take
+# turns share a process, and what one has freed would be kept for another (``inside/malloc.py``): so
+# all of them keep it, also in the training to come.
+HELD: Mapping[str, KnobValue] = {"keep_freed_memory": True}
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,8 @@ class SearchSpace:
         flags: dict[str, Flag] = {}
         # Keeping the global batch needs the program's batch size, even if the space lacks the knob.
         needed = ["batch_size"] if self.keeps_global_batch else []
-        for name in dict.fromkeys([*self.fixed, *self.knobs, *needed]):
+        held = self._held(hardware, profile)
+        for name in dict.fromkeys([*held, *self.knobs, *needed]):
             knob = registry()[name]
             offer = self._offer(knob, hardware, profile)
             if isinstance(offer, NotOffered):
@@ -158,7 +163,7 @@ class SearchSpace:
             baseline[name] = offer.own
             if offer.flag is not None:
                 flags[name] = offer.flag
-            given = (self.fixed[name],) if name in self.fixed else self.knobs.get(name)
+            given = (held[name],) if name in held else self.knobs.get(name)
             # Only the user's values need this check: those of the domain fit by definition.
             cannot = (knob.refusal(value, Here(hardware, profile)) for value in given or ())
             if reason := next(filter(None, cannot), None):
@@ -167,7 +172,7 @@ class SearchSpace:
                 # value.
                 del baseline[name]
                 continue
-            if name in self.fixed:
+            if name in held:
                 continue
             domain = Domain(given) if given else offer.domain
             domain = domain.including(baseline[name])
@@ -189,7 +194,7 @@ class SearchSpace:
         restart = frozenset(n for n in scope if scope[n] is Scope.RESTART or n in from_start)
         return ResolvedSpace(
             domains=domains,
-            fixed={n: v for n, v in self.fixed.items() if n in baseline},
+            fixed={n: v for n, v in held.items() if n in baseline},
             baseline=Config(baseline),
             refused=refused,
             restart=restart,
@@ -200,6 +205,13 @@ class SearchSpace:
             asked=restart
             & (self.requested | (flags.keys() if self.uses_flags else set()) | _first(profile)),
         )
+
+    def _held(self, hardware: Hardware, profile: Profile) -> dict[str, KnobValue]:
+        """Return what every config but the program's own has: what acts of HELD, and the fixed."""
+        here = Here(hardware, profile)
+        offers = {name: registry()[name].domain(here) for name in HELD.keys() - self.knobs.keys()}
+        ours = {n: HELD[n] for n, offer in offers.items() if isinstance(offer, Domain)}
+        return {**ours, **self.fixed}
 
     def _is_named(self, knob: str) -> bool:
         """Return whether the user named the knob, or gave values for it in a file.

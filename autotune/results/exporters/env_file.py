@@ -13,13 +13,15 @@ from autotune.results.bestfile import BestFile
 from autotune.results.exporters.base import Export, Exporter, beyond_knobs, changes
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+KEEPS_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_MAX_": "0"}  # glibc's
 
 
 def variables(best: BestFile) -> dict[str, dict[str, str]]:
     """Return the variables that each changed knob sets; knobs that set none are left out.
 
-    A knob that acts when a process starts says itself which they are. The number of threads, which
-    autotune sets in the running process, has the variables of OpenMP and MKL.
+    A knob that acts when a process starts says itself which they are. The number of threads and
+    what malloc keeps, which autotune sets in the running process, have variables of OpenMP, MKL and
+    glibc.
     """
     found: dict[str, dict[str, str]] = {}
     applied = best.applied
@@ -27,6 +29,8 @@ def variables(best: BestFile) -> dict[str, dict[str, str]]:
         alone = replace(applied, config=Config({**applied.baseline, knob: value}))
         if knob == "num_threads":
             found[knob] = dict.fromkeys(THREADS, str(value))
+        elif knob == "keep_freed_memory":
+            found[knob] = dict(KEEPS_MEMORY)
         elif knob.startswith("$"):
             if value != AS_WRITTEN:
                 found[knob] = {knob.removeprefix("$"): str(value)}

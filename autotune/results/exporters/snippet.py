@@ -17,10 +17,13 @@ LOADER = (
     "in_order",
 )
 OTHER_LOADER = {"worker_start_method": "multiprocessing_context"}
+# M_TRIM_THRESHOLD and M_MMAP_MAX of glibc's malloc.h
+_MALLOPT = "import ctypes; libc = ctypes.CDLL(None); libc.mallopt(-1, -1); libc.mallopt(-4, 0)"
 LINES: Mapping[str, Callable[[KnobValue], str]] = {
     "num_threads": lambda v: f"torch.set_num_threads({v})",
     "interop_threads": lambda v: f"torch.set_num_interop_threads({v})  # before any work",
     "flush_denormal": lambda v: f"torch.set_flush_denormal({v})",
+    "keep_freed_memory": lambda v: _MALLOPT if v else "",
     "matmul_precision": lambda v: f"torch.set_float32_matmul_precision({v!r})",
     "cudnn_benchmark": lambda v: f"torch.backends.cudnn.benchmark = {v}",
     "deterministic_algorithms": lambda v: f"torch.use_deterministic_algorithms({v})",

@@ -154,7 +154,7 @@ class Chooser:
     def _certain(self, pool: _Pool) -> Iterator[tuple[Config, str]]:
         """Yield what is tried whatever it promises."""
         first, late = self._first(pool), pool.field.share_left < LATE
-        if first is not None and first not in pool.looks:
+        if first is not None and first not in pool.looks and self._cost_s(first) < math.inf:
             yield first, ALL_IN
         if first is not None and not late:
             yield from self._missing(pool, first)

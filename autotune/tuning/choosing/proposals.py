@@ -149,7 +149,7 @@ class Proposals:
 
     def _first(self, field: Field) -> Iterator[tuple[Config, str]]:
         """Yield what comes before all that is chosen by what the rounds show."""
-        yield self._space.start, "the fixed values alone"
+        yield self._space.start, "what all configs have but the program's own"
         if field.speeds is not None:
             for config, why in self._study.hints:
                 yield self._allowed(config), why

@@ -40,6 +40,22 @@ def test_fixed_knobs_are_held_and_no_longer_searched() -> None:
     assert space.requested == {"precision", "num_workers"}
 
 
+def test_what_every_config_has_is_held_unless_the_user_says_otherwise() -> None:
+    """Where it can act; configs that take turns would else find each other's memory."""
+    name, (known, unknown) = (
+        "keep_freed_memory",
+        (make_profile(mmap_threshold=n) for n in (8 << 20, None)),
+    )
+    space = make_space(["num_workers"])
+    assert space.resolve(HARDWARE, unknown).fixed == {}
+    resolved = space.resolve(HARDWARE, known)
+    assert resolved.baseline[name] is False
+    assert resolved.start[name] is True
+    assert {*resolved.domains} == {"num_workers"}
+    assert space.fix({name: False}).resolve(HARDWARE, known).start[name] is False
+    assert name in space.with_values({name: [True, False]}).resolve(HARDWARE, known).domains
+
+
 def test_fixing_twice_keeps_both() -> None:
     space = SPACE.fix({"precision": "bf16"}).fix({"num_workers": 2})
     assert space.fixed == {"precision": "bf16", "num_workers": 2}

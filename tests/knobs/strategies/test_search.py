@@ -19,7 +19,7 @@ def test_strategies_and_ranks_move_together_and_are_told_about(workplace: Path) 
         budget=600,
         tune=["strategy", "world_size"],
         values={"strategy": ["single", "ddp"]},
-        events=StopsAfter(trials=2),
+        events=StopsAfter(trials=3),
     )
     measured = {
         (r.config["strategy"], r.config["world_size"]): r.measurement
