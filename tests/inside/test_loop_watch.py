@@ -19,7 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, Tensor
 
 from autotune.inside.listener import Listener
 from autotune.inside.ranks.group import ALONE
-from autotune.inside.seams import SeamSet
+from autotune.inside.seams import SeamSet, loop_watch
 from autotune.inside.step_tracker import Step, StepTracker
 from autotune.knobs import registry
 from autotune.knobs.base import Here
@@ -29,6 +29,12 @@ from autotune.rig.wire import Ready, decode, encode
 from tests.made import make_hardware, make_profile
 
 STEPS = 5
+
+
+@pytest.fixture(autouse=True)
+def _has_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever other tests have compiled in this process: nothing is watched in one that has."""
+    monkeypatch.setattr(loop_watch, "frames_compiled", lambda: 0)
 
 
 def nothing(*_: Any) -> None:
