@@ -29,6 +29,7 @@ from autotune.measurement.goal import THROUGHPUT, Goal, Objective
 from autotune.measurement.interval import NORMAL, Interval, LogRatio
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
+from autotune.measurement.page_faults import PageFaults
 from autotune.measurement.rounds import TAU, speeds
 from autotune.measurement.turn import Played, played, rate
 from autotune.program.applied_config import AppliedConfig
@@ -40,7 +41,7 @@ from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.growth import may_win
 from autotune.tuning.checking.preferred import checked_first
 from autotune.tuning.choosing.ranking import promising
-from autotune.tuning.live_rig import ALONE_S, PLAY_S, WARM_UP_S, LiveRig, PageFaults
+from autotune.tuning.live_rig import ALONE_S, PLAY_S, WARM_UP_S, LiveRig
 from autotune.tuning.session import OWN_TURNS_S, TURNS_S, Session
 
 SECOND_S = 0.5  # of the config that comes second

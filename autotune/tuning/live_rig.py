@@ -10,15 +10,13 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean
 from typing import Self
-
-import numpy as np
 
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.machine.probes.page_faults import page_fault_s
 from autotune.measurement.goal import Goal
 from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.page_faults import PageFaults
 from autotune.measurement.run_mode import RunMode
 from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.measurement.turn import (
@@ -61,9 +59,6 @@ CALL_S = 0.35
 MOST_ROUNDS = 50  # in one answer
 PLAY_S = 2.0  # of rounds, after which the parent looks
 KEEPS = "keep_freed_memory"
-OF_FAULTS = ("steps", "seconds", "faults")
-LEAST_FAULTS = 50.0  # of a step, that tell what one costs
-MOST_OF_FAULTS = 0.5  # of a turn's seconds that are taken for those of page faults
 METERED_S = 1.5  # of a turn in which energy or memory is read
 CUT = frozenset({Outcome.RAN_OUT, Outcome.OUT_OF_TIME})
 GROWTH = 4
@@ -141,19 +136,6 @@ def _stay_schedule(step_s: float, made: int, seconds: float) -> list[PlannedTurn
     return [PlannedTurn(0, each)] * (steps // each)
 
 
-@dataclass
-class PageFaults:
-    """What page faults cost the program as written.
-
-    Attributes:
-        own: How many a step has in a process in which no other config has trained.
-        each_s: Seconds of one.
-    """
-
-    own: float | None = None
-    each_s: float | None = None
-
-
 class LiveRig:
     """Lets configs take turns in an open rig where possible, and in a fresh one where necessary.
 
@@ -180,7 +162,6 @@ class LiveRig:
         self.lived = Lived()
         self.faults = PageFaults()
         self._is_mixed = False  # whether another config has trained in the open process
-        self._with, self._without = np.zeros(3), np.zeros(3)
 
     @classmethod
     def on(cls, rigs: RigFactory, rig: Rig, applied: AppliedConfig) -> Self:
@@ -341,8 +322,8 @@ class LiveRig:
             self.base = replace(self.base, sums=taken.effect.sums)
         if any(config != self.base.config for config in configs):
             self._is_mixed = True
-        elif found := [n for turn in taken.turns for n in turn.faults]:
-            self.faults.own = self.faults.own if self._is_mixed else fmean(found)
+        elif not self._is_mixed:
+            self.faults.see_alone(taken.turns)
         if any(config == self.base.config for config in configs):
             self.lived.note(self.mode.epochs, self._rig.steps)
         return taken
@@ -436,53 +417,25 @@ class LiveRig:
         if lost := [turn for turn in taken.turns if not turn.is_finite]:
             self.close()
             return Game((), len(taken.turns), lost=lost[0].config)
-        raw = rounds_of(taken.turns, lengths)
-        self._weigh_faults(configs, raw)
         rounds = tuple(
-            {
-                number: goal.worth(one, taken) or one
-                for number, one in self._with_own_faults(configs, played_round).items()
-            }
-            for played_round in raw
+            {number: goal.worth(one, taken) or one for number, one in played_round.items()}
+            for played_round in (
+                self._as_alone(configs, one) for one in rounds_of(taken.turns, lengths)
+            )
         )
         steps_s = {n: median_step_s(its) for n in range(len(configs)) if (its := taken.of(n))}
         return Game(rounds, len(taken.turns), steps_s)
 
-    def _with_own_faults(self, configs: Sequence[Config], played_round: Round) -> Round:
-        """Return a round in which the program as written has the page faults that it has alone.
-
-        All configs share a heap. Its layout decides how much of a step's memory is mapped anew, so
-        a step of mnist had from none to twice the page faults that it has alone. Other configs have
-        none in either case, as they keep what they free.
-        """
-        own = self.faults.own
-        if own is None or self._space is None or not self._space.fixed.get(KEEPS):
+    def _as_alone(self, configs: Sequence[Config], played_round: Round) -> Round:
+        """Return a round in which the program as written has the page faults that it has alone."""
+        space, base = self._space, self.base.config
+        if space is None or not space.fixed.get(KEEPS) or base not in configs:
             return played_round
-        each_s = page_fault_s() if self.faults.each_s is None else self.faults.each_s
-        found = dict(played_round)
-        for number, one in played_round.items():
-            if configs[number] == self.base.config:
-                more_s = (own * one.steps - one.faults) * each_s
-                found[number] = one.later(max(more_s, -MOST_OF_FAULTS * one.seconds))
-        return found
-
-    def _weigh_faults(self, configs: Sequence[Config], rounds: Sequence[Round]) -> None:
-        """Learn what a page fault costs, from a config that differs by nothing but its faults.
-
-        Threads may take theirs at the same time, so it is less than a fault alone takes.
-        """
-        space = self._space
-        if space is None or list(space.fixed) != [KEEPS] or not rounds:
-            return
-        if not {self.base.config, space.start} <= set(configs):
-            return
-        for config, sums in ((self.base.config, self._with), (space.start, self._without)):
-            number = configs.index(config)
-            sums += [sum(getattr(one[number], of) for one in rounds) for of in OF_FAULTS]
-        (steps, seconds, faults), (without, fewer_s, fewer) = self._with, self._without
-        more = faults / steps - fewer / without
-        if more >= LEAST_FAULTS:
-            self.faults.each_s = max(0.0, seconds / steps - fewer_s / without) / more
+        own = configs.index(base)
+        if list(space.fixed) == [KEEPS] and space.start in configs:
+            kept = played_round[configs.index(space.start)]
+            self.faults.compare(played_round[own], kept)
+        return {**played_round, own: self.faults.as_alone(played_round[own], page_fault_s())}
 
     def _round_of_stays(
         self,
