@@ -21,6 +21,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # malloc.h
 USUAL_MMAP_MAX = 65536
 FIRST_THRESHOLD, LAST_THRESHOLD = 128 << 10, 32 << 20  # of blocks that are mapped alone
 NEVER = -1  # the end of the heap is not returned
+TUNED = ("trim_threshold", "mmap_threshold", "mmap_max", "top_pad")  # any fixes both thresholds
 IS_MMAPPED = 2  # in the word before a block
 EXACT = 4096  # bytes to which the threshold is found
 
@@ -58,8 +59,10 @@ def mmap_threshold() -> int | None:
 
     None where malloc is not glibc's, or the user's environment tunes it.
     """
-    tunes = "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
-    if tunes or any(name.startswith("MALLOC_") for name in os.environ) or _libc() is None:
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    if any(f"MALLOC_{n.upper()}_" in os.environ or f"malloc.{n}=" in tunables for n in TUNED):
+        return None
+    if _libc() is None:
         return None
     low, high = FIRST_THRESHOLD // 2, LAST_THRESHOLD
     while high - low > EXACT:
