@@ -262,6 +262,7 @@ class ScriptedRig:
     ) -> Taken | Ending:
         assert self._is_open, "a rig is opened before it is asked"
         assert not self._is_dead, "after an Ending a rig cannot be used again"
+        self._baseline = configs[0].baseline
         for applied in configs:
             before = self._started_as or applied.baseline
             changed = applied.config.changes_from(before)

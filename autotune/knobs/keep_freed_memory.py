@@ -26,7 +26,9 @@ class KeepFreedMemory(Knob):
         if here.profile.device != "cpu":
             return NotOffered(f"the model's tensors lie on the {here.profile.device} device")
         if here.profile.mmap_threshold is None:
-            return NotOffered("malloc is not glibc's, or the environment tunes it")
+            return NotOffered(
+                "malloc is not glibc's, the environment tunes it, or steps have no page faults"
+            )
         return Domain((False, True))
 
     def current(self, profile: Profile) -> KnobValue:

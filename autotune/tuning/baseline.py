@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from autotune.errors import AutotuneError, BudgetError, UsageError
 from autotune.knobs.space.space import ResolvedSpace
+from autotune.machine.probes.page_faults import page_fault_s
 from autotune.measurement.goal import NO_COUNTER
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
@@ -21,7 +22,8 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.profile import Profile
 from autotune.results.record import BaselineInfo, SearchInfo, TrialRecord, gradients_sum
 from autotune.rig.failures import program_error
-from autotune.tuning.live_rig import Stay
+from autotune.tuning.choosing.choosable import WORTH_A_CHANGE
+from autotune.tuning.live_rig import KEEPS, Stay
 from autotune.tuning.session import Session
 from autotune.tuning.start.first_start import examined
 from autotune.tuning.start.start_up_time import unmeasured
@@ -114,9 +116,14 @@ def _measure(session: Session) -> Baseline:
     applied = _applied(space, ready.profile, head)
     live.set_up(space, applied)
     session.claims_apart = bool(space.asked)
-    trial = study.ask_for(space.baseline, space)
     record = _record(session, space)
-    study.tell(trial, record)
+    profile = _with_worth(session, ready.profile, record)
+    if profile != ready.profile:
+        space = head.space.resolve(hardware, profile)
+        applied = _applied(space, profile, head)
+        live.set_up(space, applied)
+        record = replace(record, config=space.baseline)
+    study.tell(study.ask_for(space.baseline, space), record)
     if record.ending is not None:
         took_s = session.rigs.clock() - began
         raise _failure(session, examined(session.rigs, record.ending, took_s, session.until_over))
@@ -133,7 +140,7 @@ def _measure(session: Session) -> Baseline:
     if (too_much := goal.excess(used, capacity)) is not None:
         session.events.warn(f"The program as written is beyond the limit: {too_much.reason}.")
     facts = BaselineInfo(
-        ready.profile,
+        profile,
         ready.startup_s,
         record.measurement.step_s,
         first_step_s=ready.first_step_s,
@@ -149,7 +156,19 @@ def _measure(session: Session) -> Baseline:
         study.facts = facts = replace(
             facts, breakdown=live.profile_step(STAGE_S, session.until_confirmation)
         )
-    return Baseline(ready.profile, record.measurement, facts.breakdown, space, applied)
+    return Baseline(profile, record.measurement, facts.breakdown, space, applied)
+
+
+def _with_worth(session: Session, profile: Profile, record: TrialRecord) -> Profile:
+    """Return the profile of a program whose page faults take next to no time as one without any.
+
+    To keep its memory would be a change that gives nothing.
+    """
+    own, is_asked = session.live.faults.own, KEEPS in session.study.head.space.requested
+    if own is None or record.measurement is None or is_asked:
+        return profile
+    share = own * page_fault_s() / record.measurement.step_s
+    return profile if share >= WORTH_A_CHANGE else replace(profile, mmap_threshold=None)
 
 
 def _record(session: Session, space: ResolvedSpace) -> TrialRecord:

@@ -13,7 +13,7 @@ from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import KnobValue
 from autotune.results.record import ClaimProcess
 from autotune.results.result import Finding, SearchResult
-from autotune.tuning import live_rig
+from autotune.tuning import baseline, live_rig
 from autotune.tuning.claim import LEAST_ROUNDS, MOST_PAIRS, MOST_PROCESSES
 from tests.made import make_profile
 from tests.scripted import CRASH, Question, Script, Searched, begin
@@ -187,7 +187,8 @@ def test_the_program_as_written_counts_with_the_page_faults_that_it_has_alone(
     tmp_path: Path, shared: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What other configs leave in the heap makes it faster or slower by up to 15 %."""
-    monkeypatch.setattr(live_rig, "page_fault_s", lambda: 12e-6)  # alone
+    for module in (baseline, live_rig):
+        monkeypatch.setattr(module, "page_fault_s", lambda: 11e-6)  # alone
     kept = 64 / (64 - 1000 * 0.01)  # of 64 ms a step, 10 us for each page fault
     script = Script(
         {"precision": {"bf16": 1.3}, "keep_freed_memory": {True: kept}},
@@ -202,6 +203,23 @@ def test_the_program_as_written_counts_with_the_page_faults_that_it_has_alone(
     assert result.speedup.half_width_pct < 12
     gains = {one.knob: one.gain for one in result.contributions}
     assert gains["keep_freed_memory"].low <= kept <= gains["keep_freed_memory"].high
+
+
+def test_where_page_faults_take_no_time_no_config_keeps_freed_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(baseline, "page_fault_s", lambda: 12e-6)
+    script = Script(
+        {"precision": {"bf16": 1.3}},
+        profile=make_profile(mmap_threshold=8 << 20),
+        faults=(20, 20),  # 0.2 ms of 64 ms
+        fault_s=10e-6,
+    )
+    search, result = found(tmp_path, script, 120.0, ONE)
+    assert dict(result.changes) == {"precision": "bf16"}
+    assert "keep_freed_memory" not in result.baseline
+    again = search.go_on(180.0)
+    assert again.baseline == result.baseline, "a resumed search knows it"
 
 
 def test_a_process_that_fails_after_enough_of_them_takes_no_claim_away(tmp_path: Path) -> None:
