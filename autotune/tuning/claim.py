@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from autotune.knobs.space.space import ResolvedSpace
+from autotune.knobs.space.space import KEEPS, ResolvedSpace
 from autotune.measurement.claim import (
     LEAST_PAIRS,
     LEAST_PROCESSES,
@@ -97,7 +97,7 @@ class Match:
         goal: What is compared.
         factor: Share of the winner's time that is left besides compiling, where that counts.
         other: The candidate, where it is another program.
-        faults: What is known of the page faults of the first one.
+        faults: What is known of the page faults of configs that return their memory.
     """
 
     rigs: RigFactory
@@ -270,6 +270,7 @@ def prove(
         least, most, each_s = LEAST_PAIRS, MOST_PAIRS, 2 * (process_s + ALONE_S)
     fresh = sum(not one.is_of_search for one in processes)
     planned = min(most, max(least, fresh + int(time_left_s(fresh) / each_s)))
+    _see_page_faults(match, starts_as_written=fresh % 2 == 0)
     while fresh < planned:
         confirmation = read(processes, match.tau)
         left_s = time_left_s(fresh)
@@ -291,6 +292,20 @@ def prove(
         ending = Ending(Outcome.OUT_OF_TIME, "there was no time for a fresh process")
         return Failure(is_of_winner=False, ending=match.should_stop() or ending)
     return final
+
+
+def _see_page_faults(match: Match, *, starts_as_written: bool) -> None:
+    """See the page faults of a config alone before it takes turns, if it returns its memory.
+
+    In a search they were seen before, and the config with which a process starts is alone first.
+    """
+    second = match.config(winner=starts_as_written)
+    is_known = second.get(KEEPS) or second in match.faults.alone
+    if match.is_apart or is_known or match.base.traits.mmap_threshold is None:
+        return
+    with match.live() as live:
+        if live.ready_for(second, match.should_stop) is None:
+            live.stay(second, match.should_stop, WARM_UP_S)
 
 
 def _process(match: Match, turns_s: float, *, starts_as_written: bool) -> ClaimProcess | Failure:

@@ -124,7 +124,10 @@ def conclude(
 def _contributions(
     session: Session, baseline: Baseline, candidate: TrialRecord | None
 ) -> Iterator[Contribution]:
-    """Yield what each change of a config gives on top of the others, by all that played."""
+    """Yield what each change of a config gives on top of the others, by all that played.
+
+    Nothing is told of a change of which no two configs have played, one with and one without it.
+    """
     speeds, space = session.study.speeds, baseline.space
     if candidate is None or speeds is None or candidate.config not in speeds:
         return
@@ -133,7 +136,11 @@ def _contributions(
     fewer = {knob: config.replace(**{knob: space.baseline[knob]}) for knob in held}
     fewer |= one_fewer(space, config, with_baseline=True)
     foreseen = KnobEffects.of(space).foresee(speeds, [config, *fewer.values()])
+    played = [one for one in speeds.configs if isinstance(one, Config)]
     for knob, without in fewer.items():
+        own = {knob: space.baseline[knob]}
+        if not any(c[knob] == config[knob] and c.replace(**own) in speeds for c in played):
+            continue
         gain = foreseen.of(config, over=without).interval
         yield Contribution(knob, space.baseline[knob], config[knob], gain)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from autotune.knobs.space.space import ResolvedSpace
+from autotune.knobs.space.space import KEEPS, ResolvedSpace
 from autotune.machine.probes.page_faults import page_fault_s
 from autotune.measurement.goal import Goal
 from autotune.measurement.outcome import Ending, Outcome
@@ -58,7 +58,6 @@ STAY_TURN_S = 0.1
 CALL_S = 0.35
 MOST_ROUNDS = 50  # in one answer
 PLAY_S = 2.0  # of rounds, after which the parent looks
-KEEPS = "keep_freed_memory"
 METERED_S = 1.5  # of a turn in which energy or memory is read
 CUT = frozenset({Outcome.RAN_OUT, Outcome.OUT_OF_TIME})
 GROWTH = 4
@@ -148,7 +147,7 @@ class LiveRig:
 
     Attributes:
         lived: How many steps the baseline was seen to make in one process; evidence for blame.
-        faults: What is known of the page faults of the program as written.
+        faults: What is known of the page faults of configs that return their memory.
     """
 
     def __init__(self, rigs: RigFactory) -> None:
@@ -161,7 +160,7 @@ class LiveRig:
         self._silence_s = self._profile_silence_s = START_SILENCE_S
         self.lived = Lived()
         self.faults = PageFaults()
-        self._is_mixed = False  # whether another config has trained in the open process
+        self._trained: set[Config] = set()  # in the open process
 
     @classmethod
     def on(cls, rigs: RigFactory, rig: Rig, applied: AppliedConfig) -> Self:
@@ -221,7 +220,7 @@ class LiveRig:
             ready=math.ceil(ready / batches),
             ahead=int(profile is not None and profile.reads_ahead),
             on_device=profile is not None and profile.device != "cpu",
-            is_warm=self._space is not None and bool(self._space.fixed.get(KEEPS)),
+            is_warm=self._base is not None and self._base.traits.mmap_threshold is not None,
         )
 
     def applied(self, config: Config) -> AppliedConfig:
@@ -320,10 +319,9 @@ class LiveRig:
             return taken
         if taken.effect is not None and taken.effect.sums is not None:
             self.base = replace(self.base, sums=taken.effect.sums)
-        if any(config != self.base.config for config in configs):
-            self._is_mixed = True
-        elif not self._is_mixed:
-            self.faults.see_alone(taken.turns)
+        self._trained.update(configs)
+        if len(self._trained) == 1:
+            self.faults.see_alone(configs[0], taken.turns)
         if any(config == self.base.config for config in configs):
             self.lived.note(self.mode.epochs, self._rig.steps)
         return taken
@@ -417,25 +415,28 @@ class LiveRig:
         if lost := [turn for turn in taken.turns if not turn.is_finite]:
             self.close()
             return Game((), len(taken.turns), lost=lost[0].config)
+        found = self._as_alone(configs, rounds_of(taken.turns, lengths))
         rounds = tuple(
-            {number: goal.worth(one, taken) or one for number, one in played_round.items()}
-            for played_round in (
-                self._as_alone(configs, one) for one in rounds_of(taken.turns, lengths)
-            )
+            {n: goal.worth(one, taken) or one for n, one in its.items()} for its in found
         )
         steps_s = {n: median_step_s(its) for n in range(len(configs)) if (its := taken.of(n))}
         return Game(rounds, len(taken.turns), steps_s)
 
-    def _as_alone(self, configs: Sequence[Config], played_round: Round) -> Round:
-        """Return a round in which the program as written has the page faults that it has alone."""
-        space, base = self._space, self.base.config
-        if space is None or not space.fixed.get(KEEPS) or base not in configs:
-            return played_round
-        own = configs.index(base)
-        if list(space.fixed) == [KEEPS] and space.start in configs:
-            kept = played_round[configs.index(space.start)]
-            self.faults.compare(played_round[own], kept)
-        return {**played_round, own: self.faults.as_alone(played_round[own], page_fault_s())}
+    def _as_alone(self, configs: Sequence[Config], rounds: Sequence[Round]) -> list[Round]:
+        """Return rounds in which those that return memory have the page faults they have alone."""
+        if self.base.traits.mmap_threshold is None:
+            return [*rounds]
+        returning = [n for n, config in enumerate(configs) if not config.get(KEEPS)]
+        for number in returning:
+            kept = configs[number].replace(**{KEEPS: True})
+            for one in rounds if kept in configs else ():
+                self.faults.compare(configs[number], one[number], one[configs.index(kept)])
+        return [
+            {**one, **{n: self._alone(configs[n], one[n]) for n in returning}} for one in rounds
+        ]
+
+    def _alone(self, config: Config, one: Played) -> Played:
+        return self.faults.as_alone(config, one, page_fault_s())
 
     def _round_of_stays(
         self,
@@ -454,7 +455,8 @@ class LiveRig:
             if isinstance(taken, Ending):
                 return taken
             part = played(taken.turns[0], length.settling) if taken.turns else None
-            worth = None if part is None else goal.worth(part, taken)
+            found = [] if part is None else self._as_alone([configs[number]], [{0: part}])
+            worth = goal.worth(found[0][0], taken) if found else None
             if worth is not None:
                 one[number] = worth
         return Game((one,) if len(one) == len(configs) else (), len(configs))
@@ -485,7 +487,7 @@ class LiveRig:
         if self._rig is not None:
             self._rig.close()
         self._rig = self._started_as = None
-        self._is_mixed = False
+        self._trained.clear()
 
     def _open(self, applied: AppliedConfig, should_stop: ShouldStop) -> Ready | Ending:
         for _ in range(MAX_STARTS):

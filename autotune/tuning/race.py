@@ -113,6 +113,7 @@ class Race:
         self._played: Counter[Config] = Counter()
         self._lost: Counter[Config] = Counter()  # turns in which the loss became NaN
         self._suspected: Counter[Config] = Counter()  # of having ended the process
+        self._returned: set[tuple[int, Config]] = set()  # to which process
         self._failures = 0
         self._turns_lived: int | None = None  # of a process that came to its end
         self._turns = 0  # of the present process
@@ -129,11 +130,11 @@ class Race:
                 continue
             session.has_candidate = self._best() != self._written
             if len(self._in_play) < 2 or self._is_decided():
-                grown = self._proposals.grown(self._field())
-                if grown is None or len(self._in_play) >= SEATS:
+                last = self._last()
+                if last is None or len(self._in_play) >= SEATS:
                     session.events.note("Nothing that the time left allows promises more.")
                     break
-                self._enter(grown)
+                self._enter(last)
                 continue
             if sum(e.length.seconds for e in self._in_play.values()) > session.left_for_trials_s:
                 break
@@ -157,9 +158,18 @@ class Race:
             return None
         field = self._field()
         for config, why in self._proposals.of_best(field).items():
-            if config not in self._in_play:
+            if config not in self._in_play and (self._live.number, config) not in self._returned:
+                self._returned.add((self._live.number, config))
                 return self._proposals.taken(config, why)
         return self._proposals.next(field) if self._may_seat(SEATS - 1, WORTH_ROUNDS) else None
+
+    def _last(self) -> Proposal | None:
+        """Return what is tried before the race ends early: what is simpler, and a larger batch."""
+        field = self._field()
+        for config, why in self._proposals.of_best(replace(field, share_left=0.0)).items():
+            if field.speeds is None or config not in field.speeds:
+                return self._proposals.taken(config, why)
+        return self._proposals.grown(field)
 
     def _record(self, entrant: Entrant, ending: Ending | None = None) -> TrialRecord:
         speeds, config = self._study.speeds, entrant.proposal.config

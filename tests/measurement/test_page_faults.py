@@ -21,38 +21,40 @@ def shared(faults: int, seconds: float = 0.4) -> Played:
 
 def seen(own: int = 6000) -> PageFaults:
     found = PageFaults()
-    found.see_alone([turn(own, own)])
+    found.see_alone("own", [turn(own, own)])
     return found
 
 
 def test_a_step_in_which_the_program_evaluates_is_not_one_of_its_own() -> None:
     found = PageFaults()
-    found.see_alone([turn(90_000, 6000, 5000, disturbed=(0,)), turn(), turn(7000)])
-    assert found.own == 6000
+    found.see_alone("own", [turn(90_000, 6000, 5000, disturbed=(0,)), turn(), turn(7000)])
+    assert found.alone == {"own": 6000}
 
 
 def test_what_a_turn_has_more_or_fewer_than_alone_is_taken_off_or_added() -> None:
     found = seen()
     for faults, seconds in ((60_000, 0.4), (0, 0.46), (120_000, 0.34)):
-        one = found.as_alone(shared(faults), ALONE_S)
+        one = found.as_alone("own", shared(faults), ALONE_S)
         assert one.seconds == one.cost == pytest.approx(seconds)
         assert one.work == 640
-    least = found.as_alone(shared(10**7), ALONE_S).seconds
+    least = found.as_alone("own", shared(10**7), ALONE_S).seconds
     assert least == pytest.approx(0.4 * (1 - MOST)), "more than the turn has"
+    most = seen(10**6).as_alone("own", shared(0), ALONE_S).seconds
+    assert most == pytest.approx(0.4 * (1 + MOST))
 
 
 def test_one_costs_what_a_config_that_keeps_its_memory_saves_but_no_more_than_alone() -> None:
     cheap, dear, few = seen(), seen(), seen()
-    cheap.compare(shared(50_000), shared(0, 0.375))  # two threads at once
-    assert cheap.as_alone(shared(0), ALONE_S).seconds == pytest.approx(0.4 + 60_000 * 0.5e-6)
-    dear.compare(shared(50_000), shared(0, 0.2))
-    assert dear.as_alone(shared(0), ALONE_S).seconds == pytest.approx(0.46)
-    few.compare(shared(500), shared(0, 0.399))  # 2 us each, but it is the noise of the steps
+    cheap.compare("own", shared(50_000), shared(0, 0.375))  # two threads at once
+    assert cheap.as_alone("own", shared(0), ALONE_S).seconds == pytest.approx(0.4 + 60_000 * 0.5e-6)
+    dear.compare("own", shared(50_000), shared(0, 0.2))
+    assert dear.as_alone("own", shared(0), ALONE_S).seconds == pytest.approx(0.46)
+    few.compare("own", shared(500), shared(0, 0.399))  # 2 us each, but it is the noise of the steps
     assert few.each_s is None
 
 
 def test_nothing_is_put_right_before_the_program_was_seen_alone() -> None:
-    assert PageFaults().as_alone(shared(5), ALONE_S) == shared(5)
+    assert seen().as_alone("other", shared(5), ALONE_S) == shared(5)
 
 
 def test_a_page_fault_takes_some_time_on_this_machine() -> None:

@@ -19,6 +19,7 @@ from autotune.program.revision import at_revision
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
 from autotune.rig.rig_factory import RigFactory
+from autotune.tuning import live_rig
 from autotune.tuning.compare import ComparedSide, Comparison, Difference, compare
 from autotune.tuning.events import Events
 from autotune.tuning.start.observe import observe
@@ -104,6 +105,34 @@ def test_a_batch_of_double_size_must_be_twice_as_fast_where_the_number_of_steps_
     surroundings = ScriptedMachine(script).surroundings
     found = compare(sides, HARDWARE, 300.0, Events(), surroundings=surroundings)
     assert found.speedup.low < truth < found.speedup.high
+
+
+@pytest.mark.parametrize("keeps", [None, True])
+def test_each_side_has_the_page_faults_that_it_has_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps: bool | None
+) -> None:
+    """Together, none of those that return their memory has any, and both look 1.25x faster."""
+    monkeypatch.setattr(live_rig, "page_fault_s", lambda: 8e-6)
+    truth = 1.25 if keeps else 1.3
+    script = Script(
+        {"num_workers": {1: 1.3}, "keep_freed_memory": {True: 1.25}},
+        profile=make_profile(mmap_threshold=8 << 20),
+        noise=0.02,
+        faults=(1600, 0),  # 12.8 of 64 ms
+        fault_s=8e-6,
+    )
+    path = tmp_path / "side.yaml"
+    if keeps:
+        write_best(path, {"keep_freed_memory": False}, make_loader(), keep_freed_memory=True)
+    else:
+        write_best(path, {"num_workers": 0}, make_loader(), num_workers=1)
+    first, second = configs(None, bestfile.read(path))
+    for sides, ratio in (((first, second), truth), ((second, first), 1 / truth)):
+        machine = ScriptedMachine(script)
+        asked = sides, HARDWARE, 300.0, Events()
+        found = compare(*asked, surroundings=machine.surroundings)
+        assert found.speedup.low < ratio < found.speedup.high
+        assert found.speedup.half_width_pct < 8
 
 
 def test_a_knob_that_cannot_act_here_is_refused(tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ MAX_GROWTH_BY_STEPS = 8  # where the program makes a fixed number of steps
 # What every config but the program's own has, unless the user says otherwise. Configs that take
 # turns share a process, and what one has freed would be kept for another (``inside/malloc.py``): so
 # all of them keep it, also in the training to come.
-HELD: Mapping[str, KnobValue] = {"keep_freed_memory": True}
+KEEPS = "keep_freed_memory"
+HELD: Mapping[str, KnobValue] = {KEEPS: True}
 
 
 @dataclass(frozen=True)

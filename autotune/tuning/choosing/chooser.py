@@ -17,7 +17,6 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from types import MappingProxyType
 
 from autotune.measurement.interval import Interval
@@ -26,7 +25,7 @@ from autotune.measurement.rounds import Speeds
 from autotune.program.config import Config, KnobValue
 from autotune.results.record import TrialRecord, latest
 from autotune.tuning.choosing.bounds import Share, bounded
-from autotune.tuning.choosing.choosable import LATE, Choosable, is_told, is_worth, one_fewer
+from autotune.tuning.choosing.choosable import LATE, NORMAL, Choosable, is_told, is_worth, one_fewer
 from autotune.tuning.choosing.diagnosis import DEVICES
 from autotune.tuning.choosing.effects import Foreseen, KnobEffects
 from autotune.tuning.choosing.memory import MEMORY, SAVES_HOST_MEMORY, SAVES_MEMORY, Forecast
@@ -41,7 +40,6 @@ MAX_NEIGHBOURS = 100
 # Expected improvement (a logarithm) below which no config is worth a seat
 WORTH = 0.006
 Item = tuple[str, KnobValue]
-NORMAL = NormalDist()
 NO_SHARES: Mapping[str, Share] = MappingProxyType({})
 
 

@@ -116,7 +116,8 @@ class Proposals:
         if best is None or best == self._space.baseline:
             return {}
         simplest = self._chooser.simplest(field)
-        return {best: RETURNS} | ({simplest: SIMPLER} if simplest not in {best, None} else {})
+        found = {best: RETURNS} | ({simplest: SIMPLER} if simplest not in {best, None} else {})
+        return {config: why for config, why in found.items() if self._cost_s(config) < math.inf}
 
     def taken(self, config: Config, why: str) -> Proposal:
         """Return a config that is not chosen by what it promises, also one that played before."""
@@ -161,9 +162,16 @@ class Proposals:
         is_tried = any(space.defers(record.config) for record in field.records)
         if not space.defers_growth or sizes is None or is_tried:
             return None
-        best, own = field.best or space.baseline, int(space.baseline["batch_size"])
+        own = int(space.baseline["batch_size"])
         larger = [int(value) for value in sizes.values if int(value) > own]
-        return self._new(best.replace(batch_size=min(larger, default=own)), GROWN, ())
+        grown = self._ground(field).replace(batch_size=min(larger, default=own))
+        return self._new(grown, GROWN, ())
+
+    def _ground(self, field: Field) -> Config:
+        """Return what others build on: the best so far, or what all have but the program's own."""
+        if field.best is None or field.best == self._space.baseline:
+            return self._space.start
+        return field.best
 
     def _allowed(self, config: Config) -> Config:
         """Return the config, with the program's own global batch if another one is deferred."""
@@ -212,10 +220,10 @@ class Proposals:
     def _sampled(self, field: Field, known: Container[Config]) -> Proposal | None:
         """Return a new config that the sampler proposes; a random one if it knows only old ones."""
         space = self._space.with_kept_batch()
-        best = field.best or space.baseline
+        ground = self._ground(field)
         records = {r.config: r for r in latest(field.records)}
         for _ in range(PATIENCE):
-            trial, config = self._study.propose(space, best)
+            trial, config = self._study.propose(space, ground)
             if conflicts := space.conflicts(config):
                 self._study.tell(trial, _conflicting(config, conflicts))
             elif config in known:
@@ -224,7 +232,7 @@ class Proposals:
                 self._study.tell(trial, _conflicting(config, ["There is no time or room for it."]))
             else:
                 return Proposal(trial, config, "proposed by the sampler")
-        unseen = [c for c in space.configs(best) if c not in known and self._cost_s(c) < math.inf]
+        unseen = [c for c in space.configs(ground) if c not in known and self._cost_s(c) < math.inf]
         if not unseen:
             return None
         config = self._dice.choice(unseen)

@@ -70,7 +70,9 @@ def _fitting(changes: Mapping[str, KnobValue], space: ResolvedSpace) -> Config:
     The baseline if one of them cannot be made here: the others may help only with it.
     """
     live = {knob: value for knob, value in changes.items() if knob not in space.restart}
-    if any(k not in space.domains or v not in space.domains[k].values for k, v in live.items()):
+    held = {knob: (value,) for knob, value in space.fixed.items()}
+    may_have = held | {knob: domain.values for knob, domain in space.domains.items()}
+    if any(value not in may_have.get(knob, ()) for knob, value in live.items()):
         return space.baseline
     config = space.canonical(space.start.replace(**live))
     return space.baseline if space.conflicts(config) else config
