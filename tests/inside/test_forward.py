@@ -201,3 +201,13 @@ def test_a_wrapper_is_compiled_and_what_it_wraps_does_not_call_it() -> None:
         seam.narrow()
     assert wrapper._compiled_call_impl is not None
     assert inner._compiled_call_impl is None
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_a_model_is_traced_as_it_is() -> None:
+    """Tracing compares two graphs, with the names of the variables that hold their tensors."""
+    model, x = Net(), torch.randn(4, 8)
+    with acting(Roots()):
+        traced = torch.jit.trace(model, x)
+        assert torch.equal(traced(x), model(x))
