@@ -212,7 +212,7 @@ def test_where_page_faults_take_no_time_no_config_keeps_freed_memory(
     script = Script(
         {"precision": {"bf16": 1.3}},
         profile=make_profile(mmap_threshold=8 << 20),
-        faults=(20, 20),  # 0.2 ms of 64 ms
+        faults=(100, 100),  # 1 ms of 64 ms
         fault_s=10e-6,
     )
     search, result = found(tmp_path, script, 120.0, ONE)
