@@ -208,7 +208,7 @@ class ForwardSeam(Seam):
                 if seam._carried is not None and isinstance(module, RECURRENT):
                     return seam._watched(module, original, args, kwargs)
                 return original(module, *args, **kwargs)
-            if torch.jit.is_tracing():  # a graph is compared by names of variables, ours too
+            if torch._C._get_tracing_state():  # noqa: SLF001 - graphs compare by our names, too
                 return original(module, *args, **kwargs)
             if is_in_backward():
                 seam.computes_again = True
