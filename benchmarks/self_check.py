@@ -31,7 +31,7 @@ from autotune.program.config import Config
 from autotune.program.program import parse_program
 from autotune.program.rehearsal import RehearsalPlan
 from autotune.rig.rig_factory import RigFactory
-from autotune.tuning.checking.self_check import SelfCheck, by_design
+from autotune.tuning.checking.self_check import Known, SelfCheck, by_design
 from autotune.tuning.choosing.diagnosis import DEVICES
 from autotune.tuning.start.first_start import START_SILENCE_S
 from benchmarks.record import save
@@ -149,7 +149,7 @@ def _verdicts(program: str, only: set[str]) -> Iterator[tuple[str, dict[str, Any
             return
         space = load("default").resolve(machine, ready.profile)
         base = AppliedConfig.as_written(space.baseline, ready.profile, flags=space.flags)
-        check = SelfCheck(Runs(rigs, base), space, STEP_S, {})
+        check = SelfCheck(Runs(rigs, base), space, STEP_S, Known())
         for config in _configs(space, only, left_out=_left_out(program)):
             changes = config.changes_from(space.baseline)
             name = " ".join(f"{knob}={value}" for knob, value in changes.items())

@@ -54,7 +54,8 @@ class Runs:
         self, *args: str, shakes: int = 0, changes: Mapping[str, KnobValue] = NONE
     ) -> TrainingTrace:
         self.count += 1
-        plan = replace(PLAN, traces=TracePlan(shakes=shakes))
+        batches = PLAN.batches * int(changes.get("accumulation_steps", 1))
+        plan = replace(PLAN, batches=batches, traces=TracePlan(shakes=shakes))
         subject = parse_program(str(PROGRAMS / self.program), args, self.folder)
         compiled = Path(os.environ["AUTOTUNE_TESTS_COMPILED"])
         with Rig(subject, self.folder / f"rig{self.count}", compiled, fence()) as rig:
@@ -92,12 +93,12 @@ def written(runs: Runs) -> tuple[TrainingTrace, TrainingTrace]:
     return runs.trace(), runs.trace(shakes=1)
 
 
-def agreement(written: tuple[TrainingTrace, TrainingTrace], own: TrainingTrace) -> Agreement:
-    return (
-        same(written[0], own)
-        if is_equal(written[0], own)
-        else compare(written[0], [written[1]], own)
-    )
+def agreement(
+    written: tuple[TrainingTrace, TrainingTrace], own: TrainingTrace, *, same_batches: bool = True
+) -> Agreement:
+    if is_equal(written[0], own):
+        return same(written[0], own)
+    return compare(written[0], [written[1]], own, same_batches=same_batches)
 
 
 def test_a_sound_config_trains_the_same(
@@ -163,9 +164,10 @@ def test_ranks_train_the_same_where_a_loss_is_a_sum_and_is_weighed(
     assert (found.sameness, found.at) == (Sameness.DIFFERS, 1)
 
 
-def test_workers_that_copy_a_generator_draw_otherwise(runs: Runs) -> None:
-    base = runs.trace("draws"), runs.trace("draws", shakes=1)
-    found = agreement(base, runs.trace("draws", changes={"num_workers": 2}))
+@pytest.mark.parametrize("kind", ["draws", "unseeded"])
+def test_workers_that_copy_a_generator_draw_otherwise(runs: Runs, kind: str) -> None:
+    base = runs.trace(kind), runs.trace(kind, shakes=1)
+    found = agreement(base, runs.trace(kind, changes={"num_workers": 2}))
     assert (found.sameness, found.part) == (Sameness.DIFFERS, "samples")
     assert found.at <= 3, "the second worker begins where the first one does"
 
@@ -181,7 +183,7 @@ def test_parts_of_a_batch_train_something_else_where_a_batch_is_normalised(
 
 
 def test_a_program_that_never_trains_the_same_twice_is_not_compared(runs: Runs) -> None:
-    pair = runs.trace("unseeded"), runs.trace("unseeded", shakes=1)
-    found = agreement(pair, runs.trace("unseeded", changes={"channels_last": True}))
+    pair = runs.trace("entropy"), runs.trace("entropy", shakes=1)
+    found = agreement(pair, runs.trace("entropy", changes={"channels_last": True}))
     assert found.sameness is Sameness.UNKNOWN
     assert "two runs as written already differ" in found.why

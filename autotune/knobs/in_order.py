@@ -20,11 +20,12 @@ class InOrder(WorkerOption):
 
     name = "in_order"
     value_type = bool
+    changes_learning = True  # the samples of a step are others, each time
 
     def domain(self, here: Here) -> Domain | NotOffered:
         """Return both values for a program with one training loader that can use workers.
 
-        Refused are programs that train from several loaders, or whose data would differ in workers.
+        Refused are programs that train from several loaders.
         """
         return here.profile.without_workers or Domain((True, False))
 

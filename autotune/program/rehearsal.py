@@ -252,6 +252,30 @@ class RehearsalRecord:
         return bool(self.guilty)
 
 
+@dataclass(frozen=True)
+class Canary:
+    """What the exact settings were found to train, before the search.
+
+    Attributes:
+        config: All of them that train what the program does as it is written, at once.
+        own: What the program did under it; None if no setting is left.
+        training: How it compares; None if no setting is left, or time ran out before.
+        refused: The settings that train something else, or fail, with what differs.
+        values: Their values that may not be used.
+    """
+
+    config: Config
+    own: Rehearsal | None
+    training: Agreement | None
+    refused: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, tuple[KnobValue, ...]] = field(default_factory=dict)
+
+    def clears(self, config: Config, written: Config) -> bool:
+        """Return whether all that a config changes was changed in this comparison, too."""
+        changes = config.changes_from(written).items()
+        return self.training is not None and changes <= self.config.changes_from(written).items()
+
+
 def survives(written: Rehearsal, other: Rehearsal) -> bool:
     """Return whether the unmodified program gets past the point at which another config failed.
 

@@ -160,6 +160,7 @@ class LiveRig:
         self._silence_s = self._profile_silence_s = START_SILENCE_S
         self.lived = Lived()
         self.faults = PageFaults()
+        self._number = rigs.started
         self._trained: set[Config] = set()  # in the open process
 
     @classmethod
@@ -201,8 +202,8 @@ class LiveRig:
 
     @property
     def number(self) -> int:
-        """Number of the rig that was started last; rigs of a run are numbered from 1."""
-        return self._rigs.started
+        """Number of the rig that it opened last; rigs of a run are numbered from 1."""
+        return self._number
 
     def length(self, config: Config, step_s: float) -> Length:
         """Return how long the turns of a config are, by what its loader and the program do.
@@ -262,6 +263,7 @@ class LiveRig:
         if isinstance(started, Ending):
             return started
         self._rig, self._profile = started.rig, started.ready.profile
+        self._number = self._rigs.started
         return started.ready
 
     @property
@@ -492,6 +494,7 @@ class LiveRig:
     def _open(self, applied: AppliedConfig, should_stop: ShouldStop) -> Ready | Ending:
         for _ in range(MAX_STARTS):
             self._rig = self._rigs.new()
+            self._number = self._rigs.started
             opened = self._rig.open(applied, should_stop, START_SILENCE_S)
             if not isinstance(opened, Ending):
                 self._profile = opened.profile

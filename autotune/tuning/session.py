@@ -200,10 +200,13 @@ class Session:
 
         Of a search that has used its budget and is asked to check what the best config learns.
         """
+        if not self.study.checks_learning:
+            return
         confirming_s = max(PROCESSES_WORTH) * self._together_s()
         rehearsing_s = 2 * ENDING_S + self.least_rehearsal_s + self.check_s
         needed_s = self.budget.spent_s + confirming_s + rehearsing_s
         self.budget.total_s = max(self.budget.total_s, needed_s)
+        self.divide()
 
     @property
     def worth_s(self) -> float:
@@ -255,11 +258,24 @@ class Session:
         return next((s for s in (least_s + self.check_s, least_s) if s <= most_s), 0.0)
 
     @property
+    def has_time_for_canary(self) -> bool:
+        """Whether the exact settings can be compared before the search.
+
+        What that takes is saved after the search: the best config need not be compared again.
+        """
+        return self.rehearsal_s > self.least_rehearsal_s + ENDING_S
+
+    @property
     def check_s(self) -> float:
-        """Least seconds of the self-check after a rehearsal: two more short runs."""
-        facts = self._facts
+        """Least seconds of the self-check after a rehearsal: two more short runs.
+
+        Or one, if the program as written was compared before the search: the best config may have
+        other values.
+        """
+        facts, canary = self._facts, self.study.canary
+        runs = CHECK_RUNS if canary is None or canary.training is None else CHECK_RUNS - 1
         steps = CHECK_EPOCHS * check_batches(facts.step_s)
-        return CHECK_RUNS * (facts.startup_s + steps * facts.step_s)
+        return runs * (facts.startup_s + steps * facts.step_s)
 
     def time_to_rehearse_s(self, *, kept_s: float) -> float:
         """Return how many seconds a rehearsal may take; 0 if there is not enough time for one.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from autotune.results.result import SearchResult
 from autotune.tuning.apart import try_apart
 from autotune.tuning.baseline import measure_baseline
+from autotune.tuning.checking.canary import cleared
 from autotune.tuning.checking.growth import with_growth
 from autotune.tuning.checking.rehearse import Rehearsed, rehearse_best
 from autotune.tuning.choosing.diagnosis import diagnose
@@ -52,9 +53,8 @@ def search(
         # A table of contents: each phase reads what it needs from the study, so the same lines
         # serve a new search and one that is resumed.
         baseline = with_growth(session, measure_baseline(session))
-        if study.checks_learning:
-            session.make_room()
-            session.divide()
+        session.make_room()
+        baseline = cleared(session, baseline)
         diagnosis = diagnose(
             baseline.profile,
             baseline.measurement,

@@ -30,6 +30,7 @@ MAX_RATES = 8
 MAX_SAVED = 64
 MAX_LOADED = 2  # of these are loaded again
 MAX_LOADED_BYTES = 1 << 28
+MAX_READ = 8  # saved objects of which values are read, and entries of each
 SEED = 20_230_401
 UNITS = 8  # in the last place, by which a weight is shaken: sums round by more than their terms
 # Of the elements of a weight with few digits, one in 16 is shaken, by one unit
@@ -96,6 +97,7 @@ class TrainingRecorder:
         self._buffers: list[tuple[torch.Tensor, int]] = []
         self._saved: list[int] = []
         self._loaded: list[str] = []
+        self._values: list[tuple[int, tuple[tuple[float, ...], ...]]] = []
 
     @property
     def trace(self) -> TrainingTrace:
@@ -109,6 +111,7 @@ class TrainingRecorder:
             self.broken,
             tuple(self._saved),
             tuple(self._loaded),
+            tuple(self._values),
         )
 
     @property
@@ -200,6 +203,9 @@ class TrainingRecorder:
             is_file = isinstance(where, str | os.PathLike)
             if is_file and len(self._loaded) < MAX_LOADED:
                 self._loaded.append(_loaded(Path(where), form))
+        with suppress(Exception):
+            if len(self._values) < MAX_READ:
+                self._values.append((len(self._steps), tuple(_entries(what))))
 
     def _begin(self, weights: Sequence[torch.Tensor]) -> None:
         if not self._rounding:
@@ -222,9 +228,11 @@ class TrainingRecorder:
     def _choose(self) -> None:
         """Choose the weights and buffers to read, spread over all of them."""
         weights = {id(w): w for w in self._trained() if w.requires_grad}
+        # What no optimizer trains may be changed by the model, as codebooks are
+        frozen = [w for m in self._models() for w in m.parameters() if not w.requires_grad]
         buffers = [b for m in self._models() for b in m.buffers() if b.is_floating_point()]
         self._weights = _spread(list(weights.values()))
-        self._buffers = _spread(buffers)
+        self._buffers = _spread(buffers) + _spread([w for w in frozen if w.is_floating_point()])
         self._start = _read(self._weights)
 
 
@@ -240,6 +248,16 @@ def _form(what: Any, path: str = "") -> Iterator[str]:
             yield from _form(value, f"{path}/{number}")
     elif isinstance(what, nn.Module):
         yield from _form(what.state_dict(), f"{path} {type(what).__name__}")
+
+
+def _entries(what: Any) -> Iterator[tuple[float, ...]]:
+    """Yield some values of each entry of what is saved: of the model, of its average, and so on."""
+    is_one = not isinstance(what, Mapping) or any(
+        isinstance(v, torch.Tensor) for v in what.values()
+    )
+    for entry in [what] if is_one else [*what.values()][:MAX_READ]:
+        held = entry.state_dict() if isinstance(entry, nn.Module) else entry
+        yield _read(_spread([t for t in tensors_in(held) if t.is_floating_point()]))
 
 
 def _loaded(path: Path, form: Sequence[str]) -> str:

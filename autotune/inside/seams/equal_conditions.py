@@ -6,6 +6,8 @@
   on from item to item in the program's own process and are seeded anew in each worker. So another
   number of workers draws other numbers, as good as the program's own. Generators that a dataset
   holds itself are left alone: each worker would have a copy of them, and that is to be noticed.
+- Generators of Python and numpy that the program does not seed begin with numbers that are the same
+  in each run, and others for each of them.
 - Nothing is dropped out, unless the plan says otherwise. Dropout draws in the order of memory, so
   under another memory format it would drop other activations, which says nothing about the config.
 - Compiled code draws as eager code does.
@@ -13,13 +15,16 @@
 
 from __future__ import annotations
 
+import _random
 import random
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from threading import local
 from typing import Any
 
 import numpy
+import numpy.random.bit_generator
 import torch
 from torch.nn import functional
 from torch.utils.data import dataloader
@@ -30,6 +35,19 @@ from autotune.inside.seams.undropped import UNDROPPED
 from autotune.program.rehearsal import TracePlan
 
 SEED = 20_230_401
+
+
+class _Entropy(local):
+    """Of which generators that nobody seeds get their seeds.
+
+    Each thread has its own: those of Python's queues draw names of files while an item is read.
+    """
+
+    def __init__(self) -> None:
+        self.dice = _random.Random(SEED)
+
+
+_entropy = _Entropy()
 
 
 def even_out(plan: TracePlan, *, compiles: bool = False) -> None:
@@ -44,16 +62,41 @@ def even_out(plan: TracePlan, *, compiles: bool = False) -> None:
     torch.manual_seed(SEED + plan.seed)
     if plan.seed:
         _move_seeds(plan.seed)
+    _seed_the_unseeded(SEED + plan.seed)
     if not plan.drops_out:
-        for undropped in UNDROPPED:
-            # As they are: torch.jit.script cannot read the StandIn of a function written in C
-            setattr(functional, undropped.__name__, undropped)
+        _undrop()
     _even_fetching()
-    _send_to_workers()
+    _send_to_workers(drops_out=plan.drops_out)
     if compiles:
         from torch._inductor import config
 
         config.fallback_random = True
+
+
+def _undrop() -> None:
+    for undropped in UNDROPPED:
+        # As they are: torch.jit.script cannot read the StandIn of a function written in C
+        setattr(functional, undropped.__name__, undropped)
+
+
+def _seed_the_unseeded(seed: int) -> None:
+    """Give each generator of Python or numpy that is made without a seed one of these numbers.
+
+    Source: ``SeedSequence(None)`` of numpy calls ``randbits`` of its module.
+    """
+    _entropy.dice.seed(seed)
+    original = random.Random.seed
+
+    def seeded(self: random.Random, a: Any = None, version: int = 2) -> None:
+        original(self, _random_bits(64) if a is None else a, version)
+
+    patches = Patches()
+    patches.replace(random.Random, "seed", seeded)
+    patches.replace(numpy.random.bit_generator, "randbits", _random_bits)
+
+
+def _random_bits(count: int) -> int:
+    return _entropy.dice.getrandbits(count)
 
 
 def _move_seeds(by: int) -> None:
@@ -88,7 +131,7 @@ def _even_fetching() -> None:
         Patches().replace(fetch, "_MapDatasetFetcher", EvenFetcher)
 
 
-def _send_to_workers() -> None:
+def _send_to_workers(*, drops_out: bool) -> None:
     """Let workers do the same, also those that start as new interpreters."""
     iterator: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001
     original = iterator.__init__
@@ -96,7 +139,7 @@ def _send_to_workers() -> None:
     def begin(self: Any, loader: Any) -> None:
         original(self, loader)
         if self._dataset_kind == dataloader._DatasetKind.Map:  # noqa: SLF001
-            self._collate_fn = EvenCollate(self._collate_fn)
+            self._collate_fn = EvenCollate(self._collate_fn, drops_out=drops_out)
 
     Patches().replace(iterator, "__init__", begin)
 
@@ -135,8 +178,8 @@ class EvenCollate:
     A worker that starts as a new interpreter unpickles it before it reads the dataset.
     """
 
-    def __init__(self, collate: Callable[[Any], Any]) -> None:
-        self._collate = collate
+    def __init__(self, collate: Callable[[Any], Any], *, drops_out: bool = True) -> None:
+        self._collate, self._drops_out = collate, drops_out
 
     def __call__(self, items: Any) -> Any:
         """Return the batch."""
@@ -145,6 +188,9 @@ class EvenCollate:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
+        _seed_the_unseeded(SEED)
+        if not self._drops_out:
+            _undrop()
         _even_fetching()
 
 
@@ -160,14 +206,17 @@ def _evened(get_items: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any
 def _drawing_by(what: str) -> Iterator[None]:
     """Seed the global generators of this process for a while."""
     seed = zlib.crc32(what.encode())
+    entropy = _entropy.dice.getstate()
     python, arrays = random.getstate(), numpy.random.get_state()  # noqa: NPY002
     tensors = torch.random.get_rng_state()
     random.seed(seed)
     numpy.random.seed(seed)  # noqa: NPY002 - the generator that programs share
     torch.default_generator.manual_seed(seed)
+    _entropy.dice.seed(seed)
     try:
         yield
     finally:
+        _entropy.dice.setstate(entropy)
         random.setstate(python)
         numpy.random.set_state(arrays)  # noqa: NPY002
         torch.random.set_rng_state(tensors)

@@ -334,6 +334,19 @@ class ResolvedSpace:
             config = config.replace(batch_size=max(1, whole // math.prod(parts.values())))
         return config
 
+    def without(self, refused: Mapping[str, str]) -> ResolvedSpace:
+        """Return the space without some knobs.
+
+        Args:
+            refused: The knobs, with the reasons as clauses.
+        """
+        return replace(
+            self,
+            domains={knob: d for knob, d in self.domains.items() if knob not in refused},
+            fixed={knob: value for knob, value in self.fixed.items() if knob not in refused},
+            refused={**self.refused, **refused},
+        )
+
     def defers(self, config: Config) -> bool:
         """Return whether a config may not be recommended because its global batch is another."""
         return self.defers_growth and self.grows(config)

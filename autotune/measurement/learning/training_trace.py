@@ -67,6 +67,7 @@ class TrainingTrace:
         saved: What the program saved with ``torch.save``, in order: a checksum of each object's
             keys and of the kinds, sizes and types of its tensors.
         loaded: Why the first of these cannot be loaded again; empty for one that can.
+        values: Of the first of these, the steps made by then, and some values of each entry.
     """
 
     steps: tuple[TracedStep, ...]
@@ -77,6 +78,7 @@ class TrainingTrace:
     broken: str = ""
     saved: tuple[int, ...] = ()
     loaded: tuple[str, ...] = ()
+    values: tuple[tuple[int, tuple[tuple[float, ...], ...]], ...] = ()
 
     @property
     def shows_training(self) -> bool:
@@ -107,8 +109,8 @@ class Agreement:
         steps: How many steps were compared.
         epochs: How many short epochs these took.
         part: What differs first: ``samples``, ``losses``, ``gradients``, ``weights``, ``buffers``,
-            ``learning rates`` or, after training, ``checkpoints``, ``missing checkpoints`` or
-            ``loading``.
+            ``learning rates`` or, after training, ``checkpoints``, ``missing checkpoints``,
+            ``values of checkpoints`` or ``loading``.
         at: The step at which it does, from 1.
         at_epoch: The epoch of that step.
         begins_epoch: Whether it is the first step of its epoch.
@@ -151,6 +153,8 @@ class Agreement:
                 return "it saves checkpoints of another form: other keys, sizes or types"
             case "missing checkpoints":
                 return "it saves no checkpoint where the program as written saves some"
+            case "values of checkpoints":
+                return "it saves checkpoints with other values"
             case "loading":
                 return f"its checkpoints cannot be loaded: {self.why}"
             case "samples":
@@ -165,6 +169,7 @@ def is_equal(written: TrainingTrace, own: TrainingTrace) -> bool:
     return (
         not _too_little(written, [own])
         and not _saves_otherwise(written, [], own)
+        and all(ours == theirs for ours, theirs in zip(written.values, own.values, strict=False))
         and all(
             (a.loss, a.rates, a.weights, a.buffers, a.gradient)
             == (b.loss, b.rates, b.weights, b.buffers, b.gradient)
@@ -285,8 +290,38 @@ def _saves_otherwise(
         return SAVED
     if len(written.saved) > 1 and not own.saved and len(own.steps) >= len(written.steps):
         return UNSAVED
+    if shaken and _values_differ(written, shaken, own):
+        return VALUES
     loads = not any(why for trace in (written, *shaken) for why in trace.loaded)
     return LOADED if loads and any(own.loaded) else ""
+
+
+def _values_differ(
+    written: TrainingTrace, shaken: Sequence[TrainingTrace], own: TrainingTrace
+) -> bool:
+    """Return whether an entry of a checkpoint has other values than rounding explains.
+
+    Such as an average of the weights that was taken at every half step. Compared is what was saved
+    after the same step. Where rounding alone moves values far, nothing is told of them.
+    """
+    theirs, others = dict(own.values), [dict(trace.values) for trace in shaken]
+    for step, ours in written.values:
+        known = [other[step] for other in others if step in other]
+        if step not in theirs or not known:
+            continue
+        noise = max(by for other in known for by in _entries_apart(ours, other))
+        most = FACTOR * max(noise, written.rounding)
+        if noise <= MOST_NOISE and max(_entries_apart(ours, theirs[step])) > most:
+            return True
+    return False
+
+
+def _entries_apart(
+    ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]
+) -> list[float]:
+    """Return by how much each entry of a checkpoint differs, relative to its typical size."""
+    pairs = zip(ours, theirs, strict=False)
+    return [0.0, *(_apart(a, b, max(_median(a), TINY)) for a, b in pairs)]
 
 
 def _too_little(written: TrainingTrace, others: Sequence[TrainingTrace]) -> str:
@@ -345,6 +380,7 @@ SAMPLES, RATES, GRADIENTS, BUFFERS = "samples", "learning rates", "gradients", "
 MOST_BUFFERS = "all but a few of the buffers"  # judged by their larger deviations
 FEW = 0.1  # of the values, whose deviations are left out there
 SAVED, UNSAVED, LOADED = "checkpoints", "missing checkpoints", "loading"
+VALUES = "values of checkpoints"
 PARTS = ("losses", "weights", BUFFERS)
 
 

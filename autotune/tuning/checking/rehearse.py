@@ -30,7 +30,7 @@ from autotune.results.record import TrialRecord
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.growth import may_be_checked, samples_ratio, with_learning
 from autotune.tuning.checking.preferred import confirming_s, first_in_time
-from autotune.tuning.checking.self_check import SelfCheck, one_fewer
+from autotune.tuning.checking.self_check import Known, SelfCheck, one_fewer
 from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.choosing.ranking import promising
 from autotune.tuning.session import Session
@@ -67,6 +67,8 @@ def rehearse_best(session: Session, baseline: Baseline) -> Rehearsed:
         able = promising(study, baseline.space)
         fit = [r for r in able if may_be_checked(session, baseline.space, r.config)]
         candidate = first_in_time(session, baseline, fit)
+        if candidate is not None and _is_cleared(session, baseline, candidate.config):
+            return Rehearsed.GO_ON
         if candidate is None:
             session.has_candidate = False
             can_go_on = is_blamed and session.until_last_trial() is None
@@ -89,6 +91,19 @@ def rehearse_best(session: Session, baseline: Baseline) -> Rehearsed:
     return Rehearsed.GO_ON
 
 
+def _is_cleared(session: Session, baseline: Baseline, config: Config) -> bool:
+    """Return whether a config was compared before the search; note it as rehearsed then."""
+    study = session.study
+    canary = study.canary
+    if canary is None or canary.own is None or not canary.clears(config, baseline.space.baseline):
+        return False
+    if not any(record.config == config for record in study.rehearsals):
+        record = RehearsalRecord(config, canary.own, training=canary.training)
+        study.add_rehearsal(record)
+        _tell(session, record)
+    return True
+
+
 def _is_known(study: Study, config: Config, most_s: float) -> bool:
     """Return whether another rehearsal of a config would tell nothing new.
 
@@ -105,13 +120,8 @@ def _examined(
     """Rehearse a candidate, and compare its training or find out why it fails."""
     config = candidate.config
     runs = ShortRuns(session, baseline, confirming_s(session, baseline, candidate))
-    check = SelfCheck(
-        runs,
-        baseline.space,
-        baseline.measurement.step_s,
-        session.traces,
-        normalises=baseline.profile.batch_norm_layers > 0,
-    )
+    step_s = baseline.measurement.step_s
+    check = SelfCheck(runs, baseline.space, step_s, Known.of(session, baseline))
     plan = check.plan_to_rehearse(config, most_s)
     own = runs.run(config, replace(plan, most_s=most_s))
     if not own.has_failed:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, Self
 
 from autotune.knobs import registry
 from autotune.knobs.space.space import ResolvedSpace
@@ -26,6 +26,7 @@ from autotune.measurement.interval import Interval
 from autotune.measurement.learning.learning_gap import loss_gap
 from autotune.measurement.learning.training_trace import (
     NO_TIME,
+    SAMPLES,
     Agreement,
     Sameness,
     TrainingTrace,
@@ -36,9 +37,11 @@ from autotune.measurement.learning.training_trace import (
 from autotune.measurement.outcome import ENDED_BY_US, Ending
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import PARTS, batch_growth
-from autotune.program.rehearsal import RehearsalPlan, TracePlan
+from autotune.program.rehearsal import Canary, RehearsalPlan, TracePlan
+from autotune.results.record import gradients_sum
+from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.learning_check import MOST_LOSS, untold
-from autotune.tuning.session import CHECK_EPOCHS, check_batches
+from autotune.tuning.session import CHECK_EPOCHS, Session, check_batches
 
 NOT_COMPARED = Agreement(Sameness.UNKNOWN, why=NO_TIME)
 SHAKES = 3  # shaken runs before a config is said to train something else
@@ -74,6 +77,34 @@ class Runs(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Known:
+    """What a check knows of the program beforehand.
+
+    Attributes:
+        traces: Of the program as written, that earlier checks took. A check adds to them.
+        normalises: Whether the model has BatchNorm.
+        sums: Whether the loss is known to sum over samples.
+        canary: What was found before the search.
+    """
+
+    traces: dict[RehearsalPlan, TrainingTrace] = field(default_factory=dict)
+    normalises: bool = False
+    sums: bool = False
+    canary: Canary | None = None
+
+    @classmethod
+    def of(cls, session: Session, baseline: Baseline) -> Self:
+        """Return what a search knows of its program."""
+        study = session.study
+        return cls(
+            session.traces,
+            normalises=baseline.profile.batch_norm_layers > 0,
+            sums=bool(gradients_sum(study.records)),
+            canary=study.canary,
+        )
+
+
 class SelfCheck:
     """Compares configs with the program as written, which is run once for all of them.
 
@@ -81,20 +112,10 @@ class SelfCheck:
         runs: Runs the program with short epochs.
         space: What configs are from; its baseline is the program as written.
         step_s: Seconds of a step.
-        known: Traces of the program as written that earlier checks took, which this one adds to.
-        normalises: Whether the model has BatchNorm.
+        known: What is known of the program.
     """
 
-    def __init__(
-        self,
-        runs: Runs,
-        space: ResolvedSpace,
-        step_s: float,
-        known: dict[RehearsalPlan, TrainingTrace],
-        *,
-        normalises: bool = False,
-    ) -> None:
-        self._normalises = normalises
+    def __init__(self, runs: Runs, space: ResolvedSpace, step_s: float, known: Known) -> None:
         self._runs = runs
         self._space = space
         self._batches = check_batches(step_s)
@@ -116,22 +137,53 @@ class SelfCheck:
     def plan_to_rehearse(self, config: Config, most_s: float) -> RehearsalPlan:
         """Return how a config is rehearsed: as it is compared, if all of it is and time allows."""
         usual = RehearsalPlan()
-        is_compared = self._has_own_samples(config) and most_s > 2 * self._cost_s
+        is_compared = self._has_own_samples(config) and most_s > 2 * self.cost_s
         return replace(self.plan(config), enough_s=usual.enough_s) if is_compared else usual
 
     def _has_own_samples(self, config: Config) -> bool:
         """Whether the samples of a step stay those of the program."""
         return batch_growth(self._space.baseline, config) == 1.0
 
+    def _batches_ratio(self, config: Config) -> float:
+        """Return how many times smaller a config's batches are than those of the program."""
+        own = self._space.baseline.get("batch_size")
+        return int(own) / int(config["batch_size"]) if own is not None else 1.0
+
     def _takes_same_batches(self, config: Config) -> bool:
         parts = ("batch_size", "accumulation_steps", "world_size")
         return all(config.get(part) == self._space.baseline.get(part) for part in parts)
 
     def exact_part(self, config: Config) -> Config:
-        """Return a config without the changes that train something else by design."""
+        """Return a config without the changes that train something else by design.
+
+        More batches to a step, or more ranks, make a larger one by design. How they are put
+        together is compared at the program's own step, of smaller batches.
+        """
         own = self._space.baseline
-        back = {knob: own[knob] for knob in by_design(config, own, normalises=self._normalises)}
+        back = {
+            knob: own[knob] for knob in by_design(config, own, normalises=self._known.normalises)
+        }
+        if "world_size" in back and not self._known.normalises:
+            shared = self._space.with_own_batch(config)
+            back |= {knob: shared[knob] for knob in (*PARTS, *RANKS) if knob in back}
+            return self._space.canonical(config.replace(**back))
+        parts = self._in_parts(config) if "accumulation_steps" in back else 1
+        if parts > 1:
+            size = int(own["batch_size"]) // parts
+            back |= {"accumulation_steps": config["accumulation_steps"], "batch_size": size}
         return self._space.canonical(config.replace(**back))
+
+    def _in_parts(self, config: Config) -> int:
+        """Return into how many smaller batches the program's own can be cut as a config does it.
+
+        1 if it cannot: where its size is not set by autotune, or the model normalises batches.
+        """
+        own = self._space.baseline
+        steps, ours = (int(c["accumulation_steps"]) for c in (config, own))
+        size = int(own.get("batch_size", 0)) if "batch_size" in self._space.domains else 0
+        parts, rest = divmod(steps, ours)
+        is_cut = parts > 1 and not rest and size and size % parts == 0
+        return parts if is_cut and not self._known.normalises else 1
 
     def check(self, config: Config, traced: TrainingTrace | None = None) -> Checked:
         """Compare a config's training with that of the program as written.
@@ -141,24 +193,42 @@ class SelfCheck:
             traced: What it trained in a rehearsal under ``plan(config)``, if there was one.
         """
         own = self._space.baseline
-        designed = by_design(config, own, normalises=self._normalises)
+        designed = by_design(config, own, normalises=self._known.normalises)
         exact, found = self.exact_part(config), None
         if exact != own:
-            found = self._compared(exact, traced if exact == config else None)
-        if found is not None and found.sameness is Sameness.DIFFERS:
-            found = self._repeated(exact, found)
+            found = self._cleared(exact) or self.exactly(exact, traced if exact == config else None)
         if found is not None and found.sameness is Sameness.DIFFERS:
             return Checked(found, designed, None, self._guilty(exact))
         learning, why = self._learned(config, traced) if designed else (None, "")
         is_worse = learning is not None and learning.low > MOST_LOSS
         return Checked(found, designed, learning, designed if is_worse else {}, why)
 
+    def exactly(self, config: Config, traced: TrainingTrace | None = None) -> Agreement:
+        """Return how a config without changes by design compares; twice, if it differs.
+
+        Args:
+            config: The config.
+            traced: What it trained in a run under ``plan(config)``, if there was one.
+        """
+        found = self._compared(config, traced)
+        return self._repeated(config, found) if found.sameness is Sameness.DIFFERS else found
+
+    def _cleared(self, exact: Config) -> Agreement | None:
+        """Return how a config compares by what was found before the search; None if unknown."""
+        known = self._known.canary
+        if known is None or known.training is None:
+            return None
+        return known.training if known.clears(exact, self._space.baseline) else None
+
     def _repeated(self, config: Config, found: Agreement) -> Agreement:
         """Return a difference if a second run shows it at the same step.
 
         What threads of a program do in another order each time differs elsewhere. Without a second
-        run the difference stands: a config is not recommended by the lack of time.
+        run the difference stands: a config is not recommended by the lack of time. And samples do
+        not round: workers that share a file read something else each time.
         """
+        if found.part == SAMPLES:
+            return found
         again = self._compared(config)
         if again.sameness is Sameness.UNKNOWN:
             return replace(found, is_unrepeated=True)
@@ -174,7 +244,7 @@ class SelfCheck:
         """
         if traced is None or not self._has_own_samples(config):
             return None, ""
-        written = self._written()
+        written = self.written()
         if isinstance(written, Ending):
             return None, ""
         gap, why = loss_gap(written, traced), untold(written)
@@ -183,17 +253,19 @@ class SelfCheck:
 
     def _compared(self, config: Config, traced: TrainingTrace | None = None) -> Agreement:
         """Return how a config compares; unknown if there is no time, or if a run failed."""
-        written = self._written()
+        written = self.written()
         if isinstance(written, Ending):
             return _not_compared(written)
-        own = traced or self._runs.trace(config, self.plan(config), self._cost_s)
+        own = traced or self._runs.trace(config, self.plan(config), self.cost_s)
         if isinstance(own, Ending):
             return _not_compared(own)
+        if self._known.sums:
+            own = _with_losses_times(own, self._batches_ratio(config))
         if is_equal(written, own):
             return same(written, own)
         found = NOT_COMPARED
         for count in (1, SHAKES):  # what a single run shows of rounding may be little by chance
-            shaken = [self._written(shakes=number) for number in range(1, count + 1)]
+            shaken = [self.written(shakes=number) for number in range(1, count + 1)]
             known = [trace for trace in shaken if isinstance(trace, TrainingTrace)]
             if not known:
                 return _not_compared(shaken[0])
@@ -202,16 +274,16 @@ class SelfCheck:
                 break
         return found
 
-    def _written(self, *, shakes: int = 0) -> TrainingTrace | Ending:
+    def written(self, *, shakes: int = 0) -> TrainingTrace | Ending:
         """Return the trace of the program as written, which is run once; else why there is none."""
         config = self._space.baseline
         plan = self.plan(config, shakes=shakes)
-        if plan not in self._known:
-            ran = self._runs.trace(config, plan, self._cost_s)
+        if plan not in self._known.traces:
+            ran = self._runs.trace(config, plan, self.cost_s)
             if isinstance(ran, Ending):
                 return ran
-            self._known[plan] = ran
-        return self._known[plan]
+            self._known.traces[plan] = ran
+        return self._known.traces[plan]
 
     def _guilty(self, config: Config) -> dict[str, KnobValue]:
         """Return the change without which a config trains the same; all changes if none is found.
@@ -226,7 +298,7 @@ class SelfCheck:
         return changes
 
     @property
-    def _cost_s(self) -> float:
+    def cost_s(self) -> float:
         """Seconds that the steps of one run take."""
         return CHECK_EPOCHS * self._batches * self._step_s
 
@@ -245,6 +317,15 @@ def one_fewer(space: ResolvedSpace, config: Config) -> Iterator[tuple[str, Confi
     for knob in sorted(changes, key=lambda knob: lost[knob]) if len(changes) > 1 else ():
         if lost[knob]:
             yield knob, lacking[knob]
+
+
+def _with_losses_times(trace: TrainingTrace, factor: float) -> TrainingTrace:
+    """Return a trace with larger losses: those of a step are traced by the mean of its batches."""
+    steps = (
+        step if step.loss is None else replace(step, loss=step.loss * factor)
+        for step in trace.steps
+    )
+    return trace if factor == 1.0 else replace(trace, steps=tuple(steps))
 
 
 def _not_compared(ending: TrainingTrace | Ending) -> Agreement:

@@ -30,10 +30,14 @@ class ShortRuns:
         session: Gives the rigs and the time.
         baseline: The program as written.
         kept_s: Seconds of the budget that traced runs must leave.
+        until: Ends a run; by default the second Ctrl-C, or the end of the overdraft.
     """
 
-    def __init__(self, session: Session, baseline: Baseline, kept_s: float) -> None:
+    def __init__(
+        self, session: Session, baseline: Baseline, kept_s: float, until: Until | None = None
+    ) -> None:
         self._session = session
+        self._until = until or session.until_overdrawn
         self._baseline = baseline
         self._kept_s = kept_s
 
@@ -52,26 +56,35 @@ class ShortRuns:
             cost_s: Seconds that its steps take.
             lr_rule: How the rate follows the batch; AUTO leaves that to the user's options.
         """
+        ran = self.timed(config, plan, cost_s, lr_rule)
+        if ran.seen is not None and ran.seen.trace is not None and not ran.has_failed:
+            return ran.seen.trace
+        return ran.ending if ran.has_failed and ran.ending is not None else NOT_STARTED
+
+    def timed(
+        self,
+        config: Config,
+        plan: RehearsalPlan,
+        cost_s: float,
+        lr_rule: LrRule = LrRule.AUTO,
+    ) -> Rehearsal:
+        """Run a config through short epochs, if there is time for it; see ``trace()``."""
         facts = self._session.study.facts
         if facts is None:
-            return NOT_STARTED
+            return Rehearsal(None, NOT_STARTED)
         needed_s = facts.startup_s + cost_s
         spare_s = self._session.budget.left_s - self._kept_s
-        if spare_s < needed_s or self._session.stop.requests > 1:
-            return NOT_STARTED
+        if spare_s < needed_s or self._until.stopped() is not None:
+            return Rehearsal(None, NOT_STARTED)
         most_s = min(spare_s, max(MAX_REHEARSAL_S, AT_MOST * needed_s))
-        ran = self.run(config, replace(plan, most_s=most_s), lr_rule)
-        if ran.has_failed and ran.ending is not None:
-            return ran.ending
-        trace = None if ran.seen is None else ran.seen.trace
-        return trace or NOT_STARTED
+        return self.run(config, replace(plan, most_s=most_s), lr_rule)
 
     def run(self, config: Config, plan: RehearsalPlan, lr_rule: LrRule = LrRule.AUTO) -> Rehearsal:
         """Run a config through short epochs, for at most the seconds of the plan."""
         session = self._session
         until_s = session.budget.left_s - plan.most_s - ANSWER_S
         should_stop = Until(
-            session.until_overdrawn.stopped,
+            self._until.stopped,
             lambda: session.budget.left_s - until_s,
             "the rehearsal did not end in time",
         )

@@ -190,6 +190,8 @@ class Proposals:
         config = self._space.canonical(config)
         if config in known or config == self._space.baseline or self._space.conflicts(config):
             return None
+        if any(changes.items() <= config.items() for changes in self._study.guilty):
+            return None
         return self.taken(config, why)
 
     def _on_best(self, changes: Mapping[str, KnobValue]) -> Config:

@@ -32,7 +32,7 @@ from autotune.measurement.run_mode import RunMode
 from autotune.measurement.turn import Played
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
-from autotune.program.rehearsal import RehearsalRecord
+from autotune.program.rehearsal import Canary, RehearsalRecord
 from autotune.results.blame import judged
 from autotune.results.record import (
     FORMAT,
@@ -100,6 +100,8 @@ class Study:
         self._records: dict[int, TrialRecord] = {}
         self._facts: BaselineInfo | None = None  # read often, as the head is
         self._rehearsals: list[RehearsalRecord] | None = None
+        self._canary: Canary | None = None
+        self._has_read_canary = False
         self._rounds: list[PlayedRounds] = []
         self._speeds: Speeds | None = None
 
@@ -336,12 +338,31 @@ class Study:
         return [*self._rehearsals]
 
     @property
+    def canary(self) -> Canary | None:
+        """What the exact settings train; None if that was not compared before the search."""
+        if not self._has_read_canary:
+            raw = self._study.user_attrs.get("canary")
+            self._canary = None if raw is None else _read(Canary, raw)
+            self._has_read_canary = True
+        return self._canary
+
+    @canary.setter
+    def canary(self, found: Canary | None) -> None:
+        if found is not None:
+            self._set("canary", found)
+            self._canary, self._has_read_canary = found, True
+
+    @property
     def guilty(self) -> list[Mapping[str, KnobValue]]:
-        """The changes with which no config is recommended, because of what rehearsals found."""
+        """The changes with which no config is recommended, because of what was found of them."""
+        refused = {} if self.canary is None else self.canary.values
         return [
-            record.guilty
-            for record in self.rehearsals
-            if record.is_blamed and not self.awaits_check(record)
+            *({knob: value} for knob, values in refused.items() for value in values),
+            *(
+                record.guilty
+                for record in self.rehearsals
+                if record.is_blamed and not self.awaits_check(record)
+            ),
         ]
 
     def awaits_check(self, record: RehearsalRecord) -> bool:

@@ -1,0 +1,254 @@
+"""Exact settings that train something else are not searched: whole searches in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.knobs import registry
+from autotune.measurement.learning.training_trace import Sameness
+from autotune.measurement.outcome import Ending, Outcome
+from autotune.program.config import Config, KnobValue
+from autotune.results.result import Finding
+from autotune.tuning.checking.canary import exact_settings
+from autotune.tuning.events import Events
+from tests.made import make_hardware, make_profile, make_space
+from tests.scripted import Question, Script, Searched, begin
+
+KNOBS: dict[str, tuple[KnobValue, ...]] = {
+    "num_workers": (0, 1, 2),
+    "persistent_workers": (False, True),
+    "channels_last": (False, True),
+    "num_threads": (1, 2),
+    "precision": ("fp32", "bf16"),
+}
+SPEEDS: dict[str, dict[KnobValue, float]] = {
+    "num_workers": {1: 1.2, 2: 1.3},
+    "channels_last": {True: 1.3},
+    "num_threads": {1: 1.2},
+}
+
+
+class Heard(Events):
+    """Keeps the warnings and the phases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.warnings: list[str] = []
+        self.phases: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+    def on_phase(self, name: str) -> None:
+        super().on_phase(name)
+        self.phases.append(name)
+
+
+def begun(folder: Path, heard: Heard, script: Script, budget_s: float = 180.0) -> Any:
+    search = begin(folder, script, KNOBS)
+    return search, search.go_on(budget_s, heard)
+
+
+def rehearsed(search: Searched) -> list[Config | None]:
+    return [asked.config for asked in search.machine.asked if asked.kind == "rehearse"]
+
+
+def test_each_exact_setting_is_at_the_value_farthest_from_the_programs_own() -> None:
+    space = make_space(dict(KNOBS)).resolve(make_hardware(cpu_quota=4), make_profile())
+    own, far = space.baseline, exact_settings(space)
+    assert far["num_workers"] == 2
+    assert far["persistent_workers"]
+    assert far["channels_last"]
+    assert far["precision"] == own["precision"], "it trains something else by design"
+    assert not any(registry()[knob].changes_learning for knob in far.changes_from(own))
+
+
+def test_settings_that_train_the_same_are_cleared_before_the_search_and_not_compared_again(
+    tmp_path: Path,
+) -> None:
+    heard = Heard()
+    search, result = begun(tmp_path, heard, Script(SPEEDS, noise=0.02))
+    assert heard.phases.index("checking") < heard.phases.index("searching")
+    assert "rehearsing" not in heard.phases
+    canary = search.study.canary
+    assert canary is not None
+    assert canary.training is not None
+    assert canary.training.sameness is Sameness.ROUNDING
+    assert not canary.refused
+    assert len(rehearsed(search)) == 3, "as written, with rounded weights, and all at once"
+    assert result.finding is Finding.FASTER
+    assert result.training_note == "Training: same within rounding over 36 steps."
+    asked = len(rehearsed(search))
+    search.go_on(240.0)
+    assert len(rehearsed(search)) == asked, "a resumed search knows it"
+
+
+def test_a_winner_that_trains_otherwise_by_design_is_rehearsed_once(tmp_path: Path) -> None:
+    speeds: dict[str, dict[KnobValue, float]] = {**SPEEDS, "precision": {"bf16": 1.5}}
+    search, result = begun(tmp_path, Heard(), Script(speeds, noise=0.02))
+    assert result.best["precision"] == "bf16"
+    assert rehearsed(search)[3:] == [result.best], "its exact part was cleared"
+    assert "same within rounding over 36 steps, apart from precision=bf16" in result.training_note
+
+
+@pytest.mark.parametrize(
+    ("knob", "wrong", "left"),
+    [
+        ("channels_last", lambda c: c["channels_last"], {"num_workers", "num_threads"}),
+        ("num_threads", lambda c: c["num_threads"] == 1, {"num_workers", "channels_last"}),
+        ("persistent_workers", lambda c: c["num_workers"] and c["persistent_workers"], set()),
+        ("num_workers", lambda c: c["num_workers"], {"channels_last"}),
+    ],
+)
+def test_the_setting_that_trains_something_else_is_found_and_not_searched(
+    tmp_path: Path, knob: str, wrong: Callable[[Config], bool], left: set[str]
+) -> None:
+    heard = Heard()
+    script = Script(SPEEDS, noise=0.02, trains=lambda config: 1.01 if wrong(config) else 1.0)
+    search, result = begun(tmp_path, heard, script)
+    canary = search.study.canary
+    assert canary is not None
+    assert [*canary.refused] == [knob]
+    assert "losses differ by" in canary.refused[knob]
+    assert any(w.startswith(f"Not searched: {knob} changes the training") for w in heard.warnings)
+    assert result.finding is Finding.FASTER
+    assert knob not in result.changes
+    assert all(knob not in r.config.changes_from(result.baseline) for r in result.records)
+    assert search.go_on(240.0).best[knob] == result.baseline[knob], "nor by a resumed search"
+    assert left <= result.changes.keys()
+
+
+def test_two_settings_that_train_something_else_are_both_found(tmp_path: Path) -> None:
+    def trains(config: Config) -> float:
+        return (1.01 if config["num_workers"] else 1.0) * (1.02 if config["channels_last"] else 1.0)
+
+    search, result = begun(tmp_path, Heard(), Script(SPEEDS, noise=0.02, trains=trains), 300.0)
+    canary = search.study.canary
+    assert canary is not None
+    assert {*canary.refused} == {"num_workers", "channels_last"}
+    assert result.changes == {"num_threads": 1}
+
+
+def test_a_setting_under_which_the_program_fails_is_found(tmp_path: Path) -> None:
+    def ends(question: Question) -> Ending | None:
+        fails = question.config is not None and question.config.get("num_workers", 0)
+        return Ending(Outcome.CRASHED, "cannot pickle it") if fails else None
+
+    search, result = begun(tmp_path, Heard(), Script(SPEEDS, noise=0.02, ends=ends))
+    canary = search.study.canary
+    assert canary is not None
+    assert canary.refused == {"num_workers": "it fails: cannot pickle it"}
+    assert result.finding is Finding.FASTER
+    assert not any(record.ending for record in result.records), "no trial was wasted on it"
+
+
+def test_a_setting_whose_farthest_value_needs_too_much_memory_is_still_searched(
+    tmp_path: Path,
+) -> None:
+    def ends(question: Question) -> Ending | None:
+        workers = question.config.get("num_workers", 0) if question.config is not None else 0
+        is_large = question.kind == "rehearse" and workers == 2
+        return Ending(Outcome.HOST_OUT_OF_MEMORY, "killed") if is_large else None
+
+    script = Script({"num_workers": {1: 1.4, 2: 1.1}}, noise=0.02, ends=ends)
+    search, result = begun(tmp_path, Heard(), script)
+    canary = search.study.canary
+    assert canary is None or not canary.refused
+    assert result.best["num_workers"] == 1
+
+
+def test_each_setting_is_told_its_own_fault(tmp_path: Path) -> None:
+    """One of two fails, the other one trains something else."""
+
+    def ends(question: Question) -> Ending | None:
+        fails = question.config is not None and question.config.get("channels_last", False)
+        is_cut = question.kind == "rehearse" and fails
+        return Ending(Outcome.CRASHED, "no such layout") if is_cut else None
+
+    script = Script(
+        SPEEDS,
+        noise=0.02,
+        ends=ends,
+        trains=lambda config: 1.01 if config["num_workers"] else 1.0,
+    )
+    search, _ = begun(tmp_path, Heard(), script, 300.0)
+    canary = search.study.canary
+    assert canary is not None
+    assert canary.refused["channels_last"] == "it fails: no such layout"
+    assert "losses differ by" in canary.refused["num_workers"]
+
+
+def test_what_was_found_before_time_ran_out_is_kept(tmp_path: Path) -> None:
+    """Two faults, and time to find one of them."""
+    asked = 0
+
+    def ends(question: Question) -> Ending | None:
+        nonlocal asked
+        asked += question.kind == "rehearse"
+        late = Ending(Outcome.OUT_OF_TIME, "there was no time")
+        return late if question.kind == "rehearse" and asked > 12 else None
+
+    def trains(config: Config) -> float:
+        return (1.01 if config["num_workers"] else 1.0) * (1.02 if config["channels_last"] else 1.0)
+
+    script = Script(SPEEDS, noise=0.02, ends=ends, trains=trains)
+    search, result = begun(tmp_path, Heard(), script, 300.0)
+    canary = search.study.canary
+    assert canary is not None
+    (refused,) = canary.refused
+    assert canary.training is None
+    assert refused not in result.changes
+
+
+def test_what_the_user_fixed_and_trains_otherwise_by_design_is_no_part_of_it(
+    tmp_path: Path,
+) -> None:
+    knobs = {k: v for k, v in KNOBS.items() if k != "precision"}
+    search = begin(tmp_path, Script(SPEEDS, noise=0.02), knobs)
+    head = search.study.head
+    space = head.space.fix({"precision": "bf16"})
+    search.study._set("head", replace(head, space=space))
+    result = search.go_on(180.0)
+    canary = search.study.canary
+    assert canary is not None
+    assert canary.config["precision"] == "fp32"
+    assert not canary.refused
+    assert result.best["precision"] == "bf16"
+
+
+def test_the_best_of_an_earlier_search_is_not_tried_with_a_refused_setting(tmp_path: Path) -> None:
+    script = Script(
+        SPEEDS, noise=0.02, trains=lambda config: 1.01 if config["num_workers"] else 1.0
+    )
+    search = begin(tmp_path, script, KNOBS)
+    hinted = Config({"num_workers": 2, "persistent_workers": True})
+    assert search.go_on(180.0).best["num_workers"] == 0
+    study = search.study
+    base = study.records[0].config
+    study.hints = [(base.replace(**dict(hinted.items())), "an earlier one")]
+    result = search.go_on(260.0)
+    assert not any(record.config["num_workers"] for record in result.records)
+
+
+def test_without_time_for_it_the_winner_is_compared(tmp_path: Path) -> None:
+    heard = Heard()
+    script = Script(SPEEDS, noise=0.02, start_s=9.0)
+    search, result = begun(tmp_path, heard, script, 100.0)
+    assert "checking" not in heard.phases
+    assert search.study.canary is None
+    assert result.candidate is not None
+
+
+def test_a_program_that_never_trains_the_same_twice_leaves_all_to_the_end(tmp_path: Path) -> None:
+    def ends(question: Question) -> Ending | None:
+        is_cut = question.kind == "rehearse" and question.config is not None
+        return Ending(Outcome.CRASHED, "no such thing as equal conditions") if is_cut else None
+
+    search, result = begun(tmp_path, Heard(), Script(SPEEDS, noise=0.02, ends=ends))
+    assert search.study.canary is None
+    assert result.candidate is not None
