@@ -174,11 +174,6 @@ class FirstSteps:
         """Median number of batches that a step took."""
         return median(self._batches_per_step)
 
-    @property
-    def reads_no_loader(self) -> bool:
-        """Whether no DataLoader has handed out a batch with gradients enabled so far."""
-        return self._feed is None
-
     def _step_made(self) -> None:
         self._steps += 1
         if self._steps <= 3:

@@ -17,7 +17,6 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNorms
 from torch.optim import Optimizer
 
 from autotune.inside import malloc
-from autotune.inside.code.aliases import shared_weight
 from autotune.inside.code.bounds import bound_by_flag, bound_of
 from autotune.inside.code.frames import callers
 from autotune.inside.code.loops import Calls, Known, calls_of
@@ -33,7 +32,7 @@ from autotune.inside.seams.rates import initial_rates_of, rates_of
 from autotune.inside.seams.torch_settings import matmul_precision, profiles, sdpa_backend
 from autotune.knobs.strategies.base import ACCELERATE, DDP, FABRIC, LIGHTNING, TRANSFORMERS
 from autotune.program.config import KnobValue
-from autotune.program.profile import DatasetFacts, OptimizerFacts, Profile
+from autotune.program.profile import OptimizerFacts, Profile
 from autotune.program.run_length import RunLength
 
 TRAINERS = {"lightning": LIGHTNING, "transformers": TRANSFORMERS}
@@ -81,16 +80,12 @@ class Observer(FirstSteps):
         train are known.
         """
         super().batch_handed_out(feed)
-        if torch.is_grad_enabled():
-            self._seams.carried.next_batch()
         if self.loaders is None and torch.is_grad_enabled():
             self._asked[id(feed.loader)] = calls_of(callers())
 
     def _step_made(self) -> None:
         was_known = self.loaders is not None
         super()._step_made()
-        if self.reads_no_loader:
-            self._seams.carried.next_batch()
         if self.loaders is not None and not was_known:
             asked = [call for own in self.loaders for call in self._asked.get(id(own), ())]
             known = Known(self._seams.flags.all(), self._steps_per_epoch)
@@ -163,9 +158,7 @@ class Observer(FirstSteps):
             program_checkpointing=(
                 "checkpoint" in self._seams.uses.seen or self._seams.forward.computes_again
             ),
-            blocks_change=self._seams.checkpoint.purity.changed(blocks_of(roots)),
             conv2d_layers=sum(isinstance(m, nn.Conv2d) for m in modules),
-            shared_weight=shared_weight(roots),
             channels_last=any(_lies_channels_last(w) for w in weights),
             program_autocast=self._seams.autocast.own_dtype,
             program_scaler=self._seams.autocast.has_own_scaler,
@@ -186,7 +179,6 @@ class Observer(FirstSteps):
             profiles=profiles(),
             copies_without_blocking=self._seams.transfer.own_non_blocking,
             zero_grad_to_none=self._seams.clearing.own_to_none,
-            clears_by_model=self._seams.clearing.by_model,
             preloaded=os.environ.get("LD_PRELOAD", ""),
             cuda_alloc_conf=os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
             samples_per_step=self.samples_per_step,
@@ -201,23 +193,14 @@ class Observer(FirstSteps):
             batch_norm_layers=sum(isinstance(m, BatchNorms) for m in modules),
             stages=_stages(roots),
             avoids_backward="grad" in self._seams.uses.seen and not self._seams.scaling.passes,
-            carries_state=self._seams.carried.found,
-            dataset=self._dataset(),
+            holds_open=self._seams.loader.held_open(self.loaders[0]) if self.loaders else "",
             loader_thread=self.loader_thread,
             batches_per_step=self.batches_per_whole_step,
-            by_hand=self._seams.loop_watch.found(self.loaders or ()),
-            in_batch_loss=self._seams.losses.in_batch,
-            curved_loss=self._seams.losses.curve,
             bounded_by_steps=self._bounded_by_steps,
             length=self._run_length,
             foreign_loader="" if self.loaders else self._seams.foreign_loaders.last,
             steps_by_hand=str(self._seams.by_hand.place) if self.lead is None else "",
         )
-
-    def _dataset(self) -> DatasetFacts:
-        """Return the facts about the dataset that trains; the first loader's if several train."""
-        loaders = self.loaders or ()
-        return self._seams.loader.dataset_facts(loaders[0]) if loaders else DatasetFacts()
 
     def _distributes_itself(self, roots: Iterable[nn.Module]) -> str:
         """Return the API with which the program distributes its training; empty if it does not.

@@ -13,7 +13,7 @@ from autotune.knobs.base import Here, Knob, Seams
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.flags import Flag
-from autotune.program.profile import HandKind, Profile
+from autotune.program.profile import Profile
 
 
 class AccumulationSteps(Knob):
@@ -38,11 +38,7 @@ class AccumulationSteps(Knob):
     )
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return 1, 2 and 4 for a loop that clears gradients, runs backward and steps per batch.
-
-        Any work that the loop does itself with parameters, gradients or schedules is a reason to
-        refuse, because it would run for each batch instead of for each step.
-        """
+        """Return 1, 2 and 4 for a loop that clears gradients, runs backward and steps per batch."""
         if refusal := here.profile.without_training_loader:
             return refusal
         if refusal := here.profile.without_optimizer(", so autotune could not delay its updates"):
@@ -69,7 +65,7 @@ class AccumulationSteps(Knob):
 
         Fewer batches to a step leave room for larger ones at the same samples per step.
         """
-        own = flag.number if not here.profile.in_batch_loss else None
+        own = flag.number
         if not own:
             return None
         halves = takewhile(lambda steps: steps >= 1, (own // 2**k for k in count()))
@@ -78,19 +74,6 @@ class AccumulationSteps(Knob):
     def parse_flag(self, flag: Flag) -> KnobValue:
         """Return the number of batches that the flag sets."""
         return flag.number or self.minimum
-
-
-# What would go wrong with each kind of work; completes "the program <kind> (<where>), …".
-BY_HAND = {
-    HandKind.PARAMETERS: "which would be done for each micro-batch",
-    HandKind.GRADIENTS: "which would act on partial sums",
-    HandKind.KEPT: "which would be done for each micro-batch",
-    HandKind.THROWN: "which would also clear the gradients of earlier micro-batches",
-    HandKind.PASSES: "which would see the last micro-batch only",
-    HandKind.RATE: "which would count micro-batches as steps",
-    HandKind.SCHEDULE: "which counts each batch as a step",
-    HandKind.COUNTED_SCHEDULE: "so the schedule would not reach its end",
-}
 
 
 def _obstacles(profile: Profile) -> Iterator[str]:
@@ -109,17 +92,9 @@ def _obstacles(profile: Profile) -> Iterator[str]:
     # between the batches of a step.
     if profile.zero_grad_to_none is None and not profile.trainer:
         yield "the program does not clear gradients by zero_grad()"
-    # A contrastive loss, for example, would compare each sample with fewer others.
-    if profile.in_batch_loss:
-        yield f"the loss compares samples of one batch: {profile.in_batch_loss}"
     if profile.accumulates:
         yield "the program accumulates gradients itself"
     # The seam groups batches in the order in which the loader hands them out. With reading ahead,
     # the batch handed out last is not the one that is trained.
     if profile.reads_ahead and not profile.trainer:
         yield "the program reads batches ahead of the one that it trains on"
-    if reason := profile.depends_on_batch_before:
-        yield reason
-    for kind, consequence in BY_HAND.items():
-        if work := profile.hand_work(kind):
-            yield f"the program {kind} ({work.evidence}), {consequence}"

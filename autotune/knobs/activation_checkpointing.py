@@ -33,18 +33,12 @@ class ActivationCheckpointing(Knob):
     def domain(self, here: Here) -> Domain | NotOffered:
         """Return off, half and all for a model that consists of repeated blocks.
 
-        Refused are programs that checkpoint activations themselves, and blocks whose second pass
-        would change state again.
+        Refused are programs that checkpoint activations themselves.
         """
         if not here.profile.repeated_blocks:
             return NotOffered("the model has no repeated blocks")
         if here.profile.program_checkpointing:
             return NotOffered("the program checkpoints activations itself")
-        if here.profile.blocks_change:
-            return NotOffered(
-                "recomputing a block would change its state a second time "
-                f"({here.profile.blocks_change})"
-            )
         return Domain(self.choices)
 
     def current(self, profile: Profile) -> KnobValue:

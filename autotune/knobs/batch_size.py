@@ -1,7 +1,7 @@
 """The knob ``batch_size``: samples per batch of the training loader.
 
 A larger batch changes what is trained, so the learning rate follows it (``program.lr``), and
-programs whose loss, model state or schedule depends on the size of a batch are refused.
+what a larger batch learns is compared before one is recommended (``tuning.checking.growth``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from autotune.knobs.base import Here, Knob, Seams
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.flags import Flag
-from autotune.program.profile import SEVERAL_LOADERS, HandKind, Profile
+from autotune.program.profile import SEVERAL_LOADERS, Profile
 
 # How far a scaled learning rate holds depends on model and data: for some to 64 times the batch,
 # for others less than 8 times (Shallue et al. 2019, "Measuring the Effects of Data Parallelism",
@@ -84,13 +84,13 @@ class BatchSize(Knob):
         seams.scale_lr_with(batch_size=int(value))
 
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
-        """Return the flag's value and its multiples; None if the loss compares a batch's samples.
+        """Return the flag's value and its multiples; None without a number.
 
         An epoch keeps 20 steps if the length of the dataset is known; else the batch grows at most
         8 times, as where the program makes a fixed number of steps.
         """
         profile = here.profile
-        own = 0 if profile.in_batch_loss else flag.number
+        own = flag.number
         if not own:
             return None
         lengths = [loader.dataset_len for loader in profile.loaders if loader.dataset_len]
@@ -105,14 +105,7 @@ class BatchSize(Knob):
 
 
 def _obstacles(profile: Profile) -> Iterator[NotOffered]:
-    """Yield the reasons why the batch size would change what is trained, or cannot be set.
-
-    Users see the first.
-    """
-    if profile.in_batch_loss:
-        yield NotOffered(f"the loss compares samples of one batch: {profile.in_batch_loss}")
-    if reason := profile.depends_on_batch_before:
-        yield _unreached(reason)
+    """Yield the reasons why the batch size cannot be set; users see the first."""
     if profile.foreign_loader and (refusal := profile.without_training_loader):
         yield _unreached(refusal.reason)
         return
@@ -129,12 +122,6 @@ def _obstacles(profile: Profile) -> Iterator[NotOffered]:
     # Without automatic batching, only the dataset knows how many samples an item holds.
     if profile.loaders[0].batch_size is None:
         yield _unreached("the dataset makes whole batches itself (batch_size=None)")
-    # Larger batches give fewer steps per epoch, and this scheduler counts steps. The program's own
-    # flag would set both.
-    if work := profile.hand_work(HandKind.COUNTED_SCHEDULE):
-        yield _unreached(
-            f"the program {work.kind} ({work.evidence}): the schedule would not reach its end"
-        )
 
 
 def _unreached(reason: str) -> NotOffered:

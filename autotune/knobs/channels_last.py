@@ -25,19 +25,12 @@ class ChannelsLast(Knob):
     def domain(self, here: Here) -> Domain | NotOffered:
         """Return both layouts for a model with 2-D convolutions.
 
-        Refused are programs that use NHWC already, weights that share memory with other tensors,
-        and LBFGS.
+        Refused are programs that use NHWC already, and LBFGS.
         """
         if not here.profile.conv2d_layers:
             return NotOffered("the model has no 2-D convolution")
         if here.profile.channels_last:
             return NotOffered("the program already uses this layout")
-        # A change of layout moves the weight to new memory; tensors that share the old memory would
-        # no longer follow its updates.
-        if here.profile.shared_weight:
-            return NotOffered(
-                f"the weight {here.profile.shared_weight} shares its memory with others"
-            )
         if any("LBFGS" in optimizer.families for optimizer in here.profile.optimizers):
             return NotOffered("LBFGS reads gradients in the order in which they lie in memory")
         return Domain((False, True))

@@ -9,7 +9,7 @@ from autotune.knobs.base import Here, StrategyOption
 from autotune.knobs.strategies import in_place_refusal
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
-from autotune.program.profile import HandKind, Profile
+from autotune.program.profile import Profile
 
 
 class FsdpReshardAfterForward(StrategyOption):
@@ -26,25 +26,9 @@ class FsdpReshardAfterForward(StrategyOption):
     value_type = bool
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return both values if only optimizers clear gradients and nothing else changes them.
-
-        A loop that works on gradients or parameters itself would reach the gathered weights in
-        place of the sharded ones that are trained.
-        """
+        """Return both values where several ranks can train the program."""
         if reason := in_place_refusal(here.hardware, here.profile):
             return NotOffered(reason)
-        if here.profile.clears_by_model:
-            return NotOffered(
-                "the program clears gradients through its model "
-                f"({here.profile.clears_by_model}), which would not reach the gradients of the "
-                "sharded weights"
-            )
-        for kind in (HandKind.GRADIENTS, HandKind.PARAMETERS):
-            if work := here.profile.hand_work(kind):
-                return NotOffered(
-                    f"the program {kind.value} ({work.evidence}), and would reach gathered weights "
-                    "in place of those that are trained"
-                )
         return Domain((True, False))
 
     def current(self, profile: Profile) -> KnobValue:

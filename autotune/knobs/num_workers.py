@@ -1,8 +1,6 @@
 """The knob ``num_workers``: worker processes of the training loader.
 
-A dataset with mutable state may yield other samples in workers than in the main process, so the
-knob is offered only where the observed dataset behaves the same in copies. Source: PyTorch
-documentation, ``torch.utils.data`` ("Single- and Multi-process Data Loading").
+Source: PyTorch documentation, ``torch.utils.data`` ("Single- and Multi-process Data Loading").
 """
 
 from __future__ import annotations
@@ -32,30 +30,18 @@ class NumWorkers(Knob):
     def domain(self, here: Here) -> Domain | NotOffered:
         """Return candidates from 0 up to one and a half times the cores.
 
-        More workers than cores can pay because loading often waits for storage. The knob is refused
-        where the program has no workers yet and its items would differ in workers, and where the
-        program changes the sampling order during an epoch.
+        More workers than cores can pay because loading often waits for storage.
         """
         if refusal := here.profile.without_training_loader:
             return refusal
         # Only the dataset's own code could divide the samples among workers (get_worker_info()).
         if here.profile.loaders[0].iterable:
             return NotOffered("the dataset is iterable: each worker may repeat all its samples")
-        # Each worker prefetches batches, so a sampler that the program changes during an epoch
-        # would take effect too late.
-        if refusal := here.profile.without_workers or here.profile.ahead_of_order:
-            return refusal
-        candidates = _candidates(here.hardware)
-        # The program changes the dataset between batches. Workers hold copies and do not see that.
-        # With 0 workers the changes would take effect, and the program would train on other items.
-        if here.profile.dataset.set_by_program:
-            candidates = candidates[1:]
-        return Domain(candidates)
+        return here.profile.without_workers or Domain(_candidates(here.hardware))
 
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
         """Return the same candidates for a numeric flag; None if workers would repeat samples."""
         repeats = any(loader.iterable for loader in here.profile.loaders)
-        repeats = repeats or bool(here.profile.dataset.against_workers)
         return None if repeats or flag.number is None else Domain(_candidates(here.hardware))
 
     def parse_flag(self, flag: Flag) -> KnobValue:

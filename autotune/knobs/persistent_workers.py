@@ -26,7 +26,7 @@ class PersistentWorkers(WorkerOption):
     def domain(self, here: Here) -> Domain | NotOffered:
         """Return both values for a program with one training loader that can use workers.
 
-        Refused are programs that train from several loaders, or whose data would differ in workers.
+        Refused are programs that train from several loaders.
         """
         return here.profile.without_workers or Domain((False, True))
 

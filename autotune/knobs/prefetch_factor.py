@@ -32,10 +32,8 @@ class PrefetchFactor(WorkerOption):
         """Return PyTorch's default of 2 and two deeper buffers.
 
         Buffers are refilled in each epoch, so that of one worker is at most an eighth of it.
-        Refused where the program changes the sampler during an epoch: prefetched batches would
-        follow the old order.
         """
-        if refusal := here.profile.without_workers or here.profile.ahead_of_order:
+        if refusal := here.profile.without_workers:
             return refusal
         loader = here.profile.loaders[0]
         if not loader.dataset_len or not loader.batch_size:

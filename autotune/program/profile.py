@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
@@ -83,114 +82,10 @@ class OptimizerFacts:
     initial_lrs: tuple[float, ...] = ()
 
 
-# Why worker processes would load other items than the program does: each worker has a copy of the
-# dataset, and its state no longer follows the program's. Filled in with the dataset's name and the
-# parts concerned.
-DRAWS = (
-    "items of {} draw from a generator or iterator ({}); each worker would have a copy and repeat "
-    "the same draws"
-)
-HOLDS_OPEN = (
-    "workers would share what {} holds open ({}): open it in __getitem__, when the first item is "
-    "requested, to allow workers"
-)
-CHANGED = "the program changes {} between two batches ({}), and workers would not see it"
-DEPENDS = (
-    "items of {} depend on state that earlier items changed ({}), and each worker would change "
-    "only its own copy"
-)
-STEERED = (
-    "the program changes the order of {} between two batches ({}), and workers would already have "
-    "fetched the next ones"
-)
-
-
-MAX_NAMED = 4  # parts of a dataset that one sentence lists, so that it stays readable
 SEVERAL_LOADERS = (
     "the program trains from {} loaders at once, and autotune can change only a single one"
 )
 NO_DATALOADER = "which is not a torch DataLoader: only the program's own flags reach it"
-
-
-@dataclass(frozen=True)
-class DatasetFacts:
-    """What the first batches showed about a training loader's dataset.
-
-    Each part is written as the program's code names it. Any of them makes worker processes unsafe,
-    because a worker works on a copy of the dataset.
-
-    Attributes:
-        name: Class name of the dataset.
-        drawn_from: Random generators and iterators from which items draw, and which each worker
-            would copy.
-        handles: Open files, connections and the like that existed when the loader was built.
-        set_by_program: State that items read and that the program changed between two batches.
-        changed_by_items: State that loading an item changes and that later items read, except
-            caches.
-        steered_order: State of the sampler that the program changed between two batches.
-    """
-
-    name: str = ""
-    drawn_from: tuple[str, ...] = ()
-    handles: tuple[str, ...] = ()
-    set_by_program: tuple[str, ...] = ()
-    changed_by_items: tuple[str, ...] = ()
-    steered_order: tuple[str, ...] = ()
-
-    @property
-    def against_workers(self) -> str:
-        """Why workers would load other items than the program does now; empty if they would not."""
-        cases = (
-            (self.drawn_from, DRAWS),
-            (self.handles, HOLDS_OPEN),
-            (self.set_by_program, CHANGED),
-            (self.changed_by_items, DEPENDS),
-            (self.steered_order, STEERED),
-        )
-        return next((text.format(self.name, _listed(p)) for p, text in cases if p), "")
-
-
-def _listed(parts: tuple[str, ...]) -> str:
-    """Return the first few parts as text, with the number of those left out."""
-    more = len(parts) - MAX_NAMED
-    return ", ".join(parts[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-class HandKind(StrEnum):
-    """What a training loop may do itself, besides calling models and optimizers.
-
-    The values are clauses that messages embed. Each kind makes some knobs wrong; for example, work
-    on gradients would act on partial sums if a step were made of several micro-batches.
-    """
-
-    PARAMETERS = "changes parameters outside of the optimizer's step"
-    GRADIENTS = "changes gradients"
-    KEPT = "keeps from step to step what it computes from parameters or gradients"
-    THROWN = "clears gradients between the backward pass and the step, in every step"
-    PASSES = "computes gradients again within the optimizer's step"
-    RATE = "sets the learning rate in every step"
-    SCHEDULE = "steps a scheduler with each batch, planned by the length of the loader"
-    COUNTED_SCHEDULE = "steps a scheduler with each batch, and does not plan it by the loader"
-
-
-@dataclass(frozen=True)
-class HandWork:
-    """One thing that the program's own loop was seen doing.
-
-    Attributes:
-        kind: The kind of work.
-        what: The method, class or count that was seen, such as ``mul_``.
-        where: File and line; empty if unknown.
-    """
-
-    kind: HandKind
-    what: str
-    where: str
-
-    @property
-    def evidence(self) -> str:
-        """The place and what was seen there, such as ``train.py:57: mul_``."""
-        return f"{self.where}: {self.what}" if self.where else self.what
 
 
 @dataclass(frozen=True)
@@ -228,8 +123,6 @@ class Profile:
         copies_without_blocking: Whether it copies batches to the device with ``non_blocking=True``.
         zero_grad_to_none: The ``set_to_none`` that it passes to ``zero_grad``; None if it never
             calls that method.
-        clears_by_model: Where it calls ``zero_grad`` of a module, such as ``train.py:57``; empty if
-            it only calls that of optimizers.
         preloaded: The environment's LD_PRELOAD.
         cuda_alloc_conf: The environment's PYTORCH_CUDA_ALLOC_CONF.
         samples_per_step: Samples per optimizer step in the untouched steps.
@@ -245,19 +138,9 @@ class Profile:
         batch_norm_layers: Number of BatchNorm layers in the root modules.
         stages: Number of children of its only root module if that is an ``nn.Sequential``; else 0.
         avoids_backward: Whether it computes gradients only with ``torch.autograd.grad``.
-        blocks_change: State that the forward pass of a repeated block changes and that a second
-            pass would change again, as ``Block: name``; empty for none. It rules out checkpointing.
-        shared_weight: Name of a 4-D parameter whose memory other tensors share; empty without one.
-        carries_state: Class name of a module that receives the state it returned for the previous
-            batch; empty without one.
-        dataset: What makes worker processes unsafe for its dataset.
+        holds_open: What its dataset has held open since the loader was built; empty if nothing.
         loader_thread: Whether a thread other than the training thread fetches the batches.
         batches_per_step: Batches of the training loader per step, in the untouched steps.
-        by_hand: What its loop was seen doing itself in two of the untouched steps.
-        in_batch_loss: The code by which its loss compares samples of one batch with each other, and
-            where; empty if none was seen.
-        curved_loss: What makes its loss something other than a sum or mean over samples, and where;
-            empty if nothing was seen.
         steps_by_hand: Where it computes gradients and updates its weights without an optimizer,
             such as ``train.py:41``; empty if an optimizer does.
         foreign_loader: The object that supplies its batches if that is a loader but not a torch
@@ -308,18 +191,11 @@ class Profile:
     stages: int = 0
     avoids_backward: bool = False
     steps_by_hand: str = ""
-    blocks_change: str = ""
-    shared_weight: str = ""
-    carries_state: str = ""
-    dataset: DatasetFacts = DatasetFacts()
+    holds_open: str = ""
     loader_thread: bool = False
     batches_per_step: float = 1.0
-    by_hand: tuple[HandWork, ...] = ()
-    in_batch_loss: str = ""
-    curved_loss: str = ""
     bounded_by_steps: str = ""
     foreign_loader: str = ""
-    clears_by_model: str = ""
     length: RunLength = field(default_factory=RunLength)
 
     @property
@@ -331,19 +207,6 @@ class Profile:
     def accumulates(self) -> bool:
         """Whether the program itself makes one step from several batches."""
         return self.batches_per_step > 1
-
-    def hand_work(self, kind: HandKind) -> HandWork | None:
-        """Return the first work of a kind that the loop was seen doing itself, or None."""
-        return next((work for work in self.by_hand if work.kind is kind), None)
-
-    @property
-    def depends_on_batch_before(self) -> str | None:
-        """Why batches must not be split otherwise, as a clause; None if they may be."""
-        if not self.carries_state:
-            return None
-        return (
-            f"{self.carries_state} continues from the state that it returned for the batch before"
-        )
 
     @property
     def without_training_loader(self) -> NotOffered | None:
@@ -366,19 +229,12 @@ class Profile:
             return None
         if self.loaders[0].iterable:
             return NotOffered("the dataset is iterable: each worker may repeat all its samples")
-        reason = self.dataset.against_workers
-        return NotOffered(reason) if reason else None
-
-    @property
-    def ahead_of_order(self) -> NotOffered | None:
-        """Why the loader must not fetch further ahead; None if the order is fixed for an epoch.
-
-        A program that changes its sampler between two batches expects the next batch to follow the
-        change. A batch that was requested earlier would not.
-        """
-        if not self.dataset.steered_order:
-            return None
-        return NotOffered(STEERED.format(self.dataset.name, _listed(self.dataset.steered_order)))
+        if self.holds_open:
+            return NotOffered(
+                f"workers would share what the dataset holds open ({self.holds_open}): open it in "
+                "__getitem__, when the first item is requested, to allow workers"
+            )
+        return None
 
     def unless_by_steps(self, domain: Domain) -> Domain | NotOffered:
         """Return a domain that enlarges the batch, or a refusal if the number of steps is fixed.

@@ -5,13 +5,10 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-import pytest
 import torch
 
-from autotune.inside.code.state import state_of
 from autotune.inside.code.structure import structure_of
-from autotune.inside.data.copies import lasting_handles
-from autotune.inside.data.datasets import look
+from autotune.inside.data.handles import places, without_handles
 
 
 class Touched(Exception):
@@ -104,44 +101,13 @@ def odd_things() -> list[Any]:
     return things
 
 
-@pytest.mark.parametrize("watch", [look, state_of, lasting_handles])
-def test_objects_are_looked_at_without_running_their_code(watch: Any) -> None:
+def test_objects_are_looked_at_without_running_their_code() -> None:
     Key.is_made = False
     things = odd_things()
     Key.is_made = True
     for thing in things:
-        match watch:
-            case _ if watch is look:
-                assert look(dataset=Holder(thing)) == look(dataset=Holder(thing))
-            case _ if watch is state_of:
-                assert state_of(Holder(thing)) == state_of(Holder(thing))
-            case _:
-                assert not lasting_handles(Holder(thing), None)
-
-
-def test_of_odd_containers_the_picture_tells_what_changed() -> None:
-    changes: tuple[tuple[Any, Any], ...] = (
-        (Items([1, 2]), lambda own: list.append(own, 3)),
-        (Items(range(300)), lambda own: list.__setitem__(own, 7, 0)),
-        (Entries(a=1), lambda own: dict.__setitem__(own, "a", 2)),
-    )
-    for container, change in changes:
-        before = look(dataset=Holder(container))
-        change(container)
-        assert look(dataset=Holder(container)) != before
-
-
-def test_a_function_without_a_module_is_looked_at() -> None:
-    names: dict[str, Any] = {"rows": []}
-    exec("def note(): return rows", names)
-    before = state_of(names["note"])
-    names["rows"].append(1)
-    assert names["note"].__module__ is None
-    assert state_of(names["note"]) != before
-
-
-def test_what_is_no_number_has_not_changed() -> None:
-    assert state_of(float("nan")) == state_of(-float("nan"))
+        dataset = Holder(thing)
+        assert without_handles(dataset, places(dataset)) is dataset
 
 
 class Mode(enum.Enum):

@@ -1,22 +1,17 @@
-"""Datasets in workers that the program did not ask for: seen first, then the same items or none."""
+"""Datasets in workers that the program did not ask for: the same items, in the same order."""
 
 from __future__ import annotations
 
-import itertools
-import logging
 import multiprocessing as python_multiprocessing
 import os
 import queue
 import random
 import sqlite3
-import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
-from multiprocessing import Value
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +22,13 @@ import torch
 from torch import multiprocessing, nn
 from torch.utils.data import (
     BatchSampler,
-    ConcatDataset,
     DataLoader,
     Dataset,
     IterableDataset,
     Subset,
-    TensorDataset,
     WeightedRandomSampler,
-    random_split,
 )
 
-from autotune.inside.data.datasets import look
-from autotune.inside.data.item_watch import ItemWatch
 from autotune.inside.ranks.group import ALONE
 from autotune.inside.seams import SeamSet
 from autotune.inside.steering import Steering
@@ -49,9 +39,9 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.lr import LrRule
-from autotune.program.profile import DatasetFacts, LoaderFacts, Profile
+from autotune.program.profile import LoaderFacts, Profile
 from autotune.program.program_traits import ProgramTraits
-from tests.made import make_hardware, make_loader, make_profile
+from tests.made import make_hardware
 
 SAMPLES = 48
 Loader = DataLoader[Any]
@@ -124,16 +114,6 @@ def train(
     return seen
 
 
-def offer(dataset: Any, each: Callable[[int], object] = lambda _: None, **options: Any) -> str:
-    """Return why num_workers is refused for a program, empty where it is not."""
-    with watched() as borders:
-        train(DataLoader(dataset, 4, **options), each)
-    profile = borders.profile
-    assert profile is not None
-    offered = registry()["num_workers"].domain(Here(make_hardware(), profile))
-    return offered.reason if isinstance(offered, NotOffered) else ""
-
-
 @contextmanager
 def running(
     facts: LoaderFacts, own: Mapping[str, KnobValue], **changes: KnobValue
@@ -173,185 +153,6 @@ def facts_of(build: Callable[[], Loader]) -> LoaderFacts:
         return borders.seams.loader.facts(loader)
 
 
-# --- generators ----------------------------------------------------------------------------------
-
-
-class Noise:
-    """A transform that draws from a generator of its own, of a given kind."""
-
-    def __init__(self, rng: Any) -> None:
-        self.rng = rng
-
-    def __call__(self, number: int) -> float:
-        if isinstance(self.rng, torch.Generator):
-            return number + float(torch.rand(1, generator=self.rng))
-        return number + float(self.rng.random())
-
-
-class Faces(Numbers):
-    def __init__(self, transform: Callable[[int], float]) -> None:
-        super().__init__()
-        self.transform = transform
-
-    def more(self, index: int) -> float:
-        return self.transform(index)
-
-
-class Compose:
-    def __init__(self, *transforms: Callable[[Any], float]) -> None:
-        self.transforms = transforms
-
-    def __call__(self, number: float) -> float:
-        for transform in self.transforms:
-            number = transform(number)
-        return number
-
-
-def with_default(noise: Noise) -> Callable[[int], float]:
-    def transform(number: int, noise: Noise = noise) -> float:
-        return noise(number)
-
-    return transform
-
-
-MODULE_RNG = numpy.random.default_rng(5)
-
-
-def noisy_collate(items: list[torch.Tensor]) -> torch.Tensor:
-    return torch.stack(items) + float(MODULE_RNG.random())
-
-
-def test_a_dataset_that_draws_from_its_own_generator_gets_no_workers_and_is_told_why() -> None:
-    class FromAGlobal(Numbers):
-        def more(self, index: int) -> float:
-            return index + self.noise()
-
-        def noise(self) -> float:
-            return float(MODULE_RNG.random())
-
-    generators = (
-        random.Random(1),
-        numpy.random.default_rng(1),
-        numpy.random.RandomState(1),
-        torch.Generator(),
-    )
-    for rng in generators:
-        faces = Faces(Noise(rng))
-        part = Subset(Faces(Compose(abs, Noise(rng))), range(20))
-        nested: Any = ConcatDataset([part, Numbers()])
-        closed = Faces(with_default(Noise(rng)))
-        assert "Faces draw from a generator or iterator (transform.rng)" in offer(faces)
-        assert "transforms[1].rng" in offer(nested)
-        assert "draw from a generator" in offer(closed)
-    assert "FromAGlobal draw from a generator or iterator (MODULE_RNG)" in offer(FromAGlobal())
-    assert "(MODULE_RNG)" in offer(Numbers(), collate_fn=noisy_collate)
-    assert "(stream)" in offer(Drawn(stream=itertools.count()))
-
-
-class Drawn(Numbers):
-    def __init__(self, stream: Iterator[int]) -> None:
-        super().__init__()
-        self.stream = stream
-
-    def more(self, index: int) -> float:
-        return index + next(self.stream)
-
-
-def test_copies_of_a_generator_repeat_their_draws_so_workers_are_refused() -> None:
-    def program() -> list[list[float]]:
-        rng = numpy.random.default_rng(1)
-        loader = DataLoader(Faces(lambda _: float(rng.random())), 4)
-        return [[float(x) for batch in loader for x in batch[:, 1]]]
-
-    alone = program()
-    facts = facts_of(lambda: DataLoader(Faces(Noise(None)), 4))
-    forced = seen_under(program, facts, num_workers=2)
-    assert (len(set(alone[0])), len(set(forced[0]))) == (SAMPLES, SAMPLES // 2)
-    assert "draw from a generator" in offer(Faces(Noise(numpy.random.default_rng(1))))
-
-
-def test_a_generator_that_no_item_draws_from_refuses_no_workers() -> None:
-    class Split(Numbers):
-        def __init__(self) -> None:
-            super().__init__()
-            self.rng = numpy.random.default_rng(0)
-            self.order = self.rng.permutation(SAMPLES)
-
-        def more(self, index: int) -> float:
-            return float(self.order[index])
-
-    assert offer(Split()) == ""
-
-
-# --- state ---------------------------------------------------------------------------------------
-
-
-def test_what_the_program_changes_between_two_batches_refuses_workers() -> None:
-    class Curriculum(Numbers):
-        difficulty, words, weights = 0.0, ["a"], torch.zeros(3)
-
-        def more(self, index: int) -> float:
-            return index + self.difficulty + len(self.words) + float(self.weights.sum())
-
-    class Replay(Numbers):
-        def __init__(self) -> None:
-            super().__init__()
-            self.memory = [0.0] * 100
-
-        def more(self, index: int) -> float:
-            return self.memory[index]
-
-    ramped, named, weighed, replay = Curriculum(), Curriculum(), Curriculum(), Replay()
-    weighed.weights = torch.zeros(3)
-    named.words = []
-    said = [
-        offer(ramped, lambda step: setattr(ramped, "difficulty", step / 10)),
-        offer(named, lambda _: named.words.append("b")),
-        offer(weighed, lambda _: weighed.weights.add_(1)),
-        offer(replay, replay.memory.append),
-    ]
-    for text, name in zip(said, ("difficulty", "words", "weights", "memory"), strict=True):
-        assert f"between two batches ({name}" in text
-    sampler = WeightedRandomSampler([1.0] * SAMPLES, SAMPLES)
-    steered = offer(
-        Numbers(),
-        lambda step: sampler.weights.index_fill_(0, torch.tensor(step), 9),
-        sampler=sampler,
-    )
-    assert "changes the order of Numbers" in steered
-
-
-def test_items_that_depend_on_earlier_ones_refuse_workers_and_those_that_only_count_do_not() -> (
-    None
-):
-    class Alternating(Numbers):
-        calls = 0
-
-        def more(self, index: int) -> float:
-            self.calls += 1
-            return float(self.calls % 2)
-
-    class Drifting(Numbers):
-        def __init__(self) -> None:
-            super().__init__()
-            self.mean = numpy.arange(8.0)
-
-        def more(self, index: int) -> float:
-            self.mean *= 0.9
-            return float(self.mean.sum())
-
-    class Counting(Numbers):
-        hits = 0
-
-        def more(self, index: int) -> float:
-            self.hits += 1
-            return float(index)
-
-    assert "state that earlier items changed (calls)" in offer(Alternating())
-    assert "state that earlier items changed (mean)" in offer(Drifting())
-    assert offer(Counting()) == ""
-
-
 # --- open files ----------------------------------------------------------------------------------
 
 
@@ -374,28 +175,24 @@ def open_file(path: Path) -> Any:
     return path.open("rb")
 
 
-def opened_h5(path: Path) -> Any:
-    return h5py.File(path.with_suffix(".h5"), "a")
-
-
-def opened_zip(path: Path) -> Any:
-    return zipfile.ZipFile(path.with_suffix(".zip"), "a")
-
-
 def test_what_a_dataset_holds_open_refuses_workers_unless_items_open_it(tmp_path: Path) -> None:
     path = tmp_path / "numbers"
     path.write_bytes(numpy.arange(float(SAMPLES)).tobytes())
-    openers: tuple[tuple[Callable[[Path], Any], str], ...] = (
-        (open_file, "file: file"),
-        (opened_h5, "file: HDF5 file"),
-        (opened_zip, "file: zip archive"),
-        (lambda path: sqlite3.connect(path.with_suffix(".db")), "file: SQLite connection"),
+    openers: tuple[Callable[[Path], Any], ...] = (
+        open_file,
+        lambda path: h5py.File(path.with_suffix(".h5"), "a"),
+        lambda path: zipfile.ZipFile(path.with_suffix(".zip"), "a"),
+        lambda path: sqlite3.connect(path.with_suffix(".db")),
     )
-    for opens, what in openers:
-        held, lazy = (Stored(path, opens, at_once=now) for now in (True, False))
-        assert what in offer(held)
-        assert offer(lazy) == ""
-        for dataset in (held, lazy):
+    for opens in openers:
+        for at_once in (True, False):
+            dataset = Stored(path, opens, at_once=at_once)
+            with watched() as borders:
+                train(DataLoader(dataset, 4))
+            assert borders.profile is not None
+            offered = registry()["num_workers"].domain(Here(make_hardware(), borders.profile))
+            assert isinstance(offered, NotOffered) is at_once
+            assert not at_once or "holds open (file)" in offered.reason  # type: ignore[union-attr]
             assert dataset.file is not None
             dataset.file.close()
 
@@ -423,159 +220,11 @@ def own_position(seen: list[torch.Tensor]) -> int:
     return int(torch.cat(seen[:7])[:, 0].max()) + 1
 
 
-# --- ordinary datasets ---------------------------------------------------------------------------
-
-
-class Cached(Numbers):
-    def __init__(self) -> None:
-        super().__init__()
-        self.cache: dict[int, float] = {}
-
-    def more(self, index: int) -> float:
-        return self.cache.setdefault(index, index / 2)
-
-
-class Preallocated(Numbers):
-    def __init__(self) -> None:
-        super().__init__()
-        self.cache = numpy.zeros(SAMPLES)
-        self.is_filled = torch.zeros(SAMPLES, dtype=torch.bool)
-
-    def more(self, index: int) -> float:
-        if not self.is_filled[index]:
-            self.cache[index], self.is_filled[index] = index + 1, True
-        return float(self.cache[index])
-
-
-class Globals(Numbers):
-    def more(self, index: int) -> float:
-        drawn = float(torch.rand(1)) + random.random() + numpy.random.rand()  # noqa: NPY002
-        return index + drawn
-
-
-class Fingerprinted(Numbers):
-    """Like Hugging Face's: a table, a fingerprint and a transform that a method sets."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._data = {"x": list(range(SAMPLES))}
-        self._fingerprint = "af13"
-        self._format_kwargs: dict[str, object] = {}
-        self.logger = logging.getLogger("datasets")
-
-    def more(self, index: int) -> float:
-        self.logger.debug("item %d", index)
-        return float(self._data["x"][index])
-
-
-class Reading(Numbers):
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.path = path
-
-    def more(self, index: int) -> float:
-        with self.path.open("rb") as file:
-            return float(len(file.read())) + index
-
-
-class Mapped(Numbers):
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.data = numpy.memmap(path, mode="r")
-        self.lock = threading.Lock()
-
-    def more(self, index: int) -> float:
-        return float(self.data[index % 4])
-
-
-def image(path: str) -> torch.Tensor:
-    return torch.full((1, 2, 2), float(path.partition(".")[0]))
-
-
-class Folder(Numbers):
-    """Like torchvision's ImageFolder with transforms that are modules."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.classes = ["cat", "dog"]
-        self.class_to_idx = {"cat": 0, "dog": 1}
-        self.samples = [(f"{n}.png", n % 2) for n in range(SAMPLES)]
-        self.loader: Callable[[str], torch.Tensor] = image
-        self.transform = nn.Sequential(nn.Identity(), nn.Flatten(), nn.Dropout(0.5))
-        self.started = Value("i", 0)
-
-    def more(self, index: int) -> float:
-        path, target = self.samples[index]
-        return float(self.transform(self.loader(path)).sum()) + target
-
-
-def test_ordinary_datasets_keep_their_workers(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"four")
-    whole = TensorDataset(torch.arange(48.0), torch.arange(48))
-    datasets: list[Any] = [
-        whole,
-        Folder(),
-        Subset(Folder(), range(20)),
-        random_split(whole, [40, 8], torch.Generator().manual_seed(0))[0],
-        Cached(),
-        Preallocated(),
-        Mapped(path),
-        Reading(path),
-        Fingerprinted(),
-        Globals(),
-        ConcatDataset([Numbers(20), Numbers(28)]),
-        [torch.tensor([float(n)]) for n in range(SAMPLES)],
-    ]
-    for dataset in datasets:
-        assert offer(dataset, lambda _: torch.rand(1), shuffle=True) == ""
-        assert look(dataset=dataset).is_whole
-
-
-class Tables(Numbers):
-    """Its attributes have the names that the loops of scripts have for batches."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.x, self.y = torch.arange(SAMPLES), torch.arange(SAMPLES)
-
-    def more(self, index: int) -> float:
-        return float(self.x[index] + self.y[index])
-
-
-def test_a_scripts_own_variables_are_not_what_items_read_of_their_dataset() -> None:
-    def each(number: int) -> None:
-        vars(sys.modules[__name__]).update(x=torch.ones(4) * number, y=number)
-
-    try:
-        assert offer(Tables(), each) == ""
-    finally:
-        for name in ("x", "y"):
-            vars(sys.modules[__name__]).pop(name, None)
-
-
-def test_knobs_of_workers_are_refused_where_there_are_none_and_can_be_none() -> None:
-    faces = replace(make_profile(), dataset=DatasetFacts("Faces", drawn_from=("rng",)))
-    stream = make_profile(loaders=(make_loader(iterable=True, dataset_len=None),))
-    own = make_profile(loaders=(make_loader(num_workers=2),), dataset=faces.dataset)
-    knobs = ("prefetch_factor", "persistent_workers", "worker_start_method", "in_order")
-    for name in ("num_workers", *knobs, "worker_threads"):
-        knob = registry()[name]
-        for profile in (faces, stream):
-            assert isinstance(knob.domain(Here(make_hardware(), profile)), NotOffered)
-        assert isinstance(knob.domain(Here(make_hardware(), own)), Domain)
-
-
-def test_a_program_with_workers_of_its_own_keeps_some_where_it_changes_its_dataset() -> None:
-    """Its workers do not see the change; without workers it would."""
-    changed = DatasetFacts("Faces", set_by_program=("level",))
-    profile = make_profile(loaders=(make_loader(num_workers=2),), dataset=changed)
-    offered = registry()["num_workers"].domain(Here(make_hardware(), profile))
-    assert isinstance(offered, Domain)
-    assert offered.values == (1, 2)
-
-
 # --- epochs --------------------------------------------------------------------------------------
+
+
+class Shift:
+    by = 0
 
 
 class Epochs(Numbers):
@@ -588,7 +237,7 @@ class Epochs(Numbers):
         self.negatives = numpy.zeros(200_000, dtype=numpy.int64)
         self.levels = [0.0] * 30_000
         self.weights = torch.zeros(8)
-        self.transform = Noise(None)
+        self.transform = Shift()
         self.opaque: Any = None
 
     def set_epoch(self, epoch: int) -> None:
@@ -602,14 +251,14 @@ class Epochs(Numbers):
             case "tensor":
                 self.weights += 1
             case "nested":
-                self.transform.rng = epoch
+                self.transform.by = epoch
             case "opaque":
                 self.opaque = iter([float(epoch)] * 30) if epoch else None
 
     def more(self, index: int) -> float:
         drawn = 0.0 if self.opaque is None else next(self.opaque)
         values = (self.epoch, self.negatives[index], self.levels[index], self.weights[index])
-        return float(sum(values)) + (self.transform.rng or 0) + drawn
+        return float(sum(values)) + self.transform.by + drawn
 
 
 def epochs_of(way: str, number: int = 2) -> list[list[float]]:
@@ -631,26 +280,6 @@ def test_workers_that_stay_see_what_changes_between_epochs() -> None:
         under = seen_under(program, facts, {"num_workers": 1}, persistent_workers=True)
         assert under == alone
         assert alone[0] != alone[1]
-
-
-class Stream(IterableDataset[float]):
-    """Counts its epochs; in workers, each counts its own."""
-
-    epoch = 0
-
-    def __iter__(self) -> Iterator[float]:
-        self.epoch += 1
-        return iter([float(self.epoch)] * 4)
-
-
-def test_a_stream_in_workers_that_stay_is_the_one_of_workers_that_start() -> None:
-    def program() -> list[list[float]]:
-        loader = DataLoader(Stream(), 4, num_workers=1)
-        return [batch.tolist() for _ in range(2) for batch in loader]
-
-    facts = facts_of(lambda: DataLoader(Stream(), 4, num_workers=1))
-    under = seen_under(program, facts, {"num_workers": 1}, persistent_workers=True)
-    assert under == program() == [[1.0] * 4] * 2
 
 
 def test_workers_stay_where_nothing_changes() -> None:
@@ -953,36 +582,6 @@ def test_a_batch_sampler_of_a_kind_that_is_not_clear_is_refused_by_its_name() ->
     assert isinstance(offered, NotOffered)
     assert "its own batch sampler, a Sorted" in offered.reason
     assert isinstance(registry()["num_workers"].domain(Here(make_hardware(), profile)), Domain)
-
-
-class Equal(Numbers):
-    """Compares as arrays do."""
-
-    def __hash__(self) -> int:
-        return 1
-
-    def __eq__(self, other: object) -> Any:
-        raise RuntimeError("ambiguous")
-
-
-def test_datasets_are_told_apart_without_comparing_them() -> None:
-    with watched() as borders:
-        loaders = [DataLoader(Equal(), 4), DataLoader(Equal(), 4)]
-        train(loaders[0])
-        assert borders.profile is not None
-        first, second = (borders.seams.loader.dataset_facts(own) for own in loaders)
-        assert first == second
-
-
-def test_batches_of_two_loaders_that_are_fetched_at_once_are_told_apart() -> None:
-    first, second = DataLoader(Numbers(), 2), DataLoader(Faces(Noise(MODULE_RNG)), 2)
-    watch = ItemWatch()
-    for _ in range(2):
-        watch.before(first)
-        watch.before(second)  # by another thread, or by the items of the first
-        watch.after(second)
-        watch.after(first)
-    assert not watch.facts(first, None).against_workers
 
 
 class Unmeasured(IterableDataset[torch.Tensor]):

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-from torch import nn
-
-from autotune.inside.data.datasets import look
 from autotune.knobs import registry
 from autotune.knobs.base import Here
 from autotune.program.domain import NotOffered
-from autotune.program.profile import DatasetFacts
 from tests.inside.test_by_hand import line_of
-from tests.inside.test_seams import running
 from tests.made import make_hardware
 from tests.watching import watched
 
@@ -160,33 +154,3 @@ for _ in range(40):
         assert watching.samples == [8, 8, 8]
         offer = registry()["num_workers"].domain(Here(make_hardware(), watching.profile))
         assert not isinstance(offer, NotOffered)
-
-
-def test_a_refusal_names_a_few_parts_of_a_dataset_and_counts_the_others() -> None:
-    facts = DatasetFacts("Mosaic", changed_by_items=tuple(f"buffer[{n}]" for n in range(64)))
-    assert "(buffer[0], buffer[1], buffer[2], buffer[3] and 60 more)" in facts.against_workers
-    few = DatasetFacts("Mosaic", changed_by_items=("buffer[0]", "seed"))
-    assert "(buffer[0], seed)" in few.against_workers
-
-
-def test_what_seams_put_in_the_place_of_functions_is_no_part_of_a_dataset() -> None:
-    state = {"calls": 0}
-
-    class Model(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            state["calls"] += 1
-            return x
-
-    class Collate:
-        def __init__(self) -> None:
-            self.model = Model()
-
-        def __call__(self, batch: list[torch.Tensor]) -> torch.Tensor:
-            return torch.stack([self.model(x) for x in batch])
-
-    with running() as seams:
-        seams.forward.install()
-        parts = look(collate_fn=Collate()).parts
-    assert parts, "the collate function is looked into"
-    ours = {"seam", "self", "original", "RECURRENT"}
-    assert not ours & {step.key for path in parts for step in path if step.how == "name"}

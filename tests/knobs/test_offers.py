@@ -13,7 +13,7 @@ from autotune.knobs.space.space import SearchSpace
 from autotune.machine.hardware import Hardware
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
-from autotune.program.profile import HandKind, HandWork, OptimizerFacts, Profile
+from autotune.program.profile import OptimizerFacts, Profile
 from autotune.program.program import LaunchPlan
 from tests.made import (
     A100,
@@ -279,15 +279,6 @@ def test_compiling_for_the_cpu_needs_a_compiler() -> None:
     bare = make_hardware(has_cxx_compiler=False, gpus=(A100,))
     assert "g++" in reason("compile", bare, make_profile())
     assert "default" in values("compile", bare, CUDA)
-
-
-def test_gathered_weights_are_not_kept_where_gradients_are_cleared_through_the_model() -> None:
-    by_hand = HandWork(HandKind.GRADIENTS, ".grad =", "train.py:57")
-    for changes in ({"clears_by_model": "train.py:57"}, {"by_hand": (by_hand,)}):
-        profile = make_profile(device="cuda", **changes)
-        said = reason("fsdp_reshard_after_forward", make_hardware(gpus=(A100, A100)), profile)
-        assert "gradients" in said
-        assert "train.py:57" in said
 
 
 def test_a_program_that_compiles_its_model_is_left_alone() -> None:

@@ -205,7 +205,6 @@ def test_a_flag_of_the_batch_is_used_unasked_where_the_rate_can_follow_it() -> N
         ({"optimizers": (adam,)}, True),
         ({"optimizers": (sgd,)}, False),
         ({"optimizers": (adam,), "bounded_by_steps": "train.py:9: range(100)"}, False),
-        ({"optimizers": (adam,), "in_batch_loss": "it compares them"}, False),
         ({"optimizers": (adam,), "steps_by_hand": "train.py:9"}, False),
     ):
         profile = make_profile(loaders=(), flags=(BATCH,), **changes)

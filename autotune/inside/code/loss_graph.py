@@ -1,18 +1,17 @@
 """Read from the autograd graph what a loss is the sum of.
 
 If each rank computes a loss that is a mean over its samples, the mean of the ranks' losses is the
-loss of the whole batch. That does not hold for other losses: a sum over samples, a mean over the
-samples that a mask or a class weight leaves, a root of a mean, or a comparison of the samples of
-one batch. The graph shows which of these a loss is, whatever functions the program calls. It is
-read at the beginning of a backward pass. Few nodes are read, and no values on the device except
-class targets and a gradient that the program passes.
+loss of the whole batch. That does not hold for a sum over samples, nor for a mean over the samples
+that a mask or a class weight leaves. The graph shows which of these a loss is, whatever functions
+the program calls. It is read at the beginning of a backward pass. Few nodes are read, and no values
+on the device except a gradient that the program passes.
 
-Not covered: losses whose functions define their own backward, and compiled ones.
+Not covered: a root of a mean, a comparison of the samples of one batch, losses whose functions
+define their own backward, and compiled ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from math import isclose, prod
 from typing import Any
@@ -20,9 +19,7 @@ from typing import Any
 import torch
 
 MAX_NODES = 2000  # read from the loss on; a penalty may be a sum over some hundred parameters
-MAX_COMPARED = 400  # nodes read between a loss and the modules' outputs
 MAX_OF_PARAMETERS = 16  # nodes between a penalty and its parameter
-MAX_ORDERED = 4096  # targets compared with 0, 1, 2, …; more are not read
 
 # Names of autograd's nodes, without "Backward0". Those of PASSING add, select or rearrange numbers.
 PASSING = {
@@ -37,10 +34,7 @@ CURVES = {
     *("Softplus", "Relu", "Abs", "Clamp", "ClampMin", "ClampMax", "Maximum", "Minimum"),
     *("LinalgVectorNorm", "Norm"),
 }
-TURNED = {"T", "Transpose", "Permute"}
 WITHIN = {"Sum", "Mean", "Mm", "Slice"}
-PRODUCTS = {"Mm", "Bmm", "Addmm", "Addbmm", "Baddbmm", "Linear", "MkldnnLinear"}
-NLL = {"NllLoss", "NllLoss2D"}
 SPREADS = {"Std", "Var", "StdMean", "VarMean"}
 
 
@@ -67,13 +61,9 @@ class Reading:
     Attributes:
         terms: Its sums and means. Their order depends on the program alone, so it is the same on
             all ranks.
-        curve: Why the loss is not a sum of terms, e.g. ``sqrt of a mean or a sum``; empty if it is.
-        is_known: Whether every part of the loss was recognised.
     """
 
     terms: list[Term] = field(default_factory=list)
-    curve: str = ""
-    is_known: bool = True
 
 
 @dataclass(frozen=True)
@@ -114,8 +104,7 @@ def read(loss: torch.Tensor, samples: int | None = None, grad: Any = None) -> Re
         grad: The gradient that the program begins its backward pass with; None for a scalar's 1.
 
     Returns:
-        The reading. A loss with several elements is never fully known; it is one term if *grad* is
-        all ones.
+        The reading. A loss with several elements is one term if *grad* is all ones.
     """
     reading = Reading()
     if loss.grad_fn is None:
@@ -123,7 +112,6 @@ def read(loss: torch.Tensor, samples: int | None = None, grad: Any = None) -> Re
     if loss.numel() > 1:  # one loss per sample
         if grad is not None and bool((grad == 1).all()):
             reading.terms.append(Term(loss.grad_fn, None))
-        reading.is_known = False
         return reading
     todo: list[tuple[Any, _Factors]] = [(loss.grad_fn, _Factors())]
     seen: set[Any] = set()
@@ -141,7 +129,6 @@ def _visit(
     """Note a scalar if it is a term; otherwise return the scalars that it is computed from."""
     kind, inputs = _kind(node), _inputs(node)
     if prod(_shape(node)) != 1:
-        reading.is_known = False
         return []
     # a list of losses that the program stacked before it added or averaged them
     if kind in {"Sum", "Mean"} and _is_a_list_of_scalars(inputs):
@@ -150,14 +137,8 @@ def _visit(
         _note_term(node, kind, factors, reading, samples)
         return []
     if kind in {"Mul", "Div"}:
-        return _visit_product(node, factors, reading)
-    if kind in PASSING:
-        return [(part, factors) for part in inputs]
-    if kind not in CURVES:
-        reading.is_known = reading.is_known and "AccumulateGrad" in kind
-    elif not _is_of_parameters(node):
-        reading.curve = f"{kind.lower()} of a mean or a sum"
-    return []
+        return _visit_product(node, factors)
+    return [(part, factors) for part in inputs] if kind in PASSING else []
 
 
 def _is_a_list_of_scalars(inputs: list[Any]) -> bool:
@@ -165,10 +146,10 @@ def _is_a_list_of_scalars(inputs: list[Any]) -> bool:
     return bool(inputs) and _kind(inputs[0]) == "Stack" and len(_shape(inputs[0])) == 1
 
 
-def _visit_product(node: Any, factors: _Factors, reading: Reading) -> list[tuple[Any, _Factors]]:
+def _visit_product(node: Any, factors: _Factors) -> list[tuple[Any, _Factors]]:
     """Return the scalar factor of a product with a constant or with parameters.
 
-    A product or quotient of two values that depend on data is a curve.
+    Nothing of a product or quotient of two values that depend on data.
     """
     kind, inputs = _kind(node), _inputs(node)
     if kind == "Mul" and len(inputs) == 1:
@@ -178,7 +159,6 @@ def _visit_product(node: Any, factors: _Factors, reading: Reading) -> list[tuple
     others = [part for part in inputs if not _is_of_parameters(part)]
     if len(others) < 2 and (kind == "Mul" or others == inputs[:1]):
         return [(part, factors) for part in others]
-    reading.curve = "a product of two means" if kind == "Mul" else "a quotient of two sums"
     return []
 
 
@@ -191,7 +171,6 @@ def _note_term(
             return
         at = _over_samples(node)
         if _kind(at) in SPREADS:
-            reading.curve = f"{_kind(at).lower()} over samples"
             return
         sizes = at._saved_self_sym_sizes  # noqa: SLF001
         whole = prod(sizes[n] for n in _dims(at, len(sizes)))
@@ -236,95 +215,6 @@ def _term(
         return Term(node, own[0])
     numbers = [c for c in _floats(factors) if c > 1]
     return Term(node, numbers[0], is_sum_if_constant=True) if numbers else Term(node, None)
-
-
-def compared(loss: torch.Tensor, outputs: Collection[Any], samples: int | None) -> str:
-    """Return how a loss compares the samples of one batch; empty if it does not.
-
-    Args:
-        loss: The tensor on which the program computes gradients.
-        outputs: Autograd nodes of the outputs of modules with parameters, where the loss begins. If
-            empty, all of the graph may be the model's, and only class targets are checked.
-        samples: The number of samples in the model's input; None if unknown.
-    """
-    if loss.grad_fn is None or not samples or samples < 2:
-        return ""
-    for node in _above(loss.grad_fn, outputs):
-        if outputs and (found := _comparison(node, samples)):  # else these nodes may be the model's
-            return found
-        if _kind(node) in NLL and _counts_up(node._saved_target) and not _is_of_classes(node):  # noqa: SLF001
-            return f"cross entropy whose targets are 0 to {len(node._saved_target) - 1} in order"  # noqa: SLF001
-    return ""
-
-
-def _comparison(node: Any, samples: int) -> str:
-    """Return what a node compares: pairs of outputs, by their products or distances; else empty."""
-    kind, inputs, shape = _kind(node), _inputs(node), tuple(_shape(node))
-    if kind not in {"Mm", "Bmm", "Cdist"} or len(inputs) < 2:
-        return ""
-    if prod(shape[:-2]) != 1 or any(_is_made_of_parameters(part) for part in inputs):
-        return ""  # one product per sample, or a product with weights
-    if kind == "Cdist":
-        return f"distances of {shape} pairs"
-    first, second = node._saved_self, node._saved_mat2  # noqa: SLF001
-    over = first.shape[-1] if _kind(inputs[1]) not in TURNED else None
-    if not _is_of_pairs(shape[-2:], over, samples):
-        return ""
-    return f"the product of two outputs, {tuple(first.shape)} by {tuple(second.shape)}"
-
-
-def _is_of_pairs(shape: tuple[int, ...], over: int | None, samples: int) -> bool:
-    """Return whether a product pairs the samples of a batch, or sums over them.
-
-    One dimension alone is not enough: scores of samples by classes, or of pixels by parts of one
-    image, can happen to have any size. A sample may have two views, each with a row.
-
-    Args:
-        shape: Of the product.
-        over: The size that it sums over; None if its second factor was transposed, which keeps
-            rows.
-        samples: The number of samples in the model's input.
-    """
-    views = (samples, 2 * samples)
-    whole = [size % samples == 0 for size in shape]
-    if all(whole):
-        return shape[0] == shape[1] or min(shape) in views
-    return over in views and not any(whole)
-
-
-def _is_of_classes(node: Any) -> bool:
-    """Return whether scores are computed with weights last, so that their columns are classes."""
-    at = node
-    for _ in range(MAX_OF_PARAMETERS):
-        below = _inputs(at)
-        if _kind(at) in PRODUCTS:
-            return any(_is_made_of_parameters(part) for part in below)
-        if not below or _kind(at) not in ELEMENTWISE | CURVES | NLL | {"LogSoftmax"}:
-            return False
-        at = below[0]
-    return False
-
-
-def _counts_up(target: torch.Tensor) -> bool:
-    """Return whether targets are 0, 1, 2, … in order.
-
-    Contrastive losses number the pairs of a batch in this way.
-    """
-    if target.dim() != 1 or not 4 <= len(target) <= MAX_ORDERED:
-        return False
-    return torch.equal(target, torch.arange(len(target), device=target.device, dtype=target.dtype))
-
-
-def _above(root: Any, outputs: Collection[Any]) -> Iterator[Any]:
-    """Yield the nodes between a loss and the outputs of modules, the loss's own node included."""
-    todo, seen = [root], {root}
-    while todo and len(seen) < MAX_COMPARED:
-        node = todo.pop()
-        if node not in outputs:
-            yield node
-            new = [part for part in _inputs(node) if part not in seen]
-            seen.update(new)
-            todo += new
 
 
 def _over_samples(node: Any) -> Any:
@@ -382,18 +272,10 @@ def _takes_no_data(node: Any) -> bool:
     return bool(prod(_shape(node)) <= sum(prod(_shape(part)) for part in inputs))
 
 
-def _is_made_of_parameters(node: Any) -> bool:
-    """Return whether a matrix is a parameter, possibly transposed or normalized."""
-    return bool(_leaves(node, ELEMENTWISE | CURVES))
+def _leaves(node: Any) -> list[torch.Tensor]:
+    """Return the parameters that a node is computed from.
 
-
-def _leaves(node: Any, kinds: Collection[str] | None = None) -> list[torch.Tensor]:
-    """Return the parameters that a node is computed from; empty if the graph below it is too large.
-
-    Args:
-        node: Where to begin.
-        kinds: Kinds of nodes that may lie in between; None for any. With another kind, or with a
-            branch that ends without a parameter, the result is empty.
+    Empty if the graph below it is too large, or if a branch ends without a parameter.
     """
     todo, seen, leaves = [node], {node}, []
     while todo:
@@ -404,8 +286,7 @@ def _leaves(node: Any, kinds: Collection[str] | None = None) -> list[torch.Tenso
         new = [p for p in _inputs(part) if p not in seen]
         seen.update(new)
         todo += new
-        is_other = kinds is not None and _kind(part) not in kinds
-        if is_other or not _inputs(part) or len(seen) > MAX_OF_PARAMETERS:
+        if not _inputs(part) or len(seen) > MAX_OF_PARAMETERS:
             return []
     return leaves
 

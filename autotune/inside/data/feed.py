@@ -43,14 +43,6 @@ class _Listener(Protocol):
     def pass_ended(self, feed: Feed) -> None: ...
 
 
-class _Items(Protocol):
-    """Watches what happens while a loader fetches a batch; ``ItemWatch`` implements it."""
-
-    def before(self, loader: DataLoader[Any]) -> None: ...
-
-    def after(self, loader: DataLoader[Any]) -> None: ...
-
-
 class _Loaders(Protocol):
     """The members of the loader seam that a feed needs; ``LoaderSeam`` documents each of them."""
 
@@ -58,9 +50,6 @@ class _Loaders(Protocol):
     replays: bool
     keeps: bool
     resting: Resting
-
-    @property
-    def items(self) -> _Items: ...
 
     def variant(self, loader: DataLoader[Any]) -> DataLoader[Any]: ...
 
@@ -230,7 +219,7 @@ class Feed:
     def _next(self, *, starts_over: bool) -> tuple[Any, int]:
         """Return the next batch and its sample count; start over at the data's end if wanted."""
         try:
-            batch = self._fetch()
+            batch = next(self._inner)
         except StopIteration:
             if not starts_over:
                 self._listener.pass_ended(self)
@@ -238,15 +227,8 @@ class Feed:
             self._listener.epoch_ended(self)
             self._has_started_over = True
             self._begin()
-            batch = self._fetch()
+            batch = next(self._inner)
         return batch, self._count(batch)
-
-    def _fetch(self) -> Any:
-        """Take the next batch from PyTorch's iterator, between the two calls of the item watch."""
-        self._seam.items.before(self.loader)
-        batch = next(self._inner)
-        self._seam.items.after(self.loader)
-        return batch
 
     def _count(self, batch: Any) -> int:
         """Return the samples in a batch: the loader's batch size, or counted in the tensors.

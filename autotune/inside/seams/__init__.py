@@ -18,7 +18,6 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.data import get_worker_info
 
-from autotune.inside.data.carried import CarriedState
 from autotune.inside.listener import Listener
 from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.seams.accumulation import AccumulationSeam
@@ -38,8 +37,6 @@ from autotune.inside.seams.forward import ForwardSeam
 from autotune.inside.seams.guard import GuardSeam
 from autotune.inside.seams.imported import ImportedSeam
 from autotune.inside.seams.loader import LoaderSeam
-from autotune.inside.seams.loop_watch import LoopWatchSeam
-from autotune.inside.seams.losses import LossesSeam
 from autotune.inside.seams.optimizer import OptimizerSeam
 from autotune.inside.seams.overlay import OverlaySeam
 from autotune.inside.seams.rank_output import RankOutputSeam, mute_output
@@ -129,16 +126,11 @@ class SeamSet:
             lambda: self.optimizer.is_stepping,
         )
         self.checkpoint = CheckpointSeam()
-        self.carried = CarriedState()
         self.process = TorchSettingsSeam()
         self.transfer = TransferSeam()
         self.scheduler = SchedulerSeam(self.accumulation)
         self.autocast = AutocastSeam()
         self.uses = CallDetectionSeam()
-        self.loop_watch = LoopWatchSeam(
-            lambda: self.optimizer.optimizers, lambda: self.scheduler.schedulers
-        )
-        self.losses = LossesSeam()
         self.foreign_loaders = ForeignLoaders()
         self.flags = FlagsSeam()
         self._backward = BackwardSeam(listener) if listener is not None else None
@@ -149,7 +141,6 @@ class SeamSet:
         self._output: RankOutputSeam | None = None
         self._telling: TellSavesSeam | None = None
         self._imported = ImportedSeam()
-        self._watches_loop = False
         self._compiling = Patches()
 
     def install(self) -> None:
@@ -227,11 +218,6 @@ class SeamSet:
         """
         self.uses.install()
         self.flags.install()
-        self.forward.watch(self.checkpoint.watch, self.carried)
-        self.loop_watch.install()
-        self._watches_loop = True
-        self.losses.install()
-        self.forward.returned = self.losses.returned
         self.by_hand.note_transforms()
         self.foreign_loaders.install()
 
@@ -287,12 +273,10 @@ class SeamSet:
         seams = (self.transfer, self.autocast, self.uses, self.flags, self.checkpoint, self.forward)
         silenced = (self._telling, self._output)
         files = (*silenced, self._saving, self._files, self._trackers, self.downloads)
-        self._end_loop_watch()
         self._imported.remove()
         for seam in (*files, self._backward, *seams, self.process):
             if seam is not None:
                 seam.remove()
-        self._leave_losses()
         self.trainers.remove()
         self.scheduler.remove()
         self.accumulation.remove()
@@ -370,27 +354,6 @@ class SeamSet:
         self.install()
         self._imported.spread()
 
-    def _watch_loop(self) -> None:
-        """Watch the program's own loop between its first step and its third.
-
-        These are the two windows that ``LoopWatchSeam`` compares (``loop_watch.WINDOWS``).
-        """
-        if self._steps == 1:
-            self.loop_watch.begin()
-            self.optimizer.watch(self.loop_watch.before_step, self.loop_watch.after_step)
-        elif self._steps == STEPS_UNTIL_ROOTS_ARE_KNOWN:
-            self._end_loop_watch()
-
-    def _end_loop_watch(self) -> None:
-        if self._watches_loop:
-            self._watches_loop = False
-            self.loop_watch.remove()
-            self.optimizer.unwatch()
-
-    def _leave_losses(self) -> None:
-        self.forward.returned = None
-        self.losses.remove()
-
     def _groups_changed(self) -> None:
         self.distribution.groups_changed()
 
@@ -415,12 +378,9 @@ class SeamSet:
 
     def _count_step(self) -> None:
         self._steps += 1
-        if self._watches_loop:
-            self._watch_loop()
         if self._steps == STEPS_UNTIL_ROOTS_ARE_KNOWN:
             self.uses.remove()
             self.flags.remove()
-            self._leave_losses()
             self.foreign_loaders.remove()
             if not self._awaits_a_call:
                 self.forward.narrow()

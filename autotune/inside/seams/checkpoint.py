@@ -21,7 +21,6 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from autotune.inside.code.autograd import is_transforming
-from autotune.inside.code.purity import Purity
 from autotune.inside.seams.base import Patches, Seam
 from autotune.inside.seams.recompute import Recomputing
 
@@ -34,14 +33,9 @@ class CheckpointSeam(Seam):
     ``Steering`` calls ``choose()`` and ``act_on()`` on the main thread, between two steps or before
     the first; ``SeamSet`` calls ``act_on()`` again after the third step, when the models are known.
     The replaced ``forward`` runs on the thread that calls the block.
-
-    Attributes:
-        purity: What forward passes of blocks were seen to change in ways that recomputation cannot
-            undo.
     """
 
     def __init__(self) -> None:
-        self.purity = Purity()
         self._recomputing = Recomputing()
         self._every = 0
         self._chosen: WeakSet[nn.Module] = WeakSet()
@@ -71,14 +65,6 @@ class CheckpointSeam(Seam):
             self._chosen.add(block)
         if blocks:
             self._wrap(type(blocks[0]))
-
-    def watch(self, root: nn.Module) -> None:
-        """Watch what forward passes of this model's blocks change, in the untouched steps.
-
-        Called for each new root before its first call. ``purity`` holds the findings.
-        """
-        for cls in {type(block) for blocks in _kinds_of([root]) for block in blocks}:
-            self._patches.replace(cls, "forward", self.purity.watched(cls.forward))
 
     def remove(self) -> None:
         """Put the model's classes back as they were."""

@@ -10,7 +10,6 @@ Not covered: code of the program that reads gradients between ``zero_grad`` and 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,7 +18,6 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from autotune.inside.code.own_code import place_of_program
 from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.base import Patches, Seam, outermost
 
@@ -36,8 +34,6 @@ class ClearingSeam(Seam):
     Attributes:
         own_to_none: Whether the program's calls set gradients to None. False if it asked for zeros
             at least once; None if it has never called ``zero_grad``.
-        by_model: The line at which the program first called ``zero_grad`` of a module, ``a
-            library`` if a library did; empty if nobody did.
     """
 
     def __init__(self, accumulation: AccumulationSeam) -> None:
@@ -48,7 +44,6 @@ class ClearingSeam(Seam):
         self._patches = Patches()
         self._hook: Any = None
         self.own_to_none: bool | None = None
-        self.by_model = ""
 
     def drop_zeros(self, *, enabled: bool) -> None:
         """Set gradients to None where the program asks for zeros, or stop doing so.
@@ -84,8 +79,6 @@ class ClearingSeam(Seam):
         seam = self
 
         def zero_grad(target: Any, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002
-            if owner is nn.Module and not seam.by_model:
-                seam.by_model = place_of_program(sys._getframe(1)) or "a library"  # noqa: SLF001
             seam.own_to_none = set_to_none and seam.own_to_none is not False
             if not seam._accumulation.clears(target, to_none=set_to_none):
                 return

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,9 +18,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from autotune.inside.code.aliases import is_part_of_more
 from autotune.inside.code.autograd import is_in_backward, is_transforming
-from autotune.inside.data.carried import RECURRENT, CarriedState
 from autotune.inside.data.feed import first_tensor
 from autotune.inside.listener import Listener, Root
 from autotune.inside.seams.autocast import autocast
@@ -74,7 +71,6 @@ class ForwardSeam(Seam):
             uses checkpointing itself.
         records_calls: Whether outermost calls are recorded in ``calls``.
         calls: The recorded calls of the present step; the step tracker clears them as it ends.
-        returned: Called with the inputs and the output of each root, in the untouched steps.
         evaluated: Called with each output of a root that evaluates, and a function that computes it
             again under the settings of then.
     """
@@ -100,13 +96,10 @@ class ForwardSeam(Seam):
         self._compiled: WeakKeyDictionary[nn.Module, dict[str | None, Any]] = WeakKeyDictionary()
         self._dynamic: bool | None = None
         self._narrowed = False
-        self._told_of_root: Callable[[nn.Module], None] | None = None
-        self._carried: CarriedState | None = None
         self.most_parameters = 0
         self.computes_again = False
         self.records_calls = False
         self.calls: list[OutermostCall] = []
-        self.returned: Callable[[tuple[Any, ...], Any], None] | None = None
 
     @property
     def roots(self) -> dict[nn.Module, Root]:
@@ -165,15 +158,6 @@ class ForwardSeam(Seam):
         for cls in {type(m) for m in self.roots} if self._narrowed else {nn.Module}:
             self._wrap(cls)
 
-    def watch(self, told_of_root: Callable[[nn.Module], None], carried: CarriedState) -> None:
-        """Watch module calls until ``narrow()``, for the program's profile.
-
-        Args:
-            told_of_root: Called with each new root before its first call.
-            carried: Told what modules are given and return, to find state that crosses batches.
-        """
-        self._told_of_root, self._carried = told_of_root, carried
-
     def narrow(self) -> None:
         """Keep only the classes of the known roots wrapped, and compile the roots if so chosen.
 
@@ -182,7 +166,6 @@ class ForwardSeam(Seam):
         if self._narrowed:
             return
         self._narrowed = True
-        self._told_of_root = self._carried = None
         self._patches.undo()
         self.install()
         if self._mode is not None:
@@ -204,9 +187,6 @@ class ForwardSeam(Seam):
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if seam._depth or torch.compiler.is_compiling():
-                # Recurrent modules may be nested in models that keep their state themselves.
-                if seam._carried is not None and isinstance(module, RECURRENT):
-                    return seam._watched(module, original, args, kwargs)
                 return original(module, *args, **kwargs)
             if torch._C._get_tracing_state():  # noqa: SLF001 - graphs compare by our names, too
                 return original(module, *args, **kwargs)
@@ -215,26 +195,11 @@ class ForwardSeam(Seam):
                 return original(module, *args, **kwargs)
             seam._depth = 1
             try:
-                if seam._carried is not None:
-                    return seam._watched(module, partial(seam._outermost, original), args, kwargs)
                 return seam._lasting(seam._outermost(original, module, *args, **kwargs))
             finally:
                 seam._depth = 0
 
         self._patches.replace(cls, "__call__", call)
-
-    def _watched(
-        self, module: nn.Module, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Call a module in the untouched steps, and tell the watchers what it got and returned."""
-        carried = self._carried
-        assert carried is not None, "calls are watched"
-        carried.called(module, (args, kwargs))
-        output = call(module, *args, **kwargs)
-        carried.returned(module, output)
-        if self.returned is not None and self._roots.get(module):
-            self.returned(args or tuple(kwargs.values()), output)
-        return output
 
     def _outermost(self, original: Call, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         root = self._root_of(module)
@@ -288,8 +253,6 @@ class ForwardSeam(Seam):
         root = Root(sum(p.numel() for p in parameters)) if parameters else None
         self._roots[module] = root
         if root is not None:
-            if self._told_of_root is not None:
-                self._told_of_root(module)
             self.most_parameters = max(self.most_parameters, root.parameters)
             if self._channels_last:
                 self._lay_out(module)
@@ -308,6 +271,16 @@ class ForwardSeam(Seam):
             for key, value in state.items():
                 if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
                     state[key] = value.contiguous(memory_format=layout)
+
+
+def is_part_of_more(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor lies in a storage that is larger than the tensor itself."""
+    try:
+        with torch._C.DisableTorchFunction():  # noqa: SLF001 - else tensor subclasses run code
+            storage = tensor.untyped_storage()
+    except (RuntimeError, NotImplementedError):  # sparse, meta or wrapper tensors
+        return False
+    return bool(storage.data_ptr()) and storage.nbytes() > tensor.nbytes
 
 
 def _to_channels_last(tensor: torch.Tensor) -> torch.Tensor:

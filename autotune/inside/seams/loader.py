@@ -21,7 +21,6 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from autotune.inside.code.frames import site
 from autotune.inside.data.feed import Feed
-from autotune.inside.data.item_watch import ItemWatch
 from autotune.inside.data.known_loaders import KnownLoaders
 from autotune.inside.data.loader_facts import foreign_sampler, plain_batches, read_facts
 from autotune.inside.data.loader_shares import LoaderShares
@@ -42,7 +41,7 @@ from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.base import Patches, Seam
 from autotune.inside.seams.workers import Workers
 from autotune.program.config import KnobValue
-from autotune.program.profile import DatasetFacts, LoaderFacts
+from autotune.program.profile import LoaderFacts
 
 logger = logging.getLogger("autotune")
 # The attributes that decide which samples a batch holds. The program's values are kept, because a
@@ -105,7 +104,6 @@ class LoaderSeam(Seam):
         self._variants: WeakKeyDictionary[DataLoader[Any], Variant] = WeakKeyDictionary()
         self._options: dict[str, KnobValue] = {}
         self._workers = Workers()
-        self.items = ItemWatch()
         self._is_held = self._is_behind = False
         self._within = local()  # per thread: two threads may begin to iterate at the same time
         self.version = 0
@@ -185,9 +183,9 @@ class LoaderSeam(Seam):
         """Return whether a loader was built after training had begun."""
         return self._first is not None and loader not in self._first
 
-    def dataset_facts(self, loader: DataLoader[Any]) -> DatasetFacts:
-        """Return what the first batches showed about a loader's dataset."""
-        return self.items.facts(loader, self._workers.picture(loader))
+    def held_open(self, loader: DataLoader[Any]) -> str:
+        """Return what a loader's dataset holds open, which workers would share; empty if none."""
+        return self._workers.held_open(loader)
 
     def iterate(self, loader: DataLoader[Any], own: DataLoader[Any]) -> Iterator[Any]:
         """Return PyTorch's iterator over a loader, called when a pass over its data begins.
@@ -205,7 +203,6 @@ class LoaderSeam(Seam):
         self._evaluated.discard(loader)
         if self._is_shared(loader):
             self._shares.iterates(loader)
-        self.items.began()
         return self._workers.begin(loader, own, self.facts(own), self._begin)
 
     def variant(self, loader: DataLoader[Any]) -> DataLoader[Any]:

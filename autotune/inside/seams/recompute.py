@@ -7,7 +7,7 @@ call of a block saves the old values of what it changed. The recomputation works
 values, and afterwards the present state is restored.
 
 Not covered: changes within an attribute (a list, the block's own generator), and parameters that a
-pass writes to; ``purity`` finds programs that do this.
+pass writes to. They show in what is trained.
 """
 
 from __future__ import annotations

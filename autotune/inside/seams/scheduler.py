@@ -7,9 +7,7 @@ has begun.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import wraps
 from typing import Any
-from weakref import WeakSet
 
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -31,39 +29,21 @@ class SchedulerSeam(Seam):
     def __init__(self, accumulation: AccumulationSeam) -> None:
         self._accumulation = accumulation
         self._held = False
-        self._schedulers: WeakSet[LRScheduler] = WeakSet()
         self._patches = Patches()
-
-    @property
-    def schedulers(self) -> list[LRScheduler]:
-        """The living schedulers."""
-        return list(self._schedulers)
 
     def hold(self) -> None:
         """Skip all scheduler steps from here on."""
         self._held = True
 
     def install(self) -> None:
-        """Wrap ``step`` of every scheduler class that defines it, and record new schedulers.
+        """Wrap ``step`` of every scheduler class that defines it.
 
         Classes defined later inherit or call a wrapped ``step``; one that overrides it without
         calling a base class is not held.
         """
-        self._know_schedulers()
         for cls in _with_subclasses(LRScheduler):
             if "step" in vars(cls):
                 self._wrap(cls)
-
-    def _know_schedulers(self) -> None:
-        original = LRScheduler.__init__
-        seam = self
-
-        @wraps(original)  # Lightning reads the signature
-        def init(scheduler: LRScheduler, *args: Any, **kwargs: Any) -> None:
-            original(scheduler, *args, **kwargs)
-            seam._schedulers.add(scheduler)
-
-        self._patches.replace(LRScheduler, "__init__", init)
 
     def _wrap(self, cls: type[LRScheduler]) -> None:
         original = vars(cls)["step"]

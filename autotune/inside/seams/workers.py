@@ -22,9 +22,8 @@ import torch
 from torch import multiprocessing
 from torch.utils.data import DataLoader
 
-from autotune.inside.data.copies import without_handles
-from autotune.inside.data.datasets import Kind, Picture, look
-from autotune.inside.data.item_watch import settled
+from autotune.inside.data.dataset_digest import digest_of
+from autotune.inside.data.handles import Path, held_open, places, without_handles
 from autotune.inside.data.loader_variant import CONTEXT, start_method
 from autotune.inside.ranks.data_sharding import ShardedIterable
 from autotune.program.profile import LoaderFacts
@@ -57,16 +56,16 @@ class Workers:
 
     def __init__(self) -> None:
         # Keyed by id(), because a dataset may define __eq__ and __hash__ in any way.
-        self._built: dict[int, tuple[ref[Any], Picture]] = {}
-        self._started: WeakKeyDictionary[DataLoader[Any], Picture] = WeakKeyDictionary()
+        self._built: dict[int, tuple[ref[Any], dict[Path, bool]]] = {}
+        self._started: WeakKeyDictionary[DataLoader[Any], bytes | None] = WeakKeyDictionary()
         self._orders: WeakKeyDictionary[DataLoader[Any], _Order] = WeakKeyDictionary()
         self._beginnings: WeakKeyDictionary[DataLoader[Any], int] = WeakKeyDictionary()
 
     def built(self, loader: DataLoader[Any]) -> None:
         """Record what a loader's dataset holds when the loader is built.
 
-        New workers get the dataset in this state, without files that its items opened since. A
-        dataset without weak references, such as a list, is not recorded.
+        New workers get the dataset without the files that its items opened since. A dataset without
+        weak references, such as a list, is not recorded.
         """
         dataset, known = loader.dataset, self._built
         key = id(dataset)
@@ -76,12 +75,11 @@ class Workers:
             watched = ref(dataset, lambda _: known.pop(key, None) and None)
         except TypeError:  # no weak reference to a list; it has no attributes to record either
             return
-        known[key] = (watched, look(dataset=dataset))
+        known[key] = (watched, places(dataset))
 
-    def picture(self, loader: DataLoader[Any]) -> Picture | None:
-        """Return what the loader's dataset held when the loader was built; None if not recorded."""
-        _, picture = self._built.get(id(loader.dataset), (None, None))
-        return picture
+    def held_open(self, loader: DataLoader[Any]) -> str:
+        """Return what a loader's dataset has held open since it was built; empty if nothing."""
+        return held_open(loader.dataset, self._places(loader) or {})
 
     def begin(
         self,
@@ -124,10 +122,11 @@ class Workers:
     def _restart_if_changed(self, loader: DataLoader[Any]) -> None:
         """Drop persistent workers if the program has changed its dataset since they started.
 
-        The program's own loader, without persistent workers, would read the changed dataset.
+        The program's own loader, without persistent workers, would read the changed dataset. They
+        are dropped as well where that cannot be told.
         """
-        now = _copied(loader)
-        if not _is_same(self._started.get(loader), now):
+        now = _digest(loader)
+        if now is None or now != self._started.get(loader):
             vars(loader)["_iterator"] = None
         if vars(loader)["_iterator"] is None:
             self._started[loader] = now
@@ -171,8 +170,11 @@ class Workers:
         return changes
 
     def _as_built(self, loader: DataLoader[Any]) -> Any:
-        built = self.picture(loader)
+        built = self._places(loader)
         return loader.dataset if built is None else without_handles(loader.dataset, built)
+
+    def _places(self, loader: DataLoader[Any]) -> dict[Path, bool] | None:
+        return self._built.get(id(loader.dataset), (None, None))[1]
 
 
 class _Order:
@@ -224,22 +226,10 @@ def _changed(loader: DataLoader[Any], changes: Mapping[str, Any]) -> Iterator[No
         vars(loader).update(before)
 
 
-def _copied(loader: DataLoader[Any]) -> Picture:
-    """Return a picture of what worker processes would copy now: the dataset and collate_fn."""
+def _digest(loader: DataLoader[Any]) -> bytes | None:
+    """Return a digest of what worker processes would copy now: the dataset and collate_fn."""
     dataset = loader.dataset
     # A sharded stream counts epochs, which would look like a change; workers count them, too.
     if isinstance(dataset, ShardedIterable):
         dataset = dataset.whole
-    return look(dataset=dataset, collate_fn=loader.collate_fn)
-
-
-def _is_same(started: Picture | None, now: Picture) -> bool:
-    """Tell whether persistent workers hold the same data that new workers would get.
-
-    The answer is False if the dataset holds random generators or counters that its items advance,
-    because these have advanced in the persistent workers only. It is also False if the dataset
-    could not be read completely.
-    """
-    if started is None or not now.is_whole or now.of(Kind.GENERATOR) or now.counted & now.read:
-        return False
-    return settled(started) == settled(now)
+    return digest_of(dataset, loader.collate_fn)

@@ -155,35 +155,19 @@ class RankStrategy(Strategy):
 def ranks_refusal(hardware: Hardware, profile: Profile) -> str | None:
     """Return why several ranks cannot train this program, as a clause, or None.
 
-    Reasons are an optimizer that decides by the loss, and all reasons of ``loss_refusal()`` and
-    ``shares_refusal()``.
+    Reasons are an optimizer that decides by the loss, and those of ``shares_refusal()``.
     """
     families = {name for optimizer in profile.optimizers for name in optimizer.families}
     if found := families & BY_LOSS:
         return f"{', '.join(found)} decides by its loss, which differs between ranks"
-    if reason := loss_refusal(profile):
-        return reason
     return shares_refusal(hardware, profile)
-
-
-def loss_refusal(profile: Profile) -> str | None:
-    """Return why the loss over all samples does not follow from the ranks' losses, or None.
-
-    Averaging gradients over ranks suits means and sums over samples. It does not suit losses that
-    compare samples of a batch, nor functions of a mean such as its root.
-    """
-    if profile.in_batch_loss:
-        return f"the loss compares samples of one batch: {profile.in_batch_loss}"
-    if profile.curved_loss:
-        return f"the loss over all ranks is not the mean of their losses: {profile.curved_loss}"
-    return None
 
 
 def shares_refusal(hardware: Hardware, profile: Profile) -> str | None:
     """Return why a batch cannot be divided among devices, as a clause, or None.
 
     Reasons are the program's own distribution, weights updated by hand, an unsupported device,
-    several training loaders, and state that is carried from batch to batch.
+    and several training loaders.
     """
     if profile.starts_ranks or profile.distributes_itself:
         return _its_own_way(profile)
@@ -195,7 +179,7 @@ def shares_refusal(hardware: Hardware, profile: Profile) -> str | None:
         return SEVERAL_LOADERS.format(len(profile.loaders))
     if not devices_of(hardware, profile):
         return "the properties of the GPUs are not known"
-    return profile.depends_on_batch_before
+    return None
 
 
 def starts_them_itself(profile: Profile) -> str:

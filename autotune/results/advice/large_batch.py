@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autotune.program.profile import HandKind, Profile
+from autotune.program.profile import Profile
 from autotune.results.advice.base import Advice, Readings
 
 # Up to about 8,000 samples of ImageNet, a warm-up is enough (Goyal et al. 2017); beyond, rates per
@@ -38,10 +38,7 @@ def large_batch(readings: Readings) -> Iterator[Advice]:
 
 
 def _warms_up(profile: Profile) -> bool:
-    """Return whether rates are below those that the program set, or move with each batch."""
-    kinds = {work.kind for work in profile.by_hand}
-    if kinds & {HandKind.RATE, HandKind.SCHEDULE, HandKind.COUNTED_SCHEDULE}:
-        return True
+    """Return whether rates are below those that the program set."""
     return any(
         now < initial
         for optimizer in profile.optimizers

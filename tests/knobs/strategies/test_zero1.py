@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.optim import SGD, AdamW
 
+from autotune.inside.listener import Listener
+from autotune.inside.observe import _optimizer_facts
+from autotune.inside.seams import SeamSet
+from autotune.knobs.base import Here
+from autotune.knobs.strategies import STRATEGIES
 from autotune.knobs.strategies.zero1 import _made, _remade
+from tests.knobs.strategies.together import ByNorm
+from tests.made import HARDWARE, make_profile
 
 
 def sent(state: Any) -> Any:
@@ -44,3 +53,26 @@ def test_a_state_comes_back_with_the_types_that_it_had() -> None:
 def test_what_cannot_be_sent_is_named_with_the_mend() -> None:
     with pytest.raises(TypeError, match=r"a state of type 'Generator'.*Leave strategy and world"):
         sent({"draws": torch.Generator()})
+
+
+def test_an_optimizer_with_a_step_of_its_own_is_not_shown_a_part_of_its_parameters() -> None:
+    class Renamed(AdamW):
+        pass
+
+    parameters = [nn.Parameter(torch.ones(2))]
+    for cls, is_refused in ((ByNorm, True), (SGD, False), (AdamW, False), (Renamed, False)):
+        optimizer = cls(parameters, lr=0.1)
+        seams = SeamSet(Listener(), None)
+        seams.install()  # it wraps steps
+        try:
+            profile = make_profile(optimizers=(_optimizer_facts(optimizer),))
+        finally:
+            seams.remove()
+        refusal = STRATEGIES["zero1"].refusal(Here(HARDWARE, profile))
+        assert (refusal is not None) == is_refused
+        assert STRATEGIES["ddp"].refusal(Here(HARDWARE, profile)) is None
+    assert "ByNorm" in str(
+        STRATEGIES["zero1"].refusal(
+            Here(HARDWARE, make_profile(optimizers=(_optimizer_facts(ByNorm(parameters, lr=0.1)),)))
+        )
+    )
