@@ -40,9 +40,13 @@ class Heard(Events):
         super().__init__()
         self.warnings: list[str] = []
         self.phases: list[str] = []
+        self.notes: list[str] = []
 
     def warn(self, text: str) -> None:
         self.warnings.append(text)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
     def on_phase(self, name: str) -> None:
         super().on_phase(name)
@@ -75,6 +79,8 @@ def test_settings_that_train_the_same_are_cleared_before_the_search_and_not_comp
     search, result = begun(tmp_path, heard, Script(SPEEDS, noise=0.02))
     assert heard.phases.index("checking") < heard.phases.index("searching")
     assert "rehearsing" not in heard.phases
+    said = "Your training is the same within rounding over 36 steps with num_workers=2 "
+    assert any(note.startswith(said) for note in heard.notes)
     canary = search.study.canary
     assert canary is not None
     assert canary.training is not None

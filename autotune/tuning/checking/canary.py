@@ -58,7 +58,11 @@ def cleared(session: Session, baseline: Baseline) -> Baseline:
         if 3 * (used.peak_bytes or 0) > capacity:  # its process would compete with these
             session.live.close()
         try:
-            study.canary = _Check(session, baseline).run()
+            study.canary = found = _Check(session, baseline).run()
+            if found is not None and found.training is not None:
+                changes = found.config.changes_from(baseline.space.baseline)
+                listed = " ".join(f"{knob}={value}" for knob, value in changes.items())
+                session.events.note(f"Your training is the {found.training} with {listed}.")
         except Untold as untold:
             session.events.note(f"Not compared before the search: {untold}.")
         study.spent_s = session.budget.spent_s
