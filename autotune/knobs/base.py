@@ -166,8 +166,8 @@ class Knob(ABC):
         """Return the values worth trying for this program on this machine.
 
         The result need not contain the program's current value, which the search adds.
-        ``NotOffered`` carries the reason shown to the user, as a clause. A knob that changes what
-        is trained must refuse here whatever it cannot make exact.
+        ``NotOffered`` carries the reason shown to the user, as a clause. Whether a knob changes
+        what this program trains need not be foreseen: that is compared (``tuning/checking``).
         """
 
     @abstractmethod

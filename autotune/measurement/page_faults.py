@@ -69,5 +69,5 @@ class PageFaults:
             return one
         each_s = most_s if self.each_s is None else min(self.each_s, most_s)
         more_s = (self.alone[config] * one.steps - one.faults) * each_s
-        most_s = MOST * one.seconds
-        return one.later(max(-most_s, min(more_s, most_s)))
+        bound_s = MOST * one.seconds
+        return one.later(max(-bound_s, min(more_s, bound_s)))

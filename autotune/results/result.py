@@ -21,7 +21,7 @@ from autotune.measurement.memory import Memory
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.program import LaunchPlan
-from autotune.program.rehearsal import RehearsalRecord, blames, note, trained
+from autotune.program.rehearsal import Canary, RehearsalRecord, blames, note, trained
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
 from autotune.results.contribution import Contribution
@@ -120,6 +120,7 @@ class SearchResult:
             confirmed.
         facts: What was learned from the program as written; None if it was not measured.
         claim: The processes in which ``candidate`` was compared with the program as written.
+        canary: What the exact settings train; None if that was not compared before the search.
     """
 
     finding: Finding
@@ -153,6 +154,7 @@ class SearchResult:
     contributions: tuple[Contribution, ...] = ()
     facts: BaselineInfo | None = None
     claim: tuple[ClaimProcess, ...] = ()
+    canary: Canary | None = None
 
     def __repr__(self) -> str:
         """Return the finding on one line."""
@@ -184,7 +186,9 @@ class SearchResult:
         """The knobs that were not searched, with the reasons as clauses; empty if unknown."""
         if self.facts is None:
             return {}
-        return self.head.space.resolve(self.hardware, self.facts.profile).refused
+        space = self.head.space.resolve(self.hardware, self.facts.profile)
+        found = {} if self.canary is None else self.canary.refused
+        return space.without(found).refused
 
     @property
     def first_step_s(self) -> float | None:

@@ -105,6 +105,7 @@ def conclude(
         has_batchnorm=baseline.profile.batch_norm_layers > 0,
         unclaimed=confirmation.speedup if confirmation and not says_enough else None,
         rehearsals=tuple(session.study.rehearsals),
+        canary=session.study.canary,
         own_batch=_own_batch(
             session, baseline, best if is_faster or candidate is None else candidate.config
         ),

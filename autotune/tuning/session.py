@@ -263,7 +263,7 @@ class Session:
 
         What that takes is saved after the search: the best config need not be compared again.
         """
-        return self.rehearsal_s > self.least_rehearsal_s + ENDING_S
+        return self.rehearsal_s >= ENDING_S + self.least_rehearsal_s + self.check_s
 
     @property
     def check_s(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import pickle
 import random
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from autotune.inside.code.structure import structure_of
 from autotune.inside.seams.checkpoint import CheckpointSeam, blocks_of
 
 
@@ -291,3 +293,25 @@ def test_caches_and_lists_among_the_arguments_are_added_to_once() -> None:
         return [p.grad for p in model.parameters() if p.grad is not None]
 
     assert all(map(torch.equal, gradients(1), gradients(0)))
+
+
+class Mode(enum.Enum):
+    PAIR = [1, 2]  # noqa: RUF012 - a value that could be copied
+
+
+class Single:
+    """There is one of it."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+
+    def __copy__(self) -> Single:
+        return self
+
+
+def test_what_cannot_be_copied_keeps_its_parts() -> None:
+    value, single = Mode.PAIR.value, Single()
+    rows = single.rows
+    assert structure_of((Mode.PAIR, single)) == (Mode.PAIR, single)
+    assert Mode.PAIR.value is value
+    assert single.rows is rows

@@ -121,7 +121,12 @@ def test_the_setting_that_trains_something_else_is_found_and_not_searched(
     assert canary is not None
     assert [*canary.refused] == [knob]
     assert "losses differ by" in canary.refused[knob]
-    assert any(w.startswith(f"Not searched: {knob} changes the training") for w in heard.warnings)
+    said = f"Not searched: {knob}: it changes the training (losses differ by"
+    assert any(warning.startswith(said) for warning in heard.warnings)
+    assert result.refused[knob] == canary.refused[knob]
+    assert search.study.result.refused == result.refused
+    if knob == "num_workers":
+        assert result.refused["persistent_workers"] == "it acts only with num_workers"
     assert result.finding is Finding.FASTER
     assert knob not in result.changes
     assert all(knob not in r.config.changes_from(result.baseline) for r in result.records)
@@ -148,7 +153,7 @@ def test_a_setting_under_which_the_program_fails_is_found(tmp_path: Path) -> Non
     search, result = begun(tmp_path, Heard(), Script(SPEEDS, noise=0.02, ends=ends))
     canary = search.study.canary
     assert canary is not None
-    assert canary.refused == {"num_workers": "it fails: cannot pickle it"}
+    assert canary.refused == {"num_workers": "the program fails with it (cannot pickle it)"}
     assert result.finding is Finding.FASTER
     assert not any(record.ending for record in result.records), "no trial was wasted on it"
 
@@ -185,7 +190,7 @@ def test_each_setting_is_told_its_own_fault(tmp_path: Path) -> None:
     search, _ = begun(tmp_path, Heard(), script, 300.0)
     canary = search.study.canary
     assert canary is not None
-    assert canary.refused["channels_last"] == "it fails: no such layout"
+    assert canary.refused["channels_last"] == "the program fails with it (no such layout)"
     assert "losses differ by" in canary.refused["num_workers"]
 
 

@@ -71,8 +71,6 @@ class ForwardSeam(Seam):
             uses checkpointing itself.
         records_calls: Whether outermost calls are recorded in ``calls``.
         calls: The recorded calls of the present step; the step tracker clears them as it ends.
-        evaluated: Called with each output of a root that evaluates, and a function that computes it
-            again under the settings of then.
     """
 
     def __init__(

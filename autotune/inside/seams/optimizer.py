@@ -1,7 +1,7 @@
 """The seam at the optimizer: counts steps and sets how a step goes through the parameters.
 
 A step is announced before and after it is made to whoever needs it: the meter, the learning rates,
-the observation of the loop. ``foreach`` and ``fused`` are set on the parameter groups, because the
+the profile of a step. ``foreach`` and ``fused`` are set on the parameter groups, because the
 optimizer was built by the program.
 """
 

@@ -335,16 +335,26 @@ class ResolvedSpace:
         return config
 
     def without(self, refused: Mapping[str, str]) -> ResolvedSpace:
-        """Return the space without some knobs.
+        """Return the space without some knobs, and without those that act only with these.
 
         Args:
             refused: The knobs, with the reasons as clauses.
         """
+        left = {knob: domain for knob, domain in self.domains.items() if knob not in refused}
+        before, now = (
+            self.baseline.replace(**{knob: domain.values[-1] for knob, domain in domains.items()})
+            for domains in (self.domains, left)
+        )
+        idle = {
+            knob: f"it acts only with {' or '.join(refused)}"
+            for knob in left
+            if registry()[knob].is_active(before) and not registry()[knob].is_active(now)
+        }
         return replace(
             self,
-            domains={knob: d for knob, d in self.domains.items() if knob not in refused},
+            domains={knob: domain for knob, domain in left.items() if knob not in idle},
             fixed={knob: value for knob, value in self.fixed.items() if knob not in refused},
-            refused={**self.refused, **refused},
+            refused={**self.refused, **refused, **idle},
         )
 
     def defers(self, config: Config) -> bool:

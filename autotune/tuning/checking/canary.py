@@ -58,7 +58,9 @@ def cleared(session: Session, baseline: Baseline) -> Baseline:
         if 3 * (used.peak_bytes or 0) > capacity:  # its process would compete with these
             session.live.close()
         try:
-            study.canary = found = _Check(session, baseline).run()
+            found = _Check(session, baseline).run()
+            if found is not None:
+                study.add_canary(found)
             if found is not None and found.training is not None:
                 changes = found.config.changes_from(baseline.space.baseline)
                 listed = " ".join(f"{knob}={value}" for knob, value in changes.items())
@@ -71,7 +73,7 @@ def cleared(session: Session, baseline: Baseline) -> Baseline:
     if found is None:
         return baseline
     for knob, why in found.refused.items():
-        session.events.warn(f"Not searched: {knob} changes the training: {why}.")
+        session.events.warn(f"Not searched: {knob}: {why}.")
     return replace(baseline, space=baseline.space.without(found.refused))
 
 
@@ -192,14 +194,16 @@ class _Check:
         found = self._check.exactly(config, trace)
         if found.sameness is Sameness.UNKNOWN:
             raise Untold(found.why)
-        return _Compared(ran, found, str(found) if found.sameness is Sameness.DIFFERS else "")
+        if found.sameness is not Sameness.DIFFERS:
+            return _Compared(ran, found)
+        return _Compared(ran, found, f"it changes the training ({found})")
 
     def _failed(self, config: Config, plan: RehearsalPlan, ran: Rehearsal) -> _Compared:
         """Return the failure of a config, if a second run fails as well."""
         again = self._runs.timed(config, plan, self._check.cost_s)
         if not again.has_failed or again.ending is None:
             raise Untold("the program fails under it in one of two runs")
-        why = f"it fails: {again.ending.reason.rstrip('.')}"
+        why = f"the program fails with it ({again.ending.reason.rstrip('.')})"
         return _Compared(ran, None, why, again.ending.outcome in OPEN)
 
     def _to_blame(self, config: Config, found: _Compared) -> tuple[str, _Compared]:

@@ -56,7 +56,14 @@ Storage = str | optuna.storages.BaseStorage  # a URL, or an object of Optuna's
 # Endings that a config's neighbours share, so that the sampler should avoid those as well
 ROUNDS = "rounds:"  # begins the names of attributes, one for each answer of a rig
 MOST_CHECKS = 2  # of what configs learn, beyond the budget
-KEPT_APART = {"records", "rehearsals", "head", "facts", "claim"}  # of a result: stored already
+KEPT_APART = {
+    "records",
+    "rehearsals",
+    "head",
+    "facts",
+    "claim",
+    "canary",
+}  # of a result: stored already
 MEMORY_OUTCOMES = {Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY, Outcome.SHARED_MEMORY}
 
 
@@ -100,8 +107,6 @@ class Study:
         self._records: dict[int, TrialRecord] = {}
         self._facts: BaselineInfo | None = None  # read often, as the head is
         self._rehearsals: list[RehearsalRecord] | None = None
-        self._canary: Canary | None = None
-        self._has_read_canary = False
         self._rounds: list[PlayedRounds] = []
         self._speeds: Speeds | None = None
 
@@ -290,7 +295,7 @@ class Study:
         with _faults_told("the study"):
             kept = dict(raw)
             kept["records"] = judged(self.records, _read(Config, raw["baseline"]))
-            kept |= {"rehearsals": self.rehearsals, "facts": self.facts}
+            kept |= {"rehearsals": self.rehearsals, "facts": self.facts, "canary": self.canary}
             kept["head"] = self.head
             result: SearchResult = _adapter(SearchResult).validate_python(kept)
             own = (one for one in self.claim if one.config == result.candidate)
@@ -337,20 +342,16 @@ class Study:
             self._rehearsals = _read(list[RehearsalRecord], raw)
         return [*self._rehearsals]
 
-    @property
+    @cached_property
     def canary(self) -> Canary | None:
         """What the exact settings train; None if that was not compared before the search."""
-        if not self._has_read_canary:
-            raw = self._study.user_attrs.get("canary")
-            self._canary = None if raw is None else _read(Canary, raw)
-            self._has_read_canary = True
-        return self._canary
+        raw = self._study.user_attrs.get("canary")
+        return None if raw is None else _read(Canary, raw)
 
-    @canary.setter
-    def canary(self, found: Canary | None) -> None:
-        if found is not None:
-            self._set("canary", found)
-            self._canary, self._has_read_canary = found, True
+    def add_canary(self, found: Canary) -> None:
+        """Record what the exact settings train."""
+        self._set("canary", found)
+        self.canary = found
 
     @property
     def guilty(self) -> list[Mapping[str, KnobValue]]:
@@ -433,7 +434,8 @@ class Study:
             for knob, domain in space.domains.items()
             if knob in begun
         }
-        return replace(space, domains=domains)
+        space = replace(space, domains=domains)
+        return space if self.canary is None else space.without(self.canary.refused)
 
     def take_lease(self, *, force: bool = False) -> None:
         """Mark this run as in use by this process, and clean up after one that died.

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import enum
 from typing import Any
 
 import torch
 
-from autotune.inside.code.structure import structure_of
 from autotune.inside.data.handles import places, without_handles
 
 
@@ -108,25 +106,3 @@ def test_objects_are_looked_at_without_running_their_code() -> None:
     for thing in things:
         dataset = Holder(thing)
         assert without_handles(dataset, places(dataset)) is dataset
-
-
-class Mode(enum.Enum):
-    PAIR = [1, 2]  # noqa: RUF012 - a value that could be copied
-
-
-class Single:
-    """There is one of it."""
-
-    def __init__(self) -> None:
-        self.rows: list[int] = []
-
-    def __copy__(self) -> Single:
-        return self
-
-
-def test_what_cannot_be_copied_keeps_its_parts() -> None:
-    value, single = Mode.PAIR.value, Single()
-    rows = single.rows
-    assert structure_of((Mode.PAIR, single)) == (Mode.PAIR, single)
-    assert Mode.PAIR.value is value
-    assert single.rows is rows
