@@ -23,6 +23,7 @@ from autotune.machine.hardware import Gpu
 from autotune.measurement.compilation import Compilation
 from autotune.measurement.examination import Examination
 from autotune.measurement.goal import THROUGHPUT, Goal
+from autotune.measurement.interference import Interference
 from autotune.measurement.interval import Interval
 from autotune.measurement.learning.training_trace import TracedStep, TrainingTrace
 from autotune.measurement.memory import Memory
@@ -112,6 +113,8 @@ class Script:
         faults: Page faults of a step of the program as written, in a process of its own and in one
             that another config shares; configs that keep freed memory have none.
         fault_s: Seconds of a page fault.
+        busy: Seconds after the start from which others use the machine, and how many times slower
+            that makes the program as written, alone; None if they never do.
     """
 
     factors: Mapping[str, Mapping[KnobValue, float]] = field(default_factory=dict)
@@ -136,6 +139,7 @@ class Script:
     loss: Callable[[Config, int], float | None] = lambda _config, _steps: None
     faults: tuple[int, int] = (0, 0)
     fault_s: float = 0.0
+    busy: tuple[float, float] | None = None
 
     def rate(self, config: Config) -> float:
         """Return the true samples/s of a config."""
@@ -176,6 +180,12 @@ class ScriptedMachine:
             if ending := should_stop():
                 return ending
         return None
+
+    @property
+    def slows(self) -> float:
+        """How many times slower others make the program as written now."""
+        since_s, times = self.script.busy or (math.inf, 1.0)
+        return times if self.clock() - VirtualClock.now_s >= since_s else 1.0
 
     @property
     def pace(self) -> float:
@@ -305,6 +315,7 @@ class ScriptedRig:
             memory=Memory(host_bytes=max((p for p in peaks if p is not None), default=None)),
             power_w=machine.script.power_w(every[0]),
             compilation=self._compilation(every, compiled_s),
+            interference=Interference(0.5, pressure_share=0.5) if machine.slows > 1 else None,
         )
 
     @property
@@ -331,6 +342,7 @@ class ScriptedRig:
         faults = script.faults[len(self._own) > 1] if returns else 0
         seconds, self.steps = batch / rate, self.steps + planned.steps
         seconds += (faults - script.faults[0] * returns) * script.fault_s
+        seconds *= self._machine.slows if config == self._baseline else 1.0
         return Turn(
             planned.config,
             (seconds,) * planned.steps,

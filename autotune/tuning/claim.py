@@ -51,6 +51,9 @@ MOST_PAIRS = 5
 LEAST_ROUNDS = 4  # with which a process counts
 MAX_STARTS = 4  # of a program that ends within seconds, for one process of the claim
 NO_TIME_APART = "what can be tried here needs fresh processes, for which there was no time"
+# By how much others may slow the program as written down against its first measurement. On 2 cores,
+# two scripts beside it made digits_cnn 40 times slower with 2 threads, and not with 1: "21x faster"
+SWAMPED = 2.0
 CANDIDATES = 2  # configs that may fail in a fresh process before the baseline is kept
 Pair = tuple[Played, Played]  # what the program as written and the winner played in one round
 FEW = "a claim needs {} fresh processes{}, and only {} {} measured"
@@ -98,6 +101,7 @@ class Match:
         factor: Share of the winner's time that is left besides compiling, where that counts.
         other: The candidate, where it is another program.
         faults: What is known of the page faults of configs that return their memory.
+        usual_rate: Samples per second of the program as written before; None if not known.
     """
 
     rigs: RigFactory
@@ -109,6 +113,7 @@ class Match:
     factor: float = 1.0
     other: OtherProgram | None = None
     faults: PageFaults = field(default_factory=PageFaults)
+    usual_rate: float | None = None
 
     @property
     def is_apart(self) -> bool:
@@ -135,6 +140,21 @@ class Match:
         if self.other is not None or not self.goal.objective.counts_samples:
             return self.factor
         return self.factor / self.base.extra_work(self.winner, growth)
+
+    def swamped(self, own: Sequence[Played]) -> Ending | None:
+        """Return why what was played on a busy machine does not count; None if it does.
+
+        Args:
+            own: What the program as written played.
+        """
+        rate = sum(one.samples for one in own) / (sum(one.seconds for one in own) or 1.0)
+        if not own or self.usual_rate is None or SWAMPED * rate > self.usual_rate:
+            return None
+        return Ending(
+            Outcome.UNCLEAR,
+            f"other programs slowed yours down from {self.usual_rate:,.0f} to {rate:,.0f} "
+            "samples/s; search again when the machine is idle",
+        )
 
     def live(self, *, winner: bool = False) -> LiveRig:
         """Return what runs one of the two."""
@@ -377,7 +397,8 @@ def _play(
 ) -> list[Pair] | Failure:
     """Return rounds of the two for some seconds, at least ``LEAST_ROUNDS``.
 
-    If the program or the time ends before, what was played counts.
+    If the program or the time ends before, what was played counts; not what was played while others
+    took the machine.
     """
     clock, dice = match.rigs.clock, random.Random(0)
     configs = [match.config(winner=winner) for winner in (False, True)]
@@ -394,7 +415,11 @@ def _play(
             lost = Ending(Outcome.NOT_FINITE, "the loss became NaN or infinite")
             return _failure(match, lost, of_winner=game.lost == 1)
         steps |= game.steps_s
-        rounds += [(one[0], one[1]) for one in game.rounds]
+        swamped = match.swamped([one[0] for one in game.rounds]) if game.is_disturbed else None
+        if swamped is None:
+            rounds += [(one[0], one[1]) for one in game.rounds]
+        elif clock() >= until and len(rounds) < LEAST_ROUNDS:
+            return Failure(is_of_winner=False, ending=swamped)
     return rounds
 
 
@@ -412,6 +437,9 @@ def _apart(match: Match, *, starts_as_written: bool) -> ClaimProcess | Failure:
         if winner and (excess := _excess(match, alone[winner])) is not None:
             return Failure(is_of_winner=True, ending=excess)
         parts = [part for turn in stay.turns if (part := played(turn)) is not None]
+        is_disturbed = alone[winner].is_disturbed and not winner
+        if is_disturbed and (swamped := match.swamped(parts)) is not None:
+            return Failure(is_of_winner=False, ending=swamped)
         rates[winner] = rate([match.goal.worth(part, stay.taken) or part for part in parts])
     work = match.work(alone[True].samples_per_step / alone[False].samples_per_step)
     value = math.log(rates[True].estimate * work / rates[False].estimate)
@@ -468,7 +496,7 @@ def claim_best(session: Session, baseline: Baseline) -> ClaimResult:
             return ClaimResult(candidate, outcome, outcome.lack)
         reason = outcome.ending.reason
         if not outcome.is_of_winner:
-            if outcome.ending.outcome not in ENDED_BY_US:
+            if outcome.ending.outcome not in {*ENDED_BY_US, Outcome.UNCLEAR}:
                 reason = f"the program as written failed in a fresh process: {reason}"
             return ClaimResult(candidate, reason=reason)
         result = ClaimResult(candidate, reason=reason)
@@ -493,6 +521,7 @@ def match_of(session: Session, baseline: Baseline, candidate: TrialRecord) -> Ma
         study.goal,
         factor,
         faults=session.live.faults,
+        usual_rate=baseline.measurement.throughput.estimate,
     )
 
 

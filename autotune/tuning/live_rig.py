@@ -109,12 +109,14 @@ class Game:
         steps_s: Median seconds of a step of each config, by its number.
         lost: Number of the config under which the loss became NaN or infinite; None if none did.
             The process has lost its weights then, and is closed.
+        is_disturbed: Whether others took the machine meanwhile.
     """
 
     rounds: tuple[Mapping[int, Played], ...]
     turns: int
     steps_s: Mapping[int, float] = field(default_factory=dict)
     lost: int | None = None
+    is_disturbed: bool = False
 
 
 def _stay_schedule(step_s: float, made: int, seconds: float) -> list[PlannedTurn]:
@@ -422,7 +424,8 @@ class LiveRig:
             {n: goal.worth(one, taken) or one for n, one in its.items()} for its in found
         )
         steps_s = {n: median_step_s(its) for n in range(len(configs)) if (its := taken.of(n))}
-        return Game(rounds, len(taken.turns), steps_s)
+        is_disturbed = taken.interference is not None and bool(taken.interference.reasons)
+        return Game(rounds, len(taken.turns), steps_s, is_disturbed=is_disturbed)
 
     def _as_alone(self, configs: Sequence[Config], rounds: Sequence[Round]) -> list[Round]:
         """Return rounds in which those that return memory have the page faults they have alone."""

@@ -182,6 +182,20 @@ def test_a_program_that_fails_as_written_in_the_claim_is_not_blamed_on_the_confi
     assert not any("The best config failed" in warning for warning in heard.warnings)
 
 
+def test_nothing_is_claimed_while_others_take_the_machine_from_the_program(tmp_path: Path) -> None:
+    """Two threads that wait for each other suffer far more from that than one does."""
+    for since_s in (20.0, 30.0, 50.0, 70.0):
+        script = Script({"num_threads": {1: 1.1}}, busy=(since_s, 20.0))
+        search, result = found(tmp_path / f"{since_s}", script, 120.0, {"num_threads": (1, 2)})
+        assert all(abs(one.ratio.value) < 0.5 for one in search.study.claim), since_s
+        if result.finding is Finding.FASTER:
+            assert since_s == 70.0, "two processes had been measured before"
+            continue
+        assert result.finding is Finding.UNCONFIRMED
+        assert result.best == result.baseline
+        assert result.reason.startswith("other programs slowed yours down from 1,0")
+
+
 @pytest.mark.parametrize("shared", [0, 300, 2000])
 def test_the_program_as_written_counts_with_the_page_faults_that_it_has_alone(
     tmp_path: Path, shared: int, monkeypatch: pytest.MonkeyPatch
