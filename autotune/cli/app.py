@@ -73,8 +73,10 @@ def search(
         ),
     ] = "default",
     tune: Annotated[
-        str | None,
-        typer.Option(help="Search only these knobs: a,b.", autocompletion=completion.knob_list),
+        list[str] | None,
+        typer.Option(
+            help="Search only these knobs: a,b. Repeatable.", autocompletion=completion.knob_list
+        ),
     ] = None,
     fix: Annotated[
         list[str] | None,
@@ -273,7 +275,7 @@ def run(
         if as_json and not print_command:
             raise UsageError("--json is for --print-command: what a training prints is its own.")
         file = bestfile.read(best)
-        for line in file.use(best, options.names(",".join(allow_env or []))):
+        for line in file.use(best, options.names(allow_env or [])):
             messages.warn(line)
         subject = _read(messages, words, "run")
         machine = hardware.detect(subject.visible_devices)
@@ -328,7 +330,7 @@ def measure(
     with errors_told(console):
         best = None if config is None else bestfile.read(config)
         if best is not None and config is not None:
-            for line in best.use(config, options.names(",".join(allow_env or []))):
+            for line in best.use(config, options.names(allow_env or [])):
                 console.warn(line)
         subject = _read(console, words, "measure", nproc_per_node)
         fenced = options.fence(
@@ -410,7 +412,7 @@ def compare(
             parse_duration(budget),
             console,
             fenced,
-            options.names(",".join(allow_env or [])),
+            options.names(allow_env or []),
         )
     comparing.show(found, as_json=as_json)
 

@@ -52,7 +52,8 @@ LEAST_ROUNDS = 4  # with which a process counts
 MAX_STARTS = 4  # of a program that ends within seconds, for one process of the claim
 NO_TIME_APART = "what can be tried here needs fresh processes, for which there was no time"
 # By how much others may slow the program as written down against its first measurement. On 2 cores,
-# two scripts beside it made digits_cnn 40 times slower with 2 threads, and not with 1: "21x faster"
+# two scripts that ran at once made digits_cnn 40 times slower with 2 threads, and not with 1: this
+# was claimed as 21x
 SWAMPED = 2.0
 CANDIDATES = 2  # configs that may fail in a fresh process before the baseline is kept
 Pair = tuple[Played, Played]  # what the program as written and the winner played in one round

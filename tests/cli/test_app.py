@@ -55,7 +55,7 @@ def test_a_missing_script_is_refused_with_the_nearest_name(workplace: Path) -> N
         (["--budget", "soon"], "'soon' is not a duration. Write for example 90s, 3m or 1h30m."),
         (["--lr-rule", "cubic"], "There is no learning-rate rule 'cubic'"),
         (
-            ["--keep-global-batch", "--tune", "batch_size"],
+            ["--keep-global-batch", "--tune", "batch_size", "--tune", "precision"],
             "but --keep-global-batch keeps the samples",
         ),
     ],

@@ -16,9 +16,9 @@ from autotune.program.fence_options import FenceKind, FenceOptions
 MIN_SCRATCH_BYTES = 1 << 20
 
 
-def names(text: str) -> list[str]:
-    """Return the names in ``a,b``, without blanks and empty entries."""
-    return [name.strip() for name in text.split(",") if name.strip()]
+def names(texts: Sequence[str]) -> list[str]:
+    """Return the names in texts such as ``a,b``, without blanks and empty entries."""
+    return [name.strip() for text in texts for name in text.split(",") if name.strip()]
 
 
 def settings(pairs: Sequence[str], option: str) -> dict[str, object]:
