@@ -375,15 +375,16 @@ class Study:
         may_check = self.checks_learning and self.learning_checks < MOST_CHECKS
         return may_check and record.unchecked_s is not None
 
-    @property
+    @cached_property
     def checks_learning(self) -> bool:
         """Whether what a larger global batch learns is checked, beyond the budget."""
         asked = bool(self._study.user_attrs.get("checks_learning", False))
         return asked or self.head.options.checks_learning
 
-    @checks_learning.setter
-    def checks_learning(self, asked: bool) -> None:
-        self._study.set_user_attr("checks_learning", asked)
+    def check_learning(self) -> None:
+        """Check it from now on, also in later sessions."""
+        self._study.set_user_attr("checks_learning", True)  # noqa: FBT003 - Optuna's signature
+        self.checks_learning = True
 
     def add_rehearsal(self, record: RehearsalRecord) -> None:
         """Record the finding of one more rehearsal, the baseline's included if it was needed."""
