@@ -19,7 +19,7 @@ from statistics import median
 from time import perf_counter
 
 from autotune.inside.lead_rank import LeadRank
-from autotune.inside.seams import SeamSet
+from autotune.inside.seam_set import SeamSet
 from autotune.inside.steering import Steering
 from autotune.measurement.turn import PlannedTurn
 from autotune.program.applied_config import AppliedConfig

@@ -159,7 +159,7 @@ def test_help_and_lists_load_neither_torch_nor_optuna(command: list[str]) -> Non
 
 def test_only_the_seams_change_attributes_of_pytorch() -> None:
     for path in _modules():
-        if "seams" in path.parts:
+        if {"seams", "hubs"} & set(path.parts):
             continue
         for node in ast.walk(_tree(path)):
             match node:
@@ -167,6 +167,26 @@ def test_only_the_seams_change_attributes_of_pytorch() -> None:
                     assert not ast.unparse(target).startswith(("torch.", "nn.")), path
                 case ast.Call(func=ast.Name("setattr")):
                     pytest.fail(f"{path}:{node.lineno} uses setattr")
+
+
+def test_a_place_with_a_hub_is_patched_by_its_hub_alone() -> None:
+    """What acts there listens to the hub, so that the order can be read in one place."""
+    places = {
+        ("torch.autograd", "'backward'"): "hubs/backward.py",
+        ("torch.Tensor", "'backward'"): "hubs/backward.py",
+        ("torch", "'save'"): "hubs/saving.py",
+        ("torch", "'load'"): "hubs/saving.py",
+        ("cls", "'step'"): "hubs/step.py",
+        ("Optimizer", "'step'"): "hubs/step.py",
+        ("DataLoader", "'__iter__'"): "seams/loader.py",
+    }
+    for path in _modules():
+        for node in ast.walk(_tree(path)):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="replace"), args=[owner, name, _]):
+                    place = places.get((ast.unparse(owner), ast.unparse(name)))
+                    is_its = place is None or path.as_posix().endswith(place)
+                    assert is_its or "scheduler" in path.name, f"{path}:{node.lineno}"
 
 
 def test_tools_of_users_are_imported_within_functions_of_the_integrations() -> None:

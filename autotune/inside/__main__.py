@@ -169,7 +169,7 @@ def _run_bare(start: Start, group: Group, tell: Callable[[str], None] = lambda _
     Only the file guard is installed, to protect the user's files. The search uses such a run to see
     whether the program also fails without autotune's seams.
     """
-    from autotune.inside.seams import SeamSet
+    from autotune.inside.seam_set import SeamSet
 
     SeamSet(None, None, group=group).guard_files(start, tell)
     config = run_program.RecordedConfig({})

@@ -19,8 +19,9 @@ from time import perf_counter
 import torch
 from torch.optim import Optimizer
 
+from autotune.inside.hubs.step import StepHub
 from autotune.inside.seams.forward import ForwardSeam, OutermostCall
-from autotune.inside.seams.gradients import GradientsSeam
+from autotune.inside.seams.gradients import GradientNorms
 from autotune.measurement.batch_effect import BatchEffect
 
 MIN_STEPS = 2
@@ -55,18 +56,20 @@ class BatchProbe:
         before: Samples of a batch in the first phase.
         after: Samples of a batch in the second phase.
         forward: The seam that records calls of modules; recording stays on until ``end()``.
+        steps: The hub of optimizer steps, at which norms of gradients are taken until then.
 
     Attributes:
         after: Samples of a batch in the second phase.
     """
 
-    def __init__(self, before: int, after: int, forward: ForwardSeam) -> None:
+    def __init__(self, before: int, after: int, forward: ForwardSeam, steps: StepHub) -> None:
         self._before, self.after = before, after
         self._forward = forward
         forward.records_calls = True
         self._calls: Counter[OutermostCall] = Counter()
-        self._gradients = GradientsSeam()
-        self._gradients.install()
+        self._gradients = GradientNorms()
+        self._hub = steps
+        steps.join(self._gradients)
         self._phases: list[_Phase] = []
         self._losses: list[torch.Tensor] = []
         self._began = perf_counter()
@@ -108,7 +111,7 @@ class BatchProbe:
     def end(self) -> BatchEffect:
         """Stop watching; return how the second phase differs from the first one."""
         before, after = self._phases[0], self._phase()
-        self._gradients.remove()
+        self._hub.leave(self._gradients)
         self._forward.records_calls = False
         return BatchEffect(
             self.after / self._before,

@@ -427,7 +427,7 @@ class LeadRank(StepTracker):
                     self._begin_turns(asked)
                 else:
                     self._probed_sizes.update(batches)
-                    self._probe = BatchProbe(*batches, self.seams.forward)
+                    self._probe = BatchProbe(*batches, self.seams.forward, self.seams.hubs.steps)
             case ProfileStep(stage_s, number) if self._group.world_size == 1:
                 self._number, self._is_answered = number, False
                 self._task = StepProfiler(
@@ -447,6 +447,7 @@ class LeadRank(StepTracker):
                     self.observer.device(),
                     lambda: self._feed_of_this_thread,
                     self._allowed_cores,
+                    self.seams.hubs.backward,
                     counts=frames_compiled() == 0,
                 )
                 self._overtime = threading.Timer(MOST_EXAMINED_S, self._answer_examined, (task,))

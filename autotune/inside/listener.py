@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
 from autotune.inside.data.feed import Feed
+from autotune.inside.hubs.backward import BackwardListener, BackwardPass
+from autotune.inside.hubs.saving import SaveListener
 from autotune.measurement.run_mode import Epochs
 from autotune.program.rehearsal import RehearsalPlan
 
@@ -34,7 +35,7 @@ class Root:
     parameters: int
 
 
-class Listener:
+class Listener(BackwardListener, SaveListener):
     """Base class of all that follow a running program: ``StepTracker`` and ``ShortEpochs``.
 
     The seams call the hooks in the thread that does what the hook reports, which for most is the
@@ -99,17 +100,14 @@ class Listener:
             args: The positional arguments of the call.
         """
 
+    def before_backward(self, call: BackwardPass) -> None:
+        """Report each tensor that the program differentiates as a loss."""
+        for tensor in call.losses:
+            if isinstance(tensor, torch.Tensor):  # torch also takes edges of its graph
+                self.loss_seen(tensor)
+
     def loss_seen(self, loss: torch.Tensor) -> None:
         """The program calls ``backward()`` on a tensor, which is normally the loss."""
-
-    def saving(self, what: Any, where: Any) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Return a context that lasts while the program saves an object.
-
-        Args:
-            what: The object.
-            where: The file that ``torch.save`` writes; None for another function.
-        """
-        return nullcontext()
 
     def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has made a step."""

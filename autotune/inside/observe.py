@@ -25,7 +25,7 @@ from autotune.inside.compiled import frames_compiled
 from autotune.inside.data.feed import Feed
 from autotune.inside.first_steps import FirstSteps
 from autotune.inside.ranks.group import ALONE, Group
-from autotune.inside.seams import SeamSet
+from autotune.inside.seam_set import SeamSet
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.optimizer import implementation_of, implementations_of
 from autotune.inside.seams.rates import initial_rates_of, rates_of

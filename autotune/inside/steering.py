@@ -6,7 +6,7 @@ import torch
 
 from autotune.inside import malloc
 from autotune.inside.ranks.group import ALONE, Group
-from autotune.inside.seams import SeamSet
+from autotune.inside.seam_set import SeamSet
 from autotune.knobs import registry
 from autotune.knobs.strategies.base import FABRIC, LIGHTNING
 from autotune.program.applied_config import AppliedConfig
@@ -78,6 +78,8 @@ class Steering:
             elif knob not in applied.traits.program_knobs:
                 registry()[knob].apply(value, self)
         self._seams.loader.release()
+        if since is not None and not self._seams.is_measured:
+            self._seams.join()
         if since is None and self._seams.group.is_launched:
             self._join_ranks(applied)
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from autotune.inside.data.feed import Feed
-from autotune.inside.seams import SeamSet
+from autotune.inside.seam_set import SeamSet
 from autotune.inside.seams.parts import PartsClock, PartsSeam
 from autotune.measurement.interval import Interval
 from autotune.measurement.step_breakdown import StepBreakdown
@@ -68,7 +68,7 @@ class StepProfiler:
         self._is_disturbed = False
         roots = tuple(seams.forward.roots)
         self.clock: PartsClock | None = PartsClock(with_events=_trains_on_cuda(roots))
-        self._parts = PartsSeam(self.clock, roots, seams.optimizer)
+        self._parts = PartsSeam(self.clock, roots, seams.hubs)
         self._samples = 0  # of the step that ended last
         self.breakdown = StepBreakdown()
         self.is_done = False

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +14,12 @@ from torch import distributed
 
 from autotune.inside.data.feed import Feed, first_tensor
 from autotune.inside.epochs import EpochEnds, known_by, uncounted
+from autotune.inside.hubs.saving import Save
 from autotune.inside.listener import BatchClock, Listener, Root
 from autotune.inside.observe import Observer
 from autotune.inside.ranks.forks import ForkGuard
 from autotune.inside.ranks.group import Group
-from autotune.inside.seams import SeamSet
+from autotune.inside.seam_set import SeamSet
 from autotune.inside.steering import Steering, loose_knobs
 from autotune.inside.turns import Hands, Turns
 from autotune.inside.turns.edges import edges_of
@@ -314,10 +314,8 @@ class StepTracker(Listener):
             self._counts.tokens += tensor.numel()
         self._counts.forward_samples += int(tensor.shape[0]) if tensor is not None else 1
 
-    @contextmanager
-    def saving(self, what: Any, where: Any) -> Iterator[None]:  # noqa: ARG002
+    def after_save(self, save: Save) -> None:  # noqa: ARG002
         """Count what is saved in the thread that trains; another thread saves while it trains."""
-        yield
         self._counts.saves += threading.current_thread() is threading.main_thread()
 
     def loss_seen(self, loss: torch.Tensor) -> None:

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint_sequential
 from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.inside.micro_batches import EpochShape, Groups
-from autotune.inside.seams import SeamSet
+from autotune.inside.seam_set import SeamSet
 from autotune.inside.steering import Steering
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import SGD
 
 from autotune.inside.batchprobe import MAX_STEPS, BatchProbe
+from autotune.inside.hubs.step import StepHub
 from autotune.inside.seams.forward import ForwardSeam
 from autotune.measurement.batch_effect import BatchEffect
 from autotune.program.lr import LrRule
@@ -24,7 +25,7 @@ def probed(reduction: str, before: int, after: int, clip: float = math.inf) -> B
     torch.manual_seed(0)
     model, loss_of = nn.Linear(8, 1), nn.MSELoss(reduction=reduction.split(maxsplit=1)[0])
     optimizer = SGD(model.parameters(), lr=1e-6)
-    probe = BatchProbe(before, after, ForwardSeam(None, list))
+    probe = BatchProbe(before, after, ForwardSeam(None, list), StepHub())
 
     def phase(size: int) -> None:
         while True:
@@ -61,7 +62,7 @@ def test_signs_that_contradict_each_other_say_nothing() -> None:
 
 
 def test_a_phase_ends_after_some_steps() -> None:
-    probe = BatchProbe(16, 32, ForwardSeam(None, list))
+    probe = BatchProbe(16, 32, ForwardSeam(None, list), StepHub())
     assert [probe.step(None) for _ in range(MAX_STEPS)][-1]
     probe.turn()
     assert [probe.step(None) for _ in range(MAX_STEPS + 1)][-1]
@@ -76,7 +77,7 @@ def test_what_goes_on_by_a_batch_of_its_own_is_named(noise: int | None) -> None:
     forward = ForwardSeam(None, lambda: [optimizer])
     forward.install()
     try:
-        probe = BatchProbe(32, 128, forward)
+        probe = BatchProbe(32, 128, forward, StepHub())
         for size in (32, 128):
             is_over = False
             while not is_over:

@@ -30,7 +30,7 @@ from torch.utils.data import (
 )
 
 from autotune.inside.ranks.group import ALONE
-from autotune.inside.seams import SeamSet
+from autotune.inside.seam_set import SeamSet
 from autotune.inside.steering import Steering
 from autotune.inside.step_tracker import Step, StepTracker
 from autotune.knobs import registry

@@ -26,6 +26,7 @@ from typing import Any
 import pytest
 import torch
 
+from autotune.inside.hubs.saving import SaveHub
 from autotune.inside.seams.guard import GuardSeam
 from tests.pictures import picture
 
@@ -34,12 +35,14 @@ NAMES = ("a", "b", "best.pt", "runs", "runs/x", "runs/y", "runs/deep", "runs/dee
 
 @contextmanager
 def guarded(shadow: Path, *open_places: Path) -> Iterator[None]:
-    seam = GuardSeam(shadow, open_places)
+    seam, saving = GuardSeam(shadow, open_places), SaveHub()
+    saving.join(seam)
     seam.install()
     try:
         yield
     finally:
         seam.remove()
+        saving.remove()
 
 
 def make_home(home: Path) -> Path:

@@ -18,7 +18,7 @@ from torch.optim import SGD, lr_scheduler
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from autotune.inside.seams import SeamSet
+from autotune.inside.seam_set import SeamSet
 from autotune.inside.steering import Steering
 from autotune.knobs import registry
 from tests.inside.test_accumulation import accumulating

@@ -15,16 +15,13 @@ from torch.optim import SGD, Adam, Optimizer
 from torch.utils.data import DataLoader, Dataset
 
 from autotune.inside.data.feed import _Cached, tensors_in
+from autotune.inside.hubs import Hubs
 from autotune.inside.seams import parts
-from autotune.inside.seams.accumulation import AccumulationSeam
-from autotune.inside.seams.optimizer import OptimizerSeam
 from autotune.inside.seams.parts import SYNCS, Part, PartsClock, PartsSeam, _moves
-from autotune.inside.seams.rates import RatesSeam
-from autotune.inside.seams.scaling import ScalingSeam
 from autotune.measurement.step_breakdown import StepParts
 
 PATCHED = (
-    (torch.Tensor, "backward"),
+    (torch.autograd, "backward"),
     (torch.Tensor, "to"),
     (torch.Tensor, "cuda"),
     *((torch.Tensor, name) for name in SYNCS),
@@ -32,13 +29,6 @@ PATCHED = (
     (Optimizer, "zero_grad"),
     (nn.Linear, "__call__"),
 )
-
-
-def make_optimizer_seam() -> OptimizerSeam:
-    """Return a seam that tells nobody."""
-    nobody: list[Any] = []
-    rates = RatesSeam(nobody.append)
-    return OptimizerSeam(AccumulationSeam(), ScalingSeam(), rates, nobody.clear, nobody.append)
 
 
 class Time:
@@ -206,15 +196,14 @@ class Slow(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 def taken_apart(model: nn.Module) -> Iterator[PartsClock]:
     """A clock that is told about the parts of the steps of a model."""
     clock = PartsClock(with_events=False)
-    optimizer_seam = make_optimizer_seam()
-    optimizer_seam.install(watches=False)
-    seam = PartsSeam(clock, [model], optimizer_seam)
+    hubs = Hubs()
+    seam = PartsSeam(clock, [model], hubs)
     seam.install()
     try:
         yield clock
     finally:
         seam.remove()
-        optimizer_seam.remove()
+        hubs.remove()
 
 
 def patched() -> list[Any]:
@@ -237,10 +226,9 @@ def test_a_removed_seam_no_longer_listens_to_the_optimizer(passing: Time) -> Non
     model = nn.Linear(2, 1)
     optimizer = SGD(model.parameters(), lr=0.1)
     clock = PartsClock(with_events=False)
-    optimizer_seam = make_optimizer_seam()
-    optimizer_seam.install(watches=False)
+    hubs = Hubs()
     try:
-        seam = PartsSeam(clock, [model], optimizer_seam)
+        seam = PartsSeam(clock, [model], hubs)
         seam.install()
         seam.remove()
         clock.start()
@@ -249,7 +237,7 @@ def test_a_removed_seam_no_longer_listens_to_the_optimizer(passing: Time) -> Non
         passing.now += 1
         clock.stop(keep=True)
     finally:
-        optimizer_seam.remove()
+        hubs.remove()
     assert split_of(clock).compute_s == 1
 
 

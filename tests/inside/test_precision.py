@@ -14,7 +14,7 @@ from torch.backends import cuda
 from torch.optim import SGD, Optimizer
 from torch.utils.checkpoint import checkpoint_sequential
 
-from autotune.inside.seams import SeamSet
+from autotune.inside.seam_set import SeamSet
 from autotune.inside.steering import Steering
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config

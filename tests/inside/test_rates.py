@@ -20,7 +20,8 @@ from torch.optim import SGD, Adam, Optimizer, lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, TensorDataset
 
-from autotune.inside.seams import SeamSet
+from autotune.inside.listener import Listener
+from autotune.inside.seam_set import SeamSet
 from autotune.inside.seams.rates import RatesSeam, initial_rates_of, rates_of
 from autotune.inside.steering import Steering
 from autotune.program.applied_config import AppliedConfig
@@ -44,9 +45,9 @@ def applied(rule: LrRule = LrRule.AUTO, **changes: KnobValue) -> AppliedConfig:
 
 
 @contextmanager
-def running(applied: AppliedConfig) -> Iterator[SeamSet]:
-    """SeamSet as ``autotune run`` installs them."""
-    seams = SeamSet(listener=None, target=FACTS)
+def running(applied: AppliedConfig, listener: Listener | None = None) -> Iterator[SeamSet]:
+    """SeamSet as ``autotune run`` installs them, or a rig."""
+    seams = SeamSet(listener, target=FACTS)
     Steering(seams).apply(applied)
     seams.install()
     try:
@@ -245,7 +246,7 @@ def test_one_that_builds_its_optimizers_again_follows_the_batch_with_each_of_the
 
 def test_an_optimizer_that_was_there_before_the_batch_changed_does_not_follow_it() -> None:
     """Its rate has come to four times that of its first step by a warm-up of the program's."""
-    with running(changed(applied(), optimizers=(SGD_FACTS,))) as seams:
+    with running(changed(applied(), optimizers=(SGD_FACTS,)), Listener()) as seams:
         data, optimizer = loader(), SGD([weight()], lr=0.1)
         moved(optimizer)
         Steering(seams).apply(applied(batch_size=40), since=applied())

@@ -537,7 +537,6 @@ def test_gathered_micro_batches_have_true_gradients_and_an_overflow_leaves_out_t
     def train(accumulation: AccumulationSeam, heights: Sequence[float]) -> Run:
         loop = Loop()
         optimizer = SGD(loop.weights, lr=LR)
-        accumulation.hook(optimizer)
         for number, height in enumerate(heights, start=1):
             accumulation.begin(number, EpochShape())
             (height * loop.loss(loop.x.chunk(2)[number % 2])).backward()

@@ -22,7 +22,8 @@ from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.inside.listener import Listener
-from autotune.inside.seams import STEPS_UNTIL_ROOTS_ARE_KNOWN, SeamSet, overlay
+from autotune.inside.seam_set import STEPS_UNTIL_ROOTS_ARE_KNOWN, SeamSet
+from autotune.inside.seams import overlay
 from autotune.inside.steering import Steering
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
@@ -37,7 +38,7 @@ PATCHED = (
     (DataLoader, "__init__"),
     (DataLoader, "__iter__"),
     (torch.optim.Optimizer, "add_param_group"),
-    (torch.Tensor, "backward"),
+    (torch.autograd, "backward"),
     (torch.autocast, "__enter__"),
     (torch, "save"),
     (builtins, "open"),

@@ -38,7 +38,7 @@ def at_one_place() -> Loaders:
 
 @contextmanager
 def installed(target: LoaderFacts | None, group: Group = ALONE) -> Iterator[LoaderSeam]:
-    seam = LoaderSeam(None, AccumulationSeam(), target)
+    seam = LoaderSeam(None, AccumulationSeam(list), target)
     if group.world_size > 1:
         seam.share(group, lambda: None)
     seam.install()

@@ -26,9 +26,10 @@ from autotune.inside.examining.biased_convs import ConvWatch
 from autotune.inside.examining.item_costs import examine_items
 from autotune.inside.examining.memory import MIN_STEPS, MemoryWatch
 from autotune.inside.examining.operators import OperatorCount, operators
+from autotune.inside.hubs.backward import BackwardHub
 from autotune.inside.listener import BatchClock
 from autotune.inside.seams.host_reads import HostReadsSeam
-from autotune.inside.seams.kept_graphs import KeptGraphsSeam
+from autotune.inside.seams.kept_graphs import GraphWatch
 from autotune.measurement.examination import Affinity, Examination
 from autotune.rig.wire import Examined
 
@@ -69,6 +70,7 @@ class Examiner:
         device: Kind of the device that trains.
         feed: Returns the training loader's present feed; None if there is not exactly one loader.
         allowed: Cores that the parent may use.
+        backward: The hub of backward passes.
         counts: Whether to count operators: compiled code hides them.
 
     Attributes:
@@ -83,11 +85,13 @@ class Examiner:
         device: str,
         feed: Callable[[], Feed | None],
         allowed: tuple[int, ...],
+        backward: BackwardHub,
         *,
         counts: bool,
     ) -> None:
         self._roots, self._device, self._feed = roots, device, feed
         self._allowed, self._counts = allowed, counts
+        self._backward = backward
         self._is_disturbed = False
         self._loading = LoadingClock()
         self.clock: BatchClock = self._loading
@@ -149,11 +153,11 @@ class Examiner:
     def _watch(self) -> Iterator[None]:
         reads, graphs, memory = (
             HostReadsSeam(self._device, lambda: self._loading.is_loading),
-            KeptGraphsSeam(),
+            GraphWatch(),
             MemoryWatch(),
         )
         reads.install()
-        graphs.install()
+        self._backward.join(graphs)
         steps, kept, kept_s, began = 0, 0, 0.0, perf_counter()
         taken_s: list[float] = []  # of the first steps; others on the machine may stretch some
         try:
@@ -176,7 +180,7 @@ class Examiner:
                 if steps >= MIN_STEPS and now - began > MOST_S:
                     break
         finally:
-            graphs.remove()
+            self._backward.leave(graphs)
             reads.remove()
             self.found = replace(self.found, steps=kept, step_s=kept_s / kept if kept else 0.0)
             self._read("host_reads", lambda: reads.found(kept) if kept else ())

@@ -152,7 +152,7 @@ class Bystander:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program's function and return its result; watch torch once it is imported."""
-        from autotune.inside.seams.after_import import AfterImport
+        from autotune.inside.hubs.after_import import AfterImport
 
         link = Link(self._wire)
         AfterImport().wait_for("torch.optim.optimizer", lambda _: tell_of_steps(link))

@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -22,11 +22,12 @@ from weakref import WeakKeyDictionary
 import torch
 
 from autotune.inside.epochs import MAX_BATCHES, Passes, known_by
+from autotune.inside.hubs.saving import Save
 from autotune.inside.listener import Listener
 from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.rehearsing.training_passes import TrainingPasses
 from autotune.inside.rehearsing.training_recorder import TrainingRecorder
-from autotune.inside.seams import SeamSet
+from autotune.inside.seam_set import SeamSet
 from autotune.inside.seams.equal_conditions import even_out
 from autotune.inside.steering import Steering, loose_knobs
 from autotune.machine.process_tree import is_at_work
@@ -163,17 +164,19 @@ class ShortEpochs(Listener):
         """Note the end of a pass."""
         self._training.ended(feed)
 
-    @contextmanager
-    def saving(self, what: Any, where: Any) -> Iterator[None]:
-        """Record what is saved where training is traced."""
+    def before_save(self, save: Save) -> None:  # noqa: ARG002
+        """Note that the program saves, which may take its time."""
         self._saving += 1
-        try:
-            yield
-        finally:
-            self._saving -= 1
-            self._heard = perf_counter()
+
+    def after_save(self, save: Save) -> None:
+        """Record what is saved where training is traced."""
         if self._recorder is not None:
-            self._recorder.saved(what, where)
+            self._recorder.saved(save.what, save.file)
+
+    def save_ended(self, save: Save) -> None:  # noqa: ARG002
+        """Note that the program goes on."""
+        self._saving -= 1
+        self._heard = perf_counter()
 
     def batch_handed(self, feed: Feed, batch: Any, samples: int) -> None:
         """Note what is trained on, where training is traced."""

@@ -19,8 +19,8 @@ BatchNorm's, which remain those of micro-batches.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -30,27 +30,30 @@ from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
+from autotune.inside.hubs.backward import BackwardListener, BackwardPass
+from autotune.inside.hubs.patches import Patches, Seam
+from autotune.inside.hubs.step import Go, StepListener
 from autotune.inside.micro_batches import EpochShape, Groups
-from autotune.inside.seams.base import Patches, Seam, outermost
 
 
-class AccumulationSeam(Seam):
+class AccumulationSeam(Seam, BackwardListener, StepListener):
     """Groups micro-batches of the training loader, and holds back steps within a group.
 
     The loader seam reports each micro-batch with ``begin()`` and the end of an iteration with
-    ``end()``; the optimizer seam passes each new optimizer to ``hook()``. The replaced functions
-    run where the program calls them, on its training thread.
+    ``end()``. The replaced functions run where the program calls them, on its training thread.
+
+    Args:
+        optimizers: Returns the living optimizers.
 
     Attributes:
         sums: The loss sums over samples. Gradients then add up without being weighted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, optimizers: Callable[[], Iterable[Optimizer]]) -> None:
         self.sums = False
         self._groups = Groups(self._drop)
         self._clears_to_none = True
-        self._optimizers: WeakSet[Optimizer] = WeakSet()
-        self._hooked: set[type[Optimizer]] = set()
+        self._optimizers = optimizers
         self._patches = Patches()
 
     @property
@@ -115,13 +118,13 @@ class AccumulationSeam(Seam):
             return True
         return self._groups.is_left_out or not self._groups.gathers
 
-    def install(self) -> None:
-        """Replace backward, clipping, scaler and averaging functions.
+    @property
+    def is_needed(self) -> bool:
+        """Whether several micro-batches make a step."""
+        return self.steps > 1
 
-        The steps of optimizers are replaced one class at a time, when ``hook()`` is told of the
-        first optimizer of that class.
-        """
-        self._weigh_backward()
+    def install(self) -> None:
+        """Replace the functions that clip, scale and average weights."""
         for owner in (utils, clip_grad):  # programs import them from either module
             self._hold(owner, "clip_grad_value_")
             self._hold_clipping_by_norm(owner)
@@ -131,46 +134,31 @@ class AccumulationSeam(Seam):
         self._hold(AveragedModel, "update_parameters")
         self._hold_scaled_steps()
 
-    def hook(self, optimizer: Optimizer) -> None:
-        """Hold back the steps of an optimizer's class within groups.
-
-        The optimizer seam calls it when an optimizer is built, which is before a scheduler can wrap
-        the optimizer's ``step``.
-        """
-        self._optimizers.add(optimizer)
-        cls = type(optimizer)
-        if cls in self._hooked:
-            return
-        self._hooked.add(cls)
-        original = cls.step
-        seam = self
-
-        def step(target: Optimizer, *args: Any, **kwargs: Any) -> Any:
-            if seam.steps == 1:
-                return original(target, *args, **kwargs)
-            if not seam._holds_step(target):
-                result = original(target, *args, **kwargs)
-                seam._groups.stepped(target, is_real=True)
-                return result
-            closure = kwargs.get("closure", args[0] if args else None)
-            result = None
-            if closure is not None:
-                # The program computes its loss and gradients in the closure, so it must run even
-                # if the step is held back.
-                with torch.enable_grad():
-                    result = closure()
-            seam._groups.stepped(target, is_real=False)
+    def around_step(self, go: Go, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Hold back the step of an optimizer within a group."""
+        if self.steps == 1:
+            return go(optimizer, *args, **kwargs)
+        if not self._holds_step(optimizer):
+            result = go(optimizer, *args, **kwargs)
+            self._groups.stepped(optimizer, is_real=True)
             return result
+        closure = kwargs.get("closure", args[0] if args else None)
+        result = None
+        if closure is not None:
+            # The program computes its loss and gradients in the closure, so it must run even
+            # if the step is held back.
+            with torch.enable_grad():
+                result = closure()
+        self._groups.stepped(optimizer, is_real=False)
+        return result
 
-        # torch wraps the ``step`` of each class that lacks this mark with its own step hooks. They
-        # are in the original already; around ours they would also run for steps that are held back.
-        vars(step)["hooked"] = True
-        self._patches.replace(cls, "step", step)
-
-    def remove(self) -> None:
-        """Put PyTorch back as it was."""
-        self._patches.undo()
-        self._hooked.clear()
+    def before_backward(self, call: BackwardPass) -> None:
+        """Weight the pass by the micro-batch's share of the group."""
+        if self.steps > 1:
+            self._groups.take()
+            self._groups.gradients_come()
+            if not self.sums:
+                call.gradients = _weighed(call.losses, call.gradients, self._groups.share)
 
     def _holds_step(self, optimizer: Optimizer) -> bool:
         """Tell whether this step of an optimizer is held back.
@@ -195,7 +183,7 @@ class AccumulationSeam(Seam):
         return any(id(p) in cleared for p in self._trained())
 
     def _trained(self) -> list[torch.Tensor]:
-        return [p for o in self._optimizers for group in o.param_groups for p in group["params"]]
+        return [p for o in self._optimizers() for group in o.param_groups for p in group["params"]]
 
     def _drop(self) -> None:
         """Clear the gradients of a group, to None or to zeros as the program clears its own."""
@@ -206,20 +194,6 @@ class AccumulationSeam(Seam):
                 parameter.grad = None
             else:
                 parameter.grad.detach_().zero_()
-
-    def _weigh_backward(self) -> None:
-        original = torch.autograd.backward
-        seam = self
-
-        def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
-            if seam.steps > 1:
-                seam._groups.take()
-                seam._groups.gradients_come()
-                if not seam.sums:
-                    grad_tensors = _weighed(tensors, grad_tensors, seam._groups.share)
-            original(tensors, grad_tensors, *args, **kwargs)
-
-        self._patches.replace(torch.autograd, "backward", outermost(backward, original))
 
     def _hold(self, owner: Any, name: str) -> None:
         original = getattr(owner, name)
@@ -265,14 +239,11 @@ class AccumulationSeam(Seam):
         self._patches.replace(owner, "clip_grad_norm_", clip)
 
 
-def _weighed(tensors: Any, grads: Any, share: float) -> Any:
+def _weighed(tensors: Sequence[Any], grads: Any, share: float) -> Any:
     """Return the ``grad_tensors`` of a backward pass, multiplied by its share.
 
-    ``tensors`` and ``grads`` are the first arguments of ``torch.autograd.backward``. A missing
-    gradient stands for ones, so it becomes a tensor filled with the share.
+    A missing gradient stands for ones, so it becomes a tensor filled with the share.
     """
-    if isinstance(tensors, torch.Tensor):
-        tensors = (tensors,)
     if grads is None or isinstance(grads, torch.Tensor):
         grads = (grads,) * len(tensors)
     return tuple(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.amp import GradScaler
 
-from autotune.inside.seams.base import Patches, Seam
+from autotune.inside.hubs.patches import Patches, Seam
 
 OWN, OURS, UNSCALED = "_autotune_own", "_autotune_ours", "_autotune_unscaled"
 

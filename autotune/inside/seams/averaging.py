@@ -17,15 +17,14 @@ gradient a second time does not change it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import distributed, nn
 
+from autotune.inside.hubs.backward import BackwardListener, BackwardPass
 from autotune.inside.ranks.dtensor import is_sharded
 from autotune.inside.ranks.group import Group
 from autotune.inside.seams.accumulation import AccumulationSeam
-from autotune.inside.seams.base import Patches, Seam, outermost
 
 
 class Reached:
@@ -67,7 +66,7 @@ class Reached:
         return [(id(p.grad), p.grad._version) for p in self.parameters if p.grad is not None]  # noqa: SLF001
 
 
-class AveragingSeam(Seam):
+class AveragingSeam(BackwardListener):
     """Averages the gradients of parameters that it was given, until the strategy takes over.
 
     The distribution seam owns it and decides which parameters are averaged here. Averaging takes
@@ -84,31 +83,25 @@ class AveragingSeam(Seam):
         self._accumulation = accumulation
         self._alone: list[nn.Parameter] = []  # strong references: all ranks must keep the same
         self._models: list[Reached] = []
-        self._patches = Patches()
 
-    def install(self) -> None:
-        """Begin to average after each outermost ``torch.autograd.backward``."""
-        original = torch.autograd.backward
-        seam = self
+    def before_backward(self, call: BackwardPass) -> None:  # noqa: ARG002
+        """Note the gradients before a pass."""
+        for model in self._models:
+            model.note()
 
-        def backward(*args: Any, **kwargs: Any) -> None:
-            for model in seam._models:
-                model.note()
-            original(*args, **kwargs)
-            for model in seam._models:
-                model.compare()
-            if seam._accumulation.holds:
-                return
-            seam._average(seam._alone)
-            for model in seam._models:
-                if model.is_left and model.passes > 1:
-                    seam._average(model.parameters)
+    def after_backward(self, call: BackwardPass) -> None:  # noqa: ARG002
+        """Average what a pass has computed."""
+        for model in self._models:
+            model.compare()
+        if self._accumulation.holds:
+            return
+        self._average(self._alone)
+        for model in self._models:
+            if model.is_left and model.passes > 1:
+                self._average(model.parameters)
 
-        self._patches.replace(torch.autograd, "backward", outermost(backward, original))
-
-    def remove(self) -> None:
-        """Put PyTorch back as it was, and forget all parameters."""
-        self._patches.undo()
+    def forget(self) -> None:
+        """Forget all parameters."""
         self._alone.clear()
         self._models.clear()
 

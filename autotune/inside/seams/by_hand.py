@@ -26,7 +26,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from autotune.inside.code.frames import Place, own_place
-from autotune.inside.seams.base import Patches, Seam, outermost
+from autotune.inside.hubs.backward import BackwardListener, BackwardPass
+from autotune.inside.hubs.patches import Patches, Seam
 
 STEPS_COMPARED = 3  # by values; the last one tells how many passes a step takes
 MAX_WEIGHTS = 16  # that are compared, spread over the model
@@ -43,7 +44,7 @@ MEND = (
 )
 
 
-class ByHandSeam(Seam):
+class ByHandSeam(Seam, BackwardListener):
     """Reports steps that no torch ``Optimizer`` makes.
 
     Backward passes run through it on the thread that makes them. The listener calls ``look()``
@@ -60,6 +61,7 @@ class ByHandSeam(Seam):
         place: The line of the program that last computed gradients, in the first steps; None before
             any.
         device: Type of the device on which the weights lie, ``cpu`` before the first step.
+        rests: An optimizer makes the steps, so that nothing is counted any more.
     """
 
     def __init__(
@@ -74,8 +76,7 @@ class ByHandSeam(Seam):
         self._models = models
         self._stepped = stepped
         self._patches, self._noting = Patches(), Patches()
-        self._backward: Callable[..., Any] | None = None
-        self._rests = False
+        self.rests = False
         self._watched: list[_Watched] = []
         self._lead: list[torch.Tensor] = []
         self._steps = 0
@@ -87,22 +88,31 @@ class ByHandSeam(Seam):
         self.device = "cpu"
 
     def install(self) -> None:
-        """Begin to watch ``backward()`` and ``torch.autograd.grad``."""
-        backward, grad = torch.autograd.backward, torch.autograd.grad
+        """Begin to watch ``torch.autograd.grad``."""
+        if self._patches.is_used:
+            return
+        grad = torch.autograd.grad
         seam = self
 
-        def after_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-            inputs = kwargs.get("inputs")
-            seam._pass(backward, (tensors, *args), kwargs, tensors if inputs is None else inputs)
-
         def after_grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling():  # what follows must not be traced into the code
+            # what follows must not be traced into compiled code
+            if torch.compiler.is_compiling() or seam.rests:
                 return grad(outputs, inputs, *args, **kwargs)
-            return seam._pass(grad, (outputs, inputs, *args), kwargs, inputs)
+            seam.look()
+            found = grad(outputs, inputs, *args, **kwargs)
+            seam._passed(_tensors(inputs))
+            return found
 
-        self._backward = outermost(after_backward, backward)
-        self._patches.replace(torch.autograd, "backward", self._backward)
         self._patches.replace(torch.autograd, "grad", after_grad)
+
+    def before_backward(self, call: BackwardPass) -> None:  # noqa: ARG002
+        """Report a step that was made since the pass before."""
+        self.look()
+
+    def after_backward(self, call: BackwardPass) -> None:
+        """Count a backward pass."""
+        inputs = call.options.get("inputs")
+        self._passed(_tensors(call.tensors if inputs is None else inputs))
 
     def note_transforms(self) -> None:
         """Note also whether the program computes gradients by ``torch.func``.
@@ -119,7 +129,7 @@ class ByHandSeam(Seam):
         thread than that of the last backward pass are ignored, such as those of a thread that only
         loads batches.
         """
-        if self._rests or not self._passes or get_ident() != self._thread or self._is_stepping():
+        if self.rests or not self._passes or get_ident() != self._thread or self._is_stepping():
             return
         if self._passes_per_step is None:
             self._compare()
@@ -130,14 +140,12 @@ class ByHandSeam(Seam):
     def rest(self) -> None:
         """Stop counting backward passes, because an optimizer makes the steps.
 
-        Cannot be undone. The patches go too, unless another seam has wrapped them since.
+        Cannot be undone.
         """
-        self._rests = True
+        self.rests = True
         self._watched.clear()
         self._lead.clear()
-        self._noting.undo()
-        if torch.autograd.backward is self._backward:  # else a later wrapper still calls it
-            self._patches.undo()
+        self.remove()
 
     def remove(self) -> None:
         """Put PyTorch back as it was, ``torch.func`` included."""
@@ -150,7 +158,7 @@ class ByHandSeam(Seam):
         It is a clause for the message to the user, and says what autotune can see as a step. Empty
         if a step was made, or if the program computed no gradients.
         """
-        if self._steps or self._rests:
+        if self._steps or self.rests:
             return ""
         if self._transform:
             return f"it takes gradients by {self._transform}, and no step was seen: {MEND}"
@@ -160,16 +168,6 @@ class ByHandSeam(Seam):
         if self._idle:
             did = f"its {self._idle} made no step"
         return f"it computed gradients {self._all_passes} times ({self.place}), and {did}: {MEND}"
-
-    def _pass(
-        self, original: Callable[..., Any], args: Any, kwargs: dict[str, Any], reaches: Any
-    ) -> Any:
-        if self._rests:
-            return original(*args, **kwargs)
-        self.look()
-        found = original(*args, **kwargs)
-        self._passed(_tensors(reaches))
-        return found
 
     def _note(self, name: str, original: Callable[..., Any]) -> None:
         def transform(*args: Any, **kwargs: Any) -> Any:

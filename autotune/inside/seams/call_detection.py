@@ -12,7 +12,7 @@ from torch import autograd
 from torch.nn import functional
 from torch.utils import checkpoint
 
-from autotune.inside.seams.base import Patches, Seam
+from autotune.inside.hubs.patches import Patches, Seam
 
 WATCHED = (
     (functional, "scaled_dot_product_attention"),

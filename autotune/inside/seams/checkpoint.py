@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from autotune.inside.code.autograd import is_transforming
-from autotune.inside.seams.base import Patches, Seam
+from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.seams.recompute import Recomputing
 
 MIN_BLOCKS = 2

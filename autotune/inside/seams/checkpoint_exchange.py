@@ -10,13 +10,12 @@ import shutil
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
+from autotune.inside.hubs.patches import Patches, Seam
+from autotune.inside.hubs.saving import Save, SaveListener
 from autotune.inside.ranks.group import Group
-from autotune.inside.seams.base import Patches, Seam
 
 
-class TellSavesSeam(Seam):
+class TellSavesSeam(Seam, SaveListener):
     """Tells the other ranks where the first rank saves, renames and copies checkpoints.
 
     ``SeamSet.silence()`` installs it on the first rank before the program starts. The patched
@@ -38,20 +37,16 @@ class TellSavesSeam(Seam):
         self._patches = Patches()
 
     def install(self) -> None:
-        """Patch ``torch.save``, ``os.replace``, ``os.rename`` and ``shutil.copyfile``."""
-        original = torch.save
-        seam = self
-
-        def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
-            original(obj, f, *args, **kwargs)
-            if isinstance(f, (str, os.PathLike)):
-                seam._turns += 1
-                seam._tell(os.path.realpath(f), seam._turns)
-
-        self._patches.replace(torch, "save", save)
+        """Patch ``os.replace``, ``os.rename`` and ``shutil.copyfile``."""
         for name in ("replace", "rename"):
             self._pass_on(os, name, absolute)
         self._pass_on(shutil, "copyfile", os.path.realpath)
+
+    def after_save(self, save: Save) -> None:
+        """Tell where a checkpoint was saved."""
+        if save.is_to_path:
+            self._turns += 1
+            self._tell(os.path.realpath(save.file), self._turns)
 
     def _pass_on(self, owner: Any, name: str, place_of: Callable[[Any], str]) -> None:
         original = getattr(owner, name)

@@ -16,13 +16,14 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from autotune.inside.hubs.backward import BackwardListener, BackwardPass
+from autotune.inside.hubs.patches import Patches, Seam
+from autotune.inside.hubs.step import StepListener
 from autotune.inside.seams.accumulation import AccumulationSeam
-from autotune.inside.seams.base import Patches, Seam, outermost
 
 
-class ClearingSeam(Seam):
+class ClearingSeam(Seam, BackwardListener, StepListener):
     """Carries out the ``zero_grad`` of optimizers and modules.
 
     ``Steering`` calls ``drop_zeros()`` on the main thread between two steps. The replaced functions
@@ -42,7 +43,6 @@ class ClearingSeam(Seam):
         self._dropped: list[torch.Tensor] = []
         self._are_filled = False
         self._patches = Patches()
-        self._hook: Any = None
         self.own_to_none: bool | None = None
 
     def drop_zeros(self, *, enabled: bool) -> None:
@@ -52,25 +52,18 @@ class ClearingSeam(Seam):
         """
         self._drops = enabled
 
-    def install(self, *, watches: bool) -> None:
-        """Replace ``zero_grad`` where that is needed.
+    @property
+    def is_needed(self) -> bool:
+        """Whether gradients are set to None where the program asks for zeros."""
+        return self._drops
 
-        Args:
-            watches: What the program passes to ``zero_grad`` is to be noted, even if no config
-                changes it.
-        """
-        if watches or self._accumulation.steps > 1 or self._drops:
-            self._follow(Optimizer)
-            self._follow(nn.Module)
-        if watches or self._drops:
-            self._fill_after_backward()
-            self._hook = register_optimizer_step_pre_hook(lambda *_: self._fill())
+    def install(self) -> None:
+        """Replace ``zero_grad`` of optimizers and modules."""
+        self._follow(Optimizer)
+        self._follow(nn.Module)
 
     def remove(self) -> None:
         """Put PyTorch back as it was, and forget which gradients were set to None."""
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
         self._patches.undo()
         self._dropped.clear()
 
@@ -95,15 +88,13 @@ class ClearingSeam(Seam):
             self._dropped, self._are_filled = [], False
         self._dropped += (p for p in _parameters(target) if p.grad is not None)
 
-    def _fill_after_backward(self) -> None:
-        original = torch.autograd.backward
-        seam = self
+    def after_backward(self, call: BackwardPass) -> None:  # noqa: ARG002
+        """Give zeros to those that the pass did not reach."""
+        self._fill()
 
-        def backward(*args: Any, **kwargs: Any) -> None:
-            original(*args, **kwargs)
-            seam._fill()
-
-        self._patches.replace(torch.autograd, "backward", outermost(backward, original))
+    def before_step(self, optimizer: Optimizer) -> None:  # noqa: ARG002
+        """Give zeros also where no backward pass came before the step."""
+        self._fill()
 
     def _fill(self) -> None:
         """Give zeros to remembered parameters for which no gradient was computed."""

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from torch.nn import utils
 
+from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.ranks.dtensor import is_sharded, whole
-from autotune.inside.seams.base import Patches, Seam
 
 
 class ClippingSeam(Seam):

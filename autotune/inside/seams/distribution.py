@@ -31,10 +31,11 @@ from torch import distributed, nn
 from torch.optim import Optimizer
 
 from autotune.inside.data.feed import first_tensor
+from autotune.inside.hubs.backward import BackwardHub
+from autotune.inside.hubs.patches import Seam
 from autotune.inside.ranks.group import Group
 from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.averaging import AveragingSeam, Reached, send_out
-from autotune.inside.seams.base import Seam
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.clipping import ClippingSeam
 from autotune.inside.seams.plateau import PlateauSeam
@@ -59,6 +60,7 @@ class DistributionSeam(Seam):
         group: The processes that train together.
         optimizers: Returns the living optimizers.
         accumulation: Tells which micro-batches make no step.
+        backward: Returns the hub that ``averaging`` and ``weighing`` join if several ranks train.
     """
 
     def __init__(
@@ -66,12 +68,14 @@ class DistributionSeam(Seam):
         group: Group,
         optimizers: Callable[[], Sequence[Optimizer]],
         accumulation: AccumulationSeam,
+        backward: Callable[[], BackwardHub],
     ) -> None:
         self._group = group
+        self._backward = backward
         self._optimizers = optimizers
         self._accumulation = accumulation
-        self._averaging = AveragingSeam(group, accumulation)
-        self._weighing = WeighingSeam(group)
+        self.averaging = AveragingSeam(group, accumulation)
+        self.weighing = WeighingSeam(group)
         self._strategy: Strategy | None = None
         self._options: dict[str, KnobValue] = {}
         self._called: WeakKeyDictionary[nn.Module, _Model] = WeakKeyDictionary()
@@ -103,7 +107,7 @@ class DistributionSeam(Seam):
 
     def weigh_as_sums(self, *, enabled: bool) -> None:
         """Treat losses whose graphs do not show it as sums over samples, or stop doing so."""
-        self._weighing.sums = enabled
+        self.weighing.sums = enabled
 
     @property
     def is_needed(self) -> bool:
@@ -127,8 +131,8 @@ class DistributionSeam(Seam):
                 self._program_ddp.install(self._options)
             return
         if self.has_ranks:
-            self._averaging.install()
-            self._weighing.install()
+            self._backward().join(self.averaging)
+            self._backward().join(self.weighing)
             self._clipping.install()
             self._plateau.install()
             self._checks.begin()
@@ -140,8 +144,7 @@ class DistributionSeam(Seam):
         self._checks.end()
         self._shard_guard.remove()
         self._clipping.remove()
-        self._weighing.remove()
-        self._averaging.remove()
+        self.averaging.forget()
         self.randomness.remove()
 
     def agree(self) -> None:
@@ -174,7 +177,7 @@ class DistributionSeam(Seam):
             for optimizer in self._optimizers():
                 if replaced := self._clipping.replacements(parameters_of([optimizer])):
                     strategy.hand_over(optimizer, replaced)
-            self._averaging.add(parameters_of(self._optimizers()), self._owned())
+            self.averaging.add(parameters_of(self._optimizers()), self._owned())
 
     def route(self, module: nn.Module, inputs: tuple[Any, ...]) -> nn.Module:
         """Return the module to call instead of an outermost module, which may be the module itself.
@@ -215,7 +218,7 @@ class DistributionSeam(Seam):
     def _begin_pass(self, model: _Model, inputs: tuple[Any, ...]) -> None:
         self.draw_otherwise()
         tensor = first_tensor(inputs)
-        self._weighing.samples = None if tensor is None else len(tensor)
+        self.weighing.samples = None if tensor is None else len(tensor)
         # Batches before the first step are not compared: the program may have drawn them at set-up,
         # when all ranks draw the same random numbers.
         if self._has_stepped:
@@ -242,7 +245,7 @@ class DistributionSeam(Seam):
         if self._checks.is_noting:
             self._note_step(optimizer)
         if self._checks.stepped(optimizer, calls_models=bool(self._called)):
-            self._weighing.settle()
+            self.weighing.settle()
 
     def _note_step(self, optimizer: Optimizer) -> None:
         """Note in one of the first steps which parameters are trained, and which got gradients."""
@@ -262,7 +265,7 @@ class DistributionSeam(Seam):
             return False
         stands_aside = not all(p.requires_grad for p in model.reached.parameters)
         if stands_aside == model.reached.is_left:
-            move = self._averaging.hold if stands_aside else self._averaging.release
+            move = self.averaging.hold if stands_aside else self.averaging.release
             move(model.reached)
         return stands_aside
 
@@ -301,7 +304,7 @@ class DistributionSeam(Seam):
             send_out(tensor)
         if strategy.replaces_parameters:
             before = dict(module.named_parameters())
-            self._averaging.drop(before.values())
+            self.averaging.drop(before.values())
             self._shard_guard.check(before)
             strategy.distribute(module, self._site())
             after = dict(module.named_parameters())
@@ -309,9 +312,9 @@ class DistributionSeam(Seam):
             self._clipping.replaced(before, after)
             self._shard_guard.guard(before, after)
         else:
-            model.reached = self._averaging.watch(list(module.parameters()))
+            model.reached = self.averaging.watch(list(module.parameters()))
         self._adopt_optimizers(strategy)
-        self._averaging.add(parameters_of(self._optimizers()), self._owned())
+        self.averaging.add(parameters_of(self._optimizers()), self._owned())
         return model
 
     def _adopt_optimizers(self, strategy: RankStrategy) -> None:
@@ -332,7 +335,7 @@ class DistributionSeam(Seam):
             has_unused = bool(flag)
             assert model.reached is not None, "it was averaged one by one until now"
             model.reached.parameters = [p for p in module.parameters() if p.requires_grad]
-            self._averaging.release(model.reached)
+            self.averaging.release(model.reached)
         called = strategy.distribute(module, self._site(has_unused=has_unused))
         model.called = called if called is not module else None
         model.is_distributed = True

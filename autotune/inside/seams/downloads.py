@@ -17,8 +17,8 @@ from inspect import signature
 from types import ModuleType
 from typing import Any
 
-from autotune.inside.seams.after_import import AfterImport
-from autotune.inside.seams.base import Patches, Seam
+from autotune.inside.hubs.after_import import AfterImport
+from autotune.inside.hubs.patches import Patches, Seam
 
 # By module: functions that download or unpack, with the parameters that name the target.
 FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {

@@ -30,7 +30,7 @@ from torch.nn import functional
 from torch.utils.data import dataloader
 from torch.utils.data._utils import fetch
 
-from autotune.inside.seams.base import Patches
+from autotune.inside.hubs.patches import Patches
 from autotune.inside.seams.undropped import UNDROPPED
 from autotune.program.rehearsal import TracePlan
 

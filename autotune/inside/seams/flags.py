@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from autotune.inside.seams.base import Patches, Seam
+from autotune.inside.hubs.patches import Patches, Seam
 from autotune.program.config import KnobValue
 from autotune.program.flags import KEYWORD, Flag, find
 

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, dataloader
 
 from autotune.inside.code.bare import attributes
-from autotune.inside.seams.base import Patches, Seam
+from autotune.inside.hubs.patches import Patches, Seam
 
 
 class ForeignLoaders(Seam):

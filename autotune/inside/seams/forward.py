@@ -20,9 +20,9 @@ from torch.optim import Optimizer
 
 from autotune.inside.code.autograd import is_in_backward, is_transforming
 from autotune.inside.data.feed import first_tensor
+from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.listener import Listener, Root
 from autotune.inside.seams.autocast import autocast
-from autotune.inside.seams.base import Patches, Seam
 
 RECOMPILES = 8  # torch's default for one program (torch._dynamo.config.recompile_limit)
 Call = Callable[..., Any]

@@ -17,7 +17,7 @@ from weakref import ref
 import torch
 from torch import nn
 
-from autotune.inside.seams.base import Patches, Seam
+from autotune.inside.hubs.patches import Patches, Seam
 
 MODULE_HOOKS = (
     "register_full_backward_hook",

@@ -1,4 +1,4 @@
-"""The seam that records the norms of gradients at optimizer steps.
+"""The norms of gradients at optimizer steps.
 
 The batch probe compares norms under two batch sizes: gradients that grow with the batch come from a
 loss that sums over samples.
@@ -6,37 +6,24 @@ loss that sums over samples.
 
 from __future__ import annotations
 
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.hooks import RemovableHandle
+
+from autotune.inside.hubs.step import StepListener
 
 
-class GradientsSeam:
+class GradientNorms(StepListener):
     """Records the norm of each optimizer's gradients at its steps.
 
-    ``BatchProbe`` installs it for some steps and takes the norms. They are computed on the thread
+    ``BatchProbe`` has it join for some steps and takes the norms. They are computed on the thread
     that steps, just before the step, and stay on the device until ``take()``, because reading them
     at each step would make the program wait for the device.
     """
 
     def __init__(self) -> None:
         self._norms: WeakKeyDictionary[Optimizer, list[torch.Tensor]] = WeakKeyDictionary()
-        self._hook: RemovableHandle | None = None
-
-    def install(self) -> None:
-        """Begin to record."""
-        self._hook = register_optimizer_step_pre_hook(self._note)
-
-    def remove(self) -> None:
-        """Stop recording, and forget what was not taken."""
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
-        self._norms.clear()
 
     def take(self) -> dict[Optimizer, list[float]]:
         """Return the norms by optimizer, in the order of its steps, since this was last called.
@@ -47,7 +34,8 @@ class GradientsSeam:
         self._norms.clear()
         return taken
 
-    def _note(self, optimizer: Optimizer, *_: Any) -> None:
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Note the norm of the optimizer's gradients."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         gradients = [p.grad.detach() for p in parameters if p.grad is not None]
         norms = [torch.linalg.vector_norm(_dense(g).float()) for g in gradients]

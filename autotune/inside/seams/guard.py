@@ -26,11 +26,10 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
-import torch
-
 from autotune.inside.files import plain_files
 from autotune.inside.files.shadow_files import ShadowFiles
-from autotune.inside.seams.base import Patches, Seam
+from autotune.inside.hubs.patches import Patches, Seam
+from autotune.inside.hubs.saving import Save, SaveListener
 
 # Functions of os that read the file at a path, change it in place, or create it. They follow a link
 # at the end of the path, except for those whose name says so and calls that pass follow_symlinks.
@@ -48,7 +47,7 @@ OWN_MODULES = ("builtins", "io", "os", "posix", "shutil", "torch", plain_files._
 Call = Callable[..., Any]
 
 
-class GuardSeam(Seam):
+class GuardSeam(Seam, SaveListener):
     """Redirects what a trial does to files to its shadow files.
 
     ``SeamSet.guard_files()`` makes and installs it before the program runs in this process, if the
@@ -85,7 +84,6 @@ class GuardSeam(Seam):
         self._guard_names()
         self._guard_folders()
         self._guard_here()
-        self._guard_torch()
         self._guard_kept()
 
     def _guard_kept(self) -> None:
@@ -283,23 +281,14 @@ class GuardSeam(Seam):
         self._patches.replace(os, "getcwd", here)
         self._patches.replace(os, "getcwdb", lambda: os.fsencode(here()))
 
-    def _guard_torch(self) -> None:
-        """Redirect paths that ``torch.save`` and ``torch.load`` open in C code, past ``open``."""
-        original_save, original_load = torch.save, torch.load
-        files = self.files
+    def before_save(self, save: Save) -> None:
+        """Redirect a path that ``torch.save`` opens in C code, past ``open``."""
+        if save.is_to_path:
+            save.where = self.files.place_for_writing(save.where, keeps=False)
 
-        def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
-            if isinstance(f, (str, os.PathLike)):
-                f = files.place_for_writing(f, keeps=False)
-            original_save(obj, f, *args, **kwargs)
-
-        def load(f: Any, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(f, (str, os.PathLike)):
-                f = files.place(f)
-            return original_load(f, *args, **kwargs)
-
-        self._patches.replace(torch, "save", save)
-        self._patches.replace(torch, "load", load)
+    def place_to_load(self, path: Any) -> Any:
+        """Return where a checkpoint is, which ``torch.load`` opens in C code."""
+        return self.files.place(path)
 
 
 class _Entry:

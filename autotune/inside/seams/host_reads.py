@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from autotune.inside.code.frames import own_place
-from autotune.inside.seams.base import Patches, Seam
+from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.seams.parts import SYNCS
 from autotune.measurement.examination import HostReads
 

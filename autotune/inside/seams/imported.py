@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
-from autotune.inside.seams.base import Patches, Seam
+from autotune.inside.hubs.patches import Patches, Seam
 
 # Top-level packages that are never patched. autotune's own modules must keep torch's originals.
 OURS = ("torch", "autotune")

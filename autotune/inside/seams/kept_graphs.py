@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 from weakref import ref
@@ -16,7 +17,7 @@ from weakref import ref
 import torch
 
 from autotune.inside.code.frames import own_place
-from autotune.inside.seams.base import Patches, Seam, outermost
+from autotune.inside.hubs.backward import BackwardListener, BackwardPass
 from autotune.measurement.examination import KeptGraphs
 
 
@@ -27,33 +28,21 @@ class _Token:
         """Change no gradient."""
 
 
-class KeptGraphsSeam(Seam):
+class GraphWatch(BackwardListener):
     """Hangs a token on the graph of each loss, and counts the tokens that live on.
 
-    The examiner installs it for some steps. It runs on the thread that computes gradients.
+    The examiner has it join for some steps. Tokens stay on graphs that live on.
     """
 
     def __init__(self) -> None:
-        self._patches = Patches()
         self._tokens: list[list[ref[_Token]]] = []  # of each step
         self._new: list[ref[_Token]] = []
         self._places: Counter[str] = Counter()
 
-    def install(self) -> None:
-        """Wrap ``torch.autograd.backward``, which ``Tensor.backward()`` calls, too."""
-        original = torch.autograd.backward
-        seam = self
-
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-            with suppress(AttributeError, RuntimeError):  # a node that takes no hook is not watched
-                seam._mark([tensors] if isinstance(tensors, torch.Tensor) else list(tensors))
-            original(tensors, *args, **kwargs)
-
-        self._patches.replace(torch.autograd, "backward", outermost(backward, original))
-
-    def remove(self) -> None:
-        """Put PyTorch back as it was; tokens stay on graphs that live on."""
-        self._patches.undo()
+    def before_backward(self, call: BackwardPass) -> None:
+        """Hang a token on the graph of each loss."""
+        with suppress(AttributeError, RuntimeError):  # a node that takes no hook is not watched
+            self._mark(call.losses)
 
     def step(self) -> None:
         """Note that a step ends."""
@@ -69,7 +58,7 @@ class KeptGraphsSeam(Seam):
         kept = sum(any(token() is not None for token in tokens) for tokens in self._tokens)
         return KeptGraphs(kept, len(self._tokens), self._places.most_common(1)[0][0])
 
-    def _mark(self, losses: list[torch.Tensor]) -> None:
+    def _mark(self, losses: Sequence[torch.Tensor]) -> None:
         for loss in losses:
             if loss.grad_fn is not None:
                 token = _Token()

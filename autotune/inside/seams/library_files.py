@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 
-from autotune.inside.seams.base import Patches
+from autotune.inside.hubs.patches import Patches
 
 PathFor = Callable[[str, str], Any]
 """Maps a path and an ``open`` mode to the path to open; returns the same object for no change."""

@@ -33,12 +33,12 @@ from autotune.inside.data.loader_variant import (
 )
 from autotune.inside.data.resting import Resting, die_with_parent
 from autotune.inside.data.rewrapped import inner_batches, rewrapped
+from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.listener import Listener
 from autotune.inside.micro_batches import EpochShape
 from autotune.inside.ranks.data_sharding import ShardedIterable, ShardedSampler, share_of
 from autotune.inside.ranks.group import Group
 from autotune.inside.seams.accumulation import AccumulationSeam
-from autotune.inside.seams.base import Patches, Seam
 from autotune.inside.seams.workers import Workers
 from autotune.program.config import KnobValue
 from autotune.program.profile import LoaderFacts

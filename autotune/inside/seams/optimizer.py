@@ -1,8 +1,7 @@
-"""The seam at the optimizer: counts steps and sets how a step goes through the parameters.
+"""The seam at the optimizer: knows the optimizers and sets how a step goes through the parameters.
 
-A step is announced before and after it is made to whoever needs it: the meter, the learning rates,
-the profile of a step. ``foreach`` and ``fused`` are set on the parameter groups, because the
-optimizer was built by the program.
+``foreach`` and ``fused`` are set on the parameter groups, because the optimizer was built by the
+program.
 """
 
 from __future__ import annotations
@@ -14,16 +13,9 @@ from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
-from torch.utils.hooks import RemovableHandle
 
-from autotune.inside.seams.accumulation import AccumulationSeam
-from autotune.inside.seams.base import Patches, Seam
-from autotune.inside.seams.rates import RatesSeam
-from autotune.inside.seams.scaling import ScalingSeam
+from autotune.inside.hubs.patches import Patches, Seam
+from autotune.inside.hubs.step import StepListener
 
 # Device types on which torch chooses foreach by default, and those that have fused kernels (see
 # "foreach" and "fused" in the documentation of torch.optim).
@@ -31,19 +23,15 @@ FOREACH_DEVICES = {"cuda", "xpu"}
 FUSED_DEVICES = {"cpu", "cuda", "mps", "xpu"}
 
 
-class OptimizerSeam(Seam):
-    """Hooks the step of every optimizer in the process.
+class OptimizerSeam(Seam, StepListener):
+    """Follows every optimizer in the process, and reports its steps.
 
-    ``SeamSet`` makes it and installs it before the program starts. torch's global step hooks call
-    it on the thread on which the program steps.
+    ``SeamSet`` makes it and installs it before the program starts.
 
     Args:
-        accumulation: Learns of every optimizer, if needed.
-        scaling: Learns of every optimizer, if needed.
-        rates: Called before each step.
         before_first: Called before the program's first step.
         stepped: Called with the optimizer after each step.
-        groups_changed: Called when an optimizer was built or got a parameter group.
+        built: Called with an optimizer that was built or got a parameter group.
 
     Attributes:
         is_stepping: Whether an optimizer's ``step()`` is running.
@@ -51,26 +39,16 @@ class OptimizerSeam(Seam):
 
     def __init__(
         self,
-        accumulation: AccumulationSeam,
-        scaling: ScalingSeam,
-        rates: RatesSeam,
         before_first: Callable[[], None],
         stepped: Callable[[Optimizer], None],
-        groups_changed: Callable[[], None] = lambda: None,
+        built: Callable[[Optimizer], None],
     ) -> None:
-        self._rates = rates
-        self._groups_changed = groups_changed
-        self._accumulation = accumulation
-        self._scaling = scaling
+        self._built = built
         self._before_first = before_first
         self._stepped = stepped
         self._patches = Patches()
-        self._hook: RemovableHandle | None = None
-        self._pre_hook: RemovableHandle | None = None
-        self._rests = False
         self._has_begun = False
         self.is_stepping = False
-        self._watcher: tuple[Callable[[], None], Callable[[], None]] | None = None
         self._optimizers: list[ref[Optimizer]] = []
         self._implementation: str | None = None
         self._own_flags: WeakKeyDictionary[Optimizer, list[dict[str, Any]]] = WeakKeyDictionary()
@@ -106,24 +84,12 @@ class OptimizerSeam(Seam):
             _use_implementation(optimizer, group, self._implementation)
 
     def install(self, *, watches: bool) -> None:
-        """Register the step hooks and follow the building of optimizers.
+        """Follow the building of optimizers.
 
         Args:
-            watches: Whether the program is measured. Any config may come later then, so the parts
-                that the present config does not need are installed, too.
+            watches: Whether the program is measured. Any config may come later then, so its
+                checkpoints are kept free of our flags, too.
         """
-        accumulates = watches or self._accumulation.steps > 1
-        self._follow_groups(accumulates=accumulates, scales=watches or self._scaling.is_needed)
-        if watches or self._implementation is not None:
-            self._follow_states()
-        self._pre_hook = register_optimizer_step_pre_hook(
-            lambda optimizer, _args, _kwargs: self._before_step(optimizer)
-        )
-        self._hook = register_optimizer_step_post_hook(
-            lambda optimizer, _args, _kwargs: self._after_step(optimizer)
-        )
-
-    def _follow_groups(self, *, accumulates: bool, scales: bool) -> None:
         original = Optimizer.add_param_group
         seam = self
 
@@ -131,14 +97,12 @@ class OptimizerSeam(Seam):
             original(optimizer, param_group)
             if not any(optimizer is own for own in seam.optimizers):
                 seam._optimizers.append(ref(optimizer))
-            seam._groups_changed()
-            if scales:
-                seam._scaling.hook(optimizer)
-            if accumulates:
-                seam._accumulation.hook(optimizer)
+            seam._built(optimizer)
             seam._have_implementation(optimizer)
 
         self._patches.replace(Optimizer, "add_param_group", add_param_group)
+        if watches or self._implementation is not None:
+            self._follow_states()
 
     def _follow_states(self) -> None:
         """Keep autotune's flags out of checkpoints, and the checkpoints' flags out of the trial.
@@ -168,31 +132,15 @@ class OptimizerSeam(Seam):
         self._patches.replace(Optimizer, "load_state_dict", load_state_dict)
         self._patches.replace(Optimizer, "state_dict", state_dict)
 
-    def watch(self, before: Callable[[], None], after: Callable[[], None]) -> None:
-        """Call functions before and after each step, until ``unwatch()``.
-
-        If set within a step, *after* is called when this step ends. Only one pair is kept.
-        """
-        self._watcher = before, after
-
-    def unwatch(self) -> None:
-        """Stop calling the functions given to ``watch()``."""
-        self._watcher = None
-
-    def _before_step(self, optimizer: Optimizer) -> None:
+    def before_step(self, optimizer: Optimizer) -> None:  # noqa: ARG002
+        """Note that a step begins, and before the first one that training begins."""
         self.is_stepping = True
         self.begin()
-        self._rates.before_step(optimizer)
-        if self._watcher is not None:
-            self._watcher[0]()
 
-    def _after_step(self, optimizer: Optimizer) -> None:
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Report a step."""
         self.is_stepping = False
-        if self._rests:
-            return
         self._stepped(optimizer)
-        if self._watcher is not None:
-            self._watcher[1]()
 
     def begin(self) -> None:
         """Call ``before_first`` once, when training begins.
@@ -203,24 +151,6 @@ class OptimizerSeam(Seam):
         if not self._has_begun:
             self._has_begun = True
             self._before_first()
-
-    def stop_listening(self) -> None:
-        """Stop reporting steps; called from within the hook of a step.
-
-        The post-hook stays registered, because torch is iterating over its hooks at this moment.
-        The pre-hook stays only if learning rates are scaled in each step.
-        """
-        self._rests = True
-        if self._pre_hook is not None and not self._rates.is_needed:
-            self._pre_hook.remove()
-
-    def remove(self) -> None:
-        """Remove all hooks and put PyTorch back as it was."""
-        for hook in (self._pre_hook, self._hook):
-            if hook is not None:
-                hook.remove()
-        self._rates.remove()
-        self._patches.undo()
 
 
 def implementation_of(optimizer: Optimizer) -> str:

@@ -22,7 +22,7 @@ import stat
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from autotune.inside.seams.base import Patches, Seam
+from autotune.inside.hubs.patches import Patches, Seam
 
 LARGE_BYTES = 1 << 30  # copying takes seconds; the user is told why the start is slow
 WRITING = os.O_WRONLY | os.O_RDWR

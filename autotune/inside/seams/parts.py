@@ -19,8 +19,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from autotune.inside.seams.base import Patches, Seam
-from autotune.inside.seams.optimizer import OptimizerSeam
+from autotune.inside.hubs import Hubs
+from autotune.inside.hubs.backward import BackwardListener, BackwardPass
+from autotune.inside.hubs.patches import Patches, Seam
+from autotune.inside.hubs.step import StepListener
 from autotune.measurement.step_breakdown import StepParts
 
 # Methods of Tensor that need its values on the host, so they wait for the device.
@@ -164,7 +166,7 @@ class PartsClock:
             self._marks.append((self._now, event))
 
 
-class PartsSeam(Seam):
+class PartsSeam(Seam, BackwardListener, StepListener):
     """Tells a clock which part of the step the program is in.
 
     The step breakdown makes it, installs it for the steps that it divides into parts, and removes
@@ -173,14 +175,12 @@ class PartsSeam(Seam):
     Args:
         clock: Adds up the time.
         roots: The outermost modules that are trained.
-        optimizer_seam: Reports when an optimizer steps.
+        hubs: Report backward passes and optimizer steps.
     """
 
-    def __init__(
-        self, clock: PartsClock, roots: Iterable[nn.Module], optimizer_seam: OptimizerSeam
-    ) -> None:
+    def __init__(self, clock: PartsClock, roots: Iterable[nn.Module], hubs: Hubs) -> None:
         self._clock = clock
-        self._optimizer_seam = optimizer_seam
+        self._hubs = hubs
         self._classes = {type(root) for root in roots}
         self._patches = Patches()
 
@@ -190,8 +190,6 @@ class PartsSeam(Seam):
         # Calls are looked up on the class, so a patch of the instance would have no effect.
         for cls in self._classes:
             self._patches.replace(cls, "__call__", _as_model(cls.__call__, clock))
-        backward = torch.Tensor.backward
-        self._patches.replace(torch.Tensor, "backward", _as_backward(backward, clock))
         self._time(Optimizer, "zero_grad", Part.OPTIMIZER)
         for name in ("to", "cuda"):
             original = getattr(torch.Tensor, name)
@@ -200,14 +198,30 @@ class PartsSeam(Seam):
             original = getattr(torch.Tensor, name)
             self._patches.replace(torch.Tensor, name, _as_sync(original, clock))
         self._time(torch.cuda, "synchronize", Part.SYNC)
-        self._optimizer_seam.watch(
-            lambda: clock.ground(Part.OPTIMIZER), lambda: clock.ground(Part.OVERHEAD)
-        )
+        self._hubs.backward.join(self)
+        self._hubs.steps.join(self)
 
     def remove(self) -> None:
         """Put PyTorch back as it was."""
-        self._optimizer_seam.unwatch()
+        self._hubs.steps.leave(self)
+        self._hubs.backward.leave(self)
         self._patches.undo()
+
+    def before_backward(self, call: BackwardPass) -> None:  # noqa: ARG002
+        """A backward pass computes."""
+        self._clock.ground(Part.COMPUTE)
+
+    def after_backward(self, call: BackwardPass) -> None:  # noqa: ARG002
+        """What follows a backward pass belongs to the optimizer."""
+        self._clock.ground(Part.OPTIMIZER)
+
+    def before_step(self, optimizer: Optimizer) -> None:  # noqa: ARG002
+        """An optimizer steps."""
+        self._clock.ground(Part.OPTIMIZER)
+
+    def after_step(self, optimizer: Optimizer) -> None:  # noqa: ARG002
+        """What follows a step is the program's own."""
+        self._clock.ground(Part.OVERHEAD)
 
     def _time(self, owner: Any, name: str, part: Part) -> None:
         original, clock = getattr(owner, name), self._clock
@@ -239,15 +253,6 @@ def _as_model(original: Callable[..., Any], clock: PartsClock) -> Callable[..., 
             clock.leave()
 
     return call
-
-
-def _as_backward(original: Callable[..., Any], clock: PartsClock) -> Callable[..., Any]:
-    def backward(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-        clock.ground(Part.COMPUTE)
-        original(tensor, *args, **kwargs)
-        clock.ground(Part.OPTIMIZER)
-
-    return backward
 
 
 def _as_transfer(original: Callable[..., Any], clock: PartsClock) -> Callable[..., Any]:

@@ -8,8 +8,8 @@ import torch
 from torch import distributed
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.ranks.group import Group
-from autotune.inside.seams.base import Patches, Seam
 
 
 class PlateauSeam(Seam):

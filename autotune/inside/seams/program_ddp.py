@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.nn.parallel import DistributedDataParallel
 
-from autotune.inside.seams.base import Patches, Seam
+from autotune.inside.hubs.patches import Patches, Seam
 from autotune.program.config import KnobValue
 
 OPTIONS = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph")

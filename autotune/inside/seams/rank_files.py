@@ -25,11 +25,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
-
+from autotune.inside.hubs.after_import import AfterImport
+from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.seams import library_files
-from autotune.inside.seams.after_import import AfterImport
-from autotune.inside.seams.base import Patches, Seam
 
 # A larger file that is opened for change is not copied to a shadow but opened itself: it is
 # probably a memory-mapped data set, which programs open with "r+" and only read.
@@ -67,7 +65,6 @@ class RankFilesSeam(Seam):
         self._redirect_renames()
         self._redirect_removals()
         self._redirect_mkdir()
-        self._redirect_torch()
         self._redirect_file_handler()
         self._imports.wait_for(TENSORBOARD, self._redirect_summary_writer)
         for call in library_files.CALLS:
@@ -181,18 +178,6 @@ class RankFilesSeam(Seam):
                     raise
 
         self._patches.replace(os, "mkdir", mkdir)
-
-    def _redirect_torch(self) -> None:
-        original = torch.save
-        seam = self
-
-        def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
-            if isinstance(f, (str, os.PathLike)):
-                real = os.path.realpath(f)
-                f = seam._shadows[real] = seam._shadow_of(real)
-            original(obj, f, *args, **kwargs)
-
-        self._patches.replace(torch, "save", save)
 
     def _redirect_file_handler(self) -> None:
         original = logging.FileHandler.__init__

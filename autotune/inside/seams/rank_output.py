@@ -24,8 +24,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-import torch
-
+from autotune.inside.hubs.saving import Save, SaveListener
 from autotune.inside.ranks.group import Group
 from autotune.inside.seams.checkpoint_exchange import absolute, linked_to, told_place
 from autotune.inside.seams.rank_files import RankFilesSeam
@@ -48,7 +47,7 @@ def mute_output() -> None:
     os.environ.update(TRACKERS_OFF, TQDM_DISABLE="1")
 
 
-class RankOutputSeam(RankFilesSeam):
+class RankOutputSeam(RankFilesSeam, SaveListener):
     """Keeps a rank other than the first from writing where the first rank writes.
 
     ``SeamSet.silence()`` installs it before the program starts. The patched functions run on
@@ -162,28 +161,21 @@ class RankOutputSeam(RankFilesSeam):
 
         return call
 
-    def _redirect_torch(self) -> None:
-        original_save, original_load = torch.save, torch.load
-        seam = self
+    def before_save(self, save: Save) -> None:
+        """Number a checkpoint; write it to the shadow folder, or not where the first rank does."""
+        if not save.is_to_path:
+            return
+        real = os.path.realpath(save.where)
+        self._turns += 1
+        self._turn_of[real] = self._turns
+        self._shadows.pop(real, None)
+        save.is_dropped = self._is_guarded(real)
+        if not save.is_dropped:
+            save.where = self._shadows[real] = self._shadow_of(real)
 
-        def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
-            if isinstance(f, (str, os.PathLike)):
-                real = os.path.realpath(f)
-                seam._turns += 1
-                seam._turn_of[real] = seam._turns
-                seam._shadows.pop(real, None)
-                if seam._is_guarded(real):
-                    return
-                f = seam._shadows[real] = seam._shadow_of(real)
-            original_save(obj, f, *args, **kwargs)
-
-        def load(f: Any, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(f, (str, os.PathLike)):
-                f = seam._place_of(os.fspath(f))
-            return original_load(f, *args, **kwargs)
-
-        self._patches.replace(torch, "save", save)
-        self._patches.replace(torch, "load", load)
+    def place_to_load(self, path: Any) -> Any:
+        """Return where a checkpoint is; waits until the first rank has saved it."""
+        return self._place_of(os.fspath(path))
 
     def _pass_on(self, source: str, target: str) -> None:
         if source in self._turn_of:

@@ -13,8 +13,8 @@ import random
 import numpy
 import torch
 
+from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.ranks.group import Group
-from autotune.inside.seams.base import Patches, Seam
 
 
 class RankSeedsSeam(Seam):

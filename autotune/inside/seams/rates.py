@@ -28,6 +28,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from autotune.inside.code.frames import stack
+from autotune.inside.hubs.step import StepListener
 from autotune.program.lr import LrRule, lr_factor, optimizer_factor
 from autotune.program.profile import OptimizerFacts
 
@@ -82,12 +83,12 @@ class _Step:
     frame: FrameType
 
 
-class RatesSeam:
+class RatesSeam(StepListener):
     """Multiplies the learning rates of optimizers while they step.
 
     ``SeamSet`` makes it, and ``Steering`` sets the rule and the batch on the main thread. The
-    optimizer seam calls ``before_step()`` on the thread that steps, and the loader seam calls
-    ``fed()`` on the thread that reads batches.
+    hub of steps calls ``before_step()``, and the loader seam calls ``fed()`` on the thread that
+    reads batches.
 
     Args:
         say: Called with each sentence that the user should read, once for each.

@@ -17,16 +17,16 @@ hooks on nodes of the graph, which see scaled gradients.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch import distributed
 from torch.optim import LBFGS, Optimizer
 
-from autotune.inside.seams.base import Patches, Seam
+from autotune.inside.hubs.backward import BackwardListener, BackwardPass
+from autotune.inside.hubs.step import Go, StepListener
 from autotune.inside.seams.gradient_hooks import GradientHooks
 from autotune.inside.seams.scaled_pass import ScaledPass, begun, clear, leaves_of
 
@@ -35,28 +35,27 @@ FIRST_SCALE = 2.0**16
 GROWTH_INTERVAL = 2000
 
 
-class ScalingSeam(Seam):
+class ScalingSeam(BackwardListener, StepListener):
     """Scales the loss of a program that has no GradScaler.
 
-    ``SeamSet`` installs it if the config trains in fp16, or if the program is measured. The
-    optimizer seam calls ``hook()`` for every optimizer. The patched functions run on the thread
-    that computes gradients or steps.
+    ``SeamSet`` has it join if the config trains in fp16, or if the program is measured.
+
+    Args:
+        optimizers: Returns the living optimizers.
 
     Attributes:
         passes: Number of backward passes that the program has made without scaling.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, optimizers: Callable[[], Iterable[Optimizer]]) -> None:
+        self._optimizers = optimizers
         self.passes = 0
         self._scale: float | None = None
         self._clean_steps = 0
         self._has_stepped = self._has_overflowed = False
-        self._optimizers: WeakSet[Optimizer] = WeakSet()
         self._overflowed: dict[int, torch.Tensor] = {}
         self._pass: ScaledPass | None = None
         self._hooks = GradientHooks(self)
-        self._hooked: set[type[Optimizer]] = set()
-        self._patches = Patches()
 
     @property
     def is_needed(self) -> bool:
@@ -85,41 +84,21 @@ class ScalingSeam(Seam):
             self._overflowed.clear()
 
     def install(self) -> None:
-        """Patch ``torch.autograd.backward`` and hooks; optimizers are patched by ``hook()``."""
-        self._scale_backward()
+        """Patch the hooks on gradients."""
         self._hooks.install()
-
-    def hook(self, optimizer: Optimizer) -> None:
-        """Let the steps of an optimizer be skipped after an overflow.
-
-        Patches ``step`` of the optimizer's class, once for each class.
-        """
-        self._optimizers.add(optimizer)
-        cls = type(optimizer)
-        if cls in self._hooked:
-            return
-        self._hooked.add(cls)
-        original = cls.step
-        seam = self
-
-        def step(target: Optimizer, *args: Any, **kwargs: Any) -> Any:
-            if seam._scale is None:
-                return original(target, *args, **kwargs)
-            try:
-                return seam._step(original, target, *args, **kwargs)
-            finally:
-                seam._settle(target)
-
-        # torch wraps each step that lacks this mark in its global hooks. The original has them
-        # already, and a skipped step must not run them.
-        vars(step)["hooked"] = True
-        self._patches.replace(cls, "step", step)
 
     def remove(self) -> None:
         """Put PyTorch back as it was."""
         self._hooks.remove()
-        self._patches.undo()
-        self._hooked.clear()
+
+    def around_step(self, go: Go, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Skip the step of an optimizer after an overflow."""
+        if self._scale is None:
+            return go(optimizer, *args, **kwargs)
+        try:
+            return self._step(go, optimizer, *args, **kwargs)
+        finally:
+            self._settle(optimizer)
 
     def _step(self, original: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Let an optimizer make its step unless its gradients overflowed.
@@ -151,55 +130,33 @@ class ScalingSeam(Seam):
             for parameter in _parameters(optimizer):
                 self._overflowed.pop(id(parameter), None)
 
-    def _scale_backward(self) -> None:
-        original = torch.autograd.backward
-        seam = self
-
-        def backward(
-            tensors: Any,
-            grad_tensors: Any = None,
-            retain_graph: bool | None = None,  # noqa: FBT001
-            create_graph: bool = False,  # noqa: FBT001, FBT002
-            grad_variables: Any = None,
-            inputs: Any = None,
-        ) -> None:
-            rest = {
-                "retain_graph": retain_graph,
-                "create_graph": create_graph,
-                "grad_variables": grad_variables,
-                "inputs": inputs,
-            }
-            if seam._scale is None:
-                seam.passes += 1
-                original(tensors, grad_tensors, **rest)
-                return
-            roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-            leaves = leaves_of(roots)
-            # A pass within a pass: reentrant checkpointing recomputes activations, maybe on another
-            # thread. Its gradients carry the scale already.
-            if seam._pass is not None:
-                seam._pass.take_in(leaves)
-                original(tensors, grad_tensors, **rest)
-                return
-            named = inputs.values() if isinstance(inputs, Mapping) else inputs
-            leaves += [named] if isinstance(named, torch.Tensor) else list(named or ())
-            with seam._scaled_pass(leaves, keeps_graph=create_graph) as scale:
-                original(roots, begun(roots, grad_tensors, scale), **rest)
-
-        self._patches.replace(torch.autograd, "backward", backward)
-
-    @contextmanager
-    def _scaled_pass(self, leaves: Sequence[torch.Tensor], *, keeps_graph: bool) -> Iterator[float]:
+    def before_backward(self, call: BackwardPass) -> None:
+        """Begin the pass with scaled gradients."""
+        if self._scale is None:
+            self.passes += 1
+            return
+        leaves = leaves_of(call.losses)
+        inputs = call.options.get("inputs")
+        named = inputs.values() if isinstance(inputs, Mapping) else inputs
+        leaves += [named] if isinstance(named, torch.Tensor) else list(named or ())
         self._adjust()
-        groups = [list(_parameters(optimizer)) for optimizer in self._optimizers]
+        groups = [list(_parameters(optimizer)) for optimizer in self._optimizers()]
+        keeps_graph = bool(call.options.get("create_graph"))
         scaled = ScaledPass(self.scale, groups, keeps_graph=keeps_graph)
         scaled.take_in([*leaves, *self._hooks.retaining()])
         self._pass = scaled
-        try:
-            yield self.scale
-        finally:
-            self._pass = None
-            self._note(scaled.end())
+        call.gradients = begun(call.losses, call.gradients, self.scale)
+
+    def within_backward(self, call: BackwardPass) -> None:
+        """Take in what an inner pass reaches: its gradients carry the scale already."""
+        if self._pass is not None:
+            self._pass.take_in(leaves_of(call.losses))
+
+    def backward_ended(self, call: BackwardPass) -> None:  # noqa: ARG002
+        """Unscale all gradients."""
+        if self._pass is not None:
+            ended, self._pass = self._pass, None
+            self._note(ended.end())
 
     @contextmanager
     def true_gradient(self, leaf: torch.Tensor) -> Iterator[None]:

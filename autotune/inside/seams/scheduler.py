@@ -11,8 +11,8 @@ from typing import Any
 
 from torch.optim.lr_scheduler import LRScheduler
 
+from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.seams.accumulation import AccumulationSeam
-from autotune.inside.seams.base import Patches, Seam
 
 
 class SchedulerSeam(Seam):

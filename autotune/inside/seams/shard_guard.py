@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from autotune.inside.seams.base import Patches, Seam
+from autotune.inside.hubs.patches import Patches, Seam
 
 MEND = "Leave fsdp out of the search, or set strategy to ddp in best.yaml."
 

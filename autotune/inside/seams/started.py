@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import torch.multiprocessing
 
-from autotune.inside.seams.base import Patches, Seam
+from autotune.inside.hubs.patches import Patches, Seam
 
 SPAWN = "torch.multiprocessing.spawn"  # a module; the package has a function of that name
 PROCESS = "multiprocessing.Process"

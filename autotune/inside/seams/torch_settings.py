@@ -18,7 +18,7 @@ from torch.autograd import profiler
 from torch.backends import cuda, cudnn, mkldnn
 from torch.backends.cudnn import rnn
 
-from autotune.inside.seams.base import Patches, Seam
+from autotune.inside.hubs.patches import Patches, Seam
 from autotune.program.config import KnobValue
 
 

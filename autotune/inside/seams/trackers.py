@@ -25,8 +25,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from autotune.inside.seams.after_import import AfterImport
-from autotune.inside.seams.base import Patches, Seam
+from autotune.inside.hubs.after_import import AfterImport
+from autotune.inside.hubs.patches import Patches, Seam
 
 logger = logging.getLogger("autotune")
 

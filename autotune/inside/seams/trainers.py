@@ -14,7 +14,7 @@ from functools import wraps
 from typing import Any
 from weakref import WeakSet
 
-from autotune.inside.seams.base import Patches, Seam
+from autotune.inside.hubs.patches import Patches, Seam
 from autotune.program.rehearsal import RehearsalPlan
 from autotune.program.run_length import RunLength
 

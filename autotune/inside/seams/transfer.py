@@ -14,7 +14,7 @@ import torch
 from torch.utils.data._utils import pin_memory as pinning
 from torch.utils.weak import WeakIdKeyDictionary
 
-from autotune.inside.seams.base import Patches, Seam
+from autotune.inside.hubs.patches import Patches, Seam
 
 Copy = Callable[..., torch.Tensor]
 

@@ -23,8 +23,8 @@ from torch import distributed
 from torch.utils.hooks import RemovableHandle
 
 from autotune.inside.code.loss_graph import Reading, Term, read
+from autotune.inside.hubs.backward import BackwardListener, BackwardPass
 from autotune.inside.ranks.group import Group
-from autotune.inside.seams.base import Patches, Seam, outermost
 
 # Length of the vector of counts that ranks exchange. It is fixed because all_reduce needs the same
 # shape on all ranks, also where their losses have different numbers of terms.
@@ -32,12 +32,11 @@ MAX_COUNTS = 16
 SAME = 1e-9  # counts are equal up to rounding if their relative variance is below this
 
 
-class WeighingSeam(Seam):
+class WeighingSeam(BackwardListener):
     """Weights the loss terms of each outermost backward pass.
 
-    The distribution seam makes it and installs it where autotune distributes the program. It acts
-    within ``torch.autograd.backward``, on the thread that computes gradients, and changes only what
-    flows through the graph in that pass.
+    The distribution seam makes it, and it joins where autotune distributes the program. It changes
+    only what flows through the graph in that pass.
 
     Args:
         group: The processes that train together.
@@ -54,22 +53,18 @@ class WeighingSeam(Seam):
         self._is_settled = False
         self._has_sums = False
         self._uneven: set[int] = set()  # indices of terms whose counts differ among ranks
-        self._patches = Patches()
+        self._hooks: list[RemovableHandle] = []
 
-    def install(self) -> None:
-        """Wrap ``torch.autograd.backward``, which ``Tensor.backward()`` calls, too."""
-        original = torch.autograd.backward
-        seam = self
+    def before_backward(self, call: BackwardPass) -> None:
+        """Weight the terms of the pass that begins."""
+        if self._is_needed:
+            self._hooks = self._weigh(call.losses, call.gradients)
 
-        def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
-            hooks = seam._weigh(tensors, grad_tensors) if seam._is_needed else []
-            try:
-                original(tensors, grad_tensors, *args, **kwargs)
-            finally:  # a retained graph is weighted anew in the next pass
-                for hook in hooks:
-                    hook.remove()
-
-        self._patches.replace(torch.autograd, "backward", outermost(backward, original))
+    def backward_ended(self, call: BackwardPass) -> None:  # noqa: ARG002
+        """Forget the weights: a retained graph is weighted anew in the next pass."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
 
     def settle(self) -> None:
         """Stop learning which terms need a weight.
@@ -85,8 +80,7 @@ class WeighingSeam(Seam):
             return False
         return self._group.world_size > 1 and distributed.is_initialized()
 
-    def _weigh(self, tensors: Any, grads: Any) -> list[RemovableHandle]:
-        losses = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    def _weigh(self, losses: Sequence[torch.Tensor], grads: Any) -> list[RemovableHandle]:
         if grads is None or isinstance(grads, torch.Tensor):
             grads = [grads] * len(losses)
         readings = [(x, read(x, self.samples, g)) for x, g in zip(losses, grads, strict=True)]

@@ -17,6 +17,7 @@ from autotune.inside.examining.biased_convs import ConvWatch
 from autotune.inside.examining.examiner import Examiner
 from autotune.inside.examining.memory import MIN_STEPS, MemoryWatch
 from autotune.inside.examining.operators import OperatorCount
+from autotune.inside.hubs.backward import BackwardHub
 from autotune.measurement.examination import BiasedConvs, Examination
 
 CORES = tuple(sorted(os.sched_getaffinity(0)))
@@ -33,7 +34,7 @@ def examined(
     """Train until the examiner has seen everything."""
     net = model or nn.Sequential(nn.Linear(16, 32), nn.Linear(32, 4))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    found = Examiner((net,), "cpu", lambda: None, CORES, counts=True)
+    found = Examiner((net,), "cpu", lambda: None, CORES, BackwardHub(), counts=True)
     inputs = torch.randn(8, 1, 4, 4) if model is not None else torch.randn(8, 16)
     try:
         while not found.is_done:
@@ -88,7 +89,7 @@ def test_reads_on_the_host_are_counted_by_line() -> None:
 
 def test_steps_with_something_else_in_them_do_not_count() -> None:
     net = nn.Linear(4, 4)
-    found = Examiner((net,), "cpu", lambda: None, CORES, counts=True)
+    found = Examiner((net,), "cpu", lambda: None, CORES, BackwardHub(), counts=True)
     for number in range(2000):
         loss = net(torch.randn(2, 4)).sum()
         loss.backward()
@@ -166,7 +167,7 @@ def test_growing_memory_is_read_at_equal_distances() -> None:
 
 def test_what_the_loader_computes_is_no_part_of_a_step() -> None:
     net = nn.Linear(4, 4)
-    found = Examiner((net,), "cpu", lambda: None, CORES, counts=True)
+    found = Examiner((net,), "cpu", lambda: None, CORES, BackwardHub(), counts=True)
     while not found.is_done:
         found.clock.asked()
         batch = torch.zeros(2, 4)

@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import h5py
@@ -18,11 +18,24 @@ import safetensors.torch
 import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
+from autotune.inside.hubs.saving import SaveHub
 from autotune.inside.ranks.exchange import SignedStore
 from autotune.inside.ranks.group import Group
 from autotune.inside.seams import rank_output
 from autotune.inside.seams.checkpoint_exchange import TellSavesSeam
 from autotune.inside.seams.rank_output import RankOutputSeam
+
+
+@contextmanager
+def installed(seam: TellSavesSeam | RankOutputSeam) -> Iterator[None]:
+    saving = SaveHub()
+    saving.join(seam)
+    seam.install()
+    try:
+        yield
+    finally:
+        seam.remove()
+        saving.remove()
 
 
 class Ranks:
@@ -37,19 +50,11 @@ class Ranks:
             directory / "shadow", [self.temporary], Group(1, 1, 2, 2, store)
         )
 
-    @contextmanager
-    def first(self) -> Iterator[None]:
-        self._first.install()
-        yield
-        self._first.remove()
+    def first(self) -> AbstractContextManager[None]:
+        return installed(self._first)
 
-    @contextmanager
-    def second(self) -> Iterator[None]:
-        self._second.install()
-        try:
-            yield
-        finally:
-            self._second.remove()
+    def second(self) -> AbstractContextManager[None]:
+        return installed(self._second)
 
     def place_of(self, path: Path) -> str:
         """Where the second rank reads a file."""

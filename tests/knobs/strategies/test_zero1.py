@@ -12,7 +12,7 @@ from torch.optim import SGD, AdamW
 
 from autotune.inside.listener import Listener
 from autotune.inside.observe import _optimizer_facts
-from autotune.inside.seams import SeamSet
+from autotune.inside.seam_set import SeamSet
 from autotune.knobs.base import Here
 from autotune.knobs.strategies import STRATEGIES
 from autotune.knobs.strategies.zero1 import _made, _remade

@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.inside.ranks.group import ALONE, Group, join_in_place
-from autotune.inside.seams import SeamSet
+from autotune.inside.seam_set import SeamSet
 from autotune.inside.steering import Steering
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue

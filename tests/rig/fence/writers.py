@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy
 import torch
 
+from autotune.inside.hubs.saving import SaveHub
 from autotune.inside.seams.guard import GuardSeam
 from autotune.inside.seams.overlay import OverlaySeam
 from autotune.program.fence_options import FenceKind
@@ -274,6 +275,8 @@ def main(kind: str, folder: str, report: str, shadow: str, devices: str) -> None
     mounts = [m for m in read_mounts(Path("/proc/self/mountinfo").read_text()) if m.is_writable]
     writable = [m.path for m in mounts if m.holds_user_files and is_real(m)]
     shared = [p.read_text() for p in Path("/dev/shm").glob("autotune-data-*/*")]
+    if isinstance(seam, GuardSeam):
+        SaveHub().join(seam)
     seam.install()
     errors = {}
     for writer in WRITERS:

@@ -1,4 +1,4 @@
-"""The base of the seams: ``Patches`` replaces attributes and puts them back, ``Seam`` owns one.
+"""``Patches`` replaces attributes and puts them back; ``Seam`` owns one.
 
 Attributes are put back in reverse order, so an owner that was patched twice ends as it was.
 """

@@ -1,0 +1,107 @@
+"""The hub of backward passes, at ``torch.autograd.backward``, which ``Tensor.backward()`` calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from autotune.inside.hubs.hub import Hub, overridden
+
+
+@dataclass(slots=True)
+class BackwardPass:
+    """A backward pass that the program begins; listeners may change what it begins with.
+
+    Attributes:
+        tensors: What is differentiated, as the program gave it; an iterator has become a tuple.
+        gradients: The program's ``grad_tensors``; None stands for 1.
+        options: Further arguments of ``torch.autograd.backward``.
+    """
+
+    tensors: Any
+    gradients: Any
+    options: dict[str, Any]
+
+    @property
+    def losses(self) -> Sequence[Any]:
+        """The tensors as a sequence."""
+        return (self.tensors,) if isinstance(self.tensors, torch.Tensor) else tuple(self.tensors)
+
+
+class BackwardListener:
+    """Acts on backward passes; a method that a class does not override costs nothing.
+
+    The methods run on the thread that computes gradients.
+    """
+
+    def before_backward(self, call: BackwardPass) -> None:
+        """A pass is about to begin."""
+
+    def after_backward(self, call: BackwardPass) -> None:
+        """A pass has been made; called for the innermost listener first."""
+
+    def backward_ended(self, call: BackwardPass) -> None:
+        """A pass has been made or has failed; called last, for the innermost listener first."""
+
+    def within_backward(self, call: BackwardPass) -> None:
+        """Within a pass another one is about to begin, as torch's reentrant checkpoint makes it.
+
+        It is a part of the outer pass: no other method is called for it.
+        """
+
+
+class BackwardHub(Hub[BackwardListener]):
+    """Calls its listeners around each backward pass of the program."""
+
+    def __init__(self, order: Sequence[BackwardListener] = ()) -> None:
+        self._before: tuple[Callable[[BackwardPass], None], ...] = ()
+        self._after: tuple[Callable[[BackwardPass], None], ...] = ()
+        self._ended: tuple[Callable[[BackwardPass], None], ...] = ()
+        self._within: tuple[Callable[[BackwardPass], None], ...] = ()
+        super().__init__(order)
+
+    def _choose(self) -> None:
+        inner_first = self._joined[::-1]
+        self._before = overridden(self._joined, BackwardListener, "before_backward")
+        self._within = overridden(self._joined, BackwardListener, "within_backward")
+        self._after = overridden(inner_first, BackwardListener, "after_backward")
+        self._ended = overridden(inner_first, BackwardListener, "backward_ended")
+
+    def _patch(self) -> None:
+        if self._patches.is_used:
+            return
+        original = torch.autograd.backward
+        hub = self
+        is_in_pass = False  # for all threads: autograd may run an inner pass on another thread
+
+        def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
+            nonlocal is_in_pass
+            if args:
+                kwargs |= dict(zip(MORE_ARGUMENTS, args, strict=False))
+            if isinstance(tensors, Iterator):
+                tensors = tuple(tensors)
+            call = BackwardPass(tensors, grad_tensors, kwargs)
+            if is_in_pass:
+                for tell in hub._within:
+                    tell(call)
+                original(call.tensors, call.gradients, **call.options)
+                return
+            is_in_pass = True
+            try:
+                for tell in hub._before:
+                    tell(call)
+                original(call.tensors, call.gradients, **call.options)
+                for tell in hub._after:
+                    tell(call)
+            finally:
+                is_in_pass = False
+                for tell in hub._ended:
+                    tell(call)
+
+        self._patches.replace(torch.autograd, "backward", backward)
+
+
+MORE_ARGUMENTS = ("retain_graph", "create_graph", "grad_variables", "inputs")

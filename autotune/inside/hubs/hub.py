@@ -1,0 +1,74 @@
+"""What all hubs have in common: who listens, in which order, and what is patched meanwhile."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+from autotune.inside.hubs.patches import Patches
+
+L = TypeVar("L")
+
+
+class Hub(Generic[L]):
+    """Calls those of its listeners that have joined, in the order in which it was given them.
+
+    A listener that the order does not name, such as one that looks at a few steps, comes first.
+    Listeners join and leave on the main thread; none leaves while the hub calls it.
+
+    Args:
+        order: All that may join for long, the outermost first.
+    """
+
+    def __init__(self, order: Sequence[L] = ()) -> None:
+        self.order = tuple(order)
+        self._joined: list[L] = []
+        self._patches = Patches()
+
+    @property
+    def listeners(self) -> tuple[L, ...]:
+        """Who listens now, the outermost first."""
+        return tuple(self._joined)
+
+    def join(self, listener: L) -> None:
+        """Call this listener from now on; the first one has the hub patch its place."""
+        if any(listener is own for own in self._joined):
+            return
+        if not any(listener is own for own in self.order):
+            self._joined.insert(0, listener)
+        else:
+            self._joined.append(listener)
+            place = {id(own): n for n, own in enumerate(self.order)}
+            self._joined.sort(key=lambda own: place.get(id(own), -1))
+        self._choose()
+        self._patch()
+
+    def leave(self, listener: L) -> None:
+        """Stop calling this listener; with the last one the place becomes PyTorch's own again."""
+        self._joined = [own for own in self._joined if own is not listener]
+        self._choose()
+        if not self._joined:
+            self.remove()
+
+    def remove(self) -> None:
+        """Put PyTorch back as it was, whoever listens."""
+        self._joined = []
+        self._choose()
+        self._patches.undo()
+
+    @abstractmethod
+    def _patch(self) -> None:
+        """Replace the place, as far as those that have joined need it and it is not replaced."""
+
+    @abstractmethod
+    def _choose(self) -> None:
+        """Note which methods of those that have joined are to be called, and in which order."""
+
+
+def overridden(listeners: Sequence[object], base: type, name: str) -> tuple[Any, ...]:
+    """Return the bound methods of this name, of listeners that do not inherit it from *base*."""
+    plain = getattr(base, name)
+    return tuple(
+        getattr(own, name) for own in listeners if getattr(type(own), name, plain) is not plain
+    )

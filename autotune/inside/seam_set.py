@@ -1,0 +1,432 @@
+"""All seams of one process: which of them are installed, and what one tells another.
+
+The seams and the hubs are the only places where autotune changes PyTorch in the program's process.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.utils.data import get_worker_info
+
+from autotune.inside.hubs import Hubs
+from autotune.inside.hubs.backward import BackwardHub
+from autotune.inside.hubs.patches import Patches
+from autotune.inside.hubs.saving import SaveHub
+from autotune.inside.hubs.step import StepHub
+from autotune.inside.listener import Listener
+from autotune.inside.ranks.group import ALONE, Group
+from autotune.inside.seams.accumulation import AccumulationSeam
+from autotune.inside.seams.autocast import AutocastSeam
+from autotune.inside.seams.by_hand import ByHandSeam
+from autotune.inside.seams.call_detection import CallDetectionSeam
+from autotune.inside.seams.checkpoint import CheckpointSeam
+from autotune.inside.seams.checkpoint_exchange import TellSavesSeam
+from autotune.inside.seams.clearing import ClearingSeam
+from autotune.inside.seams.distribution import DistributionSeam
+from autotune.inside.seams.downloads import DownloadsSeam
+from autotune.inside.seams.flags import FlagsSeam
+from autotune.inside.seams.foreign_loaders import ForeignLoaders
+from autotune.inside.seams.forward import ForwardSeam
+from autotune.inside.seams.guard import GuardSeam
+from autotune.inside.seams.imported import ImportedSeam
+from autotune.inside.seams.loader import LoaderSeam
+from autotune.inside.seams.optimizer import OptimizerSeam
+from autotune.inside.seams.overlay import OverlaySeam
+from autotune.inside.seams.rank_output import RankOutputSeam, mute_output
+from autotune.inside.seams.rates import RatesSeam
+from autotune.inside.seams.scaling import ScalingSeam
+from autotune.inside.seams.scheduler import SchedulerSeam
+from autotune.inside.seams.torch_settings import TorchSettingsSeam
+from autotune.inside.seams.trackers import TrackersSeam
+from autotune.inside.seams.trainers import TrainersSeam
+from autotune.inside.seams.transfer import TransferSeam
+from autotune.program.fence_options import FenceKind
+from autotune.program.profile import LoaderFacts
+from autotune.rig.wire import Start
+
+logger = logging.getLogger("autotune")
+# After this many steps the seams that only watch the first steps are removed, and module calls are
+# intercepted only for the classes of the roots (the outermost modules) that were called by then.
+STEPS_UNTIL_ROOTS_ARE_KNOWN = 3
+
+
+def _unguarded() -> list[Path]:
+    """Return the folders in which every rank may write: caches and temporary files."""
+    return [Path.home() / ".cache", Path(tempfile.gettempdir())]
+
+
+class SeamSet:
+    """All seams of one process; ``Steering`` acts through its members.
+
+    The listener that measures the program, or ``steering.install()``, makes one before the program
+    starts and calls ``install()`` on the main thread. Afterwards the program's own calls of PyTorch
+    run the seams, so their callbacks run on the threads on which the program makes these calls.
+
+    Args:
+        listener: Is told of batches, calls and steps while it measures. None for a plain run under
+            a config: there iteration and the loss are left alone, and counting of steps stops as
+            soon as the model is known.
+        target: The training loader as the search saw it; None while it is not known.
+        program_knobs: Knobs of the loader that the program sets itself, so that its loader may
+            differ from ``target`` in them.
+        group: The processes that train together.
+    """
+
+    def __init__(
+        self,
+        listener: Listener | None,
+        target: LoaderFacts | None,
+        program_knobs: Sequence[str] = (),
+        group: Group = ALONE,
+    ) -> None:
+        self._listener = listener
+        self._group = group
+        self._steps = 0
+        self.accumulation = AccumulationSeam(self._living)
+        self.scaling = ScalingSeam(self._living)
+        self.clearing = ClearingSeam(self.accumulation)
+        self.trainers = TrainersSeam(
+            endless=listener is not None and listener.is_endless,
+            rehearsal=listener.rehearsal if listener is not None else None,
+        )
+        adopt = self.trainers.adopt if listener is not None else lambda: None
+        self.rates = RatesSeam(self._say)
+        self.loader = LoaderSeam(
+            listener, self.accumulation, target, program_knobs, adopt, self.rates.fed
+        )
+        self.optimizer = OptimizerSeam(self._about_to_train, self._stepped, self._built)
+        self.distribution = DistributionSeam(
+            group, self._living, self.accumulation, lambda: self.hubs.backward
+        )
+        self.forward = ForwardSeam(
+            listener, self._living, self.distribution.route, self._about_to_call
+        )
+        self.by_hand = ByHandSeam(
+            self._living,
+            lambda: self.forward.roots,
+            self._stepped_by_hand,
+            lambda: self.optimizer.is_stepping,
+        )
+        self.checkpoint = CheckpointSeam()
+        self.process = TorchSettingsSeam()
+        self.transfer = TransferSeam()
+        self.scheduler = SchedulerSeam(self.accumulation)
+        self.autocast = AutocastSeam()
+        self.uses = CallDetectionSeam()
+        self.foreign_loaders = ForeignLoaders()
+        self.flags = FlagsSeam()
+        self.downloads = DownloadsSeam()
+        self._trackers: TrackersSeam | None = None
+        self._files: OverlaySeam | GuardSeam | None = None
+        self._output: TellSavesSeam | RankOutputSeam | None = None
+        self._imported = ImportedSeam()
+        self._compiling = Patches()
+        self.hubs = self._hubs()
+
+    def _hubs(self) -> Hubs:
+        """Return the hubs with the order of their listeners, the outermost first.
+
+        What changes the gradients with which a pass begins comes before what looks at the pass, and
+        gradients are complete (``clearing``) and averaged before they are unscaled.
+        """
+        measuring = () if self._listener is None else (self._listener,)
+        ranks = self.distribution
+        return Hubs(
+            BackwardHub(
+                (
+                    *measuring,
+                    self.accumulation,
+                    self.scaling,
+                    self.by_hand,
+                    ranks.weighing,
+                    ranks.averaging,
+                    self.clearing,
+                )
+            ),
+            StepHub((self.accumulation, self.scaling, self.clearing, self.optimizer, self.rates)),
+            SaveHub(measuring),  # what redirects files joins before, and stays within
+        )
+
+    def _living(self) -> list[Optimizer]:
+        """Return the living optimizers."""
+        return self.optimizer.optimizers
+
+    def install(self) -> None:
+        """Install what watches or changes the program.
+
+        With a listener nearly everything is installed, because a later config may need any of it.
+        Without one, the config is final and only what it needs is installed.
+        """
+        self._steps = 0
+        is_measured = self.is_measured
+        self.loader.install()
+        self.optimizer.install(watches=is_measured)
+        if is_measured or self.accumulation.is_needed or self.clearing.is_needed:
+            self.clearing.install()
+        self.distribution.install()
+        self._install_calls()
+        self.join()
+        if is_measured or self.scaling.is_needed:
+            self.scaling.install()
+        if is_measured or self.accumulation.is_needed:
+            self.accumulation.install()
+            self.scheduler.install()
+        # What torch was built for, not what is there: to ask the driver for devices would fix which
+        # of them the program sees, and keep processes that it forks from using any.
+        may_copy = is_measured and torch.accelerator.current_accelerator() is not None
+        if self.transfer.is_needed or may_copy:
+            self.transfer.install()
+        if is_measured or self.autocast.is_needed:
+            self.autocast.install()
+
+    def join(self) -> None:
+        """Have the hubs call what the config needs, or all that any config may need later.
+
+        ``Steering`` calls it again when a config has changed in a program that is not measured.
+        """
+        backward, steps, is_measured = self.hubs.backward, self.hubs.steps, self.is_measured
+        steps.join(self.optimizer)
+        for seam in (self.accumulation, self.scaling, self.clearing):
+            if is_measured or seam.is_needed:
+                backward.join(seam)
+                steps.join(seam)
+        if is_measured or self.rates.is_needed:
+            steps.join(self.rates)
+        # Without a listener too, some seams act only at the first step. A program without a torch
+        # optimizer reaches that moment through this seam alone.
+        if not self.by_hand.rests and (is_measured or self._acts_on_first_steps):
+            self.by_hand.install()
+            backward.join(self.by_hand)
+        if self._listener is not None:
+            backward.join(self._listener)
+            self.hubs.saving.join(self._listener)
+
+    @property
+    def _acts_at_calls(self) -> bool:
+        """Whether calls of the models matter after the first one."""
+        return (
+            self._listener is not None
+            or self.forward.is_needed
+            or self.checkpoint.is_needed
+            or self.distribution.is_needed
+        )
+
+    @property
+    def _awaits_a_call(self) -> bool:
+        """Whether calls matter only because the first one ends the program's set-up."""
+        return self.process.is_needed and not self._acts_at_calls
+
+    @property
+    def _acts_on_first_steps(self) -> bool:
+        """Whether a seam waits until the models are known, or until the program begins to train."""
+        seams = (self.forward, self.checkpoint, self.process)
+        return self.loader.misses_target or any(seam.is_needed for seam in seams)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether a listener is told what the program does, so that any config may come."""
+        return self._listener is not None
+
+    @property
+    def group(self) -> Group:
+        """The processes that train together."""
+        return self._group
+
+    def _say(self, sentence: str) -> None:
+        """Warn a user who trains, once for all ranks; a search reports it with its result."""
+        if self._listener is None and self._group.is_first:
+            logger.warning("autotune: %s.", sentence)
+
+    def watch(self) -> None:
+        """Watch what the program uses and does in its first, untouched steps.
+
+        Call it before the program starts, in a process that observes the program for its profile.
+        Most of these seams are removed again after ``STEPS_UNTIL_ROOTS_ARE_KNOWN`` steps.
+        """
+        self.uses.install()
+        self.flags.install()
+        self.by_hand.note_transforms()
+        self.foreign_loaders.install()
+
+    def guard_files(self, start: Start, tell: Callable[[str], None] = lambda _: None) -> None:
+        """Keep a trial from changing the user's files, and from reporting to experiment trackers.
+
+        Call it before ``install()``, which wraps functions that are redirected here.
+
+        Args:
+            start: Says which fence surrounds this process, and where shadow files go.
+            tell: Called with each sentence that the user should read about the program's files.
+        """
+        shadow_dir = Path(start.shadow_dir)
+        self._trackers = TrackersSeam(shadow_dir)
+        self._trackers.install()
+        if not start.bare:  # a bare run is not to be changed more than the fence requires
+            self.downloads.install()
+        if start.fence is FenceKind.OVERLAY:
+            self._files = OverlaySeam(start.devices, start.max_scratch_bytes, tell)
+        else:
+            places = [*map(Path, start.open_places)]
+            self._files = GuardSeam(shadow_dir, places, is_shared=bool(self._group.started_by))
+            self.hubs.saving.join(self._files)
+        self._files.install()
+
+    def silence(self, shadow_dir: Path, open_places: Sequence[Path] = ()) -> None:
+        """Let only the first of several ranks print and write the program's files.
+
+        Call it after ``guard_files()``, because the first rank announces its checkpoints by the
+        places to which the guard redirects them.
+
+        Args:
+            shadow_dir: The folder that takes the files of this rank, if it is not the first.
+            open_places: Folders in which every rank may write, besides caches and temporary files.
+        """
+        if self._group.is_first:
+            place_of = self._files.place_of if isinstance(self._files, GuardSeam) else str
+            self._output = TellSavesSeam(self._group, place_of)
+        else:
+            mute_output()
+            if self._trackers is None:  # a guarded rank has them already
+                self._trackers = TrackersSeam(shadow_dir)
+                self._trackers.install()
+            self._output = RankOutputSeam(shadow_dir, [*_unguarded(), *open_places], self._group)
+        self._output.install()
+        self.hubs.saving.join(self._output)
+
+    def remove(self) -> None:
+        """Put PyTorch back as it was, whichever seams are installed.
+
+        Seams that replaced the same attribute are removed in the reverse order of installation.
+        """
+        self._compiling.undo()
+        self.hubs.remove()
+        seams = (self.transfer, self.autocast, self.uses, self.flags, self.checkpoint, self.forward)
+        files = (self._output, self._files, self._trackers, self.downloads)
+        self._imported.remove()
+        for seam in (*files, *seams, self.process):
+            if seam is not None:
+                seam.remove()
+        self.trainers.remove()
+        self.scheduler.remove()
+        self.accumulation.remove()
+        self.scaling.remove()
+        self.by_hand.remove()
+        self.foreign_loaders.remove()
+        self.distribution.remove()
+        self.clearing.remove()
+        self.optimizer.remove()
+        self.rates.remove()
+        self.loader.remove()
+
+    @property
+    def _trains_on_cpu(self) -> bool:
+        devices = {p.device.type for root in self.forward.roots for p in root.parameters()}
+        return devices == {"cpu"}
+
+    def _about_to_call(self) -> None:
+        """Set the settings of the process before a model is first called.
+
+        A loader's worker may call one too, but keeps the worker's settings, such as one thread.
+        """
+        if get_worker_info() is None:
+            self.process.settle()
+            self._end_awaiting()
+
+    def _install_calls(self) -> None:
+        if self._acts_at_calls or self.process.is_needed:
+            self.forward.install()
+        if self._awaits_a_call:
+            self._compiling.replace(torch, "compile", self._before_compiling(torch.compile))
+
+    def _before_compiling(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``torch.compile``, which ends the wait for a call.
+
+        Code that is compiled while calls are intercepted would be compiled again afterwards.
+        """
+
+        @wraps(original)
+        def compile_model(*args: Any, **kwargs: Any) -> Any:
+            if self._compiling.is_used:  # the program may go on to call this one
+                self._about_to_call()
+            return original(*args, **kwargs)
+
+        return compile_model
+
+    def _end_awaiting(self) -> None:
+        if self._awaits_a_call:
+            self.forward.remove()
+            self._compiling.undo()
+
+    def _about_to_train(self) -> None:
+        """Do what has waited for the end of the program's set-up, just before its first step.
+
+        A missing training loader is only warned of in one process, which can train without the
+        options of that loader. Several ranks cannot: they would not share out its data.
+
+        Raises:
+            LookupError: if several ranks train and no loader is the one that was tuned.
+        """
+        self.process.settle()
+        self._end_awaiting()
+        self.loader.training_begins()
+        if self.loader.misses_target and self._group.world_size > 1:
+            raise LookupError(self.loader.describe_missing_target())
+        if self.loader.misses_target:
+            self.rates.misses_target()
+            logger.warning("autotune: %s", self.loader.describe_missing_target())
+
+    def install_late(self) -> None:
+        """Install the seams in a program that may have imported torch's functions by name already.
+
+        ``autotune.apply()`` needs it, and so do processes that the program has started for ranks.
+        """
+        self._imported.note()
+        self.install()
+        self._imported.spread()
+
+    def _built(self, optimizer: Optimizer) -> None:
+        self.distribution.groups_changed()
+        self.hubs.steps.see(optimizer)
+
+    def _stepped(self, optimizer: Optimizer) -> None:
+        if not self.by_hand.rests:
+            self._steps_by_optimizer()
+        if self.distribution.is_settling:
+            self.distribution.stepped(optimizer)
+        self._count_step()
+        if self._listener is not None:
+            self._listener.optimizer_stepped(optimizer)
+        # Without a listener nobody needs the steps any more, and each hook costs time in each step.
+        elif self._steps >= STEPS_UNTIL_ROOTS_ARE_KNOWN and not self.distribution.is_settling:
+            self.hubs.steps.leave(self.optimizer)
+
+    def _steps_by_optimizer(self) -> None:
+        self.by_hand.rest()
+        self.hubs.backward.leave(self.by_hand)
+
+    def _stepped_by_hand(self) -> None:
+        self.optimizer.begin()
+        self._count_step()
+        if self._listener is not None:
+            self._listener.stepped_by_hand()
+        elif self._steps >= STEPS_UNTIL_ROOTS_ARE_KNOWN:
+            self._steps_by_optimizer()
+
+    def _count_step(self) -> None:
+        self._steps += 1
+        if self._steps == STEPS_UNTIL_ROOTS_ARE_KNOWN:
+            self.uses.remove()
+            self.flags.remove()
+            self.foreign_loaders.remove()
+            if not self._awaits_a_call:
+                self.forward.narrow()
+            self.checkpoint.act_on(self.forward.roots)
+            if not self.transfer.is_needed and self._trains_on_cpu:
+                self.transfer.remove()
