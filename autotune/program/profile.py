@@ -100,7 +100,6 @@ class Profile:
         parameters: Number of parameters in the root modules.
         repeated_blocks: Number of equal blocks (such as transformer layers) in the model; 0 if it
             has none.
-        program_checkpointing: Whether the program uses activation checkpointing itself.
         conv2d_layers: Number of 2-D convolutions in the root modules.
         channels_last: Whether a 4-D parameter already has the channels_last memory format.
         program_autocast: dtype of the program's own autocast; None if it uses none.
@@ -137,7 +136,7 @@ class Profile:
             ``torch.multiprocessing.spawn``; empty if it trains in the processes that were started.
         batch_norm_layers: Number of BatchNorm layers in the root modules.
         stages: Number of children of its only root module if that is an ``nn.Sequential``; else 0.
-        avoids_backward: Whether it computes gradients only with ``torch.autograd.grad``.
+        avoids_backward: Whether it computes gradients without ``backward()``.
         holds_open: What its dataset has held open since the loader was built; empty if nothing.
         loader_thread: Whether a thread other than the training thread fetches the batches.
         batches_per_step: Batches of the training loader per step, in the untouched steps.
@@ -156,7 +155,6 @@ class Profile:
     root_modules: tuple[str, ...]
     parameters: int
     repeated_blocks: int
-    program_checkpointing: bool
     conv2d_layers: int
     channels_last: bool
     program_autocast: str | None

@@ -37,7 +37,6 @@ def ordinary_program(device: str) -> Profile:
         root_modules=("Net",),
         parameters=10**6,
         repeated_blocks=8,
-        program_checkpointing=False,
         conv2d_layers=8,
         channels_last=False,
         program_autocast=None,

@@ -9,6 +9,7 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from autotune.inside.code.structure import structure_of
 from autotune.inside.seams.checkpoint import CheckpointSeam, blocks_of
@@ -85,6 +86,29 @@ def test_losses_are_the_same_to_the_bit(every: int) -> None:
         assert train(model) == plain
     finally:
         seam.remove()
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_blocks_that_the_program_checkpoints_itself_train_the_same(*, reentrant: bool) -> None:
+    class Checkpointed(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for block in self.blocks:
+                x = checkpoint(block, x.requires_grad_(), use_reentrant=reentrant)
+            y: torch.Tensor = self.head(x)
+            return y
+
+    def losses(every: int) -> list[float]:
+        torch.manual_seed(0)
+        model = Checkpointed()
+        seam = CheckpointSeam()
+        seam.choose(every)
+        seam.act_on([model])
+        try:
+            return train(model)
+        finally:
+            seam.remove()
+
+    assert losses(1) == losses(0)
 
 
 def test_the_more_blocks_forget_the_less_is_kept() -> None:

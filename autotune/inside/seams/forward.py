@@ -67,8 +67,6 @@ class ForwardSeam(Seam):
 
     Attributes:
         most_parameters: The largest number of parameters of any root that was called so far.
-        computes_again: Modules were called within a backward pass, before ``narrow()``: the program
-            uses checkpointing itself.
         records_calls: Whether outermost calls are recorded in ``calls``.
         calls: The recorded calls of the present step; the step tracker clears them as it ends.
     """
@@ -95,7 +93,6 @@ class ForwardSeam(Seam):
         self._dynamic: bool | None = None
         self._narrowed = False
         self.most_parameters = 0
-        self.computes_again = False
         self.records_calls = False
         self.calls: list[OutermostCall] = []
 
@@ -184,12 +181,9 @@ class ForwardSeam(Seam):
         seam = self
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if seam._depth or torch.compiler.is_compiling():
+            if seam._depth or torch.compiler.is_compiling() or is_in_backward():
                 return original(module, *args, **kwargs)
             if torch._C._get_tracing_state():  # noqa: SLF001 - graphs compare by our names, too
-                return original(module, *args, **kwargs)
-            if is_in_backward():
-                seam.computes_again = True
                 return original(module, *args, **kwargs)
             seam._depth = 1
             try:
