@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from autotune.inside.data.batch_digest import NotComparableError, batch_digest
-from autotune.inside.data.feed import tensors_in
+from autotune.inside.data.nested import tensors_in
 from autotune.inside.examining.file_reads import FileReads, ThreadIo
 from autotune.inside.examining.native_share import NativeShare
 from autotune.inside.examining.thread_sampler import Seen, ThreadSampler

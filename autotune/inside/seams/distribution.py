@@ -30,7 +30,7 @@ import torch
 from torch import distributed, nn
 from torch.optim import Optimizer
 
-from autotune.inside.data.feed import first_tensor
+from autotune.inside.data.nested import first_tensor
 from autotune.inside.ranks.group import Group
 from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.averaging import AveragingSeam, Reached, send_out
