@@ -96,8 +96,7 @@ class Profile:
         device: Device type of the model's parameters: ``cpu``, ``cuda``, …
         loaders: The DataLoaders whose iteration drives optimizer steps; empty without a DataLoader.
         optimizers: The optimizers that stepped, in the order of their first steps.
-        root_modules: Class names of the outermost modules that own parameters.
-        parameters: Number of parameters in the root modules.
+        parameters: Number of parameters in the root modules, the outermost ones that have any.
         repeated_blocks: Number of equal blocks (such as transformer layers) in the model; 0 if it
             has none.
         conv2d_layers: Number of 2-D convolutions in the root modules.
@@ -152,7 +151,6 @@ class Profile:
     device: str
     loaders: tuple[LoaderFacts, ...]
     optimizers: tuple[OptimizerFacts, ...]
-    root_modules: tuple[str, ...]
     parameters: int
     repeated_blocks: int
     conv2d_layers: int
@@ -176,7 +174,6 @@ class Profile:
     preloaded: str
     cuda_alloc_conf: str
     samples_per_step: float
-    torch_version: str
     mmap_threshold: int | None = None
     config_reads: Mapping[str, KnobValue] = field(default_factory=dict)
     trainer: str = ""

@@ -34,7 +34,6 @@ def ordinary_program(device: str) -> Profile:
         device=device,
         loaders=(loader,),
         optimizers=(OptimizerFacts("AdamW", ("AdamW", "Adam"), (1e-3,), implementation, WAYS),),
-        root_modules=("Net",),
         parameters=10**6,
         repeated_blocks=8,
         conv2d_layers=8,
@@ -59,5 +58,4 @@ def ordinary_program(device: str) -> Profile:
         preloaded="",
         cuda_alloc_conf="",
         samples_per_step=float(BATCH),
-        torch_version="",
     )
