@@ -37,10 +37,10 @@ from autotune.inside.seams.averaging import AveragingSeam, Reached, send_out
 from autotune.inside.seams.base import Seam
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.clipping import ClippingSeam
-from autotune.inside.seams.plateau import PlateauSeam
 from autotune.inside.seams.program_ddp import ProgramDdpSeam
 from autotune.inside.seams.rank_checks import RankChecks, parameters_of
 from autotune.inside.seams.rank_seeds import RankSeedsSeam
+from autotune.inside.seams.scheduler import PlateauSeam
 from autotune.inside.seams.shard_guard import ShardGuardSeam
 from autotune.inside.seams.weighing import WeighingSeam
 from autotune.knobs.strategies import STRATEGIES, RankStrategy, Site, Strategy

@@ -18,7 +18,6 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from autotune.inside.code.autograd import is_in_backward, is_transforming
 from autotune.inside.data.nested import first_tensor, map_tensors
 from autotune.inside.listener import Listener, Root
 from autotune.inside.seams.autocast import autocast
@@ -273,6 +272,19 @@ def is_part_of_more(tensor: torch.Tensor) -> bool:
     except (RuntimeError, NotImplementedError):  # sparse, meta or wrapper tensors
         return False
     return bool(storage.data_ptr()) and storage.nbytes() > tensor.nbytes
+
+
+def is_in_backward() -> bool:
+    """Return whether this thread is running part of a backward pass.
+
+    Autograd runs parts of it on threads that it starts itself.
+    """
+    return torch._C._current_graph_task_id() != -1  # noqa: SLF001
+
+
+def is_transforming() -> bool:
+    """Return whether this thread is inside a transform of torch.func, such as grad or vmap."""
+    return torch._C._functorch.peek_interpreter_stack() is not None  # noqa: SLF001
 
 
 def _to_channels_last(tensor: torch.Tensor) -> torch.Tensor:

@@ -30,7 +30,8 @@ class _Token:
 class KeptGraphsSeam(Seam):
     """Hangs a token on the graph of each loss, and counts the tokens that live on.
 
-    The examiner installs it for some steps. It runs on the thread that computes gradients.
+    The examiner installs it for some steps; tokens stay on graphs that live on. It runs on the
+    thread that computes gradients.
     """
 
     def __init__(self) -> None:
@@ -50,10 +51,6 @@ class KeptGraphsSeam(Seam):
             original(tensors, *args, **kwargs)
 
         self._patches.replace(torch.autograd, "backward", outermost(backward, original))
-
-    def remove(self) -> None:
-        """Put PyTorch back as it was; tokens stay on graphs that live on."""
-        self._patches.undo()
 
     def step(self) -> None:
         """Note that a step ends."""
