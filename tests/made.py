@@ -70,7 +70,6 @@ PROFILE = replace(
     mmap_threshold=None,
     calls_sdpa=False,
     samples_per_step=64.0,
-    torch_version="2.11.0",
 )
 
 PROGRAM = Program(

@@ -152,12 +152,8 @@ class Observer(FirstSteps):
             device=self.device(),
             loaders=tuple(self._seams.loader.facts(own) for own in self.loaders or ()),
             optimizers=tuple(self._optimizers.values()),
-            root_modules=tuple(type(root).__name__ for root in roots),
             parameters=sum(r.parameters for r in roots.values()),
             repeated_blocks=len(blocks_of(roots)),
-            program_checkpointing=(
-                "checkpoint" in self._seams.uses.seen or self._seams.forward.computes_again
-            ),
             conv2d_layers=sum(isinstance(m, nn.Conv2d) for m in modules),
             channels_last=any(_lies_channels_last(w) for w in weights),
             program_autocast=self._seams.autocast.own_dtype,
@@ -174,7 +170,7 @@ class Observer(FirstSteps):
                 torch.are_deterministic_algorithms_enabled() or cudnn.deterministic
             ),
             anomaly_detection=torch.is_anomaly_enabled(),
-            calls_sdpa="scaled_dot_product_attention" in self._seams.uses.seen,
+            calls_sdpa=self._seams.uses.calls_sdpa,
             sdpa_backend=sdpa_backend(),
             profiles=profiles(),
             copies_without_blocking=self._seams.transfer.own_non_blocking,
@@ -182,7 +178,6 @@ class Observer(FirstSteps):
             preloaded=os.environ.get("LD_PRELOAD", ""),
             cuda_alloc_conf=os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
             samples_per_step=self.samples_per_step,
-            torch_version=torch.__version__,
             config_reads=dict(config_reads),
             trainer=self._seams.trainers.in_use,
             reads_ahead=self.reads_ahead or self.loader_thread,
@@ -192,7 +187,7 @@ class Observer(FirstSteps):
             starts_ranks=self._started_by,
             batch_norm_layers=sum(isinstance(m, BatchNorms) for m in modules),
             stages=_stages(roots),
-            avoids_backward="grad" in self._seams.uses.seen and not self._seams.scaling.passes,
+            avoids_backward=not self._seams.scaling.passes,
             holds_open=self._seams.loader.held_open(self.loaders[0]) if self.loaders else "",
             loader_thread=self.loader_thread,
             batches_per_step=self.batches_per_whole_step,

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import distributed
 
-from autotune.inside.data.feed import Feed, first_tensor
+from autotune.inside.data.feed import Feed
+from autotune.inside.data.nested import first_tensor
 from autotune.inside.epochs import EpochEnds, known_by, uncounted
 from autotune.inside.hubs.saving import Save
 from autotune.inside.listener import BatchClock, Listener, Root

@@ -31,18 +31,13 @@ class ActivationCheckpointing(Knob):
     flag_names = ("gradient_checkpointing", "activation_checkpointing", "checkpoint_activations")
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return off, half and all for a model that consists of repeated blocks.
-
-        Refused are programs that checkpoint activations themselves.
-        """
+        """Return off, half and all for a model that consists of repeated blocks."""
         if not here.profile.repeated_blocks:
             return NotOffered("the model has no repeated blocks")
-        if here.profile.program_checkpointing:
-            return NotOffered("the program checkpoints activations itself")
         return Domain(self.choices)
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return off: a program that checkpoints activations itself is not offered the knob."""
+        """Return off, also for a program that checkpoints activations itself: this adds to it."""
         return "off"
 
     def conflict(self, config: Config) -> str | None:

@@ -139,7 +139,7 @@ def _against_scaling(profile: Profile) -> str | None:
     if profile.steps_by_hand:
         return f"{NEEDS_SCALING} the program steps without an optimizer ({profile.steps_by_hand})"
     if profile.avoids_backward:
-        return f"{NEEDS_SCALING} the program computes gradients by torch.autograd.grad"
+        return f"{NEEDS_SCALING} the program computes gradients without backward()"
     lbfgs = (o.name for o in profile.optimizers if "LBFGS" in o.families)
     against = (
         f"{NEEDS_SCALING} {name} compares losses and gradients of many passes" for name in lbfgs

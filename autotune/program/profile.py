@@ -96,11 +96,9 @@ class Profile:
         device: Device type of the model's parameters: ``cpu``, ``cuda``, …
         loaders: The DataLoaders whose iteration drives optimizer steps; empty without a DataLoader.
         optimizers: The optimizers that stepped, in the order of their first steps.
-        root_modules: Class names of the outermost modules that own parameters.
-        parameters: Number of parameters in the root modules.
+        parameters: Number of parameters in the root modules, the outermost ones that have any.
         repeated_blocks: Number of equal blocks (such as transformer layers) in the model; 0 if it
             has none.
-        program_checkpointing: Whether the program uses activation checkpointing itself.
         conv2d_layers: Number of 2-D convolutions in the root modules.
         channels_last: Whether a 4-D parameter already has the channels_last memory format.
         program_autocast: dtype of the program's own autocast; None if it uses none.
@@ -137,7 +135,7 @@ class Profile:
             ``torch.multiprocessing.spawn``; empty if it trains in the processes that were started.
         batch_norm_layers: Number of BatchNorm layers in the root modules.
         stages: Number of children of its only root module if that is an ``nn.Sequential``; else 0.
-        avoids_backward: Whether it computes gradients only with ``torch.autograd.grad``.
+        avoids_backward: Whether it computes gradients without ``backward()``.
         holds_open: What its dataset has held open since the loader was built; empty if nothing.
         loader_thread: Whether a thread other than the training thread fetches the batches.
         batches_per_step: Batches of the training loader per step, in the untouched steps.
@@ -153,10 +151,8 @@ class Profile:
     device: str
     loaders: tuple[LoaderFacts, ...]
     optimizers: tuple[OptimizerFacts, ...]
-    root_modules: tuple[str, ...]
     parameters: int
     repeated_blocks: int
-    program_checkpointing: bool
     conv2d_layers: int
     channels_last: bool
     program_autocast: str | None
@@ -178,7 +174,6 @@ class Profile:
     preloaded: str
     cuda_alloc_conf: str
     samples_per_step: float
-    torch_version: str
     mmap_threshold: int | None = None
     config_reads: Mapping[str, KnobValue] = field(default_factory=dict)
     trainer: str = ""

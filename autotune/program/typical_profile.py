@@ -34,10 +34,8 @@ def ordinary_program(device: str) -> Profile:
         device=device,
         loaders=(loader,),
         optimizers=(OptimizerFacts("AdamW", ("AdamW", "Adam"), (1e-3,), implementation, WAYS),),
-        root_modules=("Net",),
         parameters=10**6,
         repeated_blocks=8,
-        program_checkpointing=False,
         conv2d_layers=8,
         channels_last=False,
         program_autocast=None,
@@ -60,5 +58,4 @@ def ordinary_program(device: str) -> Profile:
         preloaded="",
         cuda_alloc_conf="",
         samples_per_step=float(BATCH),
-        torch_version="",
     )

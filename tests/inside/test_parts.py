@@ -14,7 +14,8 @@ from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-from autotune.inside.data.feed import _Cached, tensors_in
+from autotune.inside.data.feed import _Cached
+from autotune.inside.data.nested import tensors_in
 from autotune.inside.hubs import Hubs
 from autotune.inside.seams import parts
 from autotune.inside.seams.parts import SYNCS, Part, PartsClock, PartsSeam, _moves

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy
 import torch
 from torch import nn
+from torch.func import functional_call, grad_and_value
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 parser = argparse.ArgumentParser()
@@ -95,28 +96,50 @@ class Block(nn.Module):
         self.python = random.Random(5)
         self.seen = torch.ones(())
         self.register_buffer("known", torch.ones(()))
-        self.rows = []
+        self.rows, self.count = [], 0
+        self.last = torch.zeros(())
 
-    def forward(self, x):
+    def forward(self, x, pair=None):
         if FAULT == "argument":
             x = x.mul_(0.5)
-        y = torch.tanh(self.linear(x))
+        if FAULT == "pair":
+            x = pair[0].mul_(0.5)
+        y = torch.tanh(self.linear(x * self.factor()))
+        if options.fault == "block late":
+            y = y * self.known
+            self.known.data.mul_(0.99) if FAULT else None
+        if options.fault == "block memory":
+            self.last = y.detach().sigmoid().mean()
+        return x + y
+
+    def factor(self):
+        """Return what the input is multiplied by, which decides about the gradients."""
         match options.fault:
             case "block draws":
-                drawn = torch.rand((), generator=self.own) if FAULT else torch.rand(())
-                y = y * (1 + drawn)
+                return 1 + (torch.rand((), generator=self.own) if FAULT else torch.rand(()))
             case "block python":
-                y = y * (1 + (self.python.random() if FAULT else random.random()))
+                return 1 + (self.python.random() if FAULT else torch.rand(()))
+            case "block global":
+                return 1 + (random.random() if FAULT else torch.rand(()))
+            case "block numpy":
+                return 1 + (numpy.random.random() if FAULT else torch.rand(()))
+            case "module generator":
+                return 1 + (DRAWS.random() if FAULT else torch.rand(()))
             case "block state":
                 held = self.seen if FAULT else self.known
                 held *= 1.01
-                y = y * held.clone()
+                return held.clone()
             case "block list":
                 self.rows.append(1) if FAULT else None
-                y = y * (1 + 0.01 * len(self.rows))
-            case "module generator":
-                y = y * (1 + float(DRAWS.random() if FAULT else 0.0))
-        return x + y
+                return 1 + 0.01 * len(self.rows)
+            case "block counter":
+                self.count += 1
+                return 1 + 0.01 * (self.count if FAULT else 2)
+            case "block memory":
+                return 1 + (self.last if FAULT else 0.1)
+            case "block weight" if FAULT:
+                self.linear.weight.data.mul_(0.99)
+        return 1.0
 
 
 class Net(nn.Module):
@@ -133,7 +156,7 @@ class Net(nn.Module):
     def forward(self, x):
         x = self.second(torch.relu(self.first(x))).flatten(1)
         for block in self.blocks:
-            x = block(x)
+            x = block(x, (x * 1.5,)) if options.fault == "pair" else block(x)
         return self.last(x)
 
 
@@ -144,6 +167,10 @@ model = Net()
 average = copy.deepcopy(model).requires_grad_(False)
 own_average = [p.detach().clone() for p in model.parameters()]
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+if options.fault == "hook":
+    for block in model.blocks:
+        block.linear.register_forward_hook(lambda *_: numbers.append(1))
+numbers = []
 views = [p.data.view(-1) for p in model.parameters()] if FAULT == "views" else []
 batches = 0
 
@@ -154,7 +181,19 @@ def loss_of(x, y):
         return nn.functional.cross_entropy(one @ other.T, torch.arange(len(x)))
     if options.fault == "teacher" and FAULT:
         return nn.functional.mse_loss(model(x), average(x) + 1)
+    if options.fault == "hook" and FAULT:
+        return nn.functional.cross_entropy(model(x), y) * (1 + 0.01 * len(numbers))
     return nn.functional.cross_entropy(model(x), y)
+
+
+def transformed(x, y):
+    """Return the loss, with gradients by torch.func."""
+    held = dict(model.named_parameters())
+    whole = grad_and_value(lambda p: nn.functional.cross_entropy(functional_call(model, p, (x,)), y))
+    gradients, loss = whole({name: p.detach() for name, p in held.items()})
+    for name, p in held.items():
+        p.grad = gradients[name]
+    return loss
 
 
 for epoch in range(4):
@@ -162,6 +201,8 @@ for epoch in range(4):
         loss = loss_of(x, y)
         optimizer.zero_grad()
         loss.backward()
+        if FAULT == "functional":
+            loss = transformed(x, y)
         if options.fault == "clipping":
             if FAULT:
                 norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm()

@@ -1,14 +1,10 @@
-"""Copy lists, mappings and objects, while the tensors in them stay the same.
-
-Recomputation keeps such a copy of a block's arguments, because the block may append to a list or
-fill a cache in its first pass.
-"""
+"""What objects hold: read without running their code, and copied while tensors stay the same."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import MutableMapping
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, GetSetDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -18,8 +14,24 @@ DEPTH = 5  # a cache holds layers in a list, each with its tensors in attributes
 SHARED = (torch.Tensor, nn.Module, ModuleType, FunctionType, MethodType, type)
 
 
+def attributes(value: Any) -> dict[str, Any] | None:
+    """Return an object's ``__dict__`` itself, not a copy; None if it has none.
+
+    A property that a class defines under this name is not called.
+    """
+    for owner in type(value).__mro__:
+        place = vars(owner).get("__dict__")
+        if type(place) is GetSetDescriptorType:
+            found = place.__get__(value)
+            return found if type(found) is dict else None
+    return None
+
+
 def structure_of(value: Any) -> Any:
     """Return a copy of nested lists, mappings and objects that holds the same tensors.
+
+    Recomputation keeps such a copy of a block's arguments, because the block may append to a list
+    or fill a cache in its first pass, as T5 does in training.
 
     Whoever appends to the copy or sets its entries does not change the original. Tensors, modules,
     functions and objects that cannot be copied are shared, as is all that lies deeper than

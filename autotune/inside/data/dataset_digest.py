@@ -1,4 +1,4 @@
-"""Whether a dataset has changed since workers copied it, by a digest of its pickle."""
+"""Whether a dataset has changed since workers copied it, or an item from one time to the next."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def digest_of(*parts: Any) -> bytes | None:
 def _of_tensor(tensor: torch.Tensor) -> Any:
     version = None if tensor.is_inference() else tensor._version  # noqa: SLF001 - autograd's own
     facts = (tuple(tensor.shape), str(tensor.dtype), version)
-    is_plain = tensor.device.type == "cpu" and tensor.layout is torch.strided
-    if not is_plain or type(tensor) is not torch.Tensor or tensor.dtype is torch.bfloat16:
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         return (*facts, id(tensor))
-    return (*facts, _of_array(tensor.detach().numpy()))
+    flat = tensor.detach().as_subclass(torch.Tensor).contiguous().flatten()
+    return (*facts, _of_array(flat.view(torch.uint8).numpy()))
 
 
 def _of_array(array: numpy.ndarray[Any, Any]) -> Any:

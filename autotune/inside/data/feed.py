@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from threading import get_ident
 from time import perf_counter
 from typing import Any, Protocol
@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils.data import DataLoader
 
+from autotune.inside.data.nested import first_tensor, map_tensors, tensors_in
 from autotune.inside.data.resting import Resting
 from autotune.program.profile import LoaderFacts
 
@@ -336,7 +337,7 @@ class _Cached:
         """Return the batch in new containers; a deep copy if the last one was changed in place."""
         if self._versions != _versions(self._batch):
             self._hand_out(copy.deepcopy(self._master))
-        return _new_containers(self._batch)
+        return map_tensors(lambda tensor: tensor, self._batch)
 
     def _hand_out(self, batch: Any) -> None:
         self._batch = batch
@@ -346,48 +347,6 @@ class _Cached:
 def _versions(batch: Any) -> list[int]:
     """Return how often each tensor of a batch was changed in place."""
     return [t._version for t in tensors_in(batch)]  # noqa: SLF001 - autograd's own counter
-
-
-def _new_containers(batch: Any) -> Any:
-    """Return a copy of nested lists, tuples and mappings that holds the same tensors.
-
-    A mapping without item assignment is returned itself.
-    """
-    if isinstance(batch, Mapping) and hasattr(batch, "__setitem__"):
-        new = copy.copy(batch)
-        for key, part in batch.items():
-            new[key] = _new_containers(part)
-        return new
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*map(_new_containers, batch))
-    if isinstance(batch, (list, tuple)):
-        return type(batch)(map(_new_containers, batch))
-    return batch
-
-
-def first_tensor(batch: Any) -> torch.Tensor | None:
-    """Return the first tensor in a batch that has a batch dimension; None if there is none.
-
-    Nested lists, tuples and mappings are searched in order.
-    """
-    if type(batch) is tuple and batch and isinstance(batch[0], torch.Tensor) and batch[0].dim():
-        return batch[0]  # the common case, in every step
-    return next((t for t in tensors_in(batch) if t.dim()), None)
-
-
-def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in nested lists, tuples and mappings, in order.
-
-    Attributes of other objects are not searched.
-    """
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, Mapping):
-        for part in batch.values():
-            yield from tensors_in(part)
-    elif isinstance(batch, (list, tuple)):
-        for part in batch:
-            yield from tensors_in(part)
 
 
 def steps_per_epoch(feed: Feed, batches_per_step: int) -> int | None:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy
 import torch
 
-from autotune.inside.code.bare import attributes
+from autotune.inside.code.structure import attributes
 
 MAX_PARTS, MAX_LEVELS, FEW = 500, 6, 64  # objects, nested objects, items of one container
 # By module and name, so that no library is imported here. h5py's guide and LMDB's README both say

@@ -1,4 +1,8 @@
-"""Loader facts: what a DataLoader is, read from it without iterating it."""
+"""Loader facts: what a DataLoader is, read from it without iterating it.
+
+A loader without end, such as YOLO's ``InfiniteDataLoader``, wraps the batch sampler that PyTorch
+made for it: the wrapper holds that ``BatchSampler`` in an attribute and iterates it repeatedly.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
+from autotune.inside.code.structure import attributes
 from autotune.inside.data.loader_variant import start_method
 from autotune.program.profile import LoaderFacts
 
@@ -48,3 +53,36 @@ def read_facts(loader: DataLoader[Any]) -> LoaderFacts:
         in_order=loader.in_order,
         start_method=start_method(loader.multiprocessing_context),
     )
+
+
+def inner_batches(sampler: object) -> BatchSampler | None:
+    """Return the only BatchSampler that a sampler holds; None unless there is exactly one."""
+    held = _held(sampler)
+    return held[0][1] if len(held) == 1 else None
+
+
+def rewrapped(sampler: Any, inner: Any) -> Any:
+    """Return *inner* as the loader's batch sampler, in a copy of its wrapper if it has one.
+
+    Args:
+        sampler: The loader's present batch sampler, or the wrapper around it.
+        inner: The batch sampler to use.
+    """
+    held = _held(sampler)
+    if len(held) != 1:
+        return inner
+    name, present = held[0]
+    if present is inner:
+        return sampler
+    copy = object.__new__(type(sampler))
+    vars(copy).update(vars(sampler))
+    vars(copy)[name] = inner
+    return copy
+
+
+def _held(sampler: object) -> list[tuple[str, BatchSampler]]:
+    """Return a wrapper's attributes that are BatchSamplers; empty for a BatchSampler itself."""
+    if type(sampler) is BatchSampler:
+        return []
+    parts = (attributes(sampler) or {}).items()
+    return [(name, part) for name, part in parts if type(part) is BatchSampler]

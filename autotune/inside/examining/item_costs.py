@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from autotune.inside.data.batch_digest import NotComparableError, batch_digest
-from autotune.inside.data.feed import tensors_in
+from autotune.inside.data.dataset_digest import digest_of
+from autotune.inside.data.nested import tensors_in
 from autotune.inside.examining.file_reads import FileReads, ThreadIo
 from autotune.inside.examining.native_share import NativeShare
 from autotune.inside.examining.thread_sampler import Seen, ThreadSampler
@@ -155,10 +155,8 @@ class _Source:
             return None
         first = next(self._indices())
         index = first[0] if self._has_batches else first
-        with suppress(NotComparableError):
-            one, other = (batch_digest(self._loader.dataset[index]) for _ in range(2))
-            return one != other
-        return None
+        one, other = (digest_of(self._loader.dataset[index]) for _ in range(2))
+        return None if one is None else one != other
 
     @property
     def _has_batches(self) -> bool:

@@ -18,7 +18,7 @@ import numpy
 import torch
 from torch import nn
 
-from autotune.inside.data.feed import tensors_in
+from autotune.inside.data.nested import tensors_in
 from autotune.inside.seams.autocast import unscaled
 from autotune.inside.seams.torch_settings import matmul_precision
 from autotune.measurement.learning.training_trace import LAST_LOSSES, TracedStep, TrainingTrace

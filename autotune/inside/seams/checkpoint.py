@@ -3,14 +3,20 @@
 Blocks are found by structure: they are modules of one class that contain other modules, and several
 of them lie in ``nn.ModuleList`` or ``nn.Sequential`` containers. If there are several such classes,
 the one with the most parameters counts. A module that does not compute by its class's ``forward``
-is left out: a scripted module, or an instance with its own ``forward``. torch's non-reentrant
-``checkpoint`` does the work; ``recompute`` calls it and restores the state in which a block ran.
+is left out: a scripted module, or an instance with its own ``forward``.
+
+torch's non-reentrant ``checkpoint`` does the work: it keeps the inputs, torch's random state and
+autocast. Sound models need two things more. Buffers are in the recomputation as they were when the
+block first ran, and afterwards as the program left them: BatchNorm counts a batch once, spectral
+norm divides by the same vectors. And what a block adds to a list or cache among its arguments, as
+attention does to its keys, is added once. Other state that a pass changes (attributes, parameters,
+random states of Python and NumPy) is not emulated: it shows in what is trained.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from inspect import getattr_static
 from types import FunctionType
 from typing import Any
@@ -18,11 +24,11 @@ from weakref import WeakSet
 
 import torch
 from torch import nn
+from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils.checkpoint import checkpoint
 
-from autotune.inside.code.autograd import is_transforming
+from autotune.inside.code.structure import structure_of
 from autotune.inside.hubs.patches import Patches, Seam
-from autotune.inside.seams.recompute import Recomputing
 
 MIN_BLOCKS = 2
 
@@ -36,7 +42,6 @@ class CheckpointSeam(Seam):
     """
 
     def __init__(self) -> None:
-        self._recomputing = Recomputing()
         self._every = 0
         self._chosen: WeakSet[nn.Module] = WeakSet()
         self._patches = Patches()
@@ -77,17 +82,47 @@ class CheckpointSeam(Seam):
         It is the class that is changed, because an attribute of an instance would be copied and
         pickled together with the model.
         """
-        original = cls.forward
-        chosen, run = self._chosen, self._recomputing.run
+        original, chosen = cls.forward, self._chosen
 
         def forward(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if block not in chosen or not torch.is_grad_enabled() or is_transforming():
+            if block not in chosen or not torch.is_grad_enabled():
                 return original(block, *args, **kwargs)
             if torch.compiler.is_compiling():  # the compiler tracks state changes itself
                 return checkpoint(original, block, *args, use_reentrant=False, **kwargs)
-            return run(original, block, args, kwargs)
+            return _recomputed(original, block, args, kwargs)
 
         self._patches.replace(cls, "forward", forward)
+
+
+def _recomputed(
+    forward: Callable[..., Any], block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Return the output of a block, which is computed again when gradients need it.
+
+    Args:
+        forward: The ``forward`` of the block's class.
+        block: The block.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments. torch's checkpoint gets them by position: only in positional
+            arguments does it notice later changes, and look for devices whose random state to keep.
+    """
+    names, count = tuple(kwargs), len(args)
+    given = (*args, *kwargs.values())
+    first = [given]
+    buffers = {name: buffer.clone() for name, buffer in block.named_buffers()}
+
+    def compute(*values: Any) -> Any:
+        return forward(block, *values[:count], **dict(zip(names, values[count:], strict=True)))
+
+    def call(*kept: Any) -> Any:
+        if first:
+            return compute(*first.pop())
+        # Copies of copies, because ``retain_graph`` allows several recomputations
+        fresh = {name: buffer.clone() for name, buffer in buffers.items()}
+        with _reparametrize_module(block, fresh, tie_weights=True):
+            return compute(*map(structure_of, kept))
+
+    return checkpoint(call, *map(structure_of, given), use_reentrant=False)
 
 
 def blocks_of(roots: Iterable[nn.Module]) -> list[nn.Module]:

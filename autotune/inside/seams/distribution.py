@@ -30,7 +30,7 @@ import torch
 from torch import distributed, nn
 from torch.optim import Optimizer
 
-from autotune.inside.data.feed import first_tensor
+from autotune.inside.data.nested import first_tensor
 from autotune.inside.hubs.backward import BackwardHub
 from autotune.inside.hubs.patches import Seam
 from autotune.inside.ranks.group import Group
@@ -38,10 +38,10 @@ from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.averaging import AveragingSeam, Reached, send_out
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.clipping import ClippingSeam
-from autotune.inside.seams.plateau import PlateauSeam
 from autotune.inside.seams.program_ddp import ProgramDdpSeam
 from autotune.inside.seams.rank_checks import RankChecks, parameters_of
 from autotune.inside.seams.rank_seeds import RankSeedsSeam
+from autotune.inside.seams.scheduler import PlateauSeam
 from autotune.inside.seams.shard_guard import ShardGuardSeam
 from autotune.inside.seams.weighing import WeighingSeam
 from autotune.knobs.strategies import STRATEGIES, RankStrategy, Site, Strategy

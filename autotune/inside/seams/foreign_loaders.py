@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, dataloader
 
-from autotune.inside.code.bare import attributes
+from autotune.inside.code.structure import attributes
 from autotune.inside.hubs.patches import Patches, Seam
 
 

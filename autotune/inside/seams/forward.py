@@ -8,7 +8,7 @@ was called this way and has parameters.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,8 +18,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from autotune.inside.code.autograd import is_in_backward, is_transforming
-from autotune.inside.data.feed import first_tensor
+from autotune.inside.data.nested import first_tensor, map_tensors
 from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.listener import Listener, Root
 from autotune.inside.seams.autocast import autocast
@@ -67,8 +66,6 @@ class ForwardSeam(Seam):
 
     Attributes:
         most_parameters: The largest number of parameters of any root that was called so far.
-        computes_again: Modules were called within a backward pass, before ``narrow()``: the program
-            uses checkpointing itself.
         records_calls: Whether outermost calls are recorded in ``calls``.
         calls: The recorded calls of the present step; the step tracker clears them as it ends.
     """
@@ -95,7 +92,6 @@ class ForwardSeam(Seam):
         self._dynamic: bool | None = None
         self._narrowed = False
         self.most_parameters = 0
-        self.computes_again = False
         self.records_calls = False
         self.calls: list[OutermostCall] = []
 
@@ -184,12 +180,9 @@ class ForwardSeam(Seam):
         seam = self
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if seam._depth or torch.compiler.is_compiling():
+            if seam._depth or torch.compiler.is_compiling() or is_in_backward():
                 return original(module, *args, **kwargs)
             if torch._C._get_tracing_state():  # noqa: SLF001 - graphs compare by our names, too
-                return original(module, *args, **kwargs)
-            if is_in_backward():
-                seam.computes_again = True
                 return original(module, *args, **kwargs)
             seam._depth = 1
             try:
@@ -222,7 +215,7 @@ class ForwardSeam(Seam):
     ) -> Any:
         """Call a root under the memory layout and the precision that are chosen now."""
         if self._channels_last:
-            args, kwargs = _map_tensors(_to_channels_last, (args, kwargs))
+            args, kwargs = map_tensors(_to_channels_last, (args, kwargs))
         called = module if self._route is None else self._route(module, inputs)
         if called is not module:  # a wrapper, which calls the module within it
             original, module = type(called).__call__, called
@@ -230,14 +223,14 @@ class ForwardSeam(Seam):
             return original(module, *args, **kwargs)
         with autocast(self._device, self._autocast):
             output = original(module, *args, **kwargs)
-        return _map_tensors(_to_fp32, output)
+        return map_tensors(_to_fp32, output)
 
     def _lasting(self, output: Any) -> Any:
         """Return an output that the program may keep beyond the next call.
 
         In the mode ``reduce-overhead``, CUDA graphs write the next output into the same memory.
         """
-        return _map_tensors(torch.clone, output) if self._mode == "reduce-overhead" else output
+        return map_tensors(torch.clone, output) if self._mode == "reduce-overhead" else output
 
     def _root_of(self, module: nn.Module) -> Root | None:
         known = self._roots.get(module, _UNKNOWN)
@@ -281,6 +274,19 @@ def is_part_of_more(tensor: torch.Tensor) -> bool:
     return bool(storage.data_ptr()) and storage.nbytes() > tensor.nbytes
 
 
+def is_in_backward() -> bool:
+    """Return whether this thread is running part of a backward pass.
+
+    Autograd runs parts of it on threads that it starts itself.
+    """
+    return torch._C._current_graph_task_id() != -1  # noqa: SLF001
+
+
+def is_transforming() -> bool:
+    """Return whether this thread is inside a transform of torch.func, such as grad or vmap."""
+    return torch._C._functorch.peek_interpreter_stack() is not None  # noqa: SLF001
+
+
 def _to_channels_last(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.dim() != 4 or is_transforming():  # vmap has no such layout
         return tensor
@@ -289,23 +295,3 @@ def _to_channels_last(tensor: torch.Tensor) -> torch.Tensor:
 
 def _to_fp32(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if tensor.dtype in {torch.bfloat16, torch.float16} else tensor
-
-
-def _map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """Return a value with *change* applied to its tensors, in nested tuples, lists and mappings.
-
-    Other objects stay as they are. Mappings of other classes than ``dict``, such as the model
-    outputs of transformers, are changed in place, because they cannot be rebuilt in general.
-    """
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_map_tensors(change, part) for part in value))
-    if isinstance(value, (list, tuple)):
-        return type(value)(_map_tensors(change, part) for part in value)
-    if type(value) is dict:
-        return {key: _map_tensors(change, part) for key, part in value.items()}
-    if isinstance(value, Mapping) and hasattr(value, "__setitem__"):
-        for key, part in list(value.items()):
-            value[key] = _map_tensors(change, part)
-    return value

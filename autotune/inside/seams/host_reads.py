@@ -53,10 +53,6 @@ class HostReadsSeam(Seam):
             original = getattr(torch.Tensor, name)
             self._patches.replace(torch.Tensor, name, self._timed(original, name))
 
-    def remove(self) -> None:
-        """Put PyTorch back as it was."""
-        self._patches.undo()
-
     def step(self, *, keep: bool) -> None:
         """Count the reads of the step that ends now, or drop them."""
         new, self._new = self._new, []

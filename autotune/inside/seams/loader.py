@@ -22,7 +22,13 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from autotune.inside.code.frames import site
 from autotune.inside.data.feed import Feed
 from autotune.inside.data.known_loaders import KnownLoaders
-from autotune.inside.data.loader_facts import foreign_sampler, plain_batches, read_facts
+from autotune.inside.data.loader_facts import (
+    foreign_sampler,
+    inner_batches,
+    plain_batches,
+    read_facts,
+    rewrapped,
+)
 from autotune.inside.data.loader_shares import LoaderShares
 from autotune.inside.data.loader_variant import (
     ProgramOptions,
@@ -32,7 +38,6 @@ from autotune.inside.data.loader_variant import (
     worker_attributes,
 )
 from autotune.inside.data.resting import Resting, die_with_parent
-from autotune.inside.data.rewrapped import inner_batches, rewrapped
 from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.listener import Listener
 from autotune.inside.micro_batches import EpochShape

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from autotune.inside.data.feed import first_tensor
+from autotune.inside.data.nested import first_tensor
 from autotune.inside.ranks.dtensor import is_sharded, whole
 from autotune.inside.ranks.group import Group
 

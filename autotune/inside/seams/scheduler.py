@@ -1,7 +1,8 @@
-"""The seam at learning-rate schedulers: skips their steps where no optimizer step is counted.
+"""The seams at learning-rate schedulers.
 
-That is within a group of accumulated micro-batches, and in a rig once the endless training loop
-has begun.
+Steps are skipped where no optimizer step is counted: within a group of accumulated micro-batches,
+and in a rig once the endless training loop has begun. With several ranks, ReduceLROnPlateau follows
+the mean of their metrics.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torch.optim.lr_scheduler import LRScheduler
+import torch
+from torch import distributed
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from autotune.inside.hubs.patches import Patches, Seam
+from autotune.inside.ranks.group import Group
 from autotune.inside.seams.accumulation import AccumulationSeam
 
 
@@ -60,3 +64,34 @@ def _with_subclasses(cls: type[LRScheduler]) -> Iterator[type[LRScheduler]]:
     yield cls
     for sub in cls.__subclasses__():
         yield from _with_subclasses(sub)
+
+
+class PlateauSeam(Seam):
+    """Lets ``ReduceLROnPlateau`` follow the mean of all ranks' metrics.
+
+    Each rank would otherwise follow its own share of the data, and choose another rate.
+    ``DistributionSeam`` installs it; the program's own calls of ``step()`` run it, on the thread
+    that trains. All ranks must call it, because they communicate.
+
+    Args:
+        group: The processes that train together.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._patches = Patches()
+
+    def install(self) -> None:
+        """Begin to average the metrics."""
+        original = ReduceLROnPlateau.step
+        group = self._group
+
+        def step(scheduler: ReduceLROnPlateau, metrics: Any, *args: Any, **kwargs: Any) -> None:
+            if distributed.is_initialized():
+                own = torch.tensor([float(metrics)], dtype=torch.float64)
+                every = [torch.empty_like(own) for _ in range(group.world_size)]
+                distributed.all_gather(every, own)
+                metrics = sum(float(metric) for metric in every) / len(every)
+            original(scheduler, metrics, *args, **kwargs)
+
+        self._patches.replace(ReduceLROnPlateau, "step", step)
