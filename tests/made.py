@@ -69,8 +69,6 @@ PROFILE = replace(
     interop_threads=2,
     mmap_threshold=None,
     calls_sdpa=False,
-    samples_per_step=64.0,
-    torch_version="2.11.0",
 )
 
 PROGRAM = Program(

@@ -402,7 +402,7 @@ class StepTracker(Listener):
             self.seams.forward.calls.clear()
             return
         if samples:
-            self.observer.step_ended(samples, self.batches_per_step)
+            self.observer.step_ended(self.batches_per_step)
         if self.observer.is_complete:
             if self.seams.loader.misses_target:
                 raise LookupError(self.seams.loader.describe_missing_target())

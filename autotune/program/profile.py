@@ -96,8 +96,7 @@ class Profile:
         device: Device type of the model's parameters: ``cpu``, ``cuda``, …
         loaders: The DataLoaders whose iteration drives optimizer steps; empty without a DataLoader.
         optimizers: The optimizers that stepped, in the order of their first steps.
-        root_modules: Class names of the outermost modules that own parameters.
-        parameters: Number of parameters in the root modules.
+        parameters: Number of parameters in the root modules, the outermost that own any.
         repeated_blocks: Number of equal blocks (such as transformer layers) in the model; 0 if it
             has none.
         program_checkpointing: Whether the program uses activation checkpointing itself.
@@ -125,11 +124,11 @@ class Profile:
             calls that method.
         preloaded: The environment's LD_PRELOAD.
         cuda_alloc_conf: The environment's PYTORCH_CUDA_ALLOC_CONF.
-        samples_per_step: Samples per optimizer step in the untouched steps.
         config_reads: Knobs that the program reads from its ``config`` parameter, with the values it
             got. The program applies these itself, and the seams leave them alone.
         trainer: The library whose trainer runs the loop: ``lightning``, ``transformers`` or empty.
-        reads_ahead: Whether it fetches the next batch before it trains on the current one.
+        reads_ahead: Whether it fetches the next batch before it trains on the current one, or
+            another thread fetches the batches.
         flags: The options of its command line, or the parameters of its function.
         distributes_itself: The API with which it trains on several devices; empty if it does not.
         world_size: Number of ranks that it was started with, or that it starts.
@@ -139,7 +138,6 @@ class Profile:
         stages: Number of children of its only root module if that is an ``nn.Sequential``; else 0.
         avoids_backward: Whether it computes gradients only with ``torch.autograd.grad``.
         holds_open: What its dataset has held open since the loader was built; empty if nothing.
-        loader_thread: Whether a thread other than the training thread fetches the batches.
         batches_per_step: Batches of the training loader per step, in the untouched steps.
         steps_by_hand: Where it computes gradients and updates its weights without an optimizer,
             such as ``train.py:41``; empty if an optimizer does.
@@ -153,7 +151,6 @@ class Profile:
     device: str
     loaders: tuple[LoaderFacts, ...]
     optimizers: tuple[OptimizerFacts, ...]
-    root_modules: tuple[str, ...]
     parameters: int
     repeated_blocks: int
     program_checkpointing: bool
@@ -177,8 +174,6 @@ class Profile:
     zero_grad_to_none: bool | None
     preloaded: str
     cuda_alloc_conf: str
-    samples_per_step: float
-    torch_version: str
     mmap_threshold: int | None = None
     config_reads: Mapping[str, KnobValue] = field(default_factory=dict)
     trainer: str = ""
@@ -192,7 +187,6 @@ class Profile:
     avoids_backward: bool = False
     steps_by_hand: str = ""
     holds_open: str = ""
-    loader_thread: bool = False
     batches_per_step: float = 1.0
     bounded_by_steps: str = ""
     foreign_loader: str = ""

@@ -34,7 +34,6 @@ def ordinary_program(device: str) -> Profile:
         device=device,
         loaders=(loader,),
         optimizers=(OptimizerFacts("AdamW", ("AdamW", "Adam"), (1e-3,), implementation, WAYS),),
-        root_modules=("Net",),
         parameters=10**6,
         repeated_blocks=8,
         program_checkpointing=False,
@@ -59,6 +58,4 @@ def ordinary_program(device: str) -> Profile:
         zero_grad_to_none=True,
         preloaded="",
         cuda_alloc_conf="",
-        samples_per_step=float(BATCH),
-        torch_version="",
     )

@@ -48,7 +48,7 @@ def test_a_stage_with_an_optimizer_of_its_own_is_counted_after_some_steps() -> N
     steps, (first, second) = FirstSteps(), optimizers(2)
     counted(steps, first, 3)
     for _ in range(4):
-        steps.step_ended(8)
+        steps.step_ended()
     assert steps.is_complete
     for _ in range(3):
         assert counted(steps, second, MAX_STEPS_OF_ANOTHER) == [False] * MAX_STEPS_OF_ANOTHER

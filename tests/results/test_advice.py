@@ -44,8 +44,8 @@ def readings(
 ) -> Readings:
     """A program of 20 ms a step that waits for data for a share of the time."""
     measured = make_measurement(
-        3200, wait_share=wait, step_s=STEP_S, samples_per_step=64.0, largest_step=64,
-        ranks=more.pop("ranks", ()),
+        3200, wait_share=wait, step_s=STEP_S, samples_per_step=more.pop("samples_per_step", 64.0),
+        largest_step=64, ranks=more.pop("ranks", ()),
     )  # fmt: skip
     profile = replace(PROFILE, **more.pop("profile", {}))
     ready = measured.throughput.times(data_gain)
@@ -222,12 +222,12 @@ def test_a_rank_is_slow_if_it_is_the_slowest_each_time() -> None:
 
 
 def test_a_large_batch_without_a_warm_up_is_told() -> None:
-    large = readings(profile={"samples_per_step": 4096.0, "optimizers": (SGD,)})
-    assert names(large) == ["large batch"]
-    warm = replace(SGD, lrs=(0.001,))
-    assert names(readings(profile={"samples_per_step": 4096.0, "optimizers": (warm,)})) == []
-    lamb = replace(SGD, families=("LAMB", "Optimizer"))
-    assert names(readings(profile={"samples_per_step": 4096.0, "optimizers": (lamb,)})) == []
+    def found(optimizer: OptimizerFacts) -> list[str]:
+        return names(readings(samples_per_step=4096.0, profile={"optimizers": (optimizer,)}))
+
+    assert found(SGD) == ["large batch"]
+    assert found(replace(SGD, lrs=(0.001,))) == []
+    assert found(replace(SGD, families=("LAMB", "Optimizer"))) == []
 
 
 def test_the_largest_gain_comes_first_and_the_report_is_data() -> None:
