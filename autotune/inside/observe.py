@@ -194,7 +194,6 @@ class Observer(FirstSteps):
             batches_per_step=self.batches_per_whole_step,
             bounded_by_steps=self._bounded_by_steps,
             length=self._run_length,
-            foreign_loader="" if self.loaders else self._seams.foreign_loaders.last,
             steps_by_hand=str(self._seams.by_hand.place) if self.lead is None else "",
         )
 

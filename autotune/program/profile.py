@@ -85,7 +85,6 @@ class OptimizerFacts:
 SEVERAL_LOADERS = (
     "the program trains from {} loaders at once, and autotune can change only a single one"
 )
-NO_DATALOADER = "which is not a torch DataLoader: only the program's own flags reach it"
 
 
 @dataclass(frozen=True)
@@ -141,8 +140,6 @@ class Profile:
         batches_per_step: Batches of the training loader per step, in the untouched steps.
         steps_by_hand: Where it computes gradients and updates its weights without an optimizer,
             such as ``train.py:41``; empty if an optimizer does.
-        foreign_loader: The object that supplies its batches if that is a loader but not a torch
-            DataLoader, such as ``fastai.data.load.DataLoader (num_workers=1)``.
         bounded_by_steps: The code that fixes the number of steps regardless of the batch size, such
             as ``train.py:57: for step in range(200)``; empty if none was seen.
         length: How many epochs it trains.
@@ -189,7 +186,6 @@ class Profile:
     holds_open: str = ""
     batches_per_step: float = 1.0
     bounded_by_steps: str = ""
-    foreign_loader: str = ""
     length: RunLength = field(default_factory=RunLength)
 
     @property
@@ -205,11 +201,8 @@ class Profile:
     @property
     def without_training_loader(self) -> NotOffered | None:
         """Why knobs of the loader cannot act; None if exactly one DataLoader trains."""
-        if self.foreign_loader:
-            why = f"its batches come from {self.foreign_loader}, {NO_DATALOADER}"
-            return NotOffered(why)
         if not self.loaders:
-            return NotOffered("the program trains without a DataLoader")
+            return NotOffered("the program trains without a torch DataLoader")
         if self.training_loader is None:
             return NotOffered(SEVERAL_LOADERS.format(len(self.loaders)))
         return None

@@ -181,7 +181,7 @@ def test_batch_sizes_stop_where_an_epoch_gets_short(
 @pytest.mark.parametrize(
     ("loaders", "expected"),
     [
-        ((), "without a DataLoader"),
+        ((), "without a torch DataLoader"),
         ((make_loader(), make_loader(ordinal=1)), "the program trains from 2 loaders at once"),
         ((make_loader(has_batch_sampler=True, batch_size=None),), "own batch sampler"),
         ((make_loader(batch_size=None),), "batch_size=None"),
@@ -242,7 +242,7 @@ def test_pinned_memory_is_measured_both_ways_where_there_is_a_device_to_copy_to(
 )
 def test_a_program_without_a_loader_has_no_loader_knobs(knob: str) -> None:
     profile = make_profile(device="cuda", loaders=())
-    assert "without a DataLoader" in reason(knob, MACHINES["A100"], profile)
+    assert "without a torch DataLoader" in reason(knob, MACHINES["A100"], profile)
 
 
 # --- compute --------------------------------------------------------------------------------------
@@ -392,7 +392,7 @@ def test_optimizers_are_offered_what_all_of_them_have() -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"loaders": ()}, "without a DataLoader"),
+        ({"loaders": ()}, "without a torch DataLoader"),
         ({"optimizers": (optimizer(), optimizer())}, "2 optimizers"),
         ({"optimizers": (optimizer("LBFGS"),)}, "LBFGS"),
         ({"zero_grad_to_none": None}, "zero_grad"),
