@@ -35,7 +35,7 @@ class ActivationCheckpointing(Knob):
 
         Refused are programs that checkpoint activations themselves.
         """
-        if not here.profile.repeated_blocks:
+        if not here.profile.model.repeated_blocks:
             return NotOffered("the model has no repeated blocks")
         if here.profile.program_checkpointing:
             return NotOffered("the program checkpoints activations itself")

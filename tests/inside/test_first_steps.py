@@ -94,8 +94,8 @@ def test_the_batches_of_a_step_are_counted_whatever_makes_them(batches: int, ski
         observed.seams.remove()
     profile = observed.known
     assert profile is not None
-    assert profile.batches_per_step == batches
-    assert profile.accumulates == (batches > 1)
+    assert profile.loop.batches_per_step == batches
+    assert profile.loop.accumulates == (batches > 1)
     sent = Ready(profile, 0.0, (), 0)
     assert decode(encode(sent)) == sent
 

@@ -57,7 +57,7 @@ for epoch in range(4):
 """
     watching = watched(tmp_path, source, borders=3)
     assert watching.profile is not None
-    assert watching.profile.steps_by_hand == line_of(tmp_path, "backward()")
+    assert watching.profile.loop.steps_by_hand == line_of(tmp_path, "backward()")
     assert watching.samples == [8, 8, 8]
     for knob in ("num_workers", "batch_size"):
         offer = registry()[knob].domain(Here(make_hardware(), watching.profile))
@@ -77,7 +77,7 @@ for epoch in range(9):
 """
     watching = watched(tmp_path, source, borders=3)
     assert watching.profile is not None
-    assert watching.profile.steps_by_hand == line_of(tmp_path, "backward()")
+    assert watching.profile.loop.steps_by_hand == line_of(tmp_path, "backward()")
     assert watching.samples == [8, 8, 8]
 
 

@@ -34,8 +34,8 @@ PROFILES = {
     "an iterable dataset": make_profile(loaders=(make_loader(iterable=True, dataset_len=None),)),
     "a tiny dataset": make_profile(loaders=(make_loader(dataset_len=70),)),
     "an odd batch": make_profile(loaders=(make_loader(batch_size=7, dataset_len=1001),)),
-    "autocast of its own": make_profile(device="cuda", program_autocast="float16"),
-    "compile of its own": make_profile(program_compile=True),
+    "autocast of its own": make_profile(device="cuda", autocast="float16"),
+    "compile of its own": make_profile(is_compiled=True),
     "channels_last and cudnn.benchmark of its own": make_profile(
         device="cuda", channels_last=True, cudnn_benchmark=True
     ),
