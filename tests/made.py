@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -58,20 +58,6 @@ LOADER = LoaderFacts(
     drop_last=False,
 )
 
-PROFILE = replace(
-    ordinary_program("cpu"),
-    loaders=(LOADER,),
-    optimizers=(OptimizerFacts("SGD", ("SGD", "Optimizer"), (0.1,)),),
-    parameters=120_000,
-    repeated_blocks=0,
-    conv2d_layers=2,
-    num_threads=2,
-    interop_threads=2,
-    mmap_threshold=None,
-    calls_sdpa=False,
-    samples_per_step=64.0,
-)
-
 PROGRAM = Program(
     kind=ProgramKind.SCRIPT,
     target="/home/user/train.py",
@@ -104,9 +90,32 @@ def make_loader(**changes: Any) -> LoaderFacts:
     return replace(LOADER, **changes)
 
 
+def profile_with(profile: Profile, **changes: Any) -> Profile:
+    """Return a profile with changes, of its fields or of those of its parts."""
+    for name, part in vars(profile).items():
+        own = {f.name for f in fields(part)} & changes.keys() if is_dataclass(part) else ()
+        if own:
+            changes[name] = replace(part, **{field: changes.pop(field) for field in own})
+    return replace(profile, **changes)
+
+
+PROFILE = profile_with(
+    ordinary_program("cpu"),
+    loaders=(LOADER,),
+    optimizers=(OptimizerFacts("SGD", ("SGD", "Optimizer"), (0.1,)),),
+    parameters=120_000,
+    repeated_blocks=0,
+    conv2d_layers=2,
+    num_threads=2,
+    interop_threads=2,
+    mmap_threshold=None,
+    sdpa_backend=None,
+)
+
+
 def make_profile(**changes: Any) -> Profile:
     """Return a small convolution net on the CPU with one such loader, with changes."""
-    return replace(PROFILE, **changes)
+    return profile_with(PROFILE, **changes)
 
 
 def make_measurement(

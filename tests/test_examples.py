@@ -11,7 +11,7 @@ import pytest
 from autotune.program.program import parse_program
 from autotune.rig.rig import Rig
 from autotune.rig.wire import Ready
-from tests.rigging import fence, never, write_best
+from tests.rigging import OpenRig, base_setting, fence, never, write_best
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -31,7 +31,8 @@ def test_the_examples_are_understood_as_they_are(
     with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
         ready = rig.open(None, never, 120.0)
         assert isinstance(ready, Ready), ready
-    assert ready.profile.samples_per_step == samples
+        measured = OpenRig(rig, ready.profile, base_setting(ready.profile)).measured()
+    assert measured.samples_per_step == samples
     assert len(ready.profile.loaders) == loaders
 
 

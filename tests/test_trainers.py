@@ -55,7 +55,7 @@ def test_knobs_reach_the_loop_of_a_trainer_and_return(name: str, tmp_path: Path)
     script, library, batch, _ = CASES[name]
     with open_rig(tmp_path, script, *arguments(name, tmp_path)) as opened:
         profile = opened.profile
-        assert profile.trainer == library
+        assert profile.loop.trainer == library
         assert profile.loaders[0].batch_size == batch
         opened.base = with_accumulation(opened, profile)
         assert samples_per_step(opened) == batch
@@ -68,7 +68,7 @@ def test_knobs_reach_the_loop_of_a_trainer_and_return(name: str, tmp_path: Path)
 
 def with_accumulation(opened: OpenRig, profile: Profile) -> AppliedConfig:
     baseline = opened.base.baseline.replace(accumulation_steps=1)
-    return changed(opened.base, config=baseline, baseline=baseline, trainer=profile.trainer)
+    return changed(opened.base, config=baseline, baseline=baseline, trainer=profile.loop.trainer)
 
 
 @pytest.mark.slow
@@ -99,5 +99,5 @@ def test_a_training_under_a_config_ends_after_as_many_steps_as_that_makes(
 @pytest.mark.slow
 def test_epochs_that_end_before_the_loop_is_known_do_not_hang(tmp_path: Path) -> None:
     with open_rig(tmp_path, "hf_trainer.py", str(tmp_path / "out"), "16") as opened:
-        assert opened.profile.trainer == "transformers"
+        assert opened.profile.loop.trainer == "transformers"
         opened.measured(precision="bf16")

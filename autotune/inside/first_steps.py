@@ -64,7 +64,6 @@ class FirstSteps:
         self._steps = 0
         self._steps_of_another: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
         self._before: list[DataLoader[Any]] = []
-        self._samples: list[int] = []
         self._batches_per_step: list[int] = []
         self._batches_by_step: list[int] = []
         self._stepped_at: list[float] = []
@@ -77,7 +76,7 @@ class FirstSteps:
         Steps count for this once it is known which loaders train.
         """
         wanted = OBSERVED_SLOW_STEPS if self._is_slow else OBSERVED_STEPS
-        return self.loaders is not None and len(self._samples) >= wanted
+        return self.loaders is not None and len(self._batches_per_step) >= wanted
 
     @property
     def _is_slow(self) -> bool:
@@ -90,11 +89,6 @@ class FirstSteps:
             return False
         first, second, third = self._stepped_at[:3]
         return min(second - first, third - second) > SLOW_STEP_S
-
-    @property
-    def samples_per_step(self) -> float:
-        """Mean number of samples over the whole steps that were seen."""
-        return sum(self._samples) / len(self._samples)
 
     @property
     def batches_per_step(self) -> int:
@@ -164,9 +158,8 @@ class FirstSteps:
             and any(feed.loader is own for own in self.loaders)
         )
 
-    def step_ended(self, samples: int, batches: int = 1) -> None:
-        """Note how many samples and batches a whole step took."""
-        self._samples.append(samples)
+    def step_ended(self, batches: int = 1) -> None:
+        """Note a whole step and how many batches it took."""
         self._batches_per_step.append(batches)
 
     @property

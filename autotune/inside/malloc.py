@@ -17,6 +17,8 @@ import os
 from functools import cache
 from typing import Any
 
+from autotune.program.profile import AllocatorFacts
+
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # malloc.h
 USUAL_MMAP_MAX = 65536
 FIRST_THRESHOLD, LAST_THRESHOLD = 128 << 10, 32 << 20  # of blocks that are mapped alone
@@ -52,6 +54,19 @@ def _libc() -> Any:
     is_own = bool(block) and libc.mallinfo2().hblks == before + 1
     libc.free(block)
     return libc if is_own else None  # another malloc was loaded before it
+
+
+def allocator_facts(device: str) -> AllocatorFacts:
+    """Return what allocates this process's memory.
+
+    Args:
+        device: Type of the device that holds the model.
+    """
+    return AllocatorFacts(
+        preloaded=os.environ.get("LD_PRELOAD", ""),
+        mmap_threshold=mmap_threshold() if device == "cpu" else None,
+        cuda_alloc_conf=os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
+    )
 
 
 def mmap_threshold() -> int | None:

@@ -5,43 +5,29 @@ The search decides from the profile which knobs apply to the program and what it
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import torch
-from torch import distributed, nn
-from torch.backends import cudnn
-from torch.nn.modules.batchnorm import _BatchNorm as BatchNorms
+from torch import nn
 from torch.optim import Optimizer
 
-from autotune.inside import malloc
 from autotune.inside.code.bounds import bound_by_flag, bound_of
 from autotune.inside.code.frames import callers
 from autotune.inside.code.loops import Calls, Known, calls_of
 from autotune.inside.code.run_length import epochs_by_flag, length_of, steps_by_flag
-from autotune.inside.compiled import frames_compiled
 from autotune.inside.data.feed import Feed
 from autotune.inside.first_steps import FirstSteps
+from autotune.inside.malloc import allocator_facts
+from autotune.inside.model_facts import model_facts, weights_dtype
+from autotune.inside.ranks.distributed_by import distributed_by
 from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.seam_set import SeamSet
-from autotune.inside.seams.checkpoint import blocks_of
-from autotune.inside.seams.optimizer import implementation_of, implementations_of
-from autotune.inside.seams.rates import initial_rates_of, rates_of
-from autotune.inside.seams.torch_settings import matmul_precision, profiles, sdpa_backend
-from autotune.knobs.strategies.base import ACCELERATE, DDP, FABRIC, LIGHTNING, TRANSFORMERS
+from autotune.inside.seams.optimizer import optimizer_facts
+from autotune.inside.seams.torch_settings import settings_of
 from autotune.program.config import KnobValue
-from autotune.program.profile import OptimizerFacts, Profile
+from autotune.program.profile import LoopFacts, OptimizerFacts, PrecisionFacts, Profile, RankFacts
 from autotune.program.run_length import RunLength
-
-TRAINERS = {"lightning": LIGHTNING, "transformers": TRANSFORMERS}
-WRAPPERS = {  # the outermost first: Fabric's wrapper contains that of DDP or FSDP
-    "_FabricModule": FABRIC,
-    "DistributedDataParallel": DDP,
-    "FullyShardedDataParallel": "FullyShardedDataParallel",
-    "DataParallel": "nn.DataParallel",
-}
 
 
 class Observer(FirstSteps):
@@ -128,7 +114,7 @@ class Observer(FirstSteps):
         Only the steps of one optimizer count, see ``FirstSteps``.
         """
         if id(optimizer) not in self._optimizers:
-            self._optimizers[id(optimizer)] = _optimizer_facts(optimizer)
+            self._optimizers[id(optimizer)] = optimizer_facts(optimizer)
         counts = super().optimizer_stepped(optimizer)
         if counts and not self._device:
             self._device = optimizer.param_groups[0]["params"][0].device.type
@@ -144,124 +130,35 @@ class Observer(FirstSteps):
         Args:
             config_reads: The knobs that the program read from its config, with the values it got.
         """
-        roots = self._seams.forward.roots
-        modules = [m for root in roots for m in root.modules()]
-        # Only 4-D parameters can be in channels_last, which is the memory format of NCHW tensors.
-        weights = [p for root in roots for p in root.parameters() if p.dim() == 4]
+        seams, roots, device = self._seams, self._seams.forward.roots, self.device()
         return Profile(
-            device=self.device(),
-            loaders=tuple(self._seams.loader.facts(own) for own in self.loaders or ()),
+            device=device,
+            loaders=tuple(seams.loader.facts(own) for own in self.loaders or ()),
             optimizers=tuple(self._optimizers.values()),
-            parameters=sum(r.parameters for r in roots.values()),
-            repeated_blocks=len(blocks_of(roots)),
-            conv2d_layers=sum(isinstance(m, nn.Conv2d) for m in modules),
-            channels_last=any(_lies_channels_last(w) for w in weights),
-            program_autocast=self._seams.autocast.own_dtype,
-            program_scaler=self._seams.autocast.has_own_scaler,
-            weights_dtype=_weights_dtype(roots),
-            program_compile=bool(frames_compiled()) or any(r._compiled_call_impl for r in roots),  # noqa: SLF001
-            num_threads=torch.get_num_threads(),
-            interop_threads=torch.get_num_interop_threads(),
-            cudnn_benchmark=cudnn.benchmark,
-            matmul_precision=matmul_precision(self.device()),
-            flush_denormal=_flushes_denormals(),
-            mmap_threshold=malloc.mmap_threshold() if self.device() == "cpu" else None,
-            deterministic_algorithms=(
-                torch.are_deterministic_algorithms_enabled() or cudnn.deterministic
+            model=model_facts(roots),
+            precision=PrecisionFacts(
+                weights_dtype(roots), seams.autocast.own_dtype, seams.autocast.has_own_scaler
             ),
-            anomaly_detection=torch.is_anomaly_enabled(),
-            calls_sdpa=self._seams.uses.calls_sdpa,
-            sdpa_backend=sdpa_backend(),
-            profiles=profiles(),
-            copies_without_blocking=self._seams.transfer.own_non_blocking,
-            zero_grad_to_none=self._seams.clearing.own_to_none,
-            preloaded=os.environ.get("LD_PRELOAD", ""),
-            cuda_alloc_conf=os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
-            samples_per_step=self.samples_per_step,
-            config_reads=dict(config_reads),
-            trainer=self._seams.trainers.in_use,
-            reads_ahead=self.reads_ahead or self.loader_thread,
-            flags=self._seams.flags.all(),
-            distributes_itself=self._distributes_itself(roots),
-            world_size=self._world_size,
-            starts_ranks=self._started_by,
-            batch_norm_layers=sum(isinstance(m, BatchNorms) for m in modules),
-            stages=_stages(roots),
-            avoids_backward=not self._seams.scaling.passes,
-            holds_open=self._seams.loader.held_open(self.loaders[0]) if self.loaders else "",
-            loader_thread=self.loader_thread,
-            batches_per_step=self.batches_per_whole_step,
+            settings=settings_of(device, calls_sdpa=seams.uses.calls_sdpa),
+            allocators=allocator_facts(device),
+            loop=LoopFacts(
+                trainer=seams.trainers.in_use,
+                batches_per_step=self.batches_per_whole_step,
+                reads_ahead=self.reads_ahead or self.loader_thread,
+                copies_without_blocking=seams.transfer.own_non_blocking,
+                zero_grad_to_none=seams.clearing.own_to_none,
+                avoids_backward=not seams.scaling.passes,
+                steps_by_hand=str(seams.by_hand.place) if self.lead is None else "",
+            ),
+            ranks=RankFacts(self._world_size, self._distributed_by(roots), self._started_by),
+            holds_open=seams.loader.held_open(self.loaders[0]) if self.loaders else "",
             bounded_by_steps=self._bounded_by_steps,
             length=self._run_length,
-            foreign_loader="" if self.loaders else self._seams.foreign_loaders.last,
-            steps_by_hand=str(self._seams.by_hand.place) if self.lead is None else "",
+            flags=seams.flags.all(),
+            config_reads=dict(config_reads),
         )
 
-    def _distributes_itself(self, roots: Iterable[nn.Module]) -> str:
-        """Return the API with which the program distributes its training; empty if it does not.
-
-        A program that only prepares for several devices, for example through Accelerate, counts
-        too: it would use them if it were launched with them.
-        """
+    def _distributed_by(self, roots: Collection[nn.Module]) -> str:
         if self._seams.distribution.is_needed:
             return ""  # autotune distributes the program, so any wrapper found is autotune's
-        if trainer := self._seams.trainers.in_use:
-            return TRAINERS[trainer]
-        state = sys.modules.get("accelerate.state")
-        if state is not None and state.AcceleratorState._shared_state:  # noqa: SLF001
-            return ACCELERATE
-        names = {type(m).__name__ for root in roots for m in root.modules()}
-        if found := [name for name in WRAPPERS if name in names]:
-            return WRAPPERS[found[0]]
-        is_open = distributed.is_available() and distributed.is_initialized()
-        return "torch.distributed" if is_open else ""
-
-
-def _optimizer_facts(optimizer: Optimizer) -> OptimizerFacts:
-    families = tuple(c.__name__ for c in type(optimizer).__mro__ if issubclass(c, Optimizer))
-    return OptimizerFacts(
-        type(optimizer).__name__,
-        families,
-        rates_of(optimizer),
-        implementation_of(optimizer),
-        implementations_of(optimizer),
-        _has_own_step(optimizer),
-        initial_rates_of(optimizer),
-    )
-
-
-def _has_own_step(optimizer: Optimizer) -> bool:
-    """Return whether a class from outside torch defines the optimizer's ``step``.
-
-    Wrappers that autotune has put around a class's step are skipped.
-    """
-    for cls in type(optimizer).__mro__:
-        step = vars(cls).get("step")
-        if step is not None and not step.__module__.startswith("autotune."):
-            return not cls.__module__.startswith("torch.optim")
-    return True
-
-
-def _stages(roots: Collection[nn.Module]) -> int:
-    """Return the number of children if the only root module is an ``nn.Sequential``; else 0."""
-    models = [root for root in roots if isinstance(root, nn.Sequential)]
-    return len(models[0]) if len(models) == len(roots) == 1 else 0
-
-
-def _flushes_denormals() -> bool:
-    """Return whether this thread's arithmetic treats denormal numbers as 0.
-
-    torch can set this mode but has no function that reads it, so a product is computed.
-    """
-    return float(torch.tensor([1e-310], dtype=torch.float64) * 1) == 0.0
-
-
-def _lies_channels_last(weight: torch.Tensor) -> bool:
-    return weight.is_contiguous(memory_format=torch.channels_last) and not weight.is_contiguous()
-
-
-def _weights_dtype(roots: Iterable[nn.Module]) -> str:
-    """Return the dtype of the floating-point parameters; the smallest if they differ."""
-    dtypes = {p.dtype for root in roots for p in root.parameters() if p.is_floating_point()}
-    smallest = min(dtypes, key=lambda dtype: dtype.itemsize, default=torch.float32)
-    return str(smallest).removeprefix("torch.")
+        return distributed_by(roots, self._seams.trainers.in_use)

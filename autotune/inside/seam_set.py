@@ -33,7 +33,6 @@ from autotune.inside.seams.clearing import ClearingSeam
 from autotune.inside.seams.distribution import DistributionSeam
 from autotune.inside.seams.downloads import DownloadsSeam
 from autotune.inside.seams.flags import FlagsSeam
-from autotune.inside.seams.foreign_loaders import ForeignLoaders
 from autotune.inside.seams.forward import ForwardSeam
 from autotune.inside.seams.guard import GuardSeam
 from autotune.inside.seams.imported import ImportedSeam
@@ -121,7 +120,6 @@ class SeamSet:
         self.scheduler = SchedulerSeam(self.accumulation)
         self.autocast = AutocastSeam()
         self.uses = CallDetectionSeam()
-        self.foreign_loaders = ForeignLoaders()
         self.flags = FlagsSeam()
         self.downloads = DownloadsSeam()
         self._trackers: TrackersSeam | None = None
@@ -254,7 +252,6 @@ class SeamSet:
         self.uses.install()
         self.flags.install()
         self.by_hand.note_transforms()
-        self.foreign_loaders.install()
 
     def guard_files(self, start: Start, tell: Callable[[str], None] = lambda _: None) -> None:
         """Keep a trial from changing the user's files, and from reporting to experiment trackers.
@@ -318,7 +315,6 @@ class SeamSet:
         self.accumulation.remove()
         self.scaling.remove()
         self.by_hand.remove()
-        self.foreign_loaders.remove()
         self.distribution.remove()
         self.clearing.remove()
         self.optimizer.remove()
@@ -424,7 +420,6 @@ class SeamSet:
         if self._steps == STEPS_UNTIL_ROOTS_ARE_KNOWN:
             self.uses.remove()
             self.flags.remove()
-            self.foreign_loaders.remove()
             if not self._awaits_a_call:
                 self.forward.narrow()
             self.checkpoint.act_on(self.forward.roots)

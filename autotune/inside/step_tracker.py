@@ -389,6 +389,9 @@ class StepTracker(Listener):
         samples = counts.forward_samples if is_ahead else counts.batch_samples
         if not self.observer.loaders and not self.seams.forward.roots:
             samples = 1  # the program trains bare tensors: only steps can be counted
+        if not samples and is_ahead:
+            self._uncounted += not self.observer.is_complete
+            samples = int(self._uncounted > MAX_UNCOUNTED)  # then count steps instead of samples
         self._feed_steps += 1
         self._feed_samples += samples
         if not is_usual:
@@ -397,11 +400,8 @@ class StepTracker(Listener):
             self.on_step_end(Step(samples, counts.wait_s, counts.tokens))
             self.seams.forward.calls.clear()
             return
-        if not samples and is_ahead:
-            self._uncounted += 1
-            samples = int(self._uncounted > MAX_UNCOUNTED)  # then count steps instead of samples
         if samples:
-            self.observer.step_ended(samples, self.batches_per_step)
+            self.observer.step_ended(self.batches_per_step)
         if self.observer.is_complete:
             if self.seams.loader.misses_target:
                 raise LookupError(self.seams.loader.describe_missing_target())

@@ -90,11 +90,11 @@ def _obstacles(profile: Profile) -> Iterator[str]:
         yield "LBFGS computes the loss several times within one step"
     # The seam holds back zero_grad(). Gradients that the program clears otherwise would be lost
     # between the batches of a step.
-    if profile.zero_grad_to_none is None and not profile.trainer:
+    if profile.loop.zero_grad_to_none is None and not profile.loop.trainer:
         yield "the program does not clear gradients by zero_grad()"
-    if profile.accumulates:
+    if profile.loop.accumulates:
         yield "the program accumulates gradients itself"
     # The seam groups batches in the order in which the loader hands them out. With reading ahead,
     # the batch handed out last is not the one that is trained.
-    if profile.reads_ahead and not profile.trainer:
+    if profile.loop.reads_ahead and not profile.loop.trainer:
         yield "the program reads batches ahead of the one that it trains on"

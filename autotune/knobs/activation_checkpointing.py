@@ -32,7 +32,7 @@ class ActivationCheckpointing(Knob):
 
     def domain(self, here: Here) -> Domain | NotOffered:
         """Return off, half and all for a model that consists of repeated blocks."""
-        if not here.profile.repeated_blocks:
+        if not here.profile.model.repeated_blocks:
             return NotOffered("the model has no repeated blocks")
         return Domain(self.choices)
 

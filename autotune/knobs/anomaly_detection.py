@@ -7,9 +7,7 @@ program down and should be enabled only for debugging.
 from __future__ import annotations
 
 from autotune.knobs.base import Here, ProcessSwitch
-from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
-from autotune.program.profile import Profile
 
 
 class AnomalyDetection(ProcessSwitch):
@@ -27,10 +25,6 @@ class AnomalyDetection(ProcessSwitch):
 
     def domain(self, here: Here) -> Domain | NotOffered:
         """Return both values for a program that has the check on."""
-        if not here.profile.anomaly_detection:
+        if not here.profile.settings.anomaly_detection:
             return NotOffered("it is off")
         return Domain((False, True))
-
-    def current(self, profile: Profile) -> KnobValue:
-        """Return whether the program has the check on."""
-        return profile.anomaly_detection

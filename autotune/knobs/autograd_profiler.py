@@ -23,11 +23,15 @@ class AutogradProfiler(Knob):
 
     def domain(self, here: Here) -> Domain | NotOffered:
         """Return both values for a program in which a profiler records."""
-        return Domain((True, False)) if here.profile.profiles else NotOffered("it is off")
+        return (
+            Domain((True, False))
+            if here.profile.settings.autograd_profiler
+            else NotOffered("it is off")
+        )
 
     def current(self, profile: Profile) -> KnobValue:
         """Return whether a profiler records."""
-        return profile.profiles
+        return profile.settings.autograd_profiler
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Stop the program's profiler just before the first step if the value is False.

@@ -276,7 +276,15 @@ class Knob(ABC):
 
 
 class ProcessSwitch(Knob):
-    """A setting that torch keeps per process; the seam of torch's settings knows it by its name."""
+    """A setting that torch keeps per process.
+
+    The profile and the seam of torch's settings both know it by the knob's name.
+    """
+
+    def current(self, profile: Profile) -> KnobValue:
+        """Return the setting that the program's process had when training began."""
+        value: KnobValue = getattr(profile.settings, self.name)
+        return value
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Set it for the whole process."""

@@ -106,11 +106,8 @@ class BatchSize(Knob):
 
 def _obstacles(profile: Profile) -> Iterator[NotOffered]:
     """Yield the reasons why the batch size cannot be set; users see the first."""
-    if profile.foreign_loader and (refusal := profile.without_training_loader):
-        yield _unreached(refusal.reason)
-        return
     if not profile.loaders:
-        yield _unreached("the program draws its batches without a DataLoader")
+        yield _unreached("the program draws its batches without a torch DataLoader")
         return
     if profile.training_loader is None:
         yield _unreached(SEVERAL_LOADERS.format(len(profile.loaders)))

@@ -27,9 +27,9 @@ class ChannelsLast(Knob):
 
         Refused are programs that use NHWC already, and LBFGS.
         """
-        if not here.profile.conv2d_layers:
+        if not here.profile.model.conv2d_layers:
             return NotOffered("the model has no 2-D convolution")
-        if here.profile.channels_last:
+        if here.profile.model.channels_last:
             return NotOffered("the program already uses this layout")
         if any("LBFGS" in optimizer.families for optimizer in here.profile.optimizers):
             return NotOffered("LBFGS reads gradients in the order in which they lie in memory")

@@ -33,7 +33,7 @@ class Compile(Knob):
         All modes are offered on CUDA. Elsewhere only off and default are: reduce-overhead needs
         CUDA graphs, and max-autotune tunes no more than the default does while weights change.
         """
-        if here.profile.program_compile:
+        if here.profile.model.is_compiled:
             return NotOffered("the program compiles its model itself")
         if here.profile.device == "cuda":
             return Domain(self.choices)

@@ -30,7 +30,7 @@ class CompileDynamic(Knob):
 
     def domain(self, here: Here) -> Domain | NotOffered:
         """Return the three values of ``torch.compile(dynamic=...)`` if the device can compile."""
-        if here.profile.program_compile:
+        if here.profile.model.is_compiled:
             return NotOffered("the program compiles its model itself")
         if here.profile.device == "cpu" and not here.hardware.has_cxx_compiler:
             return NotOffered("compiling for the CPU needs a C++ compiler (install g++)")

@@ -36,7 +36,9 @@ class CudaAllocator(Knob):
 
     def current(self, profile: Profile) -> KnobValue:
         """Return the setting in the program's environment."""
-        return EXPANDABLE if f"{EXPANDABLE}:True" in profile.cuda_alloc_conf else "default"
+        return (
+            EXPANDABLE if f"{EXPANDABLE}:True" in profile.allocators.cuda_alloc_conf else "default"
+        )
 
     def launch(self, value: KnobValue, plan: LaunchPlan) -> LaunchPlan:
         """Set this option in ``PYTORCH_CUDA_ALLOC_CONF`` and keep the user's other options."""

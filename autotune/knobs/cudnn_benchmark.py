@@ -9,9 +9,7 @@ shape, ``aten/src/ATen/native/cudnn/Conv_v8.cpp`` and https://github.com/pytorch
 from __future__ import annotations
 
 from autotune.knobs.base import Here, ProcessSwitch, Scope
-from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
-from autotune.program.profile import Profile
 
 
 class CudnnBenchmark(ProcessSwitch):
@@ -31,10 +29,6 @@ class CudnnBenchmark(ProcessSwitch):
         """Return both values for a model with 2-D convolutions on a GPU."""
         if here.profile.device != "cuda":
             return NotOffered(f"the model is on the {here.profile.device} device; cuDNN needs CUDA")
-        if not here.profile.conv2d_layers:
+        if not here.profile.model.conv2d_layers:
             return NotOffered("the model has no 2-D convolution")
         return Domain((False, True))
-
-    def current(self, profile: Profile) -> KnobValue:
-        """Return the program's own setting."""
-        return profile.cudnn_benchmark

@@ -9,9 +9,7 @@ Source: PyTorch documentation, "Reproducibility" (``torch.use_deterministic_algo
 from __future__ import annotations
 
 from autotune.knobs.base import Here, ProcessSwitch
-from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
-from autotune.program.profile import Profile
 
 
 class DeterministicAlgorithms(ProcessSwitch):
@@ -33,13 +31,9 @@ class DeterministicAlgorithms(ProcessSwitch):
         A program that requests deterministic kernels wants reproducible runs, so a search must not
         turn them off on its own account.
         """
-        if not here.profile.deterministic_algorithms:
+        if not here.profile.settings.deterministic_algorithms:
             return NotOffered("they are off")
         return NotOffered(
             f"the program asks for them; --tune {self.name} tries it without",
             by_name=Domain((False, True)),
         )
-
-    def current(self, profile: Profile) -> KnobValue:
-        """Return whether the program requests deterministic kernels from torch or cuDNN."""
-        return profile.deterministic_algorithms

@@ -7,9 +7,7 @@ set before PyTorch starts others.
 from __future__ import annotations
 
 from autotune.knobs.base import Here, ProcessSwitch, Scope
-from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
-from autotune.program.profile import Profile
 
 
 class FlushDenormal(ProcessSwitch):
@@ -30,7 +28,3 @@ class FlushDenormal(ProcessSwitch):
         if here.profile.device != "cpu":
             return NotOffered(f"the model computes on the {here.profile.device} device")
         return Domain((False, True))
-
-    def current(self, profile: Profile) -> KnobValue:
-        """Return whether the program's own arithmetic was seen to flush denormal numbers."""
-        return profile.flush_denormal

@@ -29,7 +29,7 @@ class FsdpShard(StrategyOption):
         """Return both units for a model with at least two repeated blocks."""
         if reason := in_place_refusal(here.hardware, here.profile):
             return NotOffered(reason)
-        if here.profile.repeated_blocks < 2:
+        if here.profile.model.repeated_blocks < 2:
             return NotOffered("the model does not consist of repeated blocks")
         return Domain(("blocks", "whole"))
 

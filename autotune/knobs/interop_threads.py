@@ -35,7 +35,7 @@ class InteropThreads(Knob):
 
     def current(self, profile: Profile) -> KnobValue:
         """Return PyTorch's number of inter-op threads when training began."""
-        return profile.interop_threads
+        return profile.settings.interop_threads
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Set the number of threads before the program starts.

@@ -25,7 +25,7 @@ class KeepFreedMemory(Knob):
         """Return both values for a model on the CPU whose malloc is glibc's."""
         if here.profile.device != "cpu":
             return NotOffered(f"the model's tensors lie on the {here.profile.device} device")
-        if here.profile.mmap_threshold is None:
+        if here.profile.allocators.mmap_threshold is None:
             return NotOffered(
                 "malloc is not glibc's, the environment tunes it, or steps have no page faults"
             )

@@ -42,7 +42,7 @@ class Malloc(Knob):
 
     def current(self, profile: Profile) -> KnobValue:
         """Return the allocator that the program's environment already preloads."""
-        preloaded = (n for n, soname in SONAMES.items() if soname in profile.preloaded)
+        preloaded = (n for n, soname in SONAMES.items() if soname in profile.allocators.preloaded)
         return next(preloaded, "default")
 
     def launch(self, value: KnobValue, plan: LaunchPlan) -> LaunchPlan:

@@ -7,9 +7,7 @@ belongs to the knob ``precision`` (tf32), so that no two knobs set it.
 from __future__ import annotations
 
 from autotune.knobs.base import Here, ProcessSwitch
-from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
-from autotune.program.profile import Profile
 
 
 class MatmulPrecision(ProcessSwitch):
@@ -39,7 +37,3 @@ class MatmulPrecision(ProcessSwitch):
         if not here.hardware.supports_bf16_cpu:
             return NotOffered("this CPU has no bf16 instructions")
         return Domain(("highest", "medium"))
-
-    def current(self, profile: Profile) -> KnobValue:
-        """Return the program's own setting."""
-        return profile.matmul_precision

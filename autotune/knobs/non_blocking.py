@@ -31,13 +31,13 @@ class NonBlocking(Knob):
         """
         if here.profile.device == "cpu":
             return NotOffered("the model is on the CPU: nothing is copied to a device")
-        if here.profile.copies_without_blocking:
+        if here.profile.loop.copies_without_blocking:
             return NotOffered("the program asks for it itself")
         return here.profile.without_training_loader or Domain((False, True))
 
     def current(self, profile: Profile) -> KnobValue:
         """Return whether the program already requests non-blocking copies."""
-        return profile.copies_without_blocking
+        return profile.loop.copies_without_blocking
 
     def is_active(self, config: Config) -> bool:
         """Return False without pinned memory: a copy from pageable memory makes the thread wait."""

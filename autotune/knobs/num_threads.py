@@ -7,9 +7,7 @@ inference".
 from __future__ import annotations
 
 from autotune.knobs.base import Here, ProcessSwitch
-from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
-from autotune.program.profile import Profile
 
 
 class NumThreads(ProcessSwitch):
@@ -41,10 +39,3 @@ class NumThreads(ProcessSwitch):
             for halvings in range(start.bit_length())
         }
         return Domain(tuple(sorted(counts)))
-
-    def current(self, profile: Profile) -> KnobValue:
-        """Return PyTorch's number of threads when training began.
-
-        It reflects what the program or ``OMP_NUM_THREADS`` has set.
-        """
-        return profile.num_threads

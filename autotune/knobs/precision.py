@@ -46,8 +46,10 @@ class Precision(Knob):
         fp16 is offered on CUDA only. A program whose weights are not fp32 has made the choice
         itself and is refused.
         """
-        if here.profile.weights_dtype != "float32":
-            return NotOffered(f"the program keeps its weights in {here.profile.weights_dtype}")
+        if here.profile.precision.weights_dtype != "float32":
+            return NotOffered(
+                f"the program keeps its weights in {here.profile.precision.weights_dtype}"
+            )
         return self._native(here.hardware, here.profile)
 
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
@@ -112,10 +114,10 @@ class Precision(Knob):
 
         tf32 means that the program allows TF32 products for fp32 on CUDA.
         """
-        if profile.program_autocast:
-            return SHORT.get(profile.program_autocast, profile.program_autocast)
+        if profile.precision.autocast:
+            return SHORT.get(profile.precision.autocast, profile.precision.autocast)
         # "high" and "medium" both allow TF32 on CUDA.
-        is_tf32 = profile.device == "cuda" and profile.matmul_precision != "highest"
+        is_tf32 = profile.device == "cuda" and profile.settings.matmul_precision != "highest"
         return "tf32" if is_tf32 else "fp32"
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
@@ -134,11 +136,13 @@ def _against_scaling(profile: Profile) -> str | None:
 
     Without scaling, small fp16 gradients become 0.
     """
-    if profile.program_scaler or profile.program_autocast == "float16":
+    if profile.precision.has_scaler or profile.precision.autocast == "float16":
         return None  # the program already trains in fp16, by its own means
-    if profile.steps_by_hand:
-        return f"{NEEDS_SCALING} the program steps without an optimizer ({profile.steps_by_hand})"
-    if profile.avoids_backward:
+    if profile.loop.steps_by_hand:
+        return (
+            f"{NEEDS_SCALING} the program steps without an optimizer ({profile.loop.steps_by_hand})"
+        )
+    if profile.loop.avoids_backward:
         return f"{NEEDS_SCALING} the program computes gradients without backward()"
     lbfgs = (o.name for o in profile.optimizers if "LBFGS" in o.families)
     against = (

@@ -7,9 +7,7 @@ Source: PyTorch documentation, ``torch.nn.functional.scaled_dot_product_attentio
 from __future__ import annotations
 
 from autotune.knobs.base import Here, ProcessSwitch
-from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
-from autotune.program.profile import Profile
 
 
 class SdpaBackend(ProcessSwitch):
@@ -32,7 +30,7 @@ class SdpaBackend(ProcessSwitch):
 
         The CPU has flash and math. The kernels of a GPU follow from its compute capability.
         """
-        if not here.profile.calls_sdpa:
+        if here.profile.settings.sdpa_backend is None:
             return NotOffered("the program does not call scaled_dot_product_attention")
         if here.profile.device == "cpu":
             return Domain(("auto", "flash", "math"))
@@ -46,7 +44,3 @@ class SdpaBackend(ProcessSwitch):
         if capability < (9, 0):
             return Domain(("auto", "flash", "efficient", "math"))
         return Domain(("auto", "flash", "efficient", "math", "cudnn"))
-
-    def current(self, profile: Profile) -> KnobValue:
-        """Return the kernel that the program leaves enabled, or auto if it leaves several."""
-        return profile.sdpa_backend

@@ -35,7 +35,7 @@ class Strategy(Knob):
         refused with the reason.
         """
         reasons = {n: s.refusal(here) for n, s in STRATEGIES.items()}
-        if here.profile.distributes_itself:
+        if here.profile.ranks.distributed_by:
             return Domain(("own",))
         if reason := ddp_refusal(here.hardware, here.profile):
             return NotOffered(reason)
@@ -43,7 +43,7 @@ class Strategy(Knob):
 
     def current(self, profile: Profile) -> KnobValue:
         """Return own for a program that distributes itself, single for any other."""
-        return "own" if profile.distributes_itself else "single"
+        return "own" if profile.ranks.distributed_by else "single"
 
     def refusal(self, value: KnobValue, here: Here) -> str | None:
         """Return why the strategy does not work here, as a clause, or None."""

@@ -28,7 +28,7 @@ class SyncBatchnorm(StrategyOption):
 
     def domain(self, here: Here) -> Domain | NotOffered:
         """Return both values for a model with BatchNorm layers on GPUs."""
-        if not here.profile.batch_norm_layers:
+        if not here.profile.model.batch_norm_layers:
             return NotOffered("the model has no BatchNorm")
         # PyTorch's SyncBatchNorm raises an error for tensors on the CPU.
         if here.profile.device != "cuda":

@@ -33,10 +33,10 @@ class WorldSize(Knob):
 
         Devices are GPUs, or cores for a model on the CPU.
         """
-        if here.profile.starts_ranks:
+        if here.profile.ranks.started_by:
             return NotOffered(starts_them_itself(here.profile))
         # A program that calls torch.distributed itself takes any number of ranks from its launcher.
-        if here.profile.distributes_itself != "torch.distributed" and (
+        if here.profile.ranks.distributed_by != "torch.distributed" and (
             reason := ddp_refusal(here.hardware, here.profile)
         ):
             return NotOffered(reason)
@@ -44,11 +44,11 @@ class WorldSize(Knob):
         # cores).
         most = max(1, devices_of(here.hardware, here.profile))
         counts = {1 << power for power in range(most.bit_length())}
-        return Domain(tuple(sorted(counts | {most, here.profile.world_size})))
+        return Domain(tuple(sorted(counts | {most, here.profile.ranks.world_size})))
 
     def current(self, profile: Profile) -> KnobValue:
         """Return the number of ranks that the program is started with, or starts itself."""
-        return profile.world_size
+        return profile.ranks.world_size
 
     def refusal(self, value: KnobValue, here: Here) -> str | None:
         """Return a reason if there are fewer devices than ranks."""

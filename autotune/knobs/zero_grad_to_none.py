@@ -31,7 +31,7 @@ class ZeroGradToNone(Knob):
         if refusal := here.profile.without_optimizer(", and may read a gradient that is not there"):
             return refusal
         # None stands for a program that never calls zero_grad().
-        if here.profile.zero_grad_to_none is not False:
+        if here.profile.loop.zero_grad_to_none is not False:
             return NotOffered(
                 "the program does not ask for zeros, so torch drops gradients already"
             )
@@ -39,7 +39,7 @@ class ZeroGradToNone(Knob):
 
     def current(self, profile: Profile) -> KnobValue:
         """Return whether the program lets ``zero_grad()`` drop gradients."""
-        return profile.zero_grad_to_none is not False
+        return profile.loop.zero_grad_to_none is not False
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Change what ``zero_grad()`` does where the program asks for zeros."""

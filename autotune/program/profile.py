@@ -85,7 +85,139 @@ class OptimizerFacts:
 SEVERAL_LOADERS = (
     "the program trains from {} loaders at once, and autotune can change only a single one"
 )
-NO_DATALOADER = "which is not a torch DataLoader: only the program's own flags reach it"
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """The program's root modules: the outermost ones that own parameters.
+
+    Attributes:
+        parameters: Number of parameters.
+        repeated_blocks: Number of equal blocks, such as transformer layers; 0 if it has none.
+        stages: Number of children of the only root module if that is an ``nn.Sequential``; else 0.
+        conv2d_layers: Number of 2-D convolutions.
+        batch_norm_layers: Number of BatchNorm layers.
+        channels_last: Whether a 4-D parameter already has the channels_last memory format.
+        is_compiled: Whether the program compiles its model itself.
+    """
+
+    parameters: int
+    repeated_blocks: int
+    stages: int
+    conv2d_layers: int
+    batch_norm_layers: int
+    channels_last: bool
+    is_compiled: bool
+
+
+@dataclass(frozen=True)
+class PrecisionFacts:
+    """The number formats in which the program itself trains; dtypes by torch's names.
+
+    Attributes:
+        weights_dtype: dtype of the floating-point parameters; the smallest if they differ.
+        autocast: dtype of the program's autocast; None if it uses none.
+        has_scaler: Whether the program scales its losses with its own GradScaler.
+    """
+
+    weights_dtype: str
+    autocast: str | None
+    has_scaler: bool
+
+
+@dataclass(frozen=True)
+class TorchSettings:
+    """torch's settings of the whole process, as the program has them when it trains.
+
+    Each has the name of the knob that sets it.
+
+    Attributes:
+        num_threads: Intra-op threads.
+        interop_threads: Inter-op threads.
+        cudnn_benchmark: ``torch.backends.cudnn.benchmark``.
+        matmul_precision: Precision of fp32 matrix products: ``highest``, ``high`` or ``medium``.
+        flush_denormal: Whether its arithmetic treats denormal numbers as 0.
+        deterministic_algorithms: Whether deterministic algorithms are required of torch or cuDNN.
+        anomaly_detection: Whether autograd's anomaly detection is on.
+        autograd_profiler: Whether one of torch's profilers is recording.
+        sdpa_backend: The only attention backend that is enabled, or ``auto``; None if the program
+            does not call ``scaled_dot_product_attention``.
+    """
+
+    num_threads: int
+    interop_threads: int
+    cudnn_benchmark: bool
+    matmul_precision: str
+    flush_denormal: bool
+    deterministic_algorithms: bool
+    anomaly_detection: bool
+    autograd_profiler: bool
+    sdpa_backend: str | None
+
+
+@dataclass(frozen=True)
+class AllocatorFacts:
+    """What allocates the program's memory, on the host and on CUDA.
+
+    Attributes:
+        preloaded: The environment's LD_PRELOAD.
+        mmap_threshold: From how many bytes on malloc returns a block as soon as it is freed; None
+            where malloc is not glibc's, the environment tunes it, the model is on another device
+            than the CPU, or page faults take next to none of a step's time.
+        cuda_alloc_conf: The environment's PYTORCH_CUDA_ALLOC_CONF.
+    """
+
+    preloaded: str
+    mmap_threshold: int | None
+    cuda_alloc_conf: str
+
+
+@dataclass(frozen=True)
+class LoopFacts:
+    """How the program's loop makes its steps.
+
+    Attributes:
+        trainer: The library whose trainer runs the loop: ``lightning``, ``transformers`` or empty.
+        batches_per_step: Batches of the training loader per optimizer step.
+        reads_ahead: Whether it fetches the next batch before it trains on the current one, or
+            another thread fetches the batches.
+        copies_without_blocking: Whether it copies batches to the device with ``non_blocking=True``.
+        zero_grad_to_none: The ``set_to_none`` that it passes to ``zero_grad``; None if it never
+            calls that method.
+        avoids_backward: Whether it computes gradients only with ``torch.autograd.grad``.
+        steps_by_hand: Where it computes gradients and updates its weights without an optimizer,
+            such as ``train.py:41``; empty if an optimizer does.
+    """
+
+    trainer: str = ""
+    batches_per_step: float = 1.0
+    reads_ahead: bool = False
+    copies_without_blocking: bool = False
+    zero_grad_to_none: bool | None = None
+    avoids_backward: bool = False
+    steps_by_hand: str = ""
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether the program itself makes one step from several batches."""
+        return self.batches_per_step > 1
+
+
+@dataclass(frozen=True)
+class RankFacts:
+    """The program's processes that train together.
+
+    Attributes:
+        world_size: Number of ranks that the program was started with, or that it starts.
+        distributed_by: The API with which the program itself trains on several devices, or prepares
+            to; empty if it does not.
+        started_by: The API with which it starts its training processes, such as
+            ``torch.multiprocessing.spawn``; empty if it trains in the processes that were started.
+    """
+
+    world_size: int = 1
+    distributed_by: str = ""
+    started_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,102 +228,35 @@ class Profile:
         device: Device type of the model's parameters: ``cpu``, ``cuda``, …
         loaders: The DataLoaders whose iteration drives optimizer steps; empty without a DataLoader.
         optimizers: The optimizers that stepped, in the order of their first steps.
-        parameters: Number of parameters in the root modules, the outermost ones that have any.
-        repeated_blocks: Number of equal blocks (such as transformer layers) in the model; 0 if it
-            has none.
-        conv2d_layers: Number of 2-D convolutions in the root modules.
-        channels_last: Whether a 4-D parameter already has the channels_last memory format.
-        program_autocast: dtype of the program's own autocast; None if it uses none.
-        program_scaler: Whether the program scales its losses with its own GradScaler.
-        weights_dtype: dtype of the floating-point parameters; the smallest if they differ.
-        program_compile: Whether the program compiles its model itself.
-        num_threads: torch's intra-op threads when training began.
-        interop_threads: torch's inter-op threads.
-        cudnn_benchmark: The program's setting of ``torch.backends.cudnn.benchmark``.
-        matmul_precision: The program's setting of ``torch.set_float32_matmul_precision``.
-        flush_denormal: Whether its arithmetic treats denormal numbers as 0.
-        mmap_threshold: From how many bytes on malloc returns a block as soon as it is freed; None
-            where malloc is not glibc's, the environment tunes it, the model is on another device
-            than the CPU, or page faults take next to none of a step's time.
-        deterministic_algorithms: Whether it requires deterministic algorithms of torch or cuDNN.
-        anomaly_detection: Whether autograd's anomaly detection is on.
-        calls_sdpa: Whether it calls ``scaled_dot_product_attention``.
-        sdpa_backend: The only attention backend that it leaves enabled, or ``auto``.
-        profiles: Whether one of torch's profilers is recording.
-        copies_without_blocking: Whether it copies batches to the device with ``non_blocking=True``.
-        zero_grad_to_none: The ``set_to_none`` that it passes to ``zero_grad``; None if it never
-            calls that method.
-        preloaded: The environment's LD_PRELOAD.
-        cuda_alloc_conf: The environment's PYTORCH_CUDA_ALLOC_CONF.
-        samples_per_step: Samples per optimizer step in the untouched steps.
-        config_reads: Knobs that the program reads from its ``config`` parameter, with the values it
-            got. The program applies these itself, and the seams leave them alone.
-        trainer: The library whose trainer runs the loop: ``lightning``, ``transformers`` or empty.
-        reads_ahead: Whether it fetches the next batch before it trains on the current one.
-        flags: The options of its command line, or the parameters of its function.
-        distributes_itself: The API with which it trains on several devices; empty if it does not.
-        world_size: Number of ranks that it was started with, or that it starts.
-        starts_ranks: The API with which it starts its training processes, such as
-            ``torch.multiprocessing.spawn``; empty if it trains in the processes that were started.
-        batch_norm_layers: Number of BatchNorm layers in the root modules.
-        stages: Number of children of its only root module if that is an ``nn.Sequential``; else 0.
-        avoids_backward: Whether it computes gradients without ``backward()``.
+        model: The model that it trains.
+        precision: The number formats in which it trains.
+        settings: torch's settings of its process.
+        allocators: What allocates its memory.
+        loop: How it makes its steps.
+        ranks: Its processes.
         holds_open: What its dataset has held open since the loader was built; empty if nothing.
-        loader_thread: Whether a thread other than the training thread fetches the batches.
-        batches_per_step: Batches of the training loader per step, in the untouched steps.
-        steps_by_hand: Where it computes gradients and updates its weights without an optimizer,
-            such as ``train.py:41``; empty if an optimizer does.
-        foreign_loader: The object that supplies its batches if that is a loader but not a torch
-            DataLoader, such as ``fastai.data.load.DataLoader (num_workers=1)``.
         bounded_by_steps: The code that fixes the number of steps regardless of the batch size, such
             as ``train.py:57: for step in range(200)``; empty if none was seen.
         length: How many epochs it trains.
+        flags: The options of its command line, or the parameters of its function.
+        config_reads: Knobs that the program reads from its ``config`` parameter, with the values it
+            got. The program applies these itself, and the seams leave them alone.
     """
 
     device: str
     loaders: tuple[LoaderFacts, ...]
     optimizers: tuple[OptimizerFacts, ...]
-    parameters: int
-    repeated_blocks: int
-    conv2d_layers: int
-    channels_last: bool
-    program_autocast: str | None
-    program_scaler: bool
-    weights_dtype: str
-    program_compile: bool
-    num_threads: int
-    interop_threads: int
-    cudnn_benchmark: bool
-    matmul_precision: str
-    flush_denormal: bool
-    deterministic_algorithms: bool
-    anomaly_detection: bool
-    calls_sdpa: bool
-    sdpa_backend: str
-    profiles: bool
-    copies_without_blocking: bool
-    zero_grad_to_none: bool | None
-    preloaded: str
-    cuda_alloc_conf: str
-    samples_per_step: float
-    mmap_threshold: int | None = None
-    config_reads: Mapping[str, KnobValue] = field(default_factory=dict)
-    trainer: str = ""
-    reads_ahead: bool = False
-    flags: tuple[Flag, ...] = ()
-    distributes_itself: str = ""
-    world_size: int = 1
-    starts_ranks: str = ""
-    batch_norm_layers: int = 0
-    stages: int = 0
-    avoids_backward: bool = False
-    steps_by_hand: str = ""
+    model: ModelFacts
+    precision: PrecisionFacts
+    settings: TorchSettings
+    allocators: AllocatorFacts
+    loop: LoopFacts
+    ranks: RankFacts
     holds_open: str = ""
-    loader_thread: bool = False
-    batches_per_step: float = 1.0
     bounded_by_steps: str = ""
-    foreign_loader: str = ""
     length: RunLength = field(default_factory=RunLength)
+    flags: tuple[Flag, ...] = ()
+    config_reads: Mapping[str, KnobValue] = field(default_factory=dict)
 
     @property
     def training_loader(self) -> LoaderFacts | None:
@@ -199,18 +264,10 @@ class Profile:
         return self.loaders[0] if len(self.loaders) == 1 else None
 
     @property
-    def accumulates(self) -> bool:
-        """Whether the program itself makes one step from several batches."""
-        return self.batches_per_step > 1
-
-    @property
     def without_training_loader(self) -> NotOffered | None:
         """Why knobs of the loader cannot act; None if exactly one DataLoader trains."""
-        if self.foreign_loader:
-            why = f"its batches come from {self.foreign_loader}, {NO_DATALOADER}"
-            return NotOffered(why)
         if not self.loaders:
-            return NotOffered("the program trains without a DataLoader")
+            return NotOffered("the program trains without a torch DataLoader")
         if self.training_loader is None:
             return NotOffered(SEVERAL_LOADERS.format(len(self.loaders)))
         return None
@@ -253,6 +310,6 @@ class Profile:
             so: The consequence for the knob, which completes the sentence; it begins with the
                 comma or semicolon before it.
         """
-        if not self.steps_by_hand:
+        if not (place := self.loop.steps_by_hand):
             return None
-        return NotOffered(f"the program updates its weights by hand ({self.steps_by_hand}){so}")
+        return NotOffered(f"the program updates its weights by hand ({place}){so}")

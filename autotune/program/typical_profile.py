@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from autotune.program.profile import LoaderFacts, OptimizerFacts, Profile
+from autotune.program.profile import (
+    AllocatorFacts,
+    LoaderFacts,
+    LoopFacts,
+    ModelFacts,
+    OptimizerFacts,
+    PrecisionFacts,
+    Profile,
+    RankFacts,
+    TorchSettings,
+)
 
 # The typical program that stands in when the user names none
 BATCH = 32
@@ -34,28 +44,28 @@ def ordinary_program(device: str) -> Profile:
         device=device,
         loaders=(loader,),
         optimizers=(OptimizerFacts("AdamW", ("AdamW", "Adam"), (1e-3,), implementation, WAYS),),
-        parameters=10**6,
-        repeated_blocks=8,
-        conv2d_layers=8,
-        channels_last=False,
-        program_autocast=None,
-        program_scaler=False,
-        weights_dtype="float32",
-        program_compile=False,
-        num_threads=1,
-        interop_threads=1,
-        cudnn_benchmark=False,
-        matmul_precision="highest",
-        flush_denormal=False,
-        mmap_threshold=8 << 20,
-        deterministic_algorithms=False,
-        anomaly_detection=False,
-        calls_sdpa=True,
-        sdpa_backend="auto",
-        profiles=False,
-        copies_without_blocking=False,
-        zero_grad_to_none=True,
-        preloaded="",
-        cuda_alloc_conf="",
-        samples_per_step=float(BATCH),
+        model=ModelFacts(
+            parameters=10**6,
+            repeated_blocks=8,
+            stages=0,
+            conv2d_layers=8,
+            batch_norm_layers=0,
+            channels_last=False,
+            is_compiled=False,
+        ),
+        precision=PrecisionFacts(weights_dtype="float32", autocast=None, has_scaler=False),
+        settings=TorchSettings(
+            num_threads=1,
+            interop_threads=1,
+            cudnn_benchmark=False,
+            matmul_precision="highest",
+            flush_denormal=False,
+            deterministic_algorithms=False,
+            anomaly_detection=False,
+            autograd_profiler=False,
+            sdpa_backend="auto",
+        ),
+        allocators=AllocatorFacts(preloaded="", mmap_threshold=8 << 20, cuda_alloc_conf=""),
+        loop=LoopFacts(zero_grad_to_none=True),
+        ranks=RankFacts(),
     )

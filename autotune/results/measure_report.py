@@ -72,10 +72,12 @@ class MeasureReport:
         The program's autocast comes first, then the precision knob. On CUDA, torch lets
         convolutions use TF32 by default, so a model with some counts as "tf32".
         """
-        own = {"bfloat16": "bf16", "float16": "fp16"}.get(self.profile.program_autocast or "")
+        own = {"bfloat16": "bf16", "float16": "fp16"}.get(self.profile.precision.autocast or "")
         if own or self.config.get("precision", "fp32") != "fp32":
             return own or str(self.config["precision"])
-        return "tf32" if self.profile.device == "cuda" and self.profile.conv2d_layers else "fp32"
+        return (
+            "tf32" if self.profile.device == "cuda" and self.profile.model.conv2d_layers else "fp32"
+        )
 
     @property
     def roofline_share(self) -> float | None:

@@ -30,7 +30,7 @@ from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.program.rehearsal import RehearsalPlan, Seen
 
-PROTOCOL = 20  # raised when messages change, so that two versions of autotune refuse to mix
+PROTOCOL = 21  # raised when messages change, so that two versions of autotune refuse to mix
 
 
 @dataclass(frozen=True)

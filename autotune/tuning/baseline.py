@@ -176,7 +176,9 @@ def _with_worth(session: Session, profile: Profile, record: TrialRecord) -> Prof
     share = 1.0 if own is None else own * page_fault_s() / record.measurement.step_s
     is_for_memory = session.study.goal.objective is Objective.MEMORY
     is_worth = share >= WORTH_KEEPING and not is_for_memory
-    return profile if is_worth else replace(profile, mmap_threshold=None)
+    if is_worth:
+        return profile
+    return replace(profile, allocators=replace(profile.allocators, mmap_threshold=None))
 
 
 def _record(session: Session, space: ResolvedSpace) -> TrialRecord:

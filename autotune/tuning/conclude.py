@@ -102,7 +102,7 @@ def conclude(
         seconds=session.budget.spent_s,
         processes=session.rigs.started,
         run_dir=session.run.path,
-        has_batchnorm=baseline.profile.batch_norm_layers > 0,
+        has_batchnorm=baseline.profile.model.batch_norm_layers > 0,
         unclaimed=confirmation.speedup if confirmation and not says_enough else None,
         rehearsals=tuple(session.study.rehearsals),
         canary=session.study.canary,
@@ -209,7 +209,7 @@ def _training_steps(
         throughput: Before and after.
     """
     facts, profile = session.study.facts, baseline.profile
-    samples = training_samples(profile.length, baseline.measurement, profile.batches_per_step)
+    samples = training_samples(profile.length, baseline.measurement, profile.loop.batches_per_step)
     if facts is None or samples is None:
         return None
     compilation = None if best is None else slowest_compilation(session.study.records, best)

@@ -75,7 +75,7 @@ def examine(
             raise program_error(program, started)
         with started:
             profile = started.ready.profile
-            on = [knob for knob in SWITCHES if getattr(profile, knob)]
+            on = [knob for knob in SWITCHES if getattr(profile.settings, knob)]
             asked = load("default").with_values({knob: [True, False] for knob in on})
             space = asked.resolve(rigs.hardware, profile)
             written = AppliedConfig.as_written(space.baseline, profile)
@@ -104,7 +104,7 @@ def _look_closer(
     def done() -> DoctorReport:
         return DoctorReport(str(program), readings, tuple(notes))
 
-    if readings.profile.world_size > 1:
+    if readings.profile.ranks.world_size > 1:
         for _ in range(MORE_STAYS):
             more = live.stay(live.base.config, should_stop, with_loads=True)
             if isinstance(more, Ending):
@@ -156,7 +156,7 @@ def _switch_costs(
     found: dict[str, Interval] = {}
     written = live.base.config
     for knob in SWITCHES:
-        if not getattr(readings.profile, knob):
+        if not getattr(readings.profile.settings, knob):
             continue
         configs = [written, written.replace(**{knob: False})]
         stays = [live.stay(config, should_stop) for config in configs]

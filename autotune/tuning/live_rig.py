@@ -215,13 +215,13 @@ class LiveRig:
             step_s: Seconds of one of its steps.
         """
         profile, workers = self._profile, int(config.get("num_workers", 0))
-        batches = 1.0 if profile is None else max(1.0, profile.batches_per_step)
+        batches = 1.0 if profile is None else max(1.0, profile.loop.batches_per_step)
         ready = workers * int(config.get("prefetch_factor", 2))
         return length_of(
             step_s,
             cycle=max(1, math.ceil(workers / batches)),
             ready=math.ceil(ready / batches),
-            ahead=int(profile is not None and profile.reads_ahead),
+            ahead=int(profile is not None and profile.loop.reads_ahead),
             on_device=profile is not None and profile.device != "cpu",
             is_warm=self._base is not None and self._base.traits.mmap_threshold is not None,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from autotune.measurement.outcome import Ending
 from autotune.program.config import Config
 from autotune.program.profile import OptimizerFacts, Profile
 from benchmarks.replay.tables import FOLDER, Table, read
-from tests.made import make_loader, make_profile
+from tests.made import PROFILE, make_loader, make_profile
 from tests.scripted import BATCH, CRASH, Question, Script, begin
 
 NOISE: dict[str, Any] = {
@@ -58,13 +58,13 @@ def profile_of(table: Table) -> Profile:
         num_workers=own.get("num_workers", 0),
         persistent_workers=bool(own.get("persistent_workers")),
     )
-    facts = make_profile(
+    return make_profile(
         loaders=(loader,) if "num_workers" in own else (),
         optimizers=(ADAMW,),
         num_threads=own["num_threads"],
-        calls_sdpa="sdpa_backend" in own,
+        sdpa_backend="auto" if "sdpa_backend" in own else None,
+        conv2d_layers=PROFILE.model.conv2d_layers if "channels_last" in own else 0,
     )
-    return replace(facts, conv2d_layers=facts.conv2d_layers if "channels_last" in own else 0)
 
 
 def reached_in(name: str, sampler: str, budget_s: float, seed: int) -> tuple[float, float]:

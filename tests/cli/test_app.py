@@ -153,7 +153,7 @@ def test_a_budget_that_holds_no_baseline_is_refused_and_a_run_of_that_name_is_fo
 
 def test_a_knob_that_cannot_act_is_refused_by_name_with_the_reason(workplace: Path) -> None:
     said = complaint("search", "--tune", "num_workers", str(PROGRAMS / "no_loader.py"))
-    assert "num_workers: the program trains without a DataLoader" in said
+    assert "num_workers: the program trains without a torch DataLoader" in said
 
 
 def test_resume_without_any_run_says_how_to_start_one(workplace: Path) -> None:

@@ -100,5 +100,5 @@ def test_modules_that_compute_again_in_the_backward_pass_are_no_outermost_ones(
 ) -> None:
     net = Checkpointed(reentrant=reentrant)
     profile = observed(net, lambda x: net(x).square().mean())
-    assert profile.parameters == sum(p.numel() for p in net.parameters())
-    assert not profile.avoids_backward
+    assert profile.model.parameters == sum(p.numel() for p in net.parameters())
+    assert not profile.loop.avoids_backward

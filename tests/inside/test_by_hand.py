@@ -64,10 +64,9 @@ def test_weights_written_by_hand_make_steps_whatever_way_they_are_written(tmp_pa
     for passes, update in UPDATES.values():
         watching = watched(tmp_path, OWN + LOOP.format(passes=passes, update=update), borders=3)
         assert watching.profile is not None, update
-        assert watching.profile.steps_by_hand == line_of(tmp_path, passes), update
+        assert watching.profile.loop.steps_by_hand == line_of(tmp_path, passes), update
         assert (watching.profile.device, watching.profile.optimizers) == ("cpu", ())
         assert [facts.batch_size for facts in watching.profile.loaders] == [8]
-        assert watching.profile.samples_per_step == 8
         assert watching.samples == [8, 8, 8]
 
 
@@ -93,8 +92,6 @@ for epoch in range(9):
 """
     for source, samples in ((in_twos, 16), (two_models, 8)):
         watching = watched(tmp_path, source, borders=4)
-        assert watching.profile is not None
-        assert watching.profile.samples_per_step == samples
         assert watching.samples == [samples] * 4
 
 
@@ -117,12 +114,12 @@ for i in range(20):
 """
     watching = watched(tmp_path, raw, borders=2)
     assert watching.profile is not None
-    assert watching.profile.steps_by_hand == line_of(tmp_path, "backward()")
+    assert watching.profile.loop.steps_by_hand == line_of(tmp_path, "backward()")
     assert watching.samples == [1, 1]
     watching = watched(tmp_path, recurrent, borders=2)
     assert watching.profile is not None
     assert watching.profile.loaders == ()
-    assert watching.profile.steps_by_hand == line_of(tmp_path, "backward()")
+    assert watching.profile.loop.steps_by_hand == line_of(tmp_path, "backward()")
     assert watching.samples == [5, 5]
 
 
@@ -160,10 +157,11 @@ for epoch in range(9):
         optimizer.step(closure)
 """
     for source, samples in ((accumulates, 256), (attack, 8), (lbfgs, 8)):
-        profile = profile_of(tmp_path, source)
-        assert profile.steps_by_hand == ""
-        assert len(profile.optimizers) == 1
-        assert profile.samples_per_step == samples
+        watching = watched(tmp_path, source, borders=2)
+        assert watching.profile is not None
+        assert watching.profile.loop.steps_by_hand == ""
+        assert len(watching.profile.optimizers) == 1
+        assert watching.samples == [samples] * 2
 
 
 def test_passes_to_one_tensor_and_from_an_iterator_of_losses_are_the_programs_own(
@@ -202,9 +200,8 @@ for epoch in range(9):
         optimizer.step()
 """
     profile = profile_of(tmp_path, source)
-    assert profile.steps_by_hand == ""
+    assert profile.loop.steps_by_hand == ""
     assert [facts.batch_size for facts in profile.loaders] == [16]
-    assert profile.samples_per_step == 16
 
 
 def test_knobs_that_need_an_optimizer_are_refused_by_the_line_and_the_others_work(
@@ -216,12 +213,12 @@ def test_knobs_that_need_an_optimizer_are_refused_by_the_line_and_the_others_wor
     for name in NEEDS_AN_OPTIMIZER:
         offer = registry()[name].domain(Here(hardware, profile))
         assert isinstance(offer, NotOffered), name
-        assert f"updates its weights by hand ({profile.steps_by_hand})" in offer.reason, name
+        assert f"updates its weights by hand ({profile.loop.steps_by_hand})" in offer.reason, name
     for name in WORKS_WITHOUT:
         assert not isinstance(registry()[name].domain(Here(hardware, profile)), NotOffered), name
     refused = registry()["precision"].refusal("fp16", Here(make_hardware(gpus=(A100,)), profile))
     assert refused is not None
-    assert profile.steps_by_hand in refused
+    assert profile.loop.steps_by_hand in refused
 
 
 def test_training_that_no_step_is_seen_of_is_told_by_how_it_takes_gradients(tmp_path: Path) -> None:

@@ -467,7 +467,7 @@ def test_borders_are_ends_of_steps_where_a_thread_asks_for_batches() -> None:
     profile = borders.profile
     assert profile is not None
     assert profile.training_loader is not None
-    assert (profile.loader_thread, profile.reads_ahead) == (True, True)
+    assert profile.loop.reads_ahead
     assert (sizes[:6], sizes[-10:]) == ([4] * 6, [8] * 10)
     assert at_end == [0] * 6 + [1] * 24
     assert [step.samples for step in borders.borders] == sizes[6:]

@@ -48,7 +48,7 @@ def test_a_stage_with_an_optimizer_of_its_own_is_counted_after_some_steps() -> N
     steps, (first, second) = FirstSteps(), optimizers(2)
     counted(steps, first, 3)
     for _ in range(4):
-        steps.step_ended(8)
+        steps.step_ended()
     assert steps.is_complete
     for _ in range(3):
         assert counted(steps, second, MAX_STEPS_OF_ANOTHER) == [False] * MAX_STEPS_OF_ANOTHER
@@ -94,8 +94,8 @@ def test_the_batches_of_a_step_are_counted_whatever_makes_them(batches: int, ski
         observed.seams.remove()
     profile = observed.known
     assert profile is not None
-    assert profile.batches_per_step == batches
-    assert profile.accumulates == (batches > 1)
+    assert profile.loop.batches_per_step == batches
+    assert profile.loop.accumulates == (batches > 1)
     sent = Ready(profile, 0.0, (), 0)
     assert decode(encode(sent)) == sent
 

@@ -12,7 +12,7 @@ from tests.made import make_hardware
 from tests.watching import watched
 
 
-def test_an_optimizer_and_a_loader_of_classes_of_their_own_are_seen_and_named(
+def test_an_optimizer_and_a_loader_of_classes_of_their_own_are_driven(
     tmp_path: Path,
 ) -> None:
     source = """
@@ -57,12 +57,12 @@ for epoch in range(4):
 """
     watching = watched(tmp_path, source, borders=3)
     assert watching.profile is not None
-    assert watching.profile.steps_by_hand == line_of(tmp_path, "backward()")
+    assert watching.profile.loop.steps_by_hand == line_of(tmp_path, "backward()")
     assert watching.samples == [8, 8, 8]
     for knob in ("num_workers", "batch_size"):
         offer = registry()[knob].domain(Here(make_hardware(), watching.profile))
         assert isinstance(offer, NotOffered), knob
-        assert "its batches come from __main__.Batches (num_workers=0), which is no" in offer.reason
+        assert "without a torch DataLoader" in offer.reason
 
 
 def test_an_optimizer_that_never_steps_hides_no_step_by_hand(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ for epoch in range(9):
 """
     watching = watched(tmp_path, source, borders=3)
     assert watching.profile is not None
-    assert watching.profile.steps_by_hand == line_of(tmp_path, "backward()")
+    assert watching.profile.loop.steps_by_hand == line_of(tmp_path, "backward()")
     assert watching.samples == [8, 8, 8]
 
 
@@ -119,8 +119,7 @@ for _ in range(40):
     optimizer.step()
 """
     watching = watched(tmp_path, nothing_called, borders=1)
-    assert watching.profile is not None
-    assert watching.profile.samples_per_step == 1
+    assert watching.samples == [1]
 
 
 def test_generators_over_loaders_and_samplers_of_many_draws_are_seen(tmp_path: Path) -> None:

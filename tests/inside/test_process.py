@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch.backends import cuda, cudnn
 from torch.nn import functional
 
 from autotune.inside.seams.torch_settings import TorchSettingsSeam, _Tf32, matmul_precision
+from tests.watching import profile_of
 
 conv: Any = cudnn.conv  # type: ignore[attr-defined]  # torch adds it where it is imported
 
@@ -209,3 +211,20 @@ def test_a_forked_process_has_no_more_threads_than_the_program() -> None:
     command = [sys.executable, "-c", FORKS]
     ended = subprocess.run(command, check=True, timeout=120.0, capture_output=True, text=True)
     assert ended.stdout.split() == ["1", "1", "1", "1", "2", "None", "4"]
+
+
+def test_the_attention_backend_is_known_of_programs_that_call_attention(tmp_path: Path) -> None:
+    source = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    q = model(x).unsqueeze(0)
+    {attention}
+    q.square().mean().backward()
+    optimizer.step()
+"""
+    attention = "q = nn.functional.scaled_dot_product_attention(q, q, q)"
+    calls = profile_of(tmp_path, source.format(attention=attention)).settings
+    assert calls.sdpa_backend == "auto"
+    assert calls.num_threads == 1
+    assert profile_of(tmp_path, source.format(attention="")).settings.sdpa_backend is None

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from autotune.knobs import Knob, Scope, registry
-from autotune.knobs.base import Here
+from autotune.knobs.base import Here, ProcessSwitch
 from autotune.machine.hardware import Hardware
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
-from autotune.program.profile import Profile
+from autotune.program.profile import Profile, TorchSettings
 from autotune.program.program import LaunchPlan
 from tests.made import MACHINES, make_loader, make_profile
 
@@ -34,8 +35,8 @@ PROFILES = {
     "an iterable dataset": make_profile(loaders=(make_loader(iterable=True, dataset_len=None),)),
     "a tiny dataset": make_profile(loaders=(make_loader(dataset_len=70),)),
     "an odd batch": make_profile(loaders=(make_loader(batch_size=7, dataset_len=1001),)),
-    "autocast of its own": make_profile(device="cuda", program_autocast="float16"),
-    "compile of its own": make_profile(program_compile=True),
+    "autocast of its own": make_profile(device="cuda", autocast="float16"),
+    "compile of its own": make_profile(is_compiled=True),
     "channels_last and cudnn.benchmark of its own": make_profile(
         device="cuda", channels_last=True, cudnn_benchmark=True
     ),
@@ -157,3 +158,9 @@ def neighbouring_configs(knob: Knob, hardware: Hardware, profile: Profile) -> It
 def test_the_registry_cannot_be_changed() -> None:
     with pytest.raises(TypeError):
         registry()["mine"] = next(iter(registry().values()))  # type: ignore[index]
+
+
+def test_the_profile_has_the_setting_of_every_process_switch() -> None:
+    switches = {name for name, knob in registry().items() if isinstance(knob, ProcessSwitch)}
+    assert switches
+    assert switches <= {field.name for field in fields(TorchSettings)}

@@ -24,6 +24,7 @@ from tests.made import (
     make_loader,
     make_profile,
     make_space,
+    profile_with,
 )
 from tests.readings import unused
 
@@ -62,7 +63,10 @@ def test_bf16_is_not_offered_where_a_gpu_would_emulate_it(gpus: tuple[object, ..
 
 def test_formats_and_kernels_are_those_of_the_gpu_that_the_program_uses() -> None:
     """A V100 beside an A100 decides nothing while the program leaves it alone."""
-    profile, hardware = replace(CUDA, calls_sdpa=True), make_hardware(gpus=(A100, unused(V100)))
+    profile, hardware = (
+        profile_with(CUDA, sdpa_backend="auto"),
+        make_hardware(gpus=(A100, unused(V100))),
+    )
     assert "bf16" in values("precision", hardware, CUDA)
     assert registry()["precision"].refusal("bf16", Here(hardware, CUDA)) is None
     assert "flash" in values("sdpa_backend", hardware, profile)
@@ -82,20 +86,20 @@ def test_bf16_on_the_cpu_needs_the_instructions_whatever_the_gpus_are() -> None:
 
 
 def test_a_program_that_computes_in_emulated_bf16_may_gain_by_fp32() -> None:
-    profile = replace(make_profile(), program_autocast="bfloat16")
+    profile = make_profile(autocast="bfloat16")
     space = make_space(["precision"]).resolve(make_hardware(cpu_flags=()), profile)
     assert space.baseline["precision"] == "bf16"
     assert set(space.domains["precision"].values) == {"fp32", "bf16"}
 
 
 def test_a_program_with_its_own_autocast_starts_from_its_dtype() -> None:
-    profile = replace(CUDA, program_autocast="bfloat16")
+    profile = profile_with(CUDA, autocast="bfloat16")
     assert registry()["precision"].current(profile) == "bf16"
     assert "fp32" in values("precision", MACHINES["H100"], profile)
 
 
 def test_a_program_with_weights_in_sixteen_bits_keeps_them() -> None:
-    profile = replace(CUDA, weights_dtype="bfloat16")
+    profile = profile_with(CUDA, weights_dtype="bfloat16")
     assert "bfloat16" in reason("precision", MACHINES["H100"], profile)
 
 
@@ -117,7 +121,7 @@ def test_fp16_is_refused_where_losses_cannot_be_scaled(
     refused = registry()["precision"].refusal("fp16", Here(MACHINES["H100"], profile))
     assert refused is not None
     assert expected in refused
-    own = replace(profile, program_scaler=True)
+    own = profile_with(profile, has_scaler=True)
     assert "fp16" in values("precision", MACHINES["H100"], own)
 
 
@@ -181,7 +185,7 @@ def test_batch_sizes_stop_where_an_epoch_gets_short(
 @pytest.mark.parametrize(
     ("loaders", "expected"),
     [
-        ((), "without a DataLoader"),
+        ((), "without a torch DataLoader"),
         ((make_loader(), make_loader(ordinal=1)), "the program trains from 2 loaders at once"),
         ((make_loader(has_batch_sampler=True, batch_size=None),), "own batch sampler"),
         ((make_loader(batch_size=None),), "batch_size=None"),
@@ -242,7 +246,7 @@ def test_pinned_memory_is_measured_both_ways_where_there_is_a_device_to_copy_to(
 )
 def test_a_program_without_a_loader_has_no_loader_knobs(knob: str) -> None:
     profile = make_profile(device="cuda", loaders=())
-    assert "without a DataLoader" in reason(knob, MACHINES["A100"], profile)
+    assert "without a torch DataLoader" in reason(knob, MACHINES["A100"], profile)
 
 
 # --- compute --------------------------------------------------------------------------------------
@@ -271,7 +275,7 @@ def test_channels_last_needs_convolutions_on_any_device() -> None:
 def test_cudnn_benchmark_needs_convolutions_on_cuda() -> None:
     assert values("cudnn_benchmark", MACHINES["V100"], CUDA) == (False, True)
     assert "cpu" in reason("cudnn_benchmark", MACHINES["V100"], make_profile())
-    flat = replace(CUDA, conv2d_layers=0)
+    flat = profile_with(CUDA, conv2d_layers=0)
     assert "convolution" in reason("cudnn_benchmark", MACHINES["V100"], flat)
 
 
@@ -282,7 +286,7 @@ def test_compiling_for_the_cpu_needs_a_compiler() -> None:
 
 
 def test_a_program_that_compiles_its_model_is_left_alone() -> None:
-    profile = make_profile(program_compile=True)
+    profile = make_profile(is_compiled=True)
     assert "compiles its model itself" in reason("compile", make_hardware(), profile)
 
 
@@ -366,7 +370,7 @@ def test_matmul_precision_is_the_cpus_affair_where_it_has_bf16_units() -> None:
 def test_attention_kernels_are_those_of_the_weakest_device(
     machine: str, device: str, expected: tuple[str, ...]
 ) -> None:
-    profile = make_profile(device=device, calls_sdpa=True)
+    profile = make_profile(device=device, sdpa_backend="auto")
     assert values("sdpa_backend", MACHINES[machine], profile) == expected
     without = make_profile(device=device)
     assert "does not call" in reason("sdpa_backend", MACHINES[machine], without)
@@ -392,7 +396,7 @@ def test_optimizers_are_offered_what_all_of_them_have() -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"loaders": ()}, "without a DataLoader"),
+        ({"loaders": ()}, "without a torch DataLoader"),
         ({"optimizers": (optimizer(), optimizer())}, "2 optimizers"),
         ({"optimizers": (optimizer("LBFGS"),)}, "LBFGS"),
         ({"zero_grad_to_none": None}, "zero_grad"),
@@ -412,7 +416,7 @@ def test_accumulation_is_offered_to_the_ordinary_loop() -> None:
 def test_what_a_script_left_on_is_offered_off() -> None:
     left_on = make_profile(
         anomaly_detection=True,
-        profiles=True,
+        autograd_profiler=True,
         zero_grad_to_none=False,
     )
     for knob in (
@@ -427,7 +431,7 @@ def test_what_a_script_left_on_is_offered_off() -> None:
 def test_copies_may_go_on_by_themselves_from_pinned_memory_only() -> None:
     assert "on the CPU" in reason("non_blocking", make_hardware(), make_profile())
     assert values("non_blocking", MACHINES["A100"], CUDA) == (False, True)
-    asks = replace(CUDA, copies_without_blocking=True)
+    asks = profile_with(CUDA, copies_without_blocking=True)
     assert "itself" in reason("non_blocking", MACHINES["A100"], asks)
     knob = registry()["non_blocking"]
     assert knob.is_active(Config({"pin_memory": True, "non_blocking": True}))
@@ -493,7 +497,7 @@ def test_sync_batchnorm_is_for_ranks_that_autotune_makes() -> None:
     gpus = MACHINES["two GPUs"]
     profile = make_profile(device="cuda", batch_norm_layers=2)
     assert values("sync_batchnorm", gpus, profile) == (False, True)
-    itself = replace(profile, distributes_itself="DistributedDataParallel")
+    itself = profile_with(profile, distributed_by="DistributedDataParallel")
     assert "distributes itself" in reason("sync_batchnorm", gpus, itself)
     assert values("ddp_bucket_cap_mb", gpus, itself), "the options of its own DDP are tuned"
 

@@ -180,7 +180,7 @@ def test_a_flag_stands_in_where_the_seams_cannot_reach(
     profile = make_profile(
         loaders=(),
         flags=(HIDDEN, flag),
-        program_compile=True,
+        is_compiled=True,
         repeated_blocks=0,
         weights_dtype="bfloat16",
     )

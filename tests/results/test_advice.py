@@ -24,7 +24,7 @@ from autotune.measurement.step_breakdown import StepBreakdown, StepParts
 from autotune.program.profile import OptimizerFacts
 from autotune.results.advice import MEMBERS, Advice, Readings, advise
 from autotune.results.doctor_report import DoctorReport
-from tests.made import HARDWARE, LOADER, PROFILE, make_measurement
+from tests.made import HARDWARE, LOADER, PROFILE, make_measurement, profile_with
 
 STEP_S = 0.02
 MIB = 1 << 20
@@ -44,10 +44,10 @@ def readings(
 ) -> Readings:
     """A program of 20 ms a step that waits for data for a share of the time."""
     measured = make_measurement(
-        3200, wait_share=wait, step_s=STEP_S, samples_per_step=64.0, largest_step=64,
-        ranks=more.pop("ranks", ()),
+        3200, wait_share=wait, step_s=STEP_S, samples_per_step=more.pop("samples_per_step", 64.0),
+        largest_step=64, ranks=more.pop("ranks", ()),
     )  # fmt: skip
-    profile = replace(PROFILE, **more.pop("profile", {}))
+    profile = profile_with(PROFILE, **more.pop("profile", {}))
     ready = measured.throughput.times(data_gain)
     found = Readings(
         HARDWARE, profile, measured, StepBreakdown(synthetic_data_throughput=ready),
@@ -189,7 +189,7 @@ def test_processes_tied_to_too_few_cores_are_told() -> None:
 
 def test_debugging_switches_are_told_with_their_measured_cost() -> None:
     on = readings(
-        profile={"anomaly_detection": True, "profiles": True},
+        profile={"anomaly_detection": True, "autograd_profiler": True},
         switch_costs={"anomaly_detection": Interval(1.4, 1.3, 1.5)},
     )
     assert names(on) == ["left on: anomaly_detection", "left on: autograd_profiler"]
@@ -197,7 +197,7 @@ def test_debugging_switches_are_told_with_their_measured_cost() -> None:
 
 
 def test_data_parallel_is_told() -> None:
-    wrapped = readings(profile={"distributes_itself": "nn.DataParallel"})
+    wrapped = readings(profile={"distributed_by": "nn.DataParallel"})
     assert names(wrapped) == ["DataParallel"]
 
 
@@ -222,12 +222,12 @@ def test_a_rank_is_slow_if_it_is_the_slowest_each_time() -> None:
 
 
 def test_a_large_batch_without_a_warm_up_is_told() -> None:
-    large = readings(profile={"samples_per_step": 4096.0, "optimizers": (SGD,)})
-    assert names(large) == ["large batch"]
-    warm = replace(SGD, lrs=(0.001,))
-    assert names(readings(profile={"samples_per_step": 4096.0, "optimizers": (warm,)})) == []
-    lamb = replace(SGD, families=("LAMB", "Optimizer"))
-    assert names(readings(profile={"samples_per_step": 4096.0, "optimizers": (lamb,)})) == []
+    def found(optimizer: OptimizerFacts) -> list[str]:
+        return names(readings(samples_per_step=4096.0, profile={"optimizers": (optimizer,)}))
+
+    assert found(SGD) == ["large batch"]
+    assert found(replace(SGD, lrs=(0.001,))) == []
+    assert found(replace(SGD, families=("LAMB", "Optimizer"))) == []
 
 
 def test_the_largest_gain_comes_first_and_the_report_is_data() -> None:

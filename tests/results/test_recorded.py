@@ -14,6 +14,7 @@ import pytest
 
 from autotune.errors import FileFormatError, RunDirectoryError
 from autotune.results import bestfile
+from autotune.results.record import FORMAT
 from autotune.tuning.storage.search_dir import FILE, SearchDir
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -25,7 +26,7 @@ def test_a_search_of_an_earlier_version_is_refused_with_what_to_do(tmp_path: Pat
     connection = sqlite3.connect(tmp_path / FILE)
     connection.executescript(script)
     connection.close()
-    with pytest.raises(RunDirectoryError, match=r"format 3, .* reads 4\. Start a new search\."):
+    with pytest.raises(RunDirectoryError, match=rf"format 3, .* reads {FORMAT}\. Start a new"):
         SearchDir(tmp_path).load_study()
 
 

@@ -63,11 +63,10 @@ def test_the_profile_tells_what_the_program_does(tmp_path: Path) -> None:
     assert [loader.batch_size for loader in profile.loaders] == [16]
     assert profile.loaders[0].sampler == "RandomSampler"
     assert profile.optimizers[0].name == "AdamW"
-    assert profile.conv2d_layers == 2
-    assert profile.samples_per_step == 16
-    assert profile.program_autocast is None
-    assert not profile.program_compile
-    assert not profile.channels_last
+    assert profile.model.conv2d_layers == 2
+    assert profile.precision.autocast is None
+    assert not profile.model.is_compiled
+    assert not profile.model.channels_last
 
 
 def test_a_program_on_the_cpu_is_not_disturbed_by_the_gpus_of_its_machine(
@@ -127,7 +126,6 @@ def test_every_knob_acts_and_returns_to_the_baseline_in_a_running_program(tmp_pa
 def test_a_program_without_a_loader_is_counted_at_its_root_module(tmp_path: Path) -> None:
     with open_rig(tmp_path, "no_loader.py") as opened:
         assert opened.profile.loaders == ()
-        assert opened.profile.samples_per_step == 24
         measurement = opened.measured()
     assert measurement.samples_per_step == measurement.largest_step == 24
     assert measurement.wait_share == 0
@@ -141,7 +139,7 @@ def test_a_program_that_writes_its_weights_itself_is_measured_and_gets_workers_l
     program = [sys.executable, str(PROGRAMS / "by_hand.py"), str(alone), "2"]
     subprocess.run(program, check=True, cwd=tmp_path)
     with open_rig(tmp_path, "by_hand.py", str(driven), "2") as opened:
-        assert opened.profile.steps_by_hand == "by_hand.py:33"
+        assert opened.profile.loop.steps_by_hand == "by_hand.py:33"
         assert opened.profile.device == "cpu"
         assert "optimizer_implementation" not in opened.base.baseline
         assert opened.rig.pid is not None
@@ -159,7 +157,6 @@ def test_a_program_that_writes_its_weights_itself_is_measured_and_gets_workers_l
 
 def test_accumulation_rebuilt_loaders_and_a_peeked_sample_do_not_mislead(tmp_path: Path) -> None:
     with open_rig(tmp_path, "accumulates.py") as opened:
-        assert opened.profile.samples_per_step == 32
         assert [loader.batch_size for loader in opened.profile.loaders] == [16]
         measurement = opened.measured()
     assert measurement.samples_per_step == measurement.largest_step == 32
@@ -182,7 +179,6 @@ def test_leaving_the_loop_keeps_the_config_and_holds_the_schedule(tmp_path: Path
 
 def test_an_iterator_per_step_and_batches_that_are_lists_are_measured(tmp_path: Path) -> None:
     with open_rig(tmp_path, "next_iter.py") as opened:
-        assert opened.profile.samples_per_step == 16
         larger = opened.measured(batch_size=32)
     assert larger.samples_per_step == larger.largest_step == 32
 
@@ -258,7 +254,7 @@ def test_a_program_that_gives_no_baseline_says_why(
 
 def test_a_program_with_its_own_autocast_is_recognised(tmp_path: Path) -> None:
     with open_rig(tmp_path, "own_autocast.py") as opened:
-        assert opened.profile.program_autocast == "bfloat16"
+        assert opened.profile.precision.autocast == "bfloat16"
         assert opened.base.baseline["precision"] == "bf16"
         assert opened.base.traits.program_autocast
         opened.measured(precision="fp32")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 
@@ -28,7 +27,7 @@ def test_what_was_seen_becomes_advice() -> None:
 
 def test_the_cost_of_a_debugging_switch_is_measured_in_turns() -> None:
     script = Script(
-        profile=replace(make_profile(), anomaly_detection=True),
+        profile=make_profile(anomaly_detection=True),
         factors={"anomaly_detection": {False: 1.5}},
     )
     machine = ScriptedMachine(script)

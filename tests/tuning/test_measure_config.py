@@ -164,7 +164,7 @@ def test_ctrl_c_in_the_first_process_leaves_nothing_to_report() -> None:
 
 
 def test_arithmetic_is_compared_with_the_peak_of_its_own_type() -> None:
-    profile = make_profile(device="cuda", program_autocast="bfloat16")
+    profile = make_profile(device="cuda", autocast="bfloat16")
     measurement = make_measurement()
     flops = 0.4 * 312e12 * measurement.step_s  # A100: 312 TFLOP/s in bf16
     config = Config({"precision": "fp32"})

@@ -16,6 +16,8 @@ from torch.optim import Optimizer
 
 from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.hubs.step import StepListener
+from autotune.inside.seams.rates import initial_rates_of, rates_of
+from autotune.program.profile import OptimizerFacts
 
 # Device types on which torch chooses foreach by default, and those that have fused kernels (see
 # "foreach" and "fused" in the documentation of torch.optim).
@@ -151,6 +153,32 @@ class OptimizerSeam(Seam, StepListener):
         if not self._has_begun:
             self._has_begun = True
             self._before_first()
+
+
+def optimizer_facts(optimizer: Optimizer) -> OptimizerFacts:
+    """Return what an optimizer is, with its learning rates of this moment."""
+    families = tuple(c.__name__ for c in type(optimizer).__mro__ if issubclass(c, Optimizer))
+    return OptimizerFacts(
+        type(optimizer).__name__,
+        families,
+        rates_of(optimizer),
+        implementation_of(optimizer),
+        implementations_of(optimizer),
+        _has_own_step(optimizer),
+        initial_rates_of(optimizer),
+    )
+
+
+def _has_own_step(optimizer: Optimizer) -> bool:
+    """Return whether a class from outside torch defines the optimizer's ``step``.
+
+    Wrappers that autotune has put around a class's step are skipped.
+    """
+    for cls in type(optimizer).__mro__:
+        step = vars(cls).get("step")
+        if step is not None and not step.__module__.startswith("autotune."):
+            return not cls.__module__.startswith("torch.optim")
+    return True
 
 
 def implementation_of(optimizer: Optimizer) -> str:

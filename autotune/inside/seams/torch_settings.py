@@ -20,6 +20,7 @@ from torch.backends.cudnn import rnn
 
 from autotune.inside.hubs.patches import Patches, Seam
 from autotune.program.config import KnobValue
+from autotune.program.profile import TorchSettings
 
 
 class TorchSettingsSeam(Seam):
@@ -72,7 +73,37 @@ class TorchSettingsSeam(Seam):
         self._patches.replace(torch, "set_num_interop_threads", lambda _threads: None)
 
 
-def profiles() -> bool:
+def settings_of(device: str, *, calls_sdpa: bool) -> TorchSettings:
+    """Return torch's settings of this process, as they are now.
+
+    Args:
+        device: Type of the device that computes.
+        calls_sdpa: Whether the program calls ``scaled_dot_product_attention``.
+    """
+    return TorchSettings(
+        num_threads=torch.get_num_threads(),
+        interop_threads=torch.get_num_interop_threads(),
+        cudnn_benchmark=cudnn.benchmark,
+        matmul_precision=matmul_precision(device),
+        flush_denormal=_flushes_denormals(),
+        deterministic_algorithms=(
+            torch.are_deterministic_algorithms_enabled() or cudnn.deterministic
+        ),
+        anomaly_detection=torch.is_anomaly_enabled(),
+        autograd_profiler=_profiles(),
+        sdpa_backend=sdpa_backend() if calls_sdpa else None,
+    )
+
+
+def _flushes_denormals() -> bool:
+    """Return whether this thread's arithmetic treats denormal numbers as 0.
+
+    torch can set this mode but has no function that reads it, so a product is computed.
+    """
+    return float(torch.tensor([1e-310], dtype=torch.float64) * 1) == 0.0
+
+
+def _profiles() -> bool:
     """Tell whether an autograd profiler of torch is recording now."""
     return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]  # noqa: SLF001
 
@@ -285,7 +316,7 @@ class _Profiler:
         self._patches = Patches()
 
     def __call__(self, enabled: KnobValue) -> None:
-        if enabled or not profiles():
+        if enabled or not _profiles():
             return
         recorded = profiler._disable_profiler()  # type: ignore[attr-defined]  # noqa: SLF001
 

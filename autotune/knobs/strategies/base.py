@@ -169,7 +169,7 @@ def shares_refusal(hardware: Hardware, profile: Profile) -> str | None:
     Reasons are the program's own distribution, weights updated by hand, an unsupported device,
     and several training loaders.
     """
-    if profile.starts_ranks or profile.distributes_itself:
+    if profile.ranks.started_by or profile.ranks.distributed_by:
         return _its_own_way(profile)
     if without := profile.without_optimizer("; how it behaves on several devices is not known"):
         return without.reason
@@ -184,13 +184,13 @@ def shares_refusal(hardware: Hardware, profile: Profile) -> str | None:
 
 def starts_them_itself(profile: Profile) -> str:
     """Return, as a clause, that the program starts its ranks itself, so that autotune cannot."""
-    return f"the program starts the processes that train itself, by {profile.starts_ranks}"
+    return f"the program starts the processes that train itself, by {profile.ranks.started_by}"
 
 
 def _its_own_way(profile: Profile) -> str:
-    if profile.starts_ranks:
+    if profile.ranks.started_by:
         return starts_them_itself(profile)
-    return f"the program distributes itself ({profile.distributes_itself})"
+    return f"the program distributes itself ({profile.ranks.distributed_by})"
 
 
 def ddp_refusal(hardware: Hardware, profile: Profile) -> str | None:
@@ -199,7 +199,7 @@ def ddp_refusal(hardware: Hardware, profile: Profile) -> str | None:
     They act on the DDP that autotune makes, and on the DDP of programs and trainers that make one
     when several ranks are started.
     """
-    return None if profile.distributes_itself in MAKE_DDP else in_place_refusal(hardware, profile)
+    return None if profile.ranks.distributed_by in MAKE_DDP else in_place_refusal(hardware, profile)
 
 
 def in_place_refusal(hardware: Hardware, profile: Profile) -> str | None:

@@ -41,7 +41,7 @@ class Fsdp(RankStrategy):
 
         FSDP cannot shard weights that the program lays out as channels_last.
         """
-        if here.profile.channels_last:
+        if here.profile.model.channels_last:
             return "the program lays weights out as channels_last, which fsdp cannot shard"
         return super().refusal(here)
 

@@ -37,15 +37,15 @@ class ModelSplit(Strategy):
         """
         if here.profile.device != "cuda" or len(here.hardware.gpus) < 2:
             return "stages need two GPUs"
-        if here.profile.distributes_itself:
-            return f"the program distributes itself ({here.profile.distributes_itself})"
+        if here.profile.ranks.distributed_by:
+            return f"the program distributes itself ({here.profile.ranks.distributed_by})"
         if without := here.profile.without_optimizer(", and may expect its weights on one device"):
             return without.reason
-        if here.profile.stages < 2:
+        if here.profile.model.stages < 2:
             return "the model is not an nn.Sequential of several parts"
         sizes = [gpu.memory_bytes for gpu in here.hardware.gpus if gpu.memory_bytes is not None]
         smallest = min(sizes, default=0)
-        if here.profile.parameters * STATE_BYTES_PER_PARAMETER < FULL * smallest:
+        if here.profile.model.parameters * STATE_BYTES_PER_PARAMETER < FULL * smallest:
             return "the model fits on one GPU, where no stage waits for another"
         return None
 

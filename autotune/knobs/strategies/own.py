@@ -25,7 +25,9 @@ class Own(Strategy):
 
     def refusal(self, here: Here) -> str | None:
         """Return a reason if the program does not distribute its model."""
-        return None if here.profile.distributes_itself else "the program does not distribute itself"
+        return (
+            None if here.profile.ranks.distributed_by else "the program does not distribute itself"
+        )
 
     def distribute(self, module: nn.Module, site: Site) -> nn.Module:
         """Return the model unchanged."""

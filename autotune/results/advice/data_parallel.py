@@ -15,7 +15,7 @@ def data_parallel(readings: Readings) -> Iterator[Advice]:
     Source: PyTorch documentation of ``nn.DataParallel``, which recommends DistributedDataParallel
     even on one machine.
     """
-    if readings.profile.distributes_itself != NAME:
+    if readings.profile.ranks.distributed_by != NAME:
         return
     gpus = len(readings.hardware.gpus)
     yield Advice(

@@ -28,7 +28,7 @@ def debug_switches(readings: Readings) -> Iterator[Advice]:
     """Say which switches are on, and what each of them costs."""
     profile = readings.profile
     for knob, (problem, mend) in SWITCHES.items():
-        if not getattr(profile, knob):
+        if not getattr(profile.settings, knob):
             continue
         cost = readings.switch_costs.get(knob)
         measured = "Its cost was not measured." if cost is None else (
@@ -36,7 +36,7 @@ def debug_switches(readings: Readings) -> Iterator[Advice]:
         )  # fmt: skip
         gain = None if cost is None else Gain(max(1.0, cost.estimate), "measured in turns")
         yield Advice(f"left on: {knob}", f"{problem}.", measured, mend, gain=gain)
-    if profile.profiles:
+    if profile.settings.autograd_profiler:
         yield Advice(
             "left on: autograd_profiler",
             "A profiler of torch records every operator, and needs ever more memory.",

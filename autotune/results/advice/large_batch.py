@@ -17,7 +17,7 @@ PER_LAYER = frozenset({"LARS", "LAMB", "Lars", "Lamb", "FusedLAMB", "LARC"})
 def large_batch(readings: Readings) -> Iterator[Advice]:
     """Say that a large batch trains at its full rate from the first step on."""
     profile = readings.profile
-    samples = profile.samples_per_step
+    samples = readings.measurement.samples_per_step
     families = {name for optimizer in profile.optimizers for name in optimizer.families}
     if samples < LARGE or families & PER_LAYER:
         return

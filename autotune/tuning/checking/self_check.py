@@ -99,7 +99,7 @@ class Known:
         study = session.study
         return cls(
             session.traces,
-            normalises=baseline.profile.batch_norm_layers > 0,
+            normalises=baseline.profile.model.batch_norm_layers > 0,
             sums=bool(gradients_sum(study.records)),
             canary=study.canary,
         )

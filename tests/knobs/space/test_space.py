@@ -98,7 +98,7 @@ def test_a_kept_global_batch_is_cut_into_the_accumulated_steps() -> None:
 
 
 def test_a_batch_is_cut_into_equal_parts_only() -> None:
-    profile = make_profile(loaders=(make_loader(batch_size=6),), samples_per_step=6.0)
+    profile = make_profile(loaders=(make_loader(batch_size=6),))
     space = BATCHES.keep_global_batch().resolve(HARDWARE, profile)
     assert space.domains["accumulation_steps"].values == (1, 2)
 

@@ -57,7 +57,7 @@ def test_weights_that_the_program_lays_out_by_channels_are_not_sharded() -> None
 
 
 def test_a_program_that_distributes_itself_is_left_to_itself() -> None:
-    assert offered({"device": "cuda", "distributes_itself": "Accelerate"}) == {"single", "own"}
+    assert offered({"device": "cuda", "distributed_by": "Accelerate"}) == {"single", "own"}
 
 
 def test_stages_are_offered_where_a_sequential_model_fills_a_gpu() -> None:

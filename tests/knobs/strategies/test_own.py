@@ -58,8 +58,8 @@ def test_a_program_that_distributes_itself_is_tuned_in_its_ranks_and_ddp(
     assert (found.communication_share or 0) > 0, "the ranks train together"
     if name == "torchrun":
         assert "buckets of 5 MiB" in said
-    assert opened.profile.distributes_itself == means
-    assert opened.profile.world_size == 2
+    assert opened.profile.ranks.distributed_by == means
+    assert opened.profile.ranks.world_size == 2
     space = load("full").resolve(hardware.detect(), opened.profile)
     assert space.baseline["strategy"] == "own"
     assert "strategy" not in space.domains, "its wrapping is its own"
@@ -69,7 +69,7 @@ def test_a_program_that_distributes_itself_is_tuned_in_its_ranks_and_ddp(
 @pytest.mark.slow
 def test_a_program_that_could_distribute_itself_is_known_by_one_rank(tmp_path: Path) -> None:
     with open_rig(tmp_path, "accelerated.py", space="full") as opened:
-        assert opened.profile.distributes_itself == "Accelerate"
+        assert opened.profile.ranks.distributed_by == "Accelerate"
         assert opened.base.baseline["strategy"] == "own"
         assert opened.base.baseline["world_size"] == 1
 

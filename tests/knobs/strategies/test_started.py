@@ -70,9 +70,9 @@ def test_ranks_that_a_program_starts_are_measured_as_one_training_and_the_one_th
         ending = rig.take_turns([larger], THREE_STEPS, never, 60.0)
     assert not _standing_in(tmp_path), "nothing is left running"
     profile = opened.profile
-    assert profile.starts_ranks == started_by
-    assert profile.distributes_itself == "DistributedDataParallel"
-    assert profile.world_size == 2
+    assert profile.ranks.started_by == started_by
+    assert profile.ranks.distributed_by == "DistributedDataParallel"
+    assert profile.ranks.world_size == 2
     assert isinstance(taken, Taken), taken
     found = Measurement.of(taken.turns, taken)
     assert [turn.samples for turn in taken.turns] == [(64,) * 3], "samples of both ranks count"
@@ -86,7 +86,7 @@ def test_ranks_that_a_program_starts_are_measured_as_one_training_and_the_one_th
 
 
 def test_no_other_processes_are_started_beside_those_of_the_program() -> None:
-    profile = make_profile(starts_ranks="multiprocessing.Process")
+    profile = make_profile(started_by="multiprocessing.Process")
     for knob in ("strategy", "world_size", "ddp_bucket_cap_mb"):
         offer = registry()[knob].domain(Here(make_hardware(), profile))
         assert isinstance(offer, NotOffered)
@@ -108,7 +108,7 @@ def test_the_first_of_processes_that_train_in_turn_is_tuned_and_that_is_said(
     assert isinstance(taken, Taken), taken
     assert [turn.samples for turn in taken.turns] == [(64,) * 3]
     assert any("this first one is tuned" in sentence for sentence in said)
-    assert opened.profile.starts_ranks == "multiprocessing.Process"
+    assert opened.profile.ranks.started_by == "multiprocessing.Process"
 
 
 def test_a_config_reaches_the_ranks_that_a_program_starts(tmp_path: Path) -> None:
@@ -140,6 +140,6 @@ def test_ranks_that_lightning_starts_by_its_script_are_measured_as_one_training(
         base = base_setting(opened.profile)
         larger = replace(base, config=base.config.replace(batch_size=32))
         taken = rig.take_turns([larger], THREE_STEPS, never, 60.0)
-    assert opened.profile.starts_ranks == "Lightning's script launcher"
+    assert opened.profile.ranks.started_by == "Lightning's script launcher"
     assert isinstance(taken, Taken), taken
     assert [turn.samples for turn in taken.turns] == [(64,) * 3]

@@ -11,8 +11,8 @@ from torch import nn
 from torch.optim import SGD, AdamW
 
 from autotune.inside.listener import Listener
-from autotune.inside.observe import _optimizer_facts
 from autotune.inside.seam_set import SeamSet
+from autotune.inside.seams.optimizer import optimizer_facts
 from autotune.knobs.base import Here
 from autotune.knobs.strategies import STRATEGIES
 from autotune.knobs.strategies.zero1 import _made, _remade
@@ -65,7 +65,7 @@ def test_an_optimizer_with_a_step_of_its_own_is_not_shown_a_part_of_its_paramete
         seams = SeamSet(Listener(), None)
         seams.install()  # it wraps steps
         try:
-            profile = make_profile(optimizers=(_optimizer_facts(optimizer),))
+            profile = make_profile(optimizers=(optimizer_facts(optimizer),))
         finally:
             seams.remove()
         refusal = STRATEGIES["zero1"].refusal(Here(HARDWARE, profile))
@@ -73,6 +73,6 @@ def test_an_optimizer_with_a_step_of_its_own_is_not_shown_a_part_of_its_paramete
         assert STRATEGIES["ddp"].refusal(Here(HARDWARE, profile)) is None
     assert "ByNorm" in str(
         STRATEGIES["zero1"].refusal(
-            Here(HARDWARE, make_profile(optimizers=(_optimizer_facts(ByNorm(parameters, lr=0.1)),)))
+            Here(HARDWARE, make_profile(optimizers=(optimizer_facts(ByNorm(parameters, lr=0.1)),)))
         )
     )

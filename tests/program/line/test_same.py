@@ -97,8 +97,8 @@ def test_a_rig_starts_the_ranks_and_the_module_of_a_line(tmp_path: Path) -> None
         ready = rig.open(None, never, 120.0)
         said = rig.log.read_text()
     assert isinstance(ready, Ready), ready
-    assert ready.profile.world_size == 2
-    assert ready.profile.num_threads == 1, "torchrun gives each rank one"
+    assert ready.profile.ranks.world_size == 2
+    assert ready.profile.settings.num_threads == 1, "torchrun gives each rank one"
     assert f"seven ['{tmp_path / 'ddp.py'}', '--lr', '1']" in said
 
 

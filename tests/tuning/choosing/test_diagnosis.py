@@ -14,7 +14,14 @@ from autotune.measurement.step_breakdown import StepBreakdown, StepParts
 from autotune.program.config import KnobValue
 from autotune.program.profile import OptimizerFacts, Profile
 from autotune.tuning.choosing.diagnosis import Bottleneck, Diagnosis, diagnose
-from tests.made import MACHINES, make_loader, make_measurement, make_profile, make_space
+from tests.made import (
+    MACHINES,
+    make_loader,
+    make_measurement,
+    make_profile,
+    make_space,
+    profile_with,
+)
 
 EVERYTHING = make_space(list(registry()))
 PROGRAMS = {
@@ -101,7 +108,7 @@ def test_tf32_is_sure_to_help_where_bf16_is_not_offered() -> None:
     for offered, chosen in ((("fp32", "tf32"), "tf32"), (("tf32", "bf16"), "bf16")):
         space = make_space({"precision": offered})
         assert diagnosed(0.0, MACHINES["A100"], cuda, space).all_in == {"precision": chosen}
-        autocast = replace(cuda, program_autocast="bfloat16")
+        autocast = profile_with(cuda, autocast="bfloat16")
         assert not diagnosed(0.0, MACHINES["A100"], autocast, space).all_in
 
 
