@@ -240,9 +240,13 @@ def resume(
 @app.command(context_settings=PROGRAM_LAST)
 def run(
     best: Annotated[Path, typer.Argument(help="The best.yaml of a search.", show_default=False)],
-    program: ProgramArgument,
+    program: ProgramArgument = "",
     args: ArgsArgument = None,
     allow_env: AllowEnvOption = None,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Print what acts inside the program, and where, and exit."),
+    ] = False,
     print_command: Annotated[
         bool,
         typer.Option("--print-command", help="Print the training command and exit."),
@@ -270,8 +274,16 @@ def run(
     from autotune.rig.torchrun_plan import Nodes, nodes_of, trust_note
 
     messages = Messages(_verbosity(quiet=quiet))
+    if explain:
+        with errors_told(messages):
+            from autotune.inside.explain import explain as explained
+
+            sys.stdout.write("\n".join(explained(bestfile.read(best).applied)) + "\n")
+        return
     words = _words(program, args)
     with errors_told(messages):
+        if not program:
+            raise UsageError(f"Name the program to train: autotune run {best} train.py")
         if as_json and not print_command:
             raise UsageError("--json is for --print-command: what a training prints is its own.")
         file = bestfile.read(best)

@@ -139,6 +139,15 @@ class Patches:
         }
 
     @property
+    def places(self) -> list[str]:
+        """The attributes that are replaced now, such as ``torch.nn.Module.__call__``."""
+        owners = (
+            (o.__name__ if isinstance(o, ModuleType) else f"{o.__module__}.{o.__qualname__}", name)
+            for o, name, *_ in self._undo
+        )
+        return [f"{owner}.{name}" for owner, name in owners]
+
+    @property
     def is_used(self) -> bool:
         """Whether something is replaced now."""
         return bool(self._undo)
