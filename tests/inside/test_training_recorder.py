@@ -78,3 +78,16 @@ def test_what_was_saved_is_loaded_again(tmp_path: Path) -> None:
     assert trace.loaded[0] == ""
     assert trace.loaded[1].startswith("ValueError: invalid literal for int()")
     assert len(trace.loaded) == 2, "what was written elsewhere is not looked for"
+
+
+def test_weights_that_autograd_has_kept_are_shaken_all_the_same() -> None:
+    """Those that no module is called with are first seen at the backward pass."""
+    weight, x = nn.Parameter(torch.ones(4, 4)), torch.randn(3, 4, requires_grad=True)
+    optimizer = SGD([weight], 0.1)
+    recorder = TrainingRecorder(dict, lambda: [optimizer], TracePlan(shakes=1))
+    loss = (x @ weight).sum()
+    recorder.loss_seen(loss)
+    loss.backward()
+    assert not recorder.broken
+    assert recorder.trace.shaken == 1
+    assert not torch.equal(weight, torch.ones(4, 4))

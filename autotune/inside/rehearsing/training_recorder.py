@@ -300,6 +300,7 @@ def _shake(weight: torch.Tensor, dice: torch.Generator) -> bool:
     """Move a weight by some units in its last place; return whether that could be done."""
     if not _is_plain(weight) or not weight.is_floating_point():
         return False
+    weight = weight.data  # autograd would refuse a backward pass for which it has kept the weight
     if weight.layout is not torch.strided or weight.is_meta or not weight.numel():
         return False
     if weight.dim():
