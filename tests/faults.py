@@ -152,6 +152,7 @@ FAULTS: dict[str, Fault] = {
         "A schedule of steps is planned by `len(loader)`", PARTS, "learning rates"
     ),
     "annealing": Fault("The loss follows the number of the batch", PARTS, "losses"),
+    "adversaries": Fault("Two nets train in turn, one against the other (GAN)", PARTS, "gradients"),
     "skips": Fault("Every third batch is left out", PARTS, "losses"),
     "average": Fault("Weights averaged by hand are saved", PARTS, "saved values"),
     "teacher": Fault("A teacher follows the weights", PARTS, "losses"),

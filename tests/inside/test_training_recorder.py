@@ -91,3 +91,16 @@ def test_weights_that_autograd_has_kept_are_shaken_all_the_same() -> None:
     assert not recorder.broken
     assert recorder.trace.shaken == 1
     assert not torch.equal(weight, torch.ones(4, 4))
+
+
+def test_losses_of_a_step_that_is_held_back_are_for_the_next_one_of_its_optimizer() -> None:
+    weights = [nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))]
+    one, other = (SGD([weight], 0.0) for weight in weights)
+    recorder = TrainingRecorder(dict, lambda: [one, other], TracePlan())
+    for number, is_real in ((1.0, False), (3.0, True)):
+        for optimizer, loss in ((one, number * weights[0]), (other, 10 * number * weights[1])):
+            recorder.loss_seen(loss)
+            loss.backward()
+            recorder.stepped(optimizer, 1) if is_real else recorder.held(optimizer)
+    assert [step.loss for step in recorder.trace.steps] == [2.0, 20.0]
+    assert [step.gradient for step in recorder.trace.steps] == [4.0, 40.0]

@@ -157,7 +157,7 @@ class Average(Training):
 
 
 class Adversaries(Training):
-    """Two nets, of which the second gets gradients from the loss of the first, too."""
+    """Two nets, each with an optimizer, of which the second judges what the first makes."""
 
     def prepare(self):
         self.judge = nn.Linear(2, 1)
@@ -167,12 +167,11 @@ class Adversaries(Training):
         self.second.zero_grad()
         self.judge(self.model(x).detach()).pow(2).mean().backward()
         self.second.step()
-        self.clear()
-        out = self.model(x)
-        self.judge.requires_grad_(self.planted)
-        (functional.cross_entropy(out, y) + self.judge(out).mean()).backward()
-        self.judge.requires_grad_(True)
-        self.optimizer.step()
+        super().step(x, y)
+
+    def loss(self, x, y):
+        loss = super().loss(x, y)
+        return loss + self.judge(self.model(x)).mean() if self.planted else loss
 
 
 class Skips(Training):
