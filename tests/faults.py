@@ -145,7 +145,7 @@ FAULTS: dict[str, Fault] = {
     "by hand": Fault("Gradients are cleared by hand", PARTS, "weights"),
     "decay": Fault("Weights decay by hand", PARTS, "losses"),
     "clamped": Fault("Weights are brought within limits by hand", PARTS, "losses"),
-    "sharpness": Fault("Gradients are taken at moved weights (SAM)", PARTS, "losses"),
+    "sharpness": Fault("Gradients are taken at moved weights (SAM)", PARTS, "weights"),
     "rate": Fault("The learning rate follows the number of the batch", PARTS, "learning rates"),
     "finder": Fault("The learning rate follows the loss", PARTS, "learning rates"),
     "schedule": Fault(

@@ -167,7 +167,7 @@ class TrainingRecorder:
     def held(self, optimizer: torch.optim.Optimizer) -> None:
         """Note that a step is held back: its losses are for the next one of that optimizer.
 
-        A program may step others in between, each for losses of its own batch.
+        A program may step others in between, for other losses.
         """
         self._held.setdefault(id(optimizer), []).extend(self._losses)
         self._losses = []
