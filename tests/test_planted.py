@@ -1,66 +1,90 @@
 """Habits of programs with which a setting changes the training: the comparison finds them all.
 
-Each fault is a program of its own (``tests/programs/planted.py``), with a sound twin that no
-setting changes. What is found here needs no code that recognises it.
+Each fault is a habit of ``tests/programs/planted.py``, with a sound twin that no setting changes.
+What is found here needs no code that recognises it.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from autotune.measurement.learning.training_trace import Sameness
-from autotune.program.config import KnobValue
+from autotune.measurement.learning.training_trace import (
+    Agreement,
+    Sameness,
+    TrainingTrace,
+    is_equal,
+    same,
+)
+from tests.faults import FAULTS, KEPT, Changes
 from tests.rigging import open_rig
 from tests.test_self_check import Runs, agreement
 
 pytestmark = [pytest.mark.usefixtures("warm_starts"), pytest.mark.slow]
 
-WORKERS: dict[str, KnobValue] = {"num_workers": 2, "persistent_workers": True}
-AGAIN: dict[str, KnobValue] = {"activation_checkpointing": "all"}
-LAYOUT: dict[str, KnobValue] = {"channels_last": True}
-PARTS: dict[str, KnobValue] = {"accumulation_steps": 2, "batch_size": 8}
-FAULTS: dict[str, Mapping[str, KnobValue]] = {
-    **dict.fromkeys(["generator", "unseeded", "global", "transform", "collate"], WORKERS),
-    **dict.fromkeys(["items", "curriculum", "process"], WORKERS),
-    **dict.fromkeys(["block draws", "block python", "block state", "block list"], AGAIN),
-    **dict.fromkeys(["block global", "block numpy", "block counter", "block memory"], AGAIN),
-    **dict.fromkeys(["block weight", "module generator", "argument", "pair"], AGAIN),
-    **dict.fromkeys(["hook", "functional", "block late"], AGAIN),
-    **dict.fromkeys(["shared weight", "views"], LAYOUT),
-    **dict.fromkeys(["clipping", "rate", "contrastive", "average", "teacher"], PARTS),
-}
-
-
-# Faults with which the program fails
-FAILS = {
-    "process": "reads in one process only",
-    "argument": "RuntimeError: one of the variables",
-    "functional": "RuntimeError: torch.func.{grad, vjp, jacrev, hessian} don't yet s",
-}
+TRAINS_THE_SAME = {Sameness.BITS, Sameness.ROUNDING}
+CALLED = {"other samples": "samples", "saved values": "values of checkpoints"}
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     folder = tmp_path_factory.mktemp("runs")
     with open_rig(folder, "planted.py", "none") as opened:
-        return Runs(folder, opened, "planted.py")
+        return Runs(folder, opened, "planted.py", batches=6)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_found_and_its_sound_twin_is_not(runs: Runs, fault: str) -> None:
-    changes = FAULTS[fault]
-    is_whole = "batch_size" not in changes
-    if fault in FAILS:
-        with pytest.raises(AssertionError, match=re.escape(FAILS[fault])):
-            runs.trace(fault, changes=changes)
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """Several programs at a time: for most of the time that a run takes, nothing is computed."""
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
+
+
+class Compared:
+    """A comparison that has begun, of what is trained under a setting and as written."""
+
+    def __init__(self, runs: Runs, pool: ThreadPoolExecutor, args: tuple[str, ...]) -> None:
+        self._runs, self._pool, self._args = runs, pool, args
+        self._written = pool.submit(runs.trace, *args)
+
+    def begin(self, changes: Changes) -> Future[TrainingTrace]:
+        return self._pool.submit(self._runs.trace, *self._args, changes=changes)
+
+    def ended(self, own: TrainingTrace, changes: Changes) -> Agreement:
+        written = self._written.result()
+        if is_equal(written, own):
+            return same(written, own)
+        shaken = self._runs.trace(*self._args, shakes=1)
+        return agreement((written, shaken), own, same_batches="batch_size" not in changes)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found_and_its_sound_twin_is_not(
+    runs: Runs, pool: ThreadPoolExecutor, name: str
+) -> None:
+    fault = FAULTS[name]
+    habit = fault.habit or name
+    planted, sound = (Compared(runs, pool, args) for args in ((habit,), (habit, "--sound")))
+    own, theirs = planted.begin(fault.changes), sound.begin(fault.changes)
+    if fault.found_by == "an error":
+        with pytest.raises(AssertionError, match=fault.message):
+            own.result()
     else:
-        pair = runs.trace(fault), runs.trace(fault, shakes=1)
-        found = agreement(pair, runs.trace(fault, changes=changes), same_batches=is_whole)
+        found = planted.ended(own.result(), fault.changes)
         assert found.sameness is Sameness.DIFFERS, found
-    twin = runs.trace(fault, "--sound"), runs.trace(fault, "--sound", shakes=1)
-    own = runs.trace(fault, "--sound", changes=changes)
-    found = agreement(twin, own, same_batches=is_whole)
-    assert found.sameness in {Sameness.BITS, Sameness.ROUNDING}, found
+        assert found.part == CALLED.get(fault.found_by, fault.found_by), found
+    found = sound.ended(theirs.result(), fault.changes)
+    assert found.sameness in TRAINS_THE_SAME, found
+
+
+@pytest.mark.parametrize("habit", KEPT)
+def test_what_autotune_keeps_the_same_is_not_called_different(
+    runs: Runs, pool: ThreadPoolExecutor, habit: str
+) -> None:
+    kept = KEPT[habit]
+    written = Compared(runs, pool, (habit,))
+    own = written.begin(kept.changes).result()
+    found = written.ended(own, kept.changes)
+    assert found.sameness in TRAINS_THE_SAME, found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -46,19 +47,21 @@ SOUND: dict[str, dict[str, KnobValue]] = {
 class Runs:
     """Runs of a program in rigs, each under the traits of the program as written."""
 
-    def __init__(self, folder: Path, opened: OpenRig, program: str = "checked.py") -> None:
+    def __init__(
+        self, folder: Path, opened: OpenRig, program: str = "checked.py", batches: int = 12
+    ) -> None:
         self.folder, self.base, self.profile = folder, opened.base, opened.profile
-        self.program, self.count = program, 0
+        self.program, self.batches, self._numbers = program, batches, count()
 
     def trace(
         self, *args: str, shakes: int = 0, changes: Mapping[str, KnobValue] = NONE
     ) -> TrainingTrace:
-        self.count += 1
-        batches = PLAN.batches * int(changes.get("accumulation_steps", 1))
+        batches = self.batches * int(changes.get("accumulation_steps", 1))
         plan = replace(PLAN, batches=batches, traces=TracePlan(shakes=shakes))
         subject = parse_program(str(PROGRAMS / self.program), args, self.folder)
         compiled = Path(os.environ["AUTOTUNE_TESTS_COMPILED"])
-        with Rig(subject, self.folder / f"rig{self.count}", compiled, fence()) as rig:
+        place = self.folder / f"rig{next(self._numbers)}"  # threads may run programs at a time
+        with Rig(subject, place, compiled, fence()) as rig:
             ran = rig.rehearse(applied_with(self.base, **changes), plan, never)
         assert ran.ending is None, ran.ending
         assert ran.seen is not None

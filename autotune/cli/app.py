@@ -267,7 +267,7 @@ def run(
     ] = "",
 ) -> None:
     """Train with the config of a best.yaml, without measuring or redirecting anything."""
-    from autotune.cli.train import on_nodes, plan_json, run_plan
+    from autotune.cli.train import EXPLAIN, on_nodes, plan_json, run_plan
     from autotune.knobs.space import options
     from autotune.machine import hardware
     from autotune.results import bestfile
@@ -276,10 +276,8 @@ def run(
     messages = Messages(_verbosity(quiet=quiet))
     if explain:
         with errors_told(messages):
-            from autotune.inside.explain import explain as explained
-
-            sys.stdout.write("\n".join(explained(bestfile.read(best).applied)) + "\n")
-        return
+            bestfile.read(best)  # a faulty file is told here
+        os.execv(sys.executable, [sys.executable, *EXPLAIN, str(best)])  # noqa: S606
     words = _words(program, args)
     with errors_told(messages):
         if not program:

@@ -13,6 +13,8 @@ from autotune.program.program import LaunchPlan, Program, python_plan
 from autotune.results.bestfile import BestFile
 from autotune.rig.torchrun_plan import Nodes, with_ranks
 
+EXPLAIN = ("-P", "-m", "autotune.inside.train", "--explain")  # of Python, before a best.yaml
+
 
 def run_plan(best: BestFile, path: Path, program: Program, machine: Hardware) -> LaunchPlan:
     """Return the plan of the process that trains with a best.yaml.

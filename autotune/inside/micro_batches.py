@@ -63,6 +63,7 @@ class Groups:
         self._number = self._before = 0
         self._counts_on = False
         self._stepped: set[int] = set()
+        self._waiting: set[int] = set()
         self.gathers = self.has_gradients = self.is_left_out = False
         self.is_last, self.share = True, 1.0
 
@@ -123,9 +124,17 @@ class Groups:
         """
         return id(optimizer) in self._stepped
 
+    def waits(self, optimizer: object) -> bool:
+        """Return whether an optimizer's step of this group was held back and is still to come.
+
+        Another optimizer may have made its step already.
+        """
+        return id(optimizer) in self._waiting
+
     def stepped(self, optimizer: object, *, is_real: bool) -> None:
         """Note that an optimizer has made its step (*is_real*) or that the step was held back."""
         self._stepped.add(id(optimizer))
+        (self._waiting.discard if is_real else self._waiting.add)(id(optimizer))
         self.has_gradients = False
         self.gathers = self.gathers and not is_real
 
@@ -186,4 +195,5 @@ class Groups:
         """Drop the gradients that were accumulated for a step that will not be made."""
         if self.gathers:
             self._drop()
+        self._waiting.clear()
         self.gathers = self.has_gradients = self.is_left_out = False

@@ -17,9 +17,9 @@ from autotune.inside.code.frames import callers
 from autotune.inside.code.loops import Calls, Known, calls_of
 from autotune.inside.code.run_length import epochs_by_flag, length_of, steps_by_flag
 from autotune.inside.data.feed import Feed
+from autotune.inside.examining.model_facts import model_facts, weights_dtype
 from autotune.inside.first_steps import FirstSteps
 from autotune.inside.malloc import allocator_facts
-from autotune.inside.model_facts import model_facts, weights_dtype
 from autotune.inside.ranks.distributed_by import distributed_by
 from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.seam_set import SeamSet

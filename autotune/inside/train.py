@@ -6,17 +6,21 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 
 from autotune.errors import UsageError
 from autotune.inside import run_program
+from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.ranks.group import Group, is_rank, join, join_in_place
 from autotune.inside.ranks.run_children import RunChildren
+from autotune.inside.seam_set import STEPS_UNTIL_ROOTS_ARE_KNOWN, SeamSet
 from autotune.inside.steering import install
 from autotune.knobs import launch_plan_for
 from autotune.program.applied_config import AppliedConfig
@@ -30,6 +34,7 @@ from autotune.results import bestfile
 # Variables of the environment by which apply() sees that autotune already steers the program.
 IN_RIG = "AUTOTUNE_RIG"
 IN_RUN = "AUTOTUNE_RUN"
+EXPLAIN = "--explain"  # before the path of a best.yaml: train nothing
 STARTS_WITH_THE_PROCESS = {"malloc"}
 RATE_NOTES = {
     LrRule.LINEAR: "the learning rate follows (linear rule)",
@@ -143,5 +148,66 @@ def main(best_path: str, *words: str) -> None:
     group.leave()
 
 
+def explain(best_path: str) -> None:
+    """Print which places of PyTorch a training under a best.yaml replaces, and what acts there."""
+    sys.stdout.write("\n".join(explained(bestfile.read(Path(best_path)).applied)) + "\n")
+
+
+def explained(applied: AppliedConfig) -> list[str]:
+    """Return the places of PyTorch that a training under a config replaces, and what acts there.
+
+    The config is applied to this process, as ``autotune run`` applies it, and taken back.
+
+    Args:
+        applied: The config.
+
+    Returns:
+        Sentences of one line each: the settings, then one line for each place.
+    """
+    seams = install(applied)
+    try:
+        rows = sorted(_rows(seams), key=itemgetter(0))  # in one place the outermost first
+    finally:
+        seams.remove()
+    changes = ", ".join(f"{knob}={value}" for knob, value in applied.changes().items())
+    if not changes:
+        return ["The program trains as it is written: nothing of PyTorch is replaced."]
+    if not rows:
+        return [f"{changes}: set once, before the program starts. No step runs through autotune."]
+    wide = max(len(place) for place, _ in rows)
+    return [
+        f"{changes}. While the program trains, autotune acts at:",
+        *(f"  {place:<{wide}}  {what}" for place, what in rows),
+    ]
+
+
+def _rows(seams: SeamSet) -> Iterator[tuple[str, str]]:
+    """Yield the places that are replaced now, each with what acts there, the outermost first."""
+    first = f"first {STEPS_UNTIL_ROOTS_ARE_KNOWN} steps only"
+    passing = {id(seams.optimizer): f" ({first})", id(seams.by_hand): " (first step only)"}
+    for place, hub in (
+        ("torch.autograd.backward", seams.hubs.backward),
+        ("steps of torch.optim", seams.hubs.steps),
+        ("torch.save", seams.hubs.saving),
+    ):
+        for listener in hub.listeners:
+            yield place, _does(listener) + passing.get(id(listener), "")
+    yield from _patched(seams)
+
+
+def _patched(owner: object) -> Iterator[tuple[str, str]]:
+    """Yield the places that the seams of an object replace, and the seams of these."""
+    for part in vars(owner).values():
+        if isinstance(part, Patches):
+            yield from ((place, _does(owner)) for place in part.places)
+        elif isinstance(part, Seam):
+            yield from _patched(part)
+
+
+def _does(seam: object) -> str:
+    said = inspect.getdoc(type(seam)) or type(seam).__name__
+    return said.splitlines()[0].rstrip(".")
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    explain(sys.argv[2]) if sys.argv[1] == EXPLAIN else main(*sys.argv[1:])

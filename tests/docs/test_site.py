@@ -13,7 +13,7 @@ from statistics import fmean
 
 import pytest
 
-from tests.docs import reference
+from tests.docs import reference, training
 from tests.docs.pages import PAGES, ROOT
 
 README = ROOT / "README.md"
@@ -46,6 +46,13 @@ def test_each_file_that_a_page_names_exists(page: Path) -> None:
 def test_the_page_of_commands_says_what_the_commands_say() -> None:
     text = reference.PAGE.read_text(encoding="utf-8")
     assert text == reference.markdown(), "write it again: python -m tests.docs.reference"
+
+
+def test_the_page_of_your_training_says_what_is_planted_in_tests() -> None:
+    text = training.PAGE.read_text(encoding="utf-8")
+    assert text == training.markdown(text), "write it again: python -m tests.docs.training"
+    besides = [line for line in text.splitlines() if not line.startswith("|")]
+    assert len(besides) <= 60
 
 
 def test_the_comparison_in_the_readme_is_what_was_recorded() -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from autotune.inside.explain import explain
+from autotune.inside.train import explained
 from autotune.program.config import KnobValue
 from autotune.program.lr import LrRule
 from tests.inside.test_seams import applied
 
 
 def acting(**changes: KnobValue) -> str:
-    return "\n".join(explain(applied(LrRule.LINEAR, **changes)))
+    return "\n".join(explained(applied(LrRule.LINEAR, **changes)))
 
 
 def test_a_config_has_only_the_hubs_that_it_needs() -> None:
@@ -27,5 +27,5 @@ def test_a_config_has_only_the_hubs_that_it_needs() -> None:
 
 
 def test_what_leaves_after_the_first_steps_is_said() -> None:
-    (line,) = (x for x in explain(applied(precision="bf16")) if "steps of torch.optim" in x)
+    (line,) = (x for x in explained(applied(precision="bf16")) if "steps of torch.optim" in x)
     assert line.endswith("(first 3 steps only)")

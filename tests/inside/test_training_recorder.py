@@ -78,3 +78,29 @@ def test_what_was_saved_is_loaded_again(tmp_path: Path) -> None:
     assert trace.loaded[0] == ""
     assert trace.loaded[1].startswith("ValueError: invalid literal for int()")
     assert len(trace.loaded) == 2, "what was written elsewhere is not looked for"
+
+
+def test_weights_that_autograd_has_kept_are_shaken_all_the_same() -> None:
+    """Those that no module is called with are first seen at the backward pass."""
+    weight, x = nn.Parameter(torch.ones(4, 4)), torch.randn(3, 4, requires_grad=True)
+    optimizer = SGD([weight], 0.1)
+    recorder = TrainingRecorder(dict, lambda: [optimizer], TracePlan(shakes=1))
+    loss = (x @ weight).sum()
+    recorder.loss_seen(loss)
+    loss.backward()
+    assert not recorder.broken
+    assert recorder.trace.shaken == 1
+    assert not torch.equal(weight, torch.ones(4, 4))
+
+
+def test_losses_of_a_step_that_is_held_back_are_for_the_next_one_of_its_optimizer() -> None:
+    weights = [nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))]
+    one, other = (SGD([weight], 0.0) for weight in weights)
+    recorder = TrainingRecorder(dict, lambda: [one, other], TracePlan())
+    for number, is_real in ((1.0, False), (3.0, True)):
+        for optimizer, loss in ((one, number * weights[0]), (other, 10 * number * weights[1])):
+            recorder.loss_seen(loss)
+            loss.backward()
+            recorder.stepped(optimizer, 1) if is_real else recorder.held(optimizer)
+    assert [step.loss for step in recorder.trace.steps] == [2.0, 20.0]
+    assert [step.gradient for step in recorder.trace.steps] == [4.0, 40.0]

@@ -87,6 +87,7 @@ class TrainingRecorder:
         self._steps: list[TracedStep] = []
         self._rounding = 0.0
         self._losses: list[tuple[float, int]] = []
+        self._held: dict[int, list[tuple[float, int]]] = {}  # by the id of an optimizer
         self._batches: list[int] = []
         self._samples = 1  # of the last batch
         self._called = 0  # models
@@ -163,6 +164,15 @@ class TrainingRecorder:
             self._losses.append((float(unscaled(loss).detach()), self._samples))
 
     @_guarded
+    def held(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note that a step is held back: its losses are for the next one of that optimizer.
+
+        A program may step others in between, for other losses.
+        """
+        self._held.setdefault(id(optimizer), []).extend(self._losses)
+        self._losses = []
+
+    @_guarded
     def stepped(self, optimizer: torch.optim.Optimizer | None, epoch: int) -> None:
         """Note that a step has been made.
 
@@ -173,17 +183,20 @@ class TrainingRecorder:
         overflow = getattr(optimizer, "found_inf", None)
         if overflow is not None and float(overflow):
             return  # a fused optimizer is called, and leaves the weights as they are
-        weight = sum(samples for _, samples in self._losses)
-        groups = [] if optimizer is None else optimizer.param_groups[:MAX_RATES]
+        # Others may hold gradients of a step that is still to come
+        trained = [] if optimizer is None else optimizer.param_groups
+        theirs = {id(weight) for group in trained for weight in group["params"]}
+        losses = [*self._held.pop(id(optimizer), []), *self._losses]
+        weight = sum(samples for _, samples in losses)
         self._steps.append(
             TracedStep(
-                sum(loss * samples for loss, samples in self._losses) / weight if weight else None,
-                tuple(float(group["lr"]) for group in groups if "lr" in group),
+                sum(loss * samples for loss, samples in losses) / weight if weight else None,
+                tuple(float(group["lr"]) for group in trained[:MAX_RATES] if "lr" in group),
                 epoch,
                 len(self._batches),
                 _read(self._weights or []),
                 _read(self._buffers),
-                _norm([weight for weight, _ in self._weights or []]),
+                _norm([w for w, _ in self._weights or [] if not theirs or id(w) in theirs]),
             )
         )
         self._losses = []
@@ -300,6 +313,7 @@ def _shake(weight: torch.Tensor, dice: torch.Generator) -> bool:
     """Move a weight by some units in its last place; return whether that could be done."""
     if not _is_plain(weight) or not weight.is_floating_point():
         return False
+    weight = weight.data  # autograd would refuse a backward pass for which it has kept the weight
     if weight.layout is not torch.strided or weight.is_meta or not weight.numel():
         return False
     if weight.dim():

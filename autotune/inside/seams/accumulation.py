@@ -47,10 +47,12 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
 
     Attributes:
         sums: The loss sums over samples. Gradients then add up without being weighted.
+        held: Called with an optimizer after each of its steps that is held back.
     """
 
     def __init__(self, optimizers: Callable[[], Iterable[Optimizer]]) -> None:
         self.sums = False
+        self.held: Callable[[Optimizer], None] = lambda _: None
         self._groups = Groups(self._drop)
         self._clears_to_none = True
         self._optimizers = optimizers
@@ -101,8 +103,9 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         """Tell whether the program's ``zero_grad()`` is to be carried out.
 
         Between a backward pass and its step, ``zero_grad()`` discards gradients that may hold NaN.
-        It is then carried out, and the group is left out. Otherwise it is carried out only while
-        no gradients accumulate.
+        It is then carried out, and the group is left out. Otherwise it is carried out only where
+        no gradients accumulate: an optimizer may begin a group when another one has begun already,
+        or end it when another one has made its step.
 
         Args:
             target: The optimizer or the module whose method was called.
@@ -116,7 +119,7 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
             if self._trains(target):
                 self._groups.leave_out()
             return True
-        return self._groups.is_left_out or not self._groups.gathers
+        return self._groups.is_left_out or not self._gathers(target)
 
     @property
     def is_needed(self) -> bool:
@@ -150,6 +153,7 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
             with torch.enable_grad():
                 result = closure()
         self._groups.stepped(optimizer, is_real=False)
+        self.held(optimizer)
         return result
 
     def before_backward(self, call: BackwardPass) -> None:
@@ -172,6 +176,18 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
             is_held = False
         return is_held
 
+    def _gathers(self, target: Optimizer | nn.Module) -> bool:
+        """Tell whether *target* would clear gradients whose step was held back.
+
+        Of several optimizers, each gathers its gradients for itself. One may wrap another, so the
+        parameters count.
+        """
+        waiting = [o for o in self._optimizers() if self._groups.waits(o)]
+        if not waiting or target in waiting:
+            return bool(waiting)
+        cleared = {id(parameter) for parameter in _parameters(target)}
+        return any(id(parameter) in cleared for o in waiting for parameter in _parameters(o))
+
     def _trains(self, target: Optimizer | nn.Module) -> bool:
         """Tell whether *target* clears gradients that some optimizer will step with.
 
@@ -183,7 +199,7 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         return any(id(p) in cleared for p in self._trained())
 
     def _trained(self) -> list[torch.Tensor]:
-        return [p for o in self._optimizers() for group in o.param_groups for p in group["params"]]
+        return [parameter for o in self._optimizers() for parameter in _parameters(o)]
 
     def _drop(self) -> None:
         """Clear the gradients of a group, to None or to zeros as the program clears its own."""
@@ -219,6 +235,8 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
             is_held = seam._holds_step(optimizer)
             result = None if is_held else original(scaler, optimizer, *args, **kwargs)
             seam._groups.stepped(optimizer, is_real=not is_held)
+            if is_held:
+                seam.held(optimizer)
             return result
 
         self._patches.replace(GradScaler, "step", step)
@@ -237,6 +255,12 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
             return original(parameters, limit, *args, **kwargs)
 
         self._patches.replace(owner, "clip_grad_norm_", clip)
+
+
+def _parameters(owner: Optimizer | nn.Module) -> list[torch.Tensor]:
+    if isinstance(owner, nn.Module):
+        return [*owner.parameters()]
+    return [parameter for group in owner.param_groups for parameter in group["params"]]
 
 
 def _weighed(tensors: Sequence[Any], grads: Any, share: float) -> Any:

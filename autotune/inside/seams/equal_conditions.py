@@ -2,10 +2,11 @@
 
 - The generators of Python, numpy and torch begin with the same seed, unless the program seeds them.
   Under another seed, what the program seeds them with is moved as well.
-- Items of datasets draw by their index. An augmentation draws from the global generators, which go
-  on from item to item in the program's own process and are seeded anew in each worker. So another
-  number of workers draws other numbers, as good as the program's own. Generators that a dataset
-  holds itself are left alone: each worker would have a copy of them, and that is to be noticed.
+- Items of datasets draw by their index and the number of the pass. An augmentation draws from the
+  global generators, which go on from item to item in the program's own process and are seeded anew
+  in each worker. So another number of workers draws other numbers, as good as the program's own.
+  Generators that a dataset holds itself are left alone: each worker would have a copy of them, and
+  that is to be noticed.
 - Generators of Python and numpy that the program does not seed begin with numbers that are the same
   in each run, and others for each of them.
 - Nothing is dropped out, unless the plan says otherwise. Dropout draws in the order of memory, so
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import local
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy
 import numpy.random.bit_generator
@@ -134,14 +136,23 @@ def _even_fetching() -> None:
 def _send_to_workers(*, drops_out: bool) -> None:
     """Let workers do the same, also those that start as new interpreters."""
     iterator: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001
-    original = iterator.__init__
+    original, original_reset = iterator.__init__, iterator._reset  # noqa: SLF001
+    passes: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
     def begin(self: Any, loader: Any) -> None:
         original(self, loader)
+        passes[loader] = passes.get(loader, 0) + 1
         if self._dataset_kind == dataloader._DatasetKind.Map:  # noqa: SLF001
-            self._collate_fn = EvenCollate(self._collate_fn, drops_out=drops_out)
+            collate = EvenCollate(self._collate_fn, passes[loader], drops_out=drops_out)
+            self._collate_fn = collate
 
-    Patches().replace(iterator, "__init__", begin)
+    def reset(self: Any, loader: Any, first_iter: bool = False) -> None:  # noqa: FBT001, FBT002
+        original_reset(self, loader, first_iter)
+        passes[loader] += not first_iter  # its workers stay
+
+    patches = Patches()
+    patches.replace(iterator, "__init__", begin)
+    patches.replace(iterator, "_reset", reset)
 
 
 class EvenFetcher(fetch._MapDatasetFetcher):  # noqa: SLF001
@@ -151,24 +162,25 @@ class EvenFetcher(fetch._MapDatasetFetcher):  # noqa: SLF001
     ``get_worker_info()`` and may look at its type.
     """
 
-    def __init__(self, dataset: Any, *options: Any) -> None:
-        super().__init__(EvenItems(dataset), *options)
+    def __init__(self, dataset: Any, batches: Any, collate: Any, *options: Any) -> None:
+        number = collate.begin_pass() if isinstance(collate, EvenCollate) else 0
+        super().__init__(EvenItems(dataset, number), batches, collate, *options)
 
 
 class EvenItems:
-    """The items of a dataset, which draw by their index.
+    """The items of a dataset, which draw by their index and the number of the pass.
 
     Attributes:
         __getitems__: Reads several items at once; None if the dataset cannot do that.
     """
 
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
+    def __init__(self, dataset: Any, number: int) -> None:
+        self._dataset, self._number = dataset, number
         get_items = getattr(dataset, "__getitems__", None)
-        self.__getitems__ = _evened(get_items) if get_items else None
+        self.__getitems__ = _evened(get_items, number) if get_items else None
 
     def __getitem__(self, index: Any) -> Any:
-        with _drawing_by(repr(index)):
+        with _drawing_by(f"{index!r} {self._number}"):
             return self._dataset[index]
 
 
@@ -176,10 +188,22 @@ class EvenCollate:
     """Makes a batch of items, with draws that are the same in each process.
 
     A worker that starts as a new interpreter unpickles it before it reads the dataset.
+
+    Args:
+        collate: The program's own.
+        number: Of the first pass that it is used in.
+        drops_out: Whether the program's dropout stays.
     """
 
-    def __init__(self, collate: Callable[[Any], Any], *, drops_out: bool = True) -> None:
-        self._collate, self._drops_out = collate, drops_out
+    def __init__(
+        self, collate: Callable[[Any], Any], number: int = 1, *, drops_out: bool = True
+    ) -> None:
+        self._collate, self._number, self._drops_out = collate, number, drops_out
+
+    def begin_pass(self) -> int:
+        """Return the number of the pass that begins in this process."""
+        self._number += 1
+        return self._number - 1
 
     def __call__(self, items: Any) -> Any:
         """Return the batch."""
@@ -194,9 +218,11 @@ class EvenCollate:
         _even_fetching()
 
 
-def _evened(get_items: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], Any]:
+def _evened(
+    get_items: Callable[[Sequence[Any]], Any], number: int
+) -> Callable[[Sequence[Any]], Any]:
     def even(indices: Sequence[Any]) -> Any:
-        with _drawing_by(repr(indices)):
+        with _drawing_by(f"{indices!r} {number}"):
             return get_items(indices)
 
     return even

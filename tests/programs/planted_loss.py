@@ -1,0 +1,168 @@
+"""Habits of losses: what a loss is made of, besides the samples of its batch."""
+
+import copy
+
+import torch
+from planted_loop import WIDTH, Block, Net, Training
+from torch import nn
+from torch.nn import functional
+
+
+class Annealing(Training):
+    def loss(self, x, y):
+        number = self.batches if self.planted else 10
+        return super().loss(x, y) + min(1.0, number / 20) * self.model(x).pow(2).mean()
+
+
+class Teacher(Training):
+    def prepare(self):
+        self.teacher = copy.deepcopy(self.model).requires_grad_(False)
+
+    def follow(self):
+        with torch.no_grad():
+            for theirs, p in zip(self.teacher.parameters(), self.parameters()):
+                theirs.mul_(0.9).add_(p, alpha=0.1)
+
+    def loss(self, x, y):
+        return super().loss(x, y) + functional.mse_loss(self.model(x), self.teacher(x) + 1)
+
+    def after_step(self):
+        if self.planted:
+            self.follow()
+
+
+class Momentum(Net):
+    """Moves its momentum encoder when it is called."""
+
+    def __init__(self, blocks, planted):
+        super().__init__(blocks, planted)
+        self.encoder = copy.deepcopy(self.last).requires_grad_(False)
+
+    def move(self):
+        with torch.no_grad():
+            for theirs, p in zip(self.encoder.parameters(), self.last.parameters()):
+                theirs.mul_(0.9).add_(p, alpha=0.1)
+
+    def forward(self, x):
+        if self.planted:
+            self.move()
+        x = self.features(x)
+        return self.last(x) - self.encoder(x.detach())
+
+
+class MomentumEncoder(Training):
+    net = Momentum
+
+    def prepare(self):
+        if not self.planted:
+            self.optimizer.register_step_post_hook(lambda *_: self.model.move())
+
+
+class Queue(Training):
+    """Compares a batch with what batches before it left in a queue."""
+
+    def prepare(self):
+        self.queue = torch.zeros(32, 2)
+
+    def loss(self, x, y):
+        out = self.model(x)
+        loss = super().loss(x, y) + (out @ self.queue.T).logsumexp(1).mean()
+        if self.planted:
+            self.queue = torch.cat([out.detach(), self.queue])[:32]
+        return loss
+
+    def after_epoch(self):
+        self.queue = self.queue + 0.1
+
+
+class Carried(Training):
+    """Continues from the state that it had after the batch before."""
+
+    def prepare(self):
+        self.cell = nn.GRUCell(WIDTH, WIDTH)
+        self.optimizer.add_param_group({"params": self.cell.parameters()})
+        self.state = None
+
+    def loss(self, x, y):
+        x = self.model.features(x)
+        state = self.cell(x, self.state)
+        if self.planted:
+            self.state = state.detach().mean(0, keepdim=True).expand(len(x), -1)
+        return functional.cross_entropy(self.model.last(state), y)
+
+
+class Contrastive(Training):
+    def loss(self, x, y):
+        if not self.planted:
+            return super().loss(x, y)
+        one, other = self.model(x), self.model(x.flip(-1))
+        return functional.cross_entropy(one @ other.T, torch.arange(len(x)))
+
+
+class Mixup(Training):
+    def loss(self, x, y):
+        other = x.flip(0) if self.planted else x.flip(-1)
+        return super().loss(0.7 * x + 0.3 * other, y)
+
+
+class Root(Training):
+    def loss(self, x, y):
+        loss = super().loss(x, y)
+        return loss.sqrt() if self.planted else loss
+
+
+class Tokens(Training):
+    """A mean over what is not left out, which is another number in each batch."""
+
+    def loss(self, x, y):
+        losses = functional.cross_entropy(self.model(x), y, reduction="none")
+        kept = (x[:, 0, 0, 0] > 0).float()
+        return (losses * kept).sum() / (kept.sum() if self.planted else len(x))
+
+
+class Normalised(Block):
+    def __init__(self, planted):
+        super().__init__(planted)
+        self.norm = (nn.BatchNorm1d if planted else nn.LayerNorm)(WIDTH)
+
+    def change(self, y):
+        return self.norm(y)
+
+
+class InnerStep(Training):
+    """Takes a step of its own in each loss, and trains what that leads to (MAML)."""
+
+    def loss(self, x, y):
+        features, weight = self.model.features(x), self.model.last.weight
+        losses = functional.cross_entropy(features @ weight.T, y, reduction="none")
+        if not self.planted:
+            return losses.mean()
+        (slope,) = torch.autograd.grad(losses.mean(), weight, create_graph=True)
+        return functional.cross_entropy(features @ (weight - 0.5 * slope).T, y)
+
+
+class BatchNoise(Training):
+    """Noise of a generator that draws the same on each rank."""
+
+    def prepare(self):
+        self.own = torch.Generator().manual_seed(3)
+
+    def loss(self, x, y):
+        noise = torch.randn(x.shape, generator=self.own) if self.planted else x.sin()
+        return super().loss(x + noise, y)
+
+
+HABITS = {
+    "annealing": Annealing,
+    "teacher": Teacher,
+    "momentum encoder": MomentumEncoder,
+    "queue": Queue,
+    "carried": Carried,
+    "contrastive": Contrastive,
+    "mixup": Mixup,
+    "root": Root,
+    "tokens": Tokens,
+    "normalised": Normalised,
+    "inner step": InnerStep,
+    "batch noise": BatchNoise,
+}

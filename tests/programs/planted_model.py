@@ -1,0 +1,296 @@
+"""Habits of models: what a net and its blocks do when they are called."""
+
+import random
+
+import numpy
+import torch
+from planted_loop import WIDTH, Block, Net, Training
+from torch import nn
+from torch.nn import functional
+
+DRAWS = numpy.random.default_rng(3)
+
+
+class Draws(Block):
+    def __init__(self, planted):
+        super().__init__(planted)
+        self.own = torch.Generator().manual_seed(5) if planted else None
+
+    def change(self, y):
+        return y * (1 + torch.rand((), generator=self.own))
+
+
+class PythonDraws(Block):
+    def __init__(self, planted):
+        super().__init__(planted)
+        self.own = random.Random(5)
+
+    def change(self, y):
+        return y * (1 + (self.own.random() if self.planted else torch.rand(())))
+
+
+class GlobalDraws(Block):
+    def change(self, y):
+        return y * (1 + float(DRAWS.random() if self.planted else 0.0))
+
+
+class State(Block):
+    def __init__(self, planted):
+        super().__init__(planted)
+        self.seen = torch.ones(())
+        self.register_buffer("known", torch.ones(()))
+
+    def change(self, y):
+        held = self.seen if self.planted else self.known
+        held *= 1.05
+        return y * held.clone()
+
+
+class Codes(Block):
+    """Codes that follow what the block sees, as those of a quantiser do."""
+
+    def __init__(self, planted):
+        super().__init__(planted)
+        codes = torch.zeros(WIDTH)
+        if planted:
+            self.codes = nn.Parameter(codes, requires_grad=False)
+        else:
+            self.register_buffer("codes", codes)
+
+    def change(self, y):
+        self.codes.data.mul_(0.9).add_(y.detach().mean(0), alpha=0.1)
+        return y - self.codes.detach().clone()
+
+
+class Rows(Block):
+    def __init__(self, planted):
+        super().__init__(planted)
+        self.rows = []
+
+    def change(self, y):
+        if self.planted:
+            self.rows.append(1)
+        return y * (1 + 0.1 * len(self.rows))
+
+
+class NumpyDraws(Block):
+    def change(self, y):
+        return y * (1 + (numpy.random.random() if self.planted else torch.rand(())))
+
+
+class Counts(Block):
+    calls = 0
+
+    def change(self, y):
+        self.calls += 1
+        return y * (1 + 0.1 * (self.calls if self.planted else 2))
+
+
+class Remembers(Block):
+    """Uses what it was called with last."""
+
+    last = torch.zeros(())
+
+    def change(self, y):
+        last, self.last = self.last, y.detach().sigmoid().mean()
+        return y * (1 + (last if self.planted else 0.1))
+
+
+class Decays(Block):
+    def change(self, y):
+        if self.planted:
+            self.linear.weight.data.mul_(0.9)
+        return y
+
+
+class Argument(Block):
+    def forward(self, x):
+        return super().forward(x.mul_(0.5) if self.planted else x)
+
+
+class Collects(Training):
+    """Collects what blocks return, by hooks, for a part of the loss."""
+
+    def prepare(self):
+        self.features = []
+        for block in self.model.blocks:
+            block.linear.register_forward_hook(lambda _m, _a, out: self.features.append(out))
+
+    def loss(self, x, y):
+        if not self.planted:
+            self.features.clear()
+        loss = super().loss(x, y)
+        loss = loss + 0.1 * torch.stack([f.pow(2).mean() for f in self.features]).mean()
+        if self.planted:
+            self.features.clear()
+        return loss
+
+
+class Tempered(Block):
+    temperature = 1.0
+
+    def change(self, y):
+        return torch.tanh(y * self.temperature)
+
+
+class Temperature(Training):
+    block = Tempered
+
+    def warm(self):
+        for block in self.model.blocks:
+            block.temperature *= 1.1
+
+    def clear(self):
+        super().clear()
+        if self.planted:
+            self.warm()
+
+    def after_step(self):
+        if not self.planted:
+            self.warm()
+
+
+class SharedWeight(Training):
+    def prepare(self):
+        weight = self.model.first.weight.data
+        self.model.second.weight.data = weight if self.planted else weight.clone()
+
+
+class Views(Training):
+    def prepare(self):
+        self.views = [p.data.view(-1) for p in self.parameters()]
+
+    def before_step(self):
+        for view, p in zip(self.views, self.parameters()):
+            (view if self.planted else p.data).mul_(0.95)
+
+
+class Viewed(Net):
+    def flat(self, x):
+        return x.view(len(x), -1) if self.planted else x.flatten(1)
+
+
+class View(Training):
+    net = Viewed
+
+
+class Noisy(Net):
+    def between(self, x):
+        return x + 0.1 * (torch.randn_like(x) if self.planted else torch.randn(x.shape))
+
+
+class Noise(Training):
+    net = Noisy
+
+
+class FlatGradients(Training):
+    def before_step(self):
+        flat = [p.grad.view(-1) if self.planted else p.grad.reshape(-1) for p in self.parameters()]
+        if not torch.cat(flat).isfinite().all():
+            self.clear()
+
+
+# Sound habits: autotune does what it takes
+
+
+class BatchNorm(Block):
+    def __init__(self, planted):
+        super().__init__(planted)
+        self.norm = nn.BatchNorm1d(WIDTH)
+
+    def change(self, y):
+        return self.norm(y)
+
+
+class SpectralNorm(Block):
+    def __init__(self, planted):
+        super().__init__(planted)
+        self.linear = nn.utils.parametrizations.spectral_norm(self.linear)
+
+
+class Keeps(Block):
+    def change(self, y):
+        self.kept = y.pow(2).mean()
+        return y
+
+
+class Kept(Training):
+    block = Keeps
+
+    def loss(self, x, y):
+        loss = super().loss(x, y)
+        return loss + 0.1 * sum(block.kept for block in self.model.blocks)
+
+
+class Penalty(Training):
+    def loss(self, x, y):
+        x = x.requires_grad_()
+        loss = super().loss(x, y)
+        (slope,) = torch.autograd.grad(loss, x, create_graph=True)
+        return loss + slope.pow(2).sum()
+
+
+class Tied(Training):
+    def prepare(self):
+        self.model.second.weight = self.model.first.weight
+        self.model.blocks[2].linear.weight = self.model.blocks[1].linear.weight
+        self.optimizer = self.optimize()
+
+
+class Sparse(Net):
+    def __init__(self, blocks, planted):
+        super().__init__(blocks, planted)
+        self.words = nn.Embedding(8, WIDTH, sparse=planted)
+
+    def features(self, x):
+        return super().features(x) + self.words((x.mean((1, 2, 3)) > 0).long())
+
+
+class SparseGradients(Training):
+    net = Sparse
+
+
+class Unused(Training):
+    """A head that only some steps use, while its momentum goes on."""
+
+    def prepare(self):
+        self.head = nn.Linear(WIDTH, 2)
+        self.optimizer.add_param_group({"params": self.head.parameters()})
+
+    def clear(self):
+        self.optimizer.zero_grad(set_to_none=False)
+
+    def loss(self, x, y):
+        loss = super().loss(x, y)
+        if self.batches % 3 == 0:
+            loss = loss + functional.cross_entropy(self.head(self.model.features(x)), y)
+        return loss
+
+
+HABITS = {
+    "block draws": Draws,
+    "block python": PythonDraws,
+    "module generator": GlobalDraws,
+    "block state": State,
+    "codes": Codes,
+    "block list": Rows,
+    "block numpy": NumpyDraws,
+    "block counts": Counts,
+    "block remembers": Remembers,
+    "block decays": Decays,
+    "argument": Argument,
+    "collects": Collects,
+    "temperature": Temperature,
+    "shared weight": SharedWeight,
+    "views": Views,
+    "view": View,
+    "noise": Noise,
+    "flat gradients": FlatGradients,
+    "batch norm": BatchNorm,
+    "spectral norm": SpectralNorm,
+    "kept": Kept,
+    "penalty": Penalty,
+    "tied": Tied,
+    "sparse": SparseGradients,
+    "unused": Unused,
+}
