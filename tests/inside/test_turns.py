@@ -174,7 +174,7 @@ def test_no_worker_outlives_the_program_that_stopped_it(tmp_path: Path, ends_by:
             assert not alive
         elif ends_by == "exit":
             psutil.Process(opened.rig.pid).send_signal(signal.SIGINT)
-            _, alive = psutil.wait_procs(resting, timeout=10.0)
+            _, alive = psutil.wait_procs(resting, timeout=30.0)
             assert not alive
     _, alive = psutil.wait_procs(resting, timeout=5.0)
     assert not alive
