@@ -2,9 +2,10 @@
 
     python -m benchmarks.self_check [PROGRAM ...] [--knobs num_threads,channels_last] [--again]
 
-Each value of each knob that must not change the training is compared with the program as written,
-one at a time, and then all of them at once. What is called different is a false alarm, unless the
-training does depend on the knob, as that of a net with BatchNorm does on parts of a batch.
+All settings that must not change the training are compared with the program as written at once, as
+before a search; with ``--knobs``, each value of these alone. What is called different is a false
+alarm, unless the training does depend on the setting, as that of a net with BatchNorm does on parts
+of a batch.
 
 What was found of a program is kept at once, so a run that was interrupted goes on where it ended.
 """
@@ -31,8 +32,8 @@ from autotune.program.config import Config
 from autotune.program.program import parse_program
 from autotune.program.rehearsal import RehearsalPlan
 from autotune.rig.rig_factory import RigFactory
-from autotune.tuning.checking.self_check import Known, SelfCheck, by_design
-from autotune.tuning.choosing.diagnosis import DEVICES
+from autotune.tuning.checking.canary import exact_settings
+from autotune.tuning.checking.self_check import Known, SelfCheck
 from autotune.tuning.start.first_start import START_SILENCE_S
 from benchmarks.record import save
 
@@ -61,9 +62,6 @@ PROGRAMS = (
 )
 MOST_S = 120.0  # of one run
 STEP_S = 0.01  # as if each program were fast: all are run for the most steps
-LEFT_OUT = {"batch_size", *DEVICES}  # by design
-# Compiling takes a minute, so it is tried on a few
-COMPILED = {"benchmarks/replay/programs/mlp.py", "tests/programs/conv.py"}
 KEPT = Path(tempfile.gettempdir()) / "autotune-self-check"
 
 
@@ -89,7 +87,7 @@ def main() -> None:
     """Run the benchmark and keep its figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("programs", nargs="*", help="default: twenty sound ones")
-    parser.add_argument("--knobs", default="", help="only these, with commas")
+    parser.add_argument("--knobs", default="", help="each value of these alone, with commas")
     parser.add_argument("--again", action="store_true", help="forget what an earlier run found")
     options = parser.parse_args()
     only = {knob for knob in options.knobs.split(",") if knob}
@@ -150,7 +148,7 @@ def _verdicts(program: str, only: set[str]) -> Iterator[tuple[str, dict[str, Any
         space = load("default").resolve(machine, ready.profile)
         base = AppliedConfig.as_written(space.baseline, ready.profile, flags=space.flags)
         check = SelfCheck(Runs(rigs, base), space, STEP_S, Known())
-        for config in _configs(space, only, left_out=_left_out(program)):
+        for config in _alone(space, only) if only else [exact_settings(space)]:
             changes = config.changes_from(space.baseline)
             name = " ".join(f"{knob}={value}" for knob, value in changes.items())
             began = monotonic()
@@ -166,36 +164,17 @@ def _verdicts(program: str, only: set[str]) -> Iterator[tuple[str, dict[str, Any
             yield name, {"verdict": said, "took_s": round(took_s, 1)}
 
 
-def _left_out(program: str) -> set[str]:
-    return LEFT_OUT if _name(program) in COMPILED else LEFT_OUT | {"compile"}
-
-
-def _configs(space: ResolvedSpace, only: set[str], left_out: set[str]) -> Iterator[Config]:
-    """Yield the configs to compare: each value alone, and one value of each knob together."""
-    own, together = space.baseline, space.baseline
-    seen: set[Config] = set()
+def _alone(space: ResolvedSpace, only: set[str]) -> Iterator[Config]:
+    """Yield the program's config with each value of each of these knobs, one at a time."""
+    own = space.baseline
     for knob, domain in space.domains.items():
-        if knob in left_out or (only and knob not in only):
-            continue
-        for value in domain.values:
+        for value in domain.values if knob in only else ():
             # A worker option does nothing without a worker
             workers = {"num_workers": 1} if "num_workers" in own and knob != "num_workers" else {}
             alone = space.canonical(own.replace(**{knob: value}))
-            with_workers = space.canonical(own.replace(**workers, **{knob: value}))
-            config = alone if alone != own else with_workers
-            if config.get(knob) != value or config == own or config in seen:
-                continue
-            if by_design(config, own) or space.conflicts(config):
-                continue
-            seen.add(config)
-            if knob == "compile" and value != "default":
-                continue
-            if value != own[knob] and knob != "compile":
-                together = together.replace(**{knob: value})
-            yield config
-    together = space.canonical(together)
-    if together != own and together not in seen and not space.conflicts(together):
-        yield together
+            config = alone if alone != own else own.replace(**workers, **{knob: value})
+            if config != own and not space.conflicts(config):
+                yield space.canonical(config)
 
 
 if __name__ == "__main__":
