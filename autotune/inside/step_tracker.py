@@ -155,7 +155,7 @@ class StepTracker(Listener):
         if counts.clock is not None:
             counts.clock.asked()
 
-    def after_batch(self, feed: Feed, samples: int, wait_s: float) -> None:
+    def after_batch(self, feed: Feed, batch: Any, samples: int, wait_s: float) -> None:  # noqa: ARG002
         """Count a batch of a training loader; a batch of another loader disturbs the step."""
         counts = self._counts
         if counts.clock is not None and not self.observer.loader_thread:
@@ -188,7 +188,7 @@ class StepTracker(Listener):
     def starts_over(self, feed: Feed) -> bool:
         """Return whether a training feed restarts when its data are used up.
 
-        In endless mode it does, and the program's code at the end of an epoch does not run.
+        In endless mode all do, and the program's code at the end of an epoch does not run.
         """
         return self._ends.starts_over(feed)
 

@@ -94,7 +94,7 @@ class Meetings:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the ranks have recorded their loads for as many steps as were announced."""
+        """Whether the ranks have recorded their loads for the steps that were announced."""
         return self.taken is not None and self._steps_left <= 0
 
     def loads(self) -> tuple[RankLoad, ...]:
