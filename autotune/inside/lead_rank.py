@@ -292,7 +292,7 @@ class LeadRank(StepTracker):
         self._begin(self.turns(asked, hands))
 
     def _feed_of_this_thread(self) -> Feed | None:
-        """The only training loader's feed; None if there are several or another thread reads it."""
+        """Return the feed of the only training loader; None if another thread reads it."""
         is_alone = len(self.observer.loaders or ()) == 1 and not self.observer.loader_thread
         return self.training_pass.feed if is_alone else None
 
