@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from autotune.inside.ranks.group import ALONE
-from autotune.inside.step_tracker import Step, StepTracker
+from autotune.inside.step_counts import Step
+from autotune.inside.step_tracker import StepTracker
 from autotune.program.profile import Profile
 
 OPENING = """

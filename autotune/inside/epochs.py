@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from autotune.inside.data.feed import Feed
 
+# Within this many steps after a switch, a failure is blamed on the config, not on the epoch mode.
+JUST_SWITCHED = 3
 MAX_BATCHES = 64  # without a step; a large gradient accumulation takes that many for one step
 
 
@@ -100,14 +102,16 @@ class EpochEnds:
 
     Attributes:
         is_endless: Whether training continues beyond the program's own epoch.
+        switched_at: Total steps when the config changed last; starting the rig counts as a change.
     """
 
     def __init__(self, mode: Epochs) -> None:
-        self.mode = mode
         self.is_endless = mode is Epochs.ENDLESS
         self._passes = Passes(OTHER_BATCHES if mode is Epochs.TRUE else None)
         self._training: WeakSet[Feed] = WeakSet()
         self._cut_at: int | None = None  # steps when a loader was cut last
+        self.switched_at = 0
+        self._has_switched_beyond = False
 
     def starts_over(self, feed: Feed) -> bool:
         """Return whether a training feed restarts its data when they are used up.
@@ -135,31 +139,38 @@ class EpochEnds:
         self._cut_at = steps
         return True
 
-    def took(self, feed: Feed, steps: int, *, trains: bool) -> None:
-        """Count a batch that a feed hands out after *steps* optimizer steps in total."""
-        if trains:
-            self._training.add(feed)
-        elif not self.is_endless:
+    def trains(self, feed: Feed) -> None:
+        """Note that a feed belongs to a training loader."""
+        self._training.add(feed)
+
+    def took(self, feed: Feed, steps: int) -> None:
+        """Count a batch that trains nothing, after *steps* optimizer steps in total."""
+        if not self.is_endless:
             self._passes.took(feed, steps)
 
-    def suspect(self, steps: int, *, has_just_switched: bool) -> Epochs | None:
+    def note_switch(self, steps: int) -> None:
+        """Note that the config changes, after *steps* optimizer steps in total."""
+        self.switched_at, self._has_switched_beyond = steps, self.is_beyond
+
+    def suspect(self, steps: int) -> Epochs | None:
         """Return the epoch mode to try next if the present one may be why the program fails now.
 
         In endless mode that is ``TRUE``, if the program has gone beyond its epoch. But if the
-        failure follows a change of config at once, or a config has brought a smaller last batch,
-        the config is the likelier cause. In true mode it is ``WHOLE``, if a pass was cut and no
-        step was made since.
+        failure follows at once after a change of config there, or a config has brought a smaller
+        last batch, the config is the likelier cause. In true mode it is ``WHOLE``, if a pass was
+        cut and no step was made since.
 
         Args:
             steps: Optimizer steps that the program has made in total.
-            has_just_switched: Whether the config changed a few steps ago, while the program was
-                beyond its epoch.
 
         Returns:
             The mode to try, or None if the present mode is not suspected.
         """
         if self.is_endless:
-            is_configs = has_just_switched or any(feed.is_short for feed in self._training)
+            is_recent = steps - self.switched_at <= JUST_SWITCHED
+            is_configs = (self._has_switched_beyond and is_recent) or any(
+                feed.is_short for feed in self._training
+            )
             return Epochs.TRUE if self.is_beyond and not is_configs else None
         return Epochs.WHOLE if self._cut_at == steps else None
 
@@ -167,6 +178,51 @@ class EpochEnds:
     def is_beyond(self) -> bool:
         """Whether a training loader has handed out more batches than the program's epoch has."""
         return self.is_endless and any(feed.goes_beyond() for feed in self._training)
+
+
+class TrainingPass:
+    """The pass over the training loader that the program is in.
+
+    ``StepTracker`` has one, and calls it on the thread that iterates the loader.
+
+    Attributes:
+        feed: What hands out the pass's batches; None before the first pass.
+        steps: Steps that have ended in the pass.
+        samples: Samples of these steps.
+        samples_between_starts: Samples between the beginnings of the last two passes, in endless
+            mode; None if unknown.
+    """
+
+    def __init__(self) -> None:
+        self.feed: Feed | None = None
+        self.steps = self.samples = 0
+        self.samples_between_starts: int | None = None
+        self._adopted: dict[int, int] = {}  # by place among the loaders: number of its last one
+
+    def begin(self, feed: Feed, *, is_endless: bool) -> None:
+        """Follow a new pass over the training loader."""
+        if self.steps > 1 and is_endless:
+            self.samples_between_starts = self.samples
+        self.feed, self.steps, self.samples = feed, 0, 0
+
+    def adopting(
+        self,
+        feed: Feed,
+        loaders: tuple[DataLoader[Any], ...],
+        facts: Callable[[DataLoader[Any]], LoaderFacts],
+    ) -> tuple[DataLoader[Any], ...]:
+        """Return the training loaders with the one that the program has rebuilt for a new epoch.
+
+        It takes the place of the loader with the same facts. If several have the same facts, it
+        takes the place of the one that was rebuilt longest ago.
+        """
+        its = known_by(facts, feed)
+        alike = [n for n, own in enumerate(loaders) if uncounted(facts(own)) == its]
+        if not alike or any(feed.loader is own for own in loaders):
+            return loaders
+        place = min(alike, key=lambda n: self._adopted.get(n, 0))
+        self._adopted[place] = 1 + max(self._adopted.values(), default=0)
+        return (*loaders[:place], feed.loader, *loaders[place + 1 :])
 
 
 def known_by(facts: Callable[[DataLoader[Any]], LoaderFacts], feed: Feed) -> LoaderFacts:

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from autotune.inside.data.feed import Feed
+from autotune.inside.ranks.group import ALONE, Group
 
 OBSERVED_STEPS = 4
 SLOW_STEP_S = 0.5
@@ -40,9 +41,13 @@ class FirstSteps:
     validate do not count.
 
     Args:
-        world_size: Number of processes that train together.
+        group: The processes that train together.
 
     Attributes:
+        group: The processes that train together; set anew, before the program trains, where it
+            starts further ranks itself.
+        is_complete: Whether enough steps were seen: four, or one if the program's steps are slow.
+            Steps count for this once it is known which loaders train. It then stays so.
         lead: The optimizer whose steps count; None before the first step, and if the program makes
             its steps by hand.
         loaders: The loaders that train; None until the third step, empty for a program without a
@@ -50,8 +55,9 @@ class FirstSteps:
         loader_thread: Whether another thread than the one that steps asks for the batches.
     """
 
-    def __init__(self, world_size: int = 1) -> None:
-        self._world_size = world_size
+    def __init__(self, group: Group = ALONE) -> None:
+        self.group = group
+        self.is_complete = False  # asked in each step, so no property
         self._since_step: list[DataLoader[Any]] = []
         self._threads: dict[DataLoader[Any], int] = {}
         self._feed: Feed | None = None
@@ -70,22 +76,13 @@ class FirstSteps:
         self.loaders: tuple[DataLoader[Any], ...] | None = None
 
     @property
-    def is_complete(self) -> bool:
-        """Whether enough steps were seen: four, or one if the program's steps are slow.
-
-        Steps count for this once it is known which loaders train.
-        """
-        wanted = OBSERVED_SLOW_STEPS if self._is_slow else OBSERVED_STEPS
-        return self.loaders is not None and len(self._batches_per_step) >= wanted
-
-    @property
     def _is_slow(self) -> bool:
         """Whether each of the first steps took longer than ``SLOW_STEP_S``.
 
         Always False with several ranks: their step times differ, but all must end the observation
         at the same step to synchronize.
         """
-        if self._world_size > 1 or len(self._stepped_at) < 3:
+        if self.group.world_size > 1 or len(self._stepped_at) < 3:
             return False
         first, second, third = self._stepped_at[:3]
         return min(second - first, third - second) > SLOW_STEP_S
@@ -108,7 +105,7 @@ class FirstSteps:
 
     def batch_handed_out(self, feed: Feed) -> None:
         """Note a batch; batches without gradients are ignored, because they do not train."""
-        if not torch.is_grad_enabled():
+        if self.is_complete or not torch.is_grad_enabled():
             return
         if feed.loader not in self._since_step:
             self._since_step.append(feed.loader)
@@ -123,6 +120,10 @@ class FirstSteps:
         enough steps since the lead's last one; once the observation is complete, what was observed
         stays.
         """
+        if self.is_complete and optimizer is self.lead:
+            if self._steps_of_another:
+                self._steps_of_another.clear()
+            return True
         if self.lead is None or self._has_taken_over(optimizer):
             if self.is_complete:  # the profile was sent already, but its steps still count
                 self.lead = optimizer
@@ -148,7 +149,8 @@ class FirstSteps:
 
     def stepped_by_hand(self) -> None:
         """Note a step that the program made without an optimizer."""
-        self._step_made()
+        if not self.is_complete:
+            self._step_made()
 
     def is_training(self, feed: Feed) -> bool:
         """Return whether a feed belongs to a loader that trains; False while that is unknown."""
@@ -161,6 +163,10 @@ class FirstSteps:
     def step_ended(self, batches: int = 1) -> None:
         """Note a whole step and how many batches it took."""
         self._batches_per_step.append(batches)
+        wanted = OBSERVED_SLOW_STEPS if self._is_slow else OBSERVED_STEPS
+        self.is_complete = self.loaders is not None and len(self._batches_per_step) >= wanted
+        if self.is_complete:  # hold nothing that the program may drop
+            self._before, self._since_step, self._feed = [], [], None
 
     @property
     def batches_per_whole_step(self) -> float:

@@ -59,17 +59,15 @@ class Listener(BackwardListener, SaveListener):
     def before_batch(self, feed: Feed) -> None:
         """The program asks a feed for its next batch, which is not fetched yet."""
 
-    def after_batch(self, feed: Feed, samples: int, wait_s: float) -> None:
+    def after_batch(self, feed: Feed, batch: Any, samples: int, wait_s: float) -> None:
         """A feed is about to hand a batch to the program.
 
         Args:
             feed: The iterator that the program reads.
+            batch: What it hands out.
             samples: Samples in the batch.
             wait_s: Seconds that the program has waited for it.
         """
-
-    def batch_handed(self, feed: Feed, batch: Any, samples: int) -> None:
-        """A feed is about to hand out a batch; *samples* counts what is in it."""
 
     def trains_on(self, feed: Feed) -> bool:  # noqa: ARG002
         """Return whether the feed drives optimizer steps.
@@ -79,11 +77,17 @@ class Listener(BackwardListener, SaveListener):
         return False
 
     def starts_over(self, feed: Feed) -> bool:  # noqa: ARG002
-        """Return whether a training feed restarts when its data are used up, or ends its pass."""
+        """Return whether a training feed restarts when its data are used up, or ends its pass.
+
+        Not asked where training is endless.
+        """
         return False
 
     def cuts(self, feed: Feed) -> bool:  # noqa: ARG002
-        """Return whether the feed ends its pass here, although its loader may have more batches."""
+        """Return whether the feed ends its pass here, although its loader may have more batches.
+
+        Not asked where training is endless.
+        """
         return False
 
     def epoch_ended(self, feed: Feed) -> None:
@@ -102,7 +106,10 @@ class Listener(BackwardListener, SaveListener):
 
     def before_backward(self, call: BackwardPass) -> None:
         """Report each tensor that the program differentiates as a loss."""
-        for tensor in call.losses:
+        if isinstance(call.tensors, torch.Tensor):
+            self.loss_seen(call.tensors)
+            return
+        for tensor in call.tensors:
             if isinstance(tensor, torch.Tensor):  # torch also takes edges of its graph
                 self.loss_seen(tensor)
 

@@ -47,6 +47,7 @@ class Groups:
         drop: Clears the gradients that were accumulated, in the way that the program does it.
 
     Attributes:
+        steps: Number of micro-batches in a group; 1 means that nothing is accumulated.
         gathers: Whether gradients of the present group were computed but not yet used for a step.
         has_gradients: Whether the present micro-batch has gradients that no step, real or held
             back, has followed.
@@ -57,7 +58,7 @@ class Groups:
 
     def __init__(self, drop: Callable[[], None]) -> None:
         self._drop = drop
-        self._steps = 1
+        self.steps = 1
         self._next: tuple[int, EpochShape, object] | None = None
         self._iteration: object = None
         self._number = self._before = 0
@@ -67,21 +68,16 @@ class Groups:
         self.gathers = self.has_gradients = self.is_left_out = False
         self.is_last, self.share = True, 1.0
 
-    @property
-    def steps(self) -> int:
-        """Number of micro-batches in a group; 1 means that nothing is accumulated."""
-        return self._steps
-
     def regroup(self, steps: int) -> None:
         """Use groups of *steps* micro-batches from here on; accumulated gradients are dropped.
 
         Nothing changes if groups already have this size.
         """
-        if steps != self._steps:
+        if steps != self.steps:
             self._abandon()
             self.release()
             self._number = self._before = 0
-            self._next, self._steps = None, steps
+            self._next, self.steps = None, steps
 
     def hand_out(self, number: int, epoch: EpochShape, iteration: object = None) -> None:
         """Note that a training loader hands out a micro-batch.
@@ -181,12 +177,12 @@ class Groups:
         elif number <= self._number:
             self._before += self._number
         self._number = number
-        position = (self._before + number - 1) % self._steps
+        position = (self._before + number - 1) % self.steps
         if self._counts_on:
-            self.share, self.is_last = 1 / self._steps, position == self._steps - 1
+            self.share, self.is_last = 1 / self.steps, position == self.steps - 1
         else:
             first = number - position
-            last = min(first + self._steps - 1, epoch.batches or 1)
+            last = min(first + self.steps - 1, epoch.batches or 1)
             samples = [epoch.samples(n) for n in range(first, last + 1)]
             self.share, self.is_last = epoch.samples(number) / sum(samples), number == last
         return position

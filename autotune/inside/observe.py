@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.optim import Optimizer
 
 from autotune.inside.code.bounds import bound_by_flag, bound_of
@@ -43,21 +43,13 @@ class Observer(FirstSteps):
     """
 
     def __init__(self, seams: SeamSet, group: Group = ALONE) -> None:
-        super().__init__(group.world_size)
+        super().__init__(group)
         self._seams = seams
-        self._started_by = group.started_by
         self._optimizers: dict[int, OptimizerFacts] = {}
         self._device = ""
         self._asked: dict[int, Calls] = {}
         self._bound: str | None = None
         self._length: RunLength | None = None
-
-    def take_ranks(self, group: Group) -> None:
-        """Observe this process as one of several ranks that the program itself starts.
-
-        Called before the program trains, when the first of these ranks is started.
-        """
-        self._world_size, self._started_by = group.world_size, group.started_by
 
     def batch_handed_out(self, feed: Feed) -> None:
         """Note a batch, and the place in the program that asked for it.
@@ -113,6 +105,8 @@ class Observer(FirstSteps):
 
         Only the steps of one optimizer count, see ``FirstSteps``.
         """
+        if self.is_complete and self._device:  # the profile is known
+            return super().optimizer_stepped(optimizer)
         if id(optimizer) not in self._optimizers:
             self._optimizers[id(optimizer)] = optimizer_facts(optimizer)
         counts = super().optimizer_stepped(optimizer)
@@ -150,7 +144,9 @@ class Observer(FirstSteps):
                 avoids_backward=not seams.scaling.passes,
                 steps_by_hand=str(seams.by_hand.place) if self.lead is None else "",
             ),
-            ranks=RankFacts(self._world_size, self._distributed_by(roots), self._started_by),
+            ranks=RankFacts(
+                self.group.world_size, self._distributed_by(roots), self.group.started_by
+            ),
             holds_open=seams.loader.held_open(self.loaders[0]) if self.loaders else "",
             bounded_by_steps=self._bounded_by_steps,
             length=self._run_length,
@@ -162,3 +158,41 @@ class Observer(FirstSteps):
         if self._seams.distribution.is_needed:
             return ""  # autotune distributes the program, so any wrapper found is autotune's
         return distributed_by(roots, self._seams.trainers.in_use)
+
+    def insist_on_one_group(self) -> None:
+        """Raise an error if the ranks do not train in one process group.
+
+        Ranks that do not know of each other would each train a separate model, and look faster for
+        it.
+        """
+        if self._seams.distribution.has_ranks:
+            return
+        size = distributed.get_world_size() if distributed.is_initialized() else 1
+        if size != self.group.world_size:
+            raise RuntimeError(_no_group(size, self.group))
+
+
+def _no_group(size: int, group: Group) -> str:
+    """Return the error message for processes that do not train together, with the remedy.
+
+    Args:
+        size: Number of processes in the program's process group; 1 without one.
+        group: The processes that were expected to train together.
+    """
+    if group.world_size == 1:
+        return (
+            f"the program trains in a group of {size} processes, of which autotune has seen one "
+            "start. Let autotune start them: autotune search -- torchrun --nproc-per-node "
+            f"{size} train.py"
+        )
+    trains = f"the program trains in groups of {size} where {group.world_size} ranks were started"
+    if not group.started_by:
+        return (
+            f"{trains}: it does not take its rank and world size from torchrun. Call "
+            "init_process_group() with the rank and world size that torchrun sets"
+        )
+    return (
+        f"{trains} by {group.started_by}: its processes train separate models, or join processes "
+        "on other machines. Search it with one such process, or let each process call "
+        "init_process_group() with its rank and the total number of processes"
+    )

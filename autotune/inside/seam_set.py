@@ -396,7 +396,9 @@ class SeamSet:
             self._steps_by_optimizer()
         if self.distribution.is_settling:
             self.distribution.stepped(optimizer)
-        self._count_step()
+        self._steps += 1
+        if self._steps == STEPS_UNTIL_ROOTS_ARE_KNOWN:
+            self._roots_are_known()
         if self._listener is not None:
             self._listener.optimizer_stepped(optimizer)
         # Without a listener nobody needs the steps any more, and each hook costs time in each step.
@@ -409,19 +411,20 @@ class SeamSet:
 
     def _stepped_by_hand(self) -> None:
         self.optimizer.begin()
-        self._count_step()
+        self._steps += 1
+        if self._steps == STEPS_UNTIL_ROOTS_ARE_KNOWN:
+            self._roots_are_known()
         if self._listener is not None:
             self._listener.stepped_by_hand()
         elif self._steps >= STEPS_UNTIL_ROOTS_ARE_KNOWN:
             self._steps_by_optimizer()
 
-    def _count_step(self) -> None:
-        self._steps += 1
-        if self._steps == STEPS_UNTIL_ROOTS_ARE_KNOWN:
-            self.uses.remove()
-            self.flags.remove()
-            if not self._awaits_a_call:
-                self.forward.narrow()
-            self.checkpoint.act_on(self.forward.roots)
-            if not self.transfer.is_needed and self._trains_on_cpu:
-                self.transfer.remove()
+    def _roots_are_known(self) -> None:
+        """Remove what watches the first steps, and act on the models that were called by now."""
+        self.uses.remove()
+        self.flags.remove()
+        if not self._awaits_a_call:
+            self.forward.narrow()
+        self.checkpoint.act_on(self.forward.roots)
+        if not self.transfer.is_needed and self._trains_on_cpu:
+            self.transfer.remove()

@@ -98,12 +98,13 @@ class StepProfiler:
         else:
             self._is_disturbed = True  # the counter has seen what was computed in between
 
-    def step(self, samples: int, wait_s: float) -> None:  # noqa: ARG002 - what all tasks are told
+    def step(self, samples: int, wait_s: float, tokens: int = 0) -> None:  # noqa: ARG002
         """Continue at the boundary after a step.
 
         Args:
             samples: Samples of the step.
             wait_s: Seconds of the step in which the program waited for batches.
+            tokens: Token ids of the step.
         """
         self._samples = samples
         next(self._stages, None)

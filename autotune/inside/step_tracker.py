@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import distributed
 
 from autotune.inside.data.feed import Feed
 from autotune.inside.data.nested import first_tensor
-from autotune.inside.epochs import EpochEnds, known_by, uncounted
+from autotune.inside.epochs import EpochEnds, TrainingPass
 from autotune.inside.hubs.saving import Save
-from autotune.inside.listener import BatchClock, Listener, Root
+from autotune.inside.listener import Listener, Root
 from autotune.inside.observe import Observer
 from autotune.inside.ranks.forks import ForkGuard
 from autotune.inside.ranks.group import Group
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.steering import Steering, loose_knobs
+from autotune.inside.step_counts import Step, StepCounts
 from autotune.inside.turns import Hands, Turns
 from autotune.inside.turns.edges import edges_of
 from autotune.measurement.run_mode import Epochs
@@ -29,45 +27,7 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
 from autotune.rig.wire import TakeTurns
 
-# Within this many steps after a switch, a failure is blamed on the config, not on the epoch mode.
-JUST_SWITCHED = 3
-# In a program without a DataLoader, some of the first steps may not call the model that is counted.
-# After this many, a step is the only unit that can be counted.
-MAX_UNCOUNTED = 8
-# Number of recent steps to which a step's calls without gradients, and what it saved, are compared:
-# counts that none of them had are a validation pass or a checkpoint. A teacher model is called
-# equally often in every step.
-STEPS_ALIKE = 4
 TOKEN_DTYPES = {torch.int64, torch.int32}  # what embeddings take
-
-
-@dataclass(frozen=True)
-class Step:
-    """What a finished step consisted of.
-
-    Attributes:
-        samples: Samples that the step trained on.
-        wait_s: Seconds of the step in which the program waited for batches.
-        tokens: Token ids that went into the model; 0 if its input is not token ids.
-    """
-
-    samples: int
-    wait_s: float
-    tokens: int
-
-
-@dataclass
-class _Counts:
-    """What happened since the last step boundary."""
-
-    batch_samples: int = 0
-    forward_samples: int = 0
-    batches: int = 0
-    wait_s: float = 0.0
-    tokens: int = 0
-    calls_without_grad: int = 0
-    saves: int = 0
-    root: Root | None = None  # the largest that was called with gradients
 
 
 class StepTracker(Listener):
@@ -89,13 +49,15 @@ class StepTracker(Listener):
         epochs: How the program's epochs end.
 
     Attributes:
-        feed: The pass over the training loader that the program is in; None before the first one.
-        steps: Total optimizer steps of the program, in this process.
-        batches_per_step: Batches of the last step, at least 1.
-        samples_between_starts: Samples between the beginnings of the last two passes that the
-            program made over its training loader, in endless mode; None if unknown.
+        config_reads: The knobs that the program read from its config, with the values it got.
+        seams: The seams of this process.
+        steering: Applies configs by these seams.
         applied: The config that it trains under; None runs it as written.
+        observer: What the first steps show.
+        training_pass: The pass over the training loader that the program is in.
         loss: The last loss, still on its device; None if the program has not shown one.
+        steps: Total optimizer steps of the program, in this process.
+        forks: Tells whether this process was forked.
     """
 
     def __init__(
@@ -112,21 +74,10 @@ class StepTracker(Listener):
         self.steering = Steering(self.seams)
         self.applied = applied
         self.observer = Observer(self.seams, group)
-        self._group = group
-        self.feed: Feed | None = None
-        self.samples_between_starts: int | None = None
-        self.batches_per_step = 1
+        self.training_pass = TrainingPass()
         self.loss: torch.Tensor | None = None
         self.steps = 0
-        self.switched_at = 0  # total steps; starting the rig counts as the first switch
-        self._has_switched_beyond = False
-        self._feed_steps = 0
-        self._feed_samples = 0
-        self._counts = _Counts()
-        self._usual = deque([(0, 0)], maxlen=STEPS_ALIKE)
-        self._stepped = False
-        self._uncounted = 0
-        self._adopted: dict[int, int] = {}  # by place in `loaders`: number of its last adoption
+        self._counts = StepCounts()
         self.forks = ForkGuard(self._forked)
 
     @abstractmethod
@@ -150,11 +101,6 @@ class StepTracker(Listener):
             begin_s: Seconds that the new pass over the loader took to begin.
         """
 
-    @property
-    def clock(self) -> BatchClock | None:
-        """The clock that times the parts of the present step; None if nothing is timed."""
-        return None
-
     def program_ended(self, *, has_failed: bool = False) -> None:
         """The program has ended.
 
@@ -168,12 +114,11 @@ class StepTracker(Listener):
 
     def take_ranks(self, group: Group) -> None:
         """Become one of several ranks that the program itself starts, before it trains."""
-        self._group = group
-        self.observer.take_ranks(group)
+        self.observer.group = group
 
     def _forked(self) -> None:
         """Reset the state in a process that the program has forked; its steps are not measured."""
-        self._stepped = False
+        self._counts.has_stepped = False
 
     def before_batch(self, feed: Feed) -> None:
         """End the step before, if one was made since the last boundary.
@@ -182,44 +127,55 @@ class StepTracker(Listener):
         one's. A new feed in the middle of a step means that the program has done something else in
         between.
         """
-        self.seams.by_hand.look()
-        if feed is not self.feed and not (self.observer.is_training(feed) and self._leads(feed)):
+        if not self.seams.by_hand.rests:
+            self.seams.by_hand.look()
+        now = self.training_pass
+        is_new = feed is not now.feed
+        if is_new and not (self.observer.is_training(feed) and self._leads(feed)):
             return
         # This is then the thread that loads, which asks at any time in a step: no boundary here.
         if self.observer.loader_thread:
-            self.feed = feed
+            if is_new:
+                now.feed = feed
+                self._ends.trains(feed)
             return
-        is_new = self.feed is not feed
-        is_part_of_the_step = self.feed is not None and self._feed_steps == 0
-        is_after_a_pause = is_new and not (self._stepped or self._counts.batches)
+        counts = self._counts
+        is_after_a_pause = is_new and not (counts.has_stepped or counts.batches)
+        is_part_of_the_step = now.feed is not None and now.steps == 0
         if is_new and not is_part_of_the_step and not is_after_a_pause:
             self.disturbed()  # the program comes back to its loop after doing something else
-        if self._stepped:
+        if counts.has_stepped:
             self._border()
         if is_new:
-            self._take_up(feed)
+            now.begin(feed, is_endless=self.is_endless)
+            self._ends.trains(feed)
             if is_after_a_pause:
-                self._counts = _Counts()
+                counts.begin()
                 self.resumed(feed.begin_s)
-        if (clock := self.clock) is not None:
-            clock.asked()
+        if counts.clock is not None:
+            counts.clock.asked()
 
-    def after_batch(self, feed: Feed, samples: int, wait_s: float) -> None:
+    def after_batch(self, feed: Feed, batch: Any, samples: int, wait_s: float) -> None:  # noqa: ARG002
         """Count a batch of a training loader; a batch of another loader disturbs the step."""
-        if (clock := self.clock) is not None and not self.observer.loader_thread:
-            clock.leave()
-        is_known = feed is self.feed
-        if not is_known:
+        counts = self._counts
+        if counts.clock is not None and not self.observer.loader_thread:
+            counts.clock.leave()
+        if feed is not self.training_pass.feed:
             self.observer.batch_handed_out(feed)
-            if self.observer.loaders is not None and not self.observer.is_training(feed):
-                self._ends.took(feed, self.steps, trains=False)
+            is_training = self.observer.is_training(feed)
+            if is_training and not self.forks.is_child:
+                self._ends.trains(feed)
+            else:
+                self._ends.took(feed, self.steps)
+            if self.observer.loaders is not None and not is_training:
                 self.disturbed()
                 return
-        self._ends.took(feed, self.steps, trains=self.trains_on(feed))
-        if is_known or self._leads(feed):
-            self._counts.batch_samples += samples
-            self._counts.batches += 1
-        self._counts.wait_s += wait_s
+            if not self._leads(feed):
+                counts.wait_s += wait_s
+                return
+        counts.batch_samples += samples
+        counts.batches += 1
+        counts.wait_s += wait_s
 
     def trains_on(self, feed: Feed) -> bool:
         """Return whether a feed belongs to a training loader; always False in a forked process."""
@@ -227,12 +183,12 @@ class StepTracker(Listener):
             return False
         if not feed.handed:
             self._adopt(feed)
-        return feed is self.feed or self.observer.is_training(feed)
+        return feed is self.training_pass.feed or self.observer.is_training(feed)
 
     def starts_over(self, feed: Feed) -> bool:
         """Return whether a training feed restarts when its data are used up.
 
-        In endless mode it does, and the program's code at the end of an epoch does not run.
+        In endless mode all do, and the program's code at the end of an epoch does not run.
         """
         return self._ends.starts_over(feed)
 
@@ -252,7 +208,7 @@ class StepTracker(Listener):
 
     def pass_ended(self, feed: Feed) -> None:
         """Pause the clocks: until the next pass begins, nothing is part of a step."""
-        if feed is self.feed and not self.observer.loader_thread:
+        if feed is self.training_pass.feed and not self.observer.loader_thread:
             self.paused()
 
     def hold_schedules(self) -> None:
@@ -280,16 +236,17 @@ class StepTracker(Listener):
 
     def note_switch(self) -> None:
         """Note that the config changes here, to tell its failures from those of the epoch mode."""
-        self.switched_at = self.steps
-        self._has_switched_beyond = self._ends.is_beyond
+        self._ends.note_switch(self.steps)
+
+    @property
+    def switched_at(self) -> int:  # type: ignore[override]
+        """Total number of steps when the config changed last."""
+        return self._ends.switched_at
 
     @property
     def suspect(self) -> Epochs | None:  # type: ignore[override]
         """The epoch mode to try next if the present one may be why the program fails; else None."""
-        is_recent = self.steps - self.switched_at <= JUST_SWITCHED
-        return self._ends.suspect(
-            self.steps, has_just_switched=self._has_switched_beyond and is_recent
-        )
+        return self._ends.suspect(self.steps)
 
     def forward_called(self, root: Root, args: tuple[Any, ...]) -> None:
         """Count samples and tokens at the largest model that is called with gradients.
@@ -299,21 +256,23 @@ class StepTracker(Listener):
         DataLoader. Calls without gradients are counted apart: a step with an unusual number of them
         contains a validation pass.
         """
-        self.seams.by_hand.look()
+        if not self.seams.by_hand.rests:
+            self.seams.by_hand.look()
+        counts = self._counts
         if not torch.is_grad_enabled():
             is_largest = root.parameters >= self.seams.forward.most_parameters
-            self._counts.calls_without_grad += is_largest
+            counts.calls_without_grad += is_largest
             return
-        counted = self._counts.root
+        counted = counts.root
         if counted is None or root.parameters > counted.parameters:
-            self._counts.root = root
-            self._counts.forward_samples = self._counts.tokens = 0
+            counts.root = root
+            counts.forward_samples = counts.tokens = 0
         elif root is not counted:
             return
         tensor = first_tensor(args)
         if tensor is not None and tensor.dim() > 1 and tensor.dtype in TOKEN_DTYPES:
-            self._counts.tokens += tensor.numel()
-        self._counts.forward_samples += int(tensor.shape[0]) if tensor is not None else 1
+            counts.tokens += tensor.numel()
+        counts.forward_samples += int(tensor.shape[0]) if tensor is not None else 1
 
     def after_save(self, save: Save) -> None:  # noqa: ARG002
         """Count what is saved in the thread that trains; another thread saves while it trains."""
@@ -345,103 +304,45 @@ class StepTracker(Listener):
     def step_made(self) -> None:
         """Count a step; for programs without a DataLoader it ends the step, too."""
         self.steps += 1
-        self._stepped = True
+        self._counts.has_stepped = True
         if self.observer.loaders is None:
-            self._counts = _Counts()  # discard what happened before the first step: set-up
+            self._counts.begin()  # discard what happened before the first step: set-up
         elif not self.observer.loaders or self.observer.loader_thread:
             self._border()
 
-    def _take_up(self, feed: Feed) -> None:
-        """Follow a new pass over the training loader."""
-        if self._feed_steps > 1 and self.is_endless:
-            self.samples_between_starts = self._feed_samples
-        self.feed, self._feed_steps, self._feed_samples = feed, 0, 0
-
     def _adopt(self, feed: Feed) -> None:
-        """Recognize a training loader that the program has rebuilt for a new epoch.
-
-        It takes the place of the loader with the same facts. If several have the same facts, it
-        takes the place of the one that was rebuilt longest ago.
-        """
+        """Recognize a training loader that the program has rebuilt for a new epoch."""
         loaders = self.observer.loaders
-        if self.is_endless or not loaders or not feed.wants_gradients:
-            return
-        facts = self.seams.loader.facts
-        its = known_by(facts, feed)
-        alike = [n for n, own in enumerate(loaders) if uncounted(facts(own)) == its]
-        if alike and not any(feed.loader is own for own in loaders):
-            place = min(alike, key=lambda n: self._adopted.get(n, 0))
-            self._adopted[place] = 1 + max(self._adopted.values(), default=0)
-            self.observer.loaders = (*loaders[:place], feed.loader, *loaders[place + 1 :])
+        if not self.is_endless and loaders and feed.wants_gradients:
+            facts = self.seams.loader.facts
+            self.observer.loaders = self.training_pass.adopting(feed, loaders, facts)
 
     def _leads(self, feed: Feed) -> bool:
         loaders = self.observer.loaders
         return not loaders or feed.loader is loaders[0]
 
     def _border(self) -> None:
-        counts = self._counts
-        besides = counts.calls_without_grad, counts.saves
-        is_usual = besides in self._usual
-        self._usual.append(besides)
-        self.batches_per_step = max(1, counts.batches)
-        self._counts, self._stepped = _Counts(), False
-        is_ahead = not self.observer.loaders or self.observer.loader_thread
+        observer, counts = self.observer, self._counts
+        is_ahead = not observer.loaders or observer.loader_thread
         samples = counts.forward_samples if is_ahead else counts.batch_samples
-        if not self.observer.loaders and not self.seams.forward.roots:
+        if not observer.loaders and not self.seams.forward.roots:
             samples = 1  # the program trains bare tensors: only steps can be counted
         if not samples and is_ahead:
-            self._uncounted += not self.observer.is_complete
-            samples = int(self._uncounted > MAX_UNCOUNTED)  # then count steps instead of samples
-        self._feed_steps += 1
-        self._feed_samples += samples
+            samples = counts.in_steps(is_observed=not observer.is_complete)
+        step, batches = Step(samples, counts.wait_s, counts.tokens), counts.batches
+        is_usual = counts.end()
+        self.training_pass.steps += 1
+        self.training_pass.samples += samples
         if not is_usual:
             self.disturbed()  # a validation pass or a checkpoint
-        if self.observer.is_complete:
-            self.on_step_end(Step(samples, counts.wait_s, counts.tokens))
+        if observer.is_complete:
+            self.on_step_end(step)
             self.seams.forward.calls.clear()
             return
         if samples:
-            self.observer.step_ended(self.batches_per_step)
-        if self.observer.is_complete:
+            observer.step_ended(max(1, batches))
+        if observer.is_complete:
             if self.seams.loader.misses_target:
                 raise LookupError(self.seams.loader.describe_missing_target())
-            self._insist_on_one_group()
+            observer.insist_on_one_group()
             self.observed()
-
-    def _insist_on_one_group(self) -> None:
-        """Raise an error if the ranks do not train in one process group.
-
-        Ranks that do not know of each other would each train a separate model, and look faster for
-        it.
-        """
-        if self.seams.distribution.has_ranks:
-            return
-        size = distributed.get_world_size() if distributed.is_initialized() else 1
-        if size != self._group.world_size:
-            raise RuntimeError(_no_group(size, self._group))
-
-
-def _no_group(size: int, group: Group) -> str:
-    """Return the error message for processes that do not train together, with the remedy.
-
-    Args:
-        size: Number of processes in the program's process group; 1 without one.
-        group: The processes that were expected to train together.
-    """
-    if group.world_size == 1:
-        return (
-            f"the program trains in a group of {size} processes, of which autotune has seen one "
-            "start. Let autotune start them: autotune search -- torchrun --nproc-per-node "
-            f"{size} train.py"
-        )
-    trains = f"the program trains in groups of {size} where {group.world_size} ranks were started"
-    if not group.started_by:
-        return (
-            f"{trains}: it does not take its rank and world size from torchrun. Call "
-            "init_process_group() with the rank and world size that torchrun sets"
-        )
-    return (
-        f"{trains} by {group.started_by}: its processes train separate models, or join processes "
-        "on other machines. Search it with one such process, or let each process call "
-        "init_process_group() with its rank and the total number of processes"
-    )

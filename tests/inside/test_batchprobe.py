@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
-from autotune.inside.batchprobe import MAX_STEPS, BatchProbe
 from autotune.inside.hubs.step import StepHub
 from autotune.inside.seams.forward import ForwardSeam
+from autotune.inside.turns.batchprobe import MAX_STEPS, BatchProbe
 from autotune.measurement.batch_effect import BatchEffect
 from autotune.program.lr import LrRule
 from tests.rigging import base_setting, open_rig

@@ -12,7 +12,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.inside.ranks.group import ALONE
-from autotune.inside.step_tracker import Step, StepTracker
+from autotune.inside.step_counts import Step
+from autotune.inside.step_tracker import StepTracker
 from autotune.knobs import registry
 from autotune.knobs.base import Here
 from autotune.program.domain import Domain, NotOffered

@@ -32,7 +32,8 @@ from torch.utils.data import (
 from autotune.inside.ranks.group import ALONE
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.steering import Steering
-from autotune.inside.step_tracker import Step, StepTracker
+from autotune.inside.step_counts import Step
+from autotune.inside.step_tracker import StepTracker
 from autotune.knobs import registry
 from autotune.knobs.base import Here
 from autotune.program.applied_config import AppliedConfig
@@ -92,7 +93,7 @@ def watched() -> Iterator[Watched]:
     finally:
         borders.seams.remove()
         del borders.observer  # it knows the last feed, which keeps its workers
-        borders.feed = None
+        borders.training_pass.feed = None
 
 
 def train(
@@ -207,8 +208,8 @@ def test_live_workers_open_for_themselves_what_items_had_opened_in_the_program(
     with watched() as borders:
         borders.then = lambda: borders.seams.loader.request(num_workers=2)
         seen = train(DataLoader(dataset, 4), steps=40)
-        assert borders.feed is not None
-        assert borders.feed.num_workers == 2
+        assert borders.training_pass.feed is not None
+        assert borders.training_pass.feed.num_workers == 2
     assert torch.equal(*torch.cat(seen).unbind(1))
     own = dataset.dataset.file  # type: ignore[attr-defined]
     assert own.tell() == 8 * own_position(seen)
@@ -534,7 +535,7 @@ def test_a_loader_that_never_ends_is_the_one_that_trains_and_its_batches_are_var
     for kind in (Endless, Begun):
         with watched() as borders:
             train(kind(Numbers(636), 8))
-            profile, feed, seams = borders.profile, borders.feed, borders.seams
+            profile, feed, seams = borders.profile, borders.training_pass.feed, borders.seams
             assert profile is not None, kind
             assert feed is not None, kind
             for knob in ("batch_size", "num_workers"):
@@ -564,7 +565,7 @@ class Replaced(Begun):
 def test_batches_of_another_sampler_than_the_loader_was_built_with_are_left_alone() -> None:
     with watched() as borders:
         train(Replaced(Numbers(636), 8))
-        profile, feed = borders.profile, borders.feed
+        profile, feed = borders.profile, borders.training_pass.feed
         assert profile is not None
         assert feed is not None
         assert isinstance(

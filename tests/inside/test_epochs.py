@@ -17,8 +17,9 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from autotune.inside.data import feed
 from autotune.inside.ranks.group import ALONE
+from autotune.inside.step_counts import Step
 from autotune.inside.step_profiler import StepProfiler
-from autotune.inside.step_tracker import Step, StepTracker
+from autotune.inside.step_tracker import StepTracker
 from autotune.measurement.run_mode import Epochs
 
 BATCHES = 12
@@ -66,7 +67,7 @@ def watched(epochs: Epochs = Epochs.TRUE) -> Iterator[Watched]:
     finally:
         borders.seams.remove()
         del borders.observer  # it knows the last feed, which keeps its workers
-        borders.feed = None
+        borders.training_pass.feed = None
 
 
 @pytest.fixture(autouse=True)
@@ -242,7 +243,7 @@ def test_a_short_batch_that_another_batch_size_brings_is_no_matter_of_epochs() -
     for batch, suspect in ((40, None), (8, Epochs.TRUE)):  # 96 samples: two of 40 and one of 16
 
         def each(_number: int) -> None:
-            own = borders.feed
+            own = borders.training_pass.feed
             if own is not None and own.handed > 2 * BATCHES and own._batch_number % 3 == 0:
                 raise RuntimeError
 

@@ -12,7 +12,8 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, Tensor
 
 from autotune.inside.first_steps import MAX_STEPS_OF_ANOTHER, FirstSteps
 from autotune.inside.ranks.group import ALONE
-from autotune.inside.step_tracker import Step, StepTracker
+from autotune.inside.step_counts import Step
+from autotune.inside.step_tracker import StepTracker
 from autotune.program.profile import Profile
 from autotune.rig.wire import Ready, decode, encode
 

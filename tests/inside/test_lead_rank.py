@@ -11,10 +11,10 @@ from time import perf_counter
 import pytest
 import torch
 
-from autotune.inside import absence
-from autotune.inside.absence import MAX_STEPS
+from autotune.inside import reporter
 from autotune.inside.lead_rank import LeadRank
-from autotune.inside.step_tracker import Step
+from autotune.inside.reporter import MAX_STEPS, Reporter
+from autotune.inside.step_counts import Step
 from autotune.measurement.turn import PlannedTurn, Turn
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
@@ -106,7 +106,7 @@ def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Parent]:
         "_watch_forks",
         "_tell_of_absences",
     ):  # there is no program to look after
-        monkeypatch.setattr(LeadRank, thread, lambda _: None)
+        monkeypatch.setattr(Reporter, thread, lambda _: None)
     commands: queue.SimpleQueue[ToRig] = queue.SimpleQueue()
     ours, theirs = socket.socketpair()
 
@@ -115,14 +115,14 @@ def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Parent]:
 
     start = Start(PROGRAM, None, "", FenceKind.OVERLAY)
     driver = LeadRank(Link(ours), commands, start, perf_counter(), quit_process)
-    driver._is_ready.set()
+    driver._reporter.end_start()
     other = Link(theirs)
     try:
         yield Parent(driver, other, commands)
     finally:
-        driver._overtime.cancel()
-        if driver._overtime.ident is not None:
-            driver._overtime.join()
+        driver._question._overtime.cancel()
+        if driver._question._overtime.ident is not None:
+            driver._question._overtime.join()
         driver.seams.remove()
         other.close()
         ours.close()
@@ -163,13 +163,13 @@ def test_an_examination_whose_time_is_up_is_answered_once_and_turns_are_not_cut_
     driver = parent.driver
     parent.ask(Examine(1), turns(2), Close())
     driver._obey()
-    examiner = driver._task
+    examiner = driver._question.task
     for _ in range(2):
-        driver._answer_examined(examiner)  # type: ignore[arg-type]
+        driver._question.answer_late(examiner)  # type: ignore[arg-type]
     assert parent.heard() == [("examined", 1)]
-    while driver._task is examiner:
+    while driver._question.task is examiner:
         parent.let_run(1)
-    driver._answer_examined(examiner)  # type: ignore[arg-type]
+    driver._question.answer_late(examiner)  # type: ignore[arg-type]
     parent.let_run(10)
     assert parent.heard() == [("examined", 1), ("took_turns", 2)]
 
@@ -182,7 +182,7 @@ def test_a_program_that_ends_gives_its_whole_turns_once_and_one_that_fails_nothi
         parent.driver._obey()
         parent.let_run(3)
         parent.driver.program_ended(has_failed=has_failed)
-        parent.driver._task = None
+        parent.driver._question.task = None
         parent.driver.program_ended()
     assert parent.heard() == [("took_turns", 2)]
     assert [len(taken) for taken in parent.taken] == [1]
@@ -206,20 +206,20 @@ def test_of_a_long_absence_the_parent_is_told_and_of_a_short_one_not(parent: Par
     for _ in range(100):  # epochs of a few steps
         driver.paused()
         driver.resumed(0.0)
-    driver._absence.tell(driver._progress)
+    driver._reporter.absence.tell(driver._reporter._tell)
     assert told() == []
     driver.paused()
-    driver._absence.tell(driver._progress)
-    driver._sent = -1e9  # an evaluation goes on for long
+    driver._reporter.absence.tell(driver._reporter._tell)
+    driver._reporter.sent = -1e9  # an evaluation goes on for long
     driver.disturbed()
     assert told() == ["between epochs", "between epochs"]
     driver.resumed(0.0)
     for _ in range(2):
-        driver._absence.tell(driver._progress)
+        driver._reporter.absence.tell(driver._reporter._tell)
     assert told() == ["turns"]
     driver.forks.is_child = True
     driver.paused()
-    driver._sent = -1e9
+    driver._reporter.sent = -1e9
     driver.disturbed()
     assert told() == [], "a forked process has no wire"
 
@@ -236,18 +236,18 @@ def test_a_program_that_goes_on_to_train_with_other_loaders_has_come_to_its_end(
     parent: Parent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = parent.driver
-    monkeypatch.setattr(absence, "LONGEST_S", 0.0)
+    monkeypatch.setattr(reporter, "LONGEST_S", 0.0)
     for epoch_steps, away in ((0, MAX_STEPS), (3 * MAX_STEPS, 3 * MAX_STEPS)):
         driver.paused()
-        driver._feed_steps, before = epoch_steps, driver.steps
+        driver.training_pass.steps, before = epoch_steps, driver.steps
         while driver.steps < before + away:
             driver.step_made()
         with pytest.raises(ProgramQuitError):
             driver.step_made()
     for longest_s, comes_back in ((0.0, True), (600.0, False)):
-        monkeypatch.setattr(absence, "LONGEST_S", longest_s)
+        monkeypatch.setattr(reporter, "LONGEST_S", longest_s)
         driver.paused()
-        driver._feed_steps = 0
+        driver.training_pass.steps = 0
         for _ in range(10 * MAX_STEPS):
             driver.step_made()
             if comes_back:
@@ -264,10 +264,10 @@ def test_a_look_at_another_batch_comes_before_the_turns_and_gives_signs_of_life(
     ]
     parent.ask(turns(1, 2, *applied), turns(2, 1, *applied), Close())
     driver._obey()
-    driver._sent = -1e9  # one is due
+    driver._reporter.sent = -1e9  # one is due
     parent.let_run(1)
     assert parent.hears_life()
-    while driver._probe is not None:
+    while driver._probes.present is not None:
         parent.let_run(1)
     assert driver.applied == applied[1]
     parent.let_run(4)

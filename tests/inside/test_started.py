@@ -21,11 +21,11 @@ import torch.multiprocessing
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
+from autotune.inside.observe import _no_group
 from autotune.inside.ranks.child_rank import Bystander
 from autotune.inside.ranks.children import Children
 from autotune.inside.ranks.group import Group
 from autotune.inside.seams.started import PROCESS, Act, Script, StartedSeam, Starting
-from autotune.inside.step_tracker import _no_group
 from autotune.measurement.turn import Taken
 from autotune.program.fence_options import FenceKind
 from autotune.program.program import parse_program

@@ -28,10 +28,11 @@ PASS = ("_active", "_inner", "_batch_number", "_batch_size", "_short_batch", "_b
 class _Listener(Protocol):
     """The calls that a feed makes to its listener; class ``Listener`` documents each of them."""
 
+    is_endless: bool
+
     def before_batch(self, feed: Feed) -> None: ...
 
-    def after_batch(self, feed: Feed, samples: int, wait_s: float) -> None: ...
-    def batch_handed(self, feed: Feed, batch: Any, samples: int) -> None: ...
+    def after_batch(self, feed: Feed, batch: Any, samples: int, wait_s: float) -> None: ...
 
     def trains_on(self, feed: Feed) -> bool: ...
 
@@ -125,28 +126,28 @@ class Feed:
         return len(self._active)
 
     def __next__(self) -> Any:
+        listener, seam = self._listener, self._seam
         self.thread = get_ident()
-        self._listener.before_batch(self)
-        if self._listener.cuts(self):
+        listener.before_batch(self)
+        if not listener.is_endless and listener.cuts(self):
             self._end()
             raise StopIteration
-        is_steered = self._listener.trains_on(self)
-        if is_steered and self.is_behind:
+        is_steered = listener.trains_on(self)
+        if is_steered and self._version != seam.version:
             self._swap()
         asked = perf_counter()
-        if is_steered and self._seam.replays:
+        if is_steered and seam.replays:
             self.is_mixed = True
             self._cached = self._cached or _Cached(*self._next(starts_over=True))
             batch, samples = self._cached.batch(), self._cached.samples
         else:
             self._cached = None
-            starts_over = is_steered and self._listener.starts_over(self)
+            starts_over = is_steered and (listener.is_endless or listener.starts_over(self))
             batch, samples = self._next(starts_over=starts_over)
         self.handed += 1
         trains = is_steered or self._is_target
-        self._seam.hand_out(self._active, self._batch_number, trains=trains)
-        self._listener.after_batch(self, samples, perf_counter() - asked)
-        self._listener.batch_handed(self, batch, samples)
+        seam.hand_out(self._active, self._batch_number, trains=trains)
+        listener.after_batch(self, batch, samples, perf_counter() - asked)
         return batch
 
     def take(self) -> int:

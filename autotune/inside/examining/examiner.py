@@ -113,7 +113,7 @@ class Examiner:
         """Continue after a pause between two epochs; the present step is left out."""
         self._is_disturbed = True
 
-    def step(self, samples: int, wait_s: float) -> None:  # noqa: ARG002 - as a step profiler
+    def step(self, samples: int, wait_s: float, tokens: int = 0) -> None:  # noqa: ARG002
         """Continue at the boundary after a step.
 
         A step of our own optimizer, by which operators are timed, may look like one of the

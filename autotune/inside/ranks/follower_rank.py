@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import threading
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from time import perf_counter
 
-from autotune.inside.examining.thread_sampler import queued_s
 from autotune.inside.ranks.communication import CommunicationClock
 from autotune.inside.ranks.group import Group
-from autotune.inside.ranks.rank_sync import RankCommand, RankSync, Report
-from autotune.inside.step_tracker import Step, StepTracker
+from autotune.inside.ranks.meetings import Tally
+from autotune.inside.ranks.rank_sync import RankCommand, RankSync
+from autotune.inside.step_counts import Step
+from autotune.inside.step_tracker import StepTracker
 from autotune.inside.turns import Hands, Turns
 from autotune.machine.hardware import Gpu
 from autotune.machine.probes.torch_memory import torch_gpus
@@ -111,50 +107,3 @@ class FollowerRank(StepTracker):
             self._turns = self.turns(order.turns, Hands(self._switch))
         if order.records:
             self._communication.start()
-
-
-class Tally:
-    """Adds up samples, steps and waiting between two synchronizations.
-
-    ``LeadRank`` and ``FollowerRank`` hold one each and call it on the thread that trains. Its clock
-    starts when it is created.
-    """
-
-    def __init__(self) -> None:
-        self._task = Path(f"/proc/self/task/{threading.get_native_id()}")
-        self._began, self._queued_before_s = perf_counter(), queued_s(self._task)
-        self._paused_at: tuple[float, float] | None = None
-        self._samples = self.steps = 0
-        self._wait_s = 0.0
-
-    def pause(self) -> None:
-        """Stop the clock: time from here to ``go_on()`` does not count."""
-        self._paused_at = perf_counter(), queued_s(self._task)
-
-    def go_on(self) -> None:
-        """Start the clock again; does nothing if it was not stopped."""
-        if self._paused_at is not None:
-            paused_at, queued_before_s = self._paused_at
-            self._began += perf_counter() - paused_at
-            self._queued_before_s += queued_s(self._task) - queued_before_s
-            self._paused_at = None
-
-    def add(self, step: Step) -> None:
-        """Add a step's samples and the time that it waited for its batches."""
-        self._samples += step.samples
-        self.steps += 1
-        self._wait_s += step.wait_s
-
-    def report(self, communication_s: float | None = None) -> Report:
-        """Return what was counted since this tally began, with the process ids of the rank.
-
-        Args:
-            communication_s: Seconds of a step spent in collectives; None if not recorded.
-        """
-        seconds = perf_counter() - self._began
-        workers = (child.pid for child in multiprocessing.active_children() if child.pid)
-        pids = (os.getpid(), *workers)
-        queued = queued_s(self._task) - self._queued_before_s
-        return Report(
-            self._samples, self.steps, seconds, self._wait_s, communication_s, pids, queued
-        )

@@ -179,19 +179,19 @@ class ShortEpochs(Listener):
         self._saving -= 1
         self._heard = perf_counter()
 
-    def batch_handed(self, feed: Feed, batch: Any, samples: int) -> None:
-        """Note what is trained on, where training is traced."""
-        if self._recorder is not None and feed.wants_gradients:
-            self._recorder.batch_handed(batch, samples)
+    def after_batch(self, feed: Feed, batch: Any, samples: int, wait_s: float) -> None:  # noqa: ARG002
+        """Count a batch, and note it where training is traced.
 
-    def after_batch(self, feed: Feed, samples: int, wait_s: float) -> None:  # noqa: ARG002
-        """Count a batch; one without gradients belongs to an evaluation."""
+        One without gradients belongs to an evaluation.
+        """
         self._heard = perf_counter()
         seen = self._passes.took(feed, self.steps)
         if feed.wants_gradients and torch.is_grad_enabled():
             self._training.took(feed, seen)
         else:
             self._evaluates()
+        if self._recorder is not None and feed.wants_gradients:
+            self._recorder.batch_handed(batch, samples)
 
     def loss_seen(self, loss: torch.Tensor) -> None:
         """Note the loss, where training is traced."""

@@ -74,7 +74,7 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         They are unless it is the last one of a group that was not left out. Reading this while
         gradients are enabled counts as the beginning of training on that micro-batch.
         """
-        if self.steps == 1:
+        if self._groups.steps == 1:
             return False
         # A program may also read the training data to evaluate; such batches belong to no group.
         if torch.is_grad_enabled():
@@ -112,7 +112,7 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
             to_none: What the program passes as ``set_to_none``; dropped groups are cleared alike.
         """
         self._clears_to_none = to_none
-        if self.steps == 1:
+        if self._groups.steps == 1:
             return True
         self._groups.take()
         if self._groups.has_gradients:
@@ -158,7 +158,7 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
 
     def before_backward(self, call: BackwardPass) -> None:
         """Weight the pass by the micro-batch's share of the group."""
-        if self.steps > 1:
+        if self._groups.steps > 1:
             self._groups.take()
             self._groups.gradients_come()
             if not self.sums:

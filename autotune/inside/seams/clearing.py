@@ -90,11 +90,13 @@ class ClearingSeam(Seam, BackwardListener, StepListener):
 
     def after_backward(self, call: BackwardPass) -> None:  # noqa: ARG002
         """Give zeros to those that the pass did not reach."""
-        self._fill()
+        if self._dropped:
+            self._fill()
 
     def before_step(self, optimizer: Optimizer) -> None:  # noqa: ARG002
         """Give zeros also where no backward pass came before the step."""
-        self._fill()
+        if self._dropped:
+            self._fill()
 
     def _fill(self) -> None:
         """Give zeros to remembered parameters for which no gradient was computed."""

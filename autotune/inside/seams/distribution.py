@@ -234,6 +234,8 @@ class DistributionSeam(Seam):
         With several ranks that is always so, for the later comparisons. With one rank it is so
         until the check.
         """
+        if self._strategy is None:  # asked in each step of a program that has none
+            return False
         return self._checks.is_noting or (self.has_ranks and self._group.world_size > 1)
 
     def stepped(self, optimizer: Optimizer) -> None:

@@ -186,7 +186,8 @@ class ForwardSeam(Seam):
                 return original(module, *args, **kwargs)
             seam._depth = 1
             try:
-                return seam._lasting(seam._outermost(original, module, *args, **kwargs))
+                output = seam._outermost(original, module, *args, **kwargs)
+                return _lasting(output) if seam._mode == "reduce-overhead" else output
             finally:
                 seam._depth = 0
 
@@ -224,13 +225,6 @@ class ForwardSeam(Seam):
         with autocast(self._device, self._autocast):
             output = original(module, *args, **kwargs)
         return map_tensors(_to_fp32, output)
-
-    def _lasting(self, output: Any) -> Any:
-        """Return an output that the program may keep beyond the next call.
-
-        In the mode ``reduce-overhead``, CUDA graphs write the next output into the same memory.
-        """
-        return map_tensors(torch.clone, output) if self._mode == "reduce-overhead" else output
 
     def _root_of(self, module: nn.Module) -> Root | None:
         known = self._roots.get(module, _UNKNOWN)
@@ -285,6 +279,14 @@ def is_in_backward() -> bool:
 def is_transforming() -> bool:
     """Return whether this thread is inside a transform of torch.func, such as grad or vmap."""
     return torch._C._functorch.peek_interpreter_stack() is not None  # noqa: SLF001
+
+
+def _lasting(output: Any) -> Any:
+    """Return an output that the program may keep beyond the next call.
+
+    In the mode ``reduce-overhead``, CUDA graphs write the next output into the same memory.
+    """
+    return map_tensors(torch.clone, output)
 
 
 def _to_channels_last(tensor: torch.Tensor) -> torch.Tensor:

@@ -137,7 +137,8 @@ class OptimizerSeam(Seam, StepListener):
     def before_step(self, optimizer: Optimizer) -> None:  # noqa: ARG002
         """Note that a step begins, and before the first one that training begins."""
         self.is_stepping = True
-        self.begin()
+        if not self._has_begun:
+            self.begin()
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Report a step."""

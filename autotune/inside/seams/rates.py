@@ -202,7 +202,8 @@ class RatesSeam(StepListener):
         Called by torch's global pre-hook. The rates are multiplied later, by hooks of the optimizer
         that this call registers, so that the program's earlier hooks still see its rates.
         """
-        self._end_failed_steps()
+        if self._steps:
+            self._end_failed_steps()
         if not self._steps:
             self._look_at_batches()
         if optimizer not in self._met:
@@ -213,7 +214,7 @@ class RatesSeam(StepListener):
             for handle in self._hooks.pop(optimizer):
                 handle.remove()
             handles = ()
-        if self.is_needed and not handles:
+        if not handles and self.is_needed:
             before = optimizer.register_step_pre_hook(lambda own, *_: self._begin(own))
             after = optimizer.register_step_post_hook(lambda own, *_: self._end(own))
             hooks: Any = optimizer._optimizer_step_post_hooks  # noqa: SLF001
@@ -255,8 +256,6 @@ class RatesSeam(StepListener):
 
         torch calls no post-hook for such a step.
         """
-        if not self._steps:
-            return
         running = {id(frame) for frame in stack(sys._getframe(1))}  # noqa: SLF001
         for step in reversed(self._steps):
             if step.thread == get_ident() and id(step.frame) not in running:

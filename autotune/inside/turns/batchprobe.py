@@ -12,6 +12,7 @@ noise is created with a fixed size is an example.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
@@ -23,6 +24,7 @@ from autotune.inside.hubs.step import StepHub
 from autotune.inside.seams.forward import ForwardSeam, OutermostCall
 from autotune.inside.seams.gradients import GradientNorms
 from autotune.measurement.batch_effect import BatchEffect
+from autotune.program.applied_config import AppliedConfig
 
 MIN_STEPS = 2
 MAX_STEPS = 12
@@ -49,8 +51,8 @@ class _Phase:
 class BatchProbe:
     """Watches two phases of steps, before and after the batch size changes, and compares them.
 
-    ``LeadRank`` creates a probe when the parent asks for a batch size whose effect on the gradients
-    is not known yet. It calls the methods in the program's main thread, between two steps.
+    ``BatchProbes`` makes it, and ``LeadRank`` calls the methods in the program's main thread,
+    between two steps.
 
     Args:
         before: Samples of a batch in the first phase.
@@ -140,6 +142,59 @@ class BatchProbe:
             median(losses) if losses else None,
             self._calls,
         )
+
+
+class BatchProbes:
+    """Begins a probe where the effect of another batch size is not known yet.
+
+    ``LeadRank`` has one and calls it in the program's main thread, between two steps.
+
+    Args:
+        forward: The seam that records calls of modules.
+        steps: The hub of optimizer steps.
+
+    Attributes:
+        present: The probe that watches now; None if none does.
+        effect: What the last one found.
+    """
+
+    def __init__(self, forward: ForwardSeam, steps: StepHub) -> None:
+        self._forward, self._steps = forward, steps
+        self._tried: set[int] = set()  # also sizes that left it open what the loss does
+        self.present: BatchProbe | None = None
+        self.effect: BatchEffect | None = None
+
+    def begin(self, configs: Sequence[AppliedConfig], present: AppliedConfig | None) -> bool:
+        """Begin a probe if one of these configs needs it; return whether it does.
+
+        None does if the batch size stays, if the program applies it itself, or if it is known
+        whether gradients grow with the batch or was tried in vain.
+
+        Args:
+            configs: The configs that are to take turns.
+            present: The config that the program trains under; None while it runs as written.
+        """
+        applied = configs[0]
+        before = present.config if present else applied.baseline
+        own = before.get("batch_size")
+        sizes = [one.config.get("batch_size") for one in configs]
+        tried = {own, *self._tried}
+        new = next((size for size in sizes if size and size not in tried), None)
+        traits = applied.traits
+        by_itself = "batch_size" in traits.program_knobs or "batch_size" in traits.flags
+        known = applied.sums is not None or (self.effect and self.effect.sums is not None)
+        if not own or not new or by_itself or known:
+            return False
+        self._tried |= {int(own), int(new)}
+        self.present = BatchProbe(int(own), int(new), self._forward, self._steps)
+        return True
+
+    def end(self) -> BatchEffect:
+        """End the present probe, and return what it found."""
+        ended, self.present = self.present, None
+        assert ended is not None, "a probe ends after it has begun"
+        self.effect = ended.end()
+        return self.effect
 
 
 def _size(optimizer: Optimizer) -> int:

@@ -18,7 +18,7 @@ WAITED_FOR_PROCESSES = "waited for processes that it had started itself"
 def doing() -> str:
     """Return in a few words what the main thread does; empty if that cannot be told.
 
-    ``LeadRank`` calls it in a background thread while it waits for the first steps, and sends the
+    ``Reporter`` calls it in a background thread while it waits for the first steps, and sends the
     text to the parent.
     """
     main = threading.main_thread().ident
