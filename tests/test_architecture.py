@@ -178,7 +178,10 @@ def test_a_place_with_a_hub_is_patched_by_its_hub_alone() -> None:
         ("torch", "'load'"): "hubs/saving.py",
         ("cls", "'step'"): "hubs/step.py",
         ("Optimizer", "'step'"): "hubs/step.py",
-        ("DataLoader", "'__iter__'"): "seams/loader.py",
+        ("DataLoader", "'__init__'"): "hubs/iterate.py",
+        ("DataLoader", "'__iter__'"): "hubs/iterate.py",
+        ("DataLoader", "'_get_iterator'"): "hubs/iterate.py",
+        ("DataLoader", "'__len__'"): "hubs/iterate.py",
     }
     for path in _modules():
         for node in ast.walk(_tree(path)):

@@ -72,7 +72,7 @@ class Observer(FirstSteps):
 
     @property
     def _steps_per_epoch(self) -> int | None:
-        batches = self._seams.loader.length(self.loaders[0]) if self.loaders else None
+        batches = self._seams.loader.sizes.length(self.loaders[0]) if self.loaders else None
         return batches and max(1, batches // self.batches_per_step)
 
     @property

@@ -18,6 +18,7 @@ from torch.utils.data import get_worker_info
 
 from autotune.inside.hubs import Hubs
 from autotune.inside.hubs.backward import BackwardHub
+from autotune.inside.hubs.iterate import IterateHub
 from autotune.inside.hubs.patches import Patches
 from autotune.inside.hubs.saving import SaveHub
 from autotune.inside.hubs.step import StepHub
@@ -96,10 +97,10 @@ class SeamSet:
             endless=listener is not None and listener.is_endless,
             rehearsal=listener.rehearsal if listener is not None else None,
         )
-        adopt = self.trainers.adopt if listener is not None else lambda: None
         self.rates = RatesSeam(self._say)
+        iterate = IterateHub()
         self.loader = LoaderSeam(
-            listener, self.accumulation, target, program_knobs, adopt, self.rates.fed
+            iterate, listener, self.accumulation, target, program_knobs, self.rates.fed
         )
         self.optimizer = OptimizerSeam(self._about_to_train, self._stepped, self._built)
         self.distribution = DistributionSeam(
@@ -127,9 +128,9 @@ class SeamSet:
         self._output: TellSavesSeam | RankOutputSeam | None = None
         self._imported = ImportedSeam()
         self._compiling = Patches()
-        self.hubs = self._hubs()
+        self.hubs = self._hubs(iterate)
 
-    def _hubs(self) -> Hubs:
+    def _hubs(self, iterate: IterateHub) -> Hubs:
         """Return the hubs with the order of their listeners, the outermost first.
 
         What changes the gradients with which a pass begins comes before what looks at the pass, and
@@ -137,6 +138,7 @@ class SeamSet:
         """
         measuring = () if self._listener is None else (self._listener,)
         ranks = self.distribution
+        iterate.order = (self.loader, self.loader.passes, self.trainers)
         return Hubs(
             BackwardHub(
                 (
@@ -151,6 +153,7 @@ class SeamSet:
             ),
             StepHub((self.accumulation, self.scaling, self.clearing, self.optimizer, self.rates)),
             SaveHub(measuring),  # what redirects files joins before, and stays within
+            iterate,
         )
 
     def _living(self) -> list[Optimizer]:
@@ -166,6 +169,8 @@ class SeamSet:
         self._steps = 0
         is_measured = self.is_measured
         self.loader.install()
+        if is_measured:
+            self.hubs.iterate.join(self.trainers)
         self.optimizer.install(watches=is_measured)
         if is_measured or self.accumulation.is_needed or self.clearing.is_needed:
             self.clearing.install()
@@ -319,7 +324,6 @@ class SeamSet:
         self.clearing.remove()
         self.optimizer.remove()
         self.rates.remove()
-        self.loader.remove()
 
     @property
     def _trains_on_cpu(self) -> bool:
@@ -371,7 +375,7 @@ class SeamSet:
         """
         self.process.settle()
         self._end_awaiting()
-        self.loader.training_begins()
+        self.loader.built.training_begins()
         if self.loader.misses_target and self._group.world_size > 1:
             raise LookupError(self.loader.describe_missing_target())
         if self.loader.misses_target:

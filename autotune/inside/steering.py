@@ -71,13 +71,13 @@ class Steering:
         before = since.config if since is not None else applied.baseline
         self._seams.forward.allow_recompiles()
         # A feed in another thread must not rebuild its loader for each knob of the config.
-        self._seams.loader.hold()
+        self._seams.loader.options.hold()
         for knob, value in applied.config.changes_from(before).items():
             if knob in applied.traits.flags:
                 registry()[knob].apply_side_effects(value, self)
             elif knob not in applied.traits.program_knobs:
                 registry()[knob].apply(value, self)
-        self._seams.loader.release()
+        self._seams.loader.options.release()
         if since is not None and not self._seams.is_measured:
             self._seams.join()
         if since is None and self._seams.group.is_launched:
@@ -144,7 +144,7 @@ class Steering:
 
     def set_loader_options(self, **options: KnobValue) -> None:
         """Rebuild the training loader with these options, named as their knobs are."""
-        self._seams.loader.request(**options)
+        self._seams.loader.options.request(**options)
 
     def set_torch(self, name: str, value: KnobValue) -> None:
         """Set one of the settings that torch keeps per process, named as its knob is."""

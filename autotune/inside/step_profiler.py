@@ -62,7 +62,7 @@ class StepProfiler:
         counts_flops: bool,
     ) -> None:
         self._stage_s, self._sync = stage_s, sync
-        self._loader_seam = seams.loader
+        self._passes = seams.loader.passes
         self._feed = feed
         self._counts_flops = counts_flops
         self._is_disturbed = False
@@ -168,7 +168,7 @@ class StepProfiler:
         self.breakdown = replace(self.breakdown, flops_per_step=float(min(totals)) or None)
 
     def _without_data(self) -> Iterator[None]:
-        self._loader_seam.replays = True
+        self._passes.replays = True
         try:
             self._is_disturbed = False
             yield  # the first step takes the batch that is cached
@@ -181,7 +181,7 @@ class StepProfiler:
             self._sync()
             ends[-1] = perf_counter()
         finally:
-            self._loader_seam.replays = False
+            self._passes.replays = False
         steps = [Played(b - a, n) for (a, b), n in zip(pairwise(ends), samples, strict=True)]
         self.breakdown = replace(self.breakdown, synthetic_data_throughput=rate(steps))
 

@@ -189,6 +189,7 @@ def _rows(seams: SeamSet) -> Iterator[tuple[str, str]]:
         ("torch.autograd.backward", seams.hubs.backward),
         ("steps of torch.optim", seams.hubs.steps),
         ("torch.save", seams.hubs.saving),
+        ("torch.utils.data.DataLoader", seams.hubs.iterate),
     ):
         for listener in hub.listeners:
             yield place, _does(listener) + passing.get(id(listener), "")

@@ -150,7 +150,7 @@ def facts_of(build: Callable[[], Loader]) -> LoaderFacts:
     """Return a loader as a search sees it, wherever it is built."""
     with watched() as borders:
         loader = build()
-        borders.seams.loader.training_begins()
+        borders.seams.loader.built.training_begins()
         return borders.seams.loader.facts(loader)
 
 
@@ -206,7 +206,7 @@ def test_live_workers_open_for_themselves_what_items_had_opened_in_the_program(
     path.write_bytes(numpy.arange(float(SAMPLES)).tobytes())
     dataset = Subset(Stored(path, open_file, at_once=False), range(SAMPLES))
     with watched() as borders:
-        borders.then = lambda: borders.seams.loader.request(num_workers=2)
+        borders.then = lambda: borders.seams.loader.options.request(num_workers=2)
         seen = train(DataLoader(dataset, 4), steps=40)
         assert borders.training_pass.feed is not None
         assert borders.training_pass.feed.num_workers == 2
@@ -304,7 +304,9 @@ def test_a_rig_starts_its_workers_again_where_the_dataset_has_changed() -> None:
     dataset = Epochs("number")
     with watched() as borders:
         loader = DataLoader(dataset, 4)
-        borders.then = lambda: borders.seams.loader.request(num_workers=1, persistent_workers=True)
+        borders.then = lambda: borders.seams.loader.options.request(
+            num_workers=1, persistent_workers=True
+        )
         train(loader, steps=10)
         dataset.epoch = 3
         seen = train(loader, steps=6)
@@ -453,7 +455,7 @@ def test_borders_are_ends_of_steps_where_a_thread_asks_for_batches() -> None:
         model = nn.Linear(2, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
         batches = Background(iter(DataLoader(Numbers(800), 4)))
-        borders.then = lambda: borders.seams.loader.request(batch_size=8)
+        borders.then = lambda: borders.seams.loader.options.request(batch_size=8)
         sizes: list[int] = []
         at_end: list[int] = []
         while len(sizes) < 30:
@@ -541,16 +543,16 @@ def test_a_loader_that_never_ends_is_the_one_that_trains_and_its_batches_are_var
             for knob in ("batch_size", "num_workers"):
                 offered = registry()[knob].domain(Here(make_hardware(), profile))
                 assert isinstance(offered, Domain), (kind, offered)
-            assert seams.loader.round_of(feed.loader) == 80, kind
-            seams.loader.request(batch_size=32)
+            assert seams.loader.sizes.round_of(feed.loader) == 80, kind
+            seams.loader.options.request(batch_size=32)
             assert [len(next(feed)) for _ in range(21)] == [*[32] * 19, 28, 32], kind
-            seams.loader.request(batch_size=8)
+            seams.loader.options.request(batch_size=8)
             assert len(next(feed)) == 8, kind
         with running(profile.loaders[0], {"batch_size": 8}, batch_size=32) as seams:
             loader = kind(Numbers(636), 8)
             assert [len(batch) for batch in loader] == [*[32] * 19, 28], kind
             assert len(loader) == 20, kind
-            assert seams.loader.found_target, kind
+            assert seams.loader.built.found_target, kind
 
 
 class Replaced(Begun):

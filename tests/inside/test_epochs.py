@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from autotune.inside.data import feed
+from autotune.inside.data import loader_pass
 from autotune.inside.ranks.group import ALONE
 from autotune.inside.step_counts import Step
 from autotune.inside.step_profiler import StepProfiler
@@ -244,11 +244,11 @@ def test_a_short_batch_that_another_batch_size_brings_is_no_matter_of_epochs() -
 
         def each(_number: int) -> None:
             own = borders.training_pass.feed
-            if own is not None and own.handed > 2 * BATCHES and own._batch_number % 3 == 0:
+            if own is not None and own.handed > 2 * BATCHES and own._pass.number % 3 == 0:
                 raise RuntimeError
 
         with watched(Epochs.ENDLESS) as borders:
-            borders.at[9] = partial(borders.seams.loader.request, batch_size=batch)
+            borders.at[9] = partial(borders.seams.loader.options.request, batch_size=batch)
             with pytest.raises(RuntimeError):
                 train(loader_of(), 1, each)
             assert borders.suspect is suspect
@@ -258,7 +258,7 @@ def test_a_batch_that_changes_in_an_epoch_leaves_it_as_many_batches() -> None:
     for batch, points in ((4, (9, BATCHES)), (32, (BATCHES + 1,))):
         for at in points:
             with watched() as borders:
-                borders.at[at] = partial(borders.seams.loader.request, batch_size=batch)
+                borders.at[at] = partial(borders.seams.loader.options.request, batch_size=batch)
                 done = train(loader_of())
             assert done.passes == [BATCHES] * 3, (batch, at)
             assert borders.ended[-1].samples in {batch, 96 % batch or batch}
@@ -267,7 +267,7 @@ def test_a_batch_that_changes_in_an_epoch_leaves_it_as_many_batches() -> None:
 def test_an_epoch_has_the_length_that_the_program_last_read() -> None:
     loader = loader_of()
     with watched() as borders:
-        borders.at[9] = partial(borders.seams.loader.request, batch_size=32)
+        borders.at[9] = partial(borders.seams.loader.options.request, batch_size=32)
         read = len(loader)
         assert train(loader).passes == [read] * 3
 
@@ -296,7 +296,7 @@ def fails_beyond_ten(number: int) -> None:
 def test_a_loader_that_is_built_again_for_each_epoch_is_not_cut() -> None:
     for mode in (Epochs.TRUE, Epochs.WHOLE):
         with watched(mode) as borders:
-            borders.at[15] = partial(borders.seams.loader.request, batch_size=16)
+            borders.at[15] = partial(borders.seams.loader.options.request, batch_size=16)
             done = train(loader_of)
         assert done.passes == [BATCHES] * 3
         assert borders.ended[-1].samples == 16
@@ -348,7 +348,7 @@ def test_a_failure_in_training_after_an_evaluation_was_cut_is_not_put_down_to_it
 def test_workers_that_stay_are_the_same_from_one_true_epoch_to_the_next() -> None:
     for persistent, mode_is_kept in ((True, True), (False, False)):
         with watched() as borders:
-            request = partial(borders.seams.loader.request, num_workers=1)
+            request = partial(borders.seams.loader.options.request, num_workers=1)
             borders.at[15] = partial(request, persistent_workers=persistent)
             done = train(loader_of(), 4)
         third, fourth = (done.workers[n * BATCHES + 2] for n in (2, 3))
@@ -360,11 +360,11 @@ def test_workers_that_stay_are_the_same_from_one_true_epoch_to_the_next() -> Non
 def test_passes_that_rest_longest_end_where_too_many_workers_would_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(feed, "MOST_WORKERS", 2)
+    monkeypatch.setattr(loader_pass, "MOST_WORKERS", 2)
     with watched() as borders:
         borders.seams.loader.keep(enabled=True)
         for step, workers in ((14, 1), (16, 2), (18, 0), (20, 1)):
-            request = partial(borders.seams.loader.request, num_workers=workers)
+            request = partial(borders.seams.loader.options.request, num_workers=workers)
             borders.at[step] = request
         done = train(loader_of(), 2)
     assert [len(done.workers[step]) for step in (14, 16, 18, 20)] == [1, 2, 2, 1]

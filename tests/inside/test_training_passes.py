@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autotune.inside.seams.loader import LoaderSeam
+from autotune.inside.data.built_loaders import BuiltLoaders
 from autotune.program.rehearsal import RehearsalPlan
 from tests.inside.test_short_epochs import applied_of, run
 
@@ -359,7 +359,7 @@ def test_what_identifies_a_loader_is_put_together_once_in_a_pass(
 ) -> None:
     """With each batch, that made epochs of short steps a fifth slower than they are."""
     asked = [0]
-    facts, is_target = LoaderSeam.facts, LoaderSeam.is_target
+    facts, is_target = BuiltLoaders.facts, BuiltLoaders.is_target
 
     def counted(of: Any) -> Any:
         def ask(*args: Any) -> Any:
@@ -368,8 +368,8 @@ def test_what_identifies_a_loader_is_put_together_once_in_a_pass(
 
         return ask
 
-    monkeypatch.setattr(LoaderSeam, "facts", counted(facts))
-    monkeypatch.setattr(LoaderSeam, "is_target", counted(is_target))
+    monkeypatch.setattr(BuiltLoaders, "facts", counted(facts))
+    monkeypatch.setattr(BuiltLoaders, "is_target", counted(is_target))
     program = tmp_path / "grows.py"
     long = GROWS.replace("64 * epoch", "16 * 500").replace("range(20)", "range(6)")
     program.write_text(long, encoding="utf-8")

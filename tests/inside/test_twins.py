@@ -12,6 +12,7 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.utils.data import DataLoader, TensorDataset
 
+from autotune.inside.hubs.iterate import IterateHub
 from autotune.inside.ranks.exchange import SignedStore
 from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.seams.accumulation import AccumulationSeam
@@ -38,14 +39,15 @@ def at_one_place() -> Loaders:
 
 @contextmanager
 def installed(target: LoaderFacts | None, group: Group = ALONE) -> Iterator[LoaderSeam]:
-    seam = LoaderSeam(None, AccumulationSeam(list), target)
+    hub = IterateHub()
+    seam = LoaderSeam(hub, None, AccumulationSeam(list), target)
     if group.world_size > 1:
         seam.share(group, lambda: None)
     seam.install()
     try:
         yield seam
     finally:
-        seam.remove()
+        hub.remove()
 
 
 def second_of_two() -> Group:
@@ -60,7 +62,7 @@ def facts_of_training(build: Any) -> LoaderFacts:
     """Return the facts of the loader that trains, as a search notes them."""
     with installed(None) as seam:
         built = build()
-        seam.training_begins()
+        seam.built.training_begins()
         return seam.facts(built["train"])
 
 
@@ -69,8 +71,8 @@ def test_the_loader_that_trains_is_shared_out_and_its_twin_is_whole(build: Any) 
     target = facts_of_training(build)
     with installed(target, second_of_two()) as seam:
         built = build()
-        assert seam.is_target(built["train"])
-        assert not seam.is_target(built["valid"])
+        assert seam.built.is_target(built["train"])
+        assert not seam.built.is_target(built["valid"])
         assert (len(built["train"]), len(built["valid"])) == (4, 8)
         found = {
             name: sorted(torch.cat([x for (x,) in one]).tolist()) for name, one in built.items()
@@ -82,7 +84,7 @@ def test_the_loader_that_trains_is_shared_out_and_its_twin_is_whole(build: Any) 
 def test_a_loader_that_is_built_again_for_each_epoch_goes_on_being_the_one_that_trains() -> None:
     target = facts_of_training(one_by_one)
     with installed(target) as seam:
-        seam.request(batch_size=16)
+        seam.options.request(batch_size=16)
         for _ in range(3):
             built = one_by_one()
             assert (len(built["train"]), len(built["valid"])) == (4, 8)
@@ -103,5 +105,5 @@ def test_a_loader_that_trains_is_whole_while_it_evaluates() -> None:
 def test_facts_from_before_places_were_noted_still_find_their_loader() -> None:
     target = replace(facts_of_training(at_one_place), site="", twins=0)
     with installed(target) as seam:
-        seam.request(batch_size=16)
+        seam.options.request(batch_size=16)
         assert len(at_one_place()["train"]) == 4

@@ -7,8 +7,6 @@ the end of the data, so that training goes on for as long as it is measured.
 from __future__ import annotations
 
 import copy
-import os
-from collections.abc import Iterator
 from threading import get_ident
 from time import perf_counter
 from typing import Any, Protocol
@@ -16,13 +14,9 @@ from typing import Any, Protocol
 import torch
 from torch.utils.data import DataLoader
 
-from autotune.inside.data.nested import first_tensor, map_tensors, tensors_in
-from autotune.inside.data.resting import Resting
-from autotune.program.profile import LoaderFacts
-
-MOST_WORKERS = max(8, 2 * len(os.sched_getaffinity(0)))  # of all passes that are kept
-# What a pass over a loader consists of, besides the feed that it belongs to
-PASS = ("_active", "_inner", "_batch_number", "_batch_size", "_short_batch", "_begun")
+from autotune.inside.data.loader_options import end_workers
+from autotune.inside.data.loader_pass import LoaderPass, Loaders, RestingPasses
+from autotune.inside.data.nested import map_tensors, tensors_in
 
 
 class _Listener(Protocol):
@@ -45,98 +39,61 @@ class _Listener(Protocol):
     def pass_ended(self, feed: Feed) -> None: ...
 
 
-class _Loaders(Protocol):
-    """The members of the loader seam that a feed needs; ``LoaderSeam`` documents each of them."""
-
-    version: int
-    replays: bool
-    keeps: bool
-    resting: Resting
-
-    def variant(self, loader: DataLoader[Any]) -> DataLoader[Any]: ...
-
-    def iterate(self, loader: DataLoader[Any], own: DataLoader[Any]) -> Iterator[Any]: ...
-
-    def end_workers(self, loader: DataLoader[Any]) -> None: ...
-
-    def hand_out(
-        self, loader: DataLoader[Any], number: int, iteration: object = None, *, trains: bool
-    ) -> None: ...
-
-    def is_target(self, loader: DataLoader[Any]) -> bool: ...
-
-    def facts(self, loader: DataLoader[Any]) -> LoaderFacts: ...
-
-    def length(self, loader: DataLoader[Any]) -> int | None: ...
-
-    def length_read(self, loader: DataLoader[Any]) -> int | None: ...
-
-    def dataset_len(self, loader: DataLoader[Any]) -> int | None: ...
-
-    def batch_size(self, loader: DataLoader[Any]) -> int | None: ...
-
-    def round_of(self, loader: DataLoader[Any]) -> int | None: ...
-
-
 class Feed:
     """Hands out the batches of a loader, and swaps the loader underneath when its options change.
 
-    The loader seam returns one from ``DataLoader.__iter__``; the program calls it on the thread
-    that iterates the loader, which need not be the thread that trains. Unless the listener asks for
+    ``Passes`` makes one when the program begins to iterate a loader; the program calls it on the
+    thread that iterates, which need not be the thread that trains. Unless the listener asks for
     more, it behaves as PyTorch's own iterator: the same batches, random numbers and end.
 
     Attributes:
         loader: The loader that the program iterates.
-        begin_s: Seconds in which PyTorch's iterator was made and workers started, at the latest
-            beginning.
         handed: Batches that the program got in this pass.
         is_mixed: Whether the batches of this pass are not one pass over the program's data: the
             loader was swapped or has another length, a batch was repeated, or autotune took
             batches.
-        is_short: Whether the last batch is a smaller one that only occurs because autotune changed
-            the batch size. The program alone might never meet one.
         wants_gradients: Whether gradients were enabled when the program began to iterate.
         thread: Id of the thread that asked for the last batch.
     """
 
-    def __init__(self, loader: DataLoader[Any], seam: _Loaders, listener: _Listener) -> None:
+    def __init__(self, loader: DataLoader[Any], loaders: Loaders, listener: _Listener) -> None:
         self.loader = loader
-        self.begin_s = 0.0
         self.handed = 0
-        self.is_short = False
         self._has_started_over = False
-        self._seam = seam
+        self._loaders = loaders
         self._listener = listener
-        self._version = seam.version
-        self._kept: dict[DataLoader[Any], dict[str, Any]] = {}
+        self._version = loaders.options.version
+        self._resting = RestingPasses(loaders.variants.resting)
         self.wants_gradients = torch.is_grad_enabled()
         self.thread = get_ident()
         self._cached: _Cached | None = None
-        self._active = seam.variant(loader) if listener.trains_on(self) else loader
-        self.is_mixed = seam.length(self._active) != seam.length(loader)
-        self._begin()
+        first = loaders.variants.of(loader) if listener.trains_on(self) else loader
+        self.is_mixed = self._differs(first)
+        self._pass = self._begin(first)
 
     def __iter__(self) -> Feed:
         return self
 
     def __del__(self) -> None:
-        self._drop_kept()  # torch would wait in vain for the end of workers that are stopped
+        if "_resting" in vars(self):  # not yet if the feed could not be made
+            self._resting.drop()
 
     def __len__(self) -> int:
-        return len(self._active)
+        return len(self._pass.loader)
 
     def __next__(self) -> Any:
-        listener, seam = self._listener, self._seam
+        listener = self._listener
         self.thread = get_ident()
         listener.before_batch(self)
         if not listener.is_endless and listener.cuts(self):
-            self._end()
+            self._pass.end()
+            listener.pass_ended(self)
             raise StopIteration
         is_steered = listener.trains_on(self)
-        if is_steered and self._version != seam.version:
+        if is_steered and self._version != self._loaders.options.version:
             self._swap()
         asked = perf_counter()
-        if is_steered and seam.replays:
+        if is_steered and self._loaders.replays:
             self.is_mixed = True
             self._cached = self._cached or _Cached(*self._next(starts_over=True))
             batch, samples = self._cached.batch(), self._cached.samples
@@ -145,8 +102,9 @@ class Feed:
             starts_over = is_steered and (listener.is_endless or listener.starts_over(self))
             batch, samples = self._next(starts_over=starts_over)
         self.handed += 1
-        trains = is_steered or self._is_target
-        seam.hand_out(self._active, self._batch_number, trains=trains)
+        present = self._pass
+        trains = is_steered or present.is_target
+        self._loaders.hand_out(present.loader, present.number, trains=trains)
         listener.after_batch(self, batch, samples, perf_counter() - asked)
         return batch
 
@@ -165,7 +123,7 @@ class Feed:
         It is the length that the program last read from this loader, even if the batch size has
         changed since. If the program has read none, it is the loader's present length.
         """
-        return self._seam.length_read(self.loader)
+        return self._loaders.sizes.length_read(self.loader)
 
     @property
     def is_behind(self) -> bool:
@@ -173,7 +131,7 @@ class Feed:
 
         If the feed trains, it takes the new variant with its next batch.
         """
-        return self._version != self._seam.version
+        return self._version != self._loaders.options.version
 
     def goes_beyond(self) -> bool:
         """Return whether the program got more batches than it takes for one pass.
@@ -185,140 +143,84 @@ class Feed:
 
     def __getattr__(self, name: str) -> Any:
         """Return attributes of PyTorch's iterator, since a program may read its workers there."""
-        if name.startswith("__") or "_inner" not in vars(self):
+        if name.startswith("__") or "_pass" not in vars(self):
             raise AttributeError(name)
-        return getattr(self._inner, name)
+        return getattr(self._pass.iterator, name)
+
+    @property
+    def begin_s(self) -> float:
+        """Seconds in which PyTorch's iterator was made and workers started."""
+        return self._pass.begin_s
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the last batch is a smaller one that the program alone might never meet."""
+        return self._pass.is_short
 
     @property
     def num_workers(self) -> int:
         """The number of worker processes that load now."""
-        return self._active.num_workers
+        return self._pass.loader.num_workers
 
     @property
     def buffered_batches(self) -> int:
         """The most batches that the workers prefetch together; 0 without workers."""
-        return self._active.num_workers * (self._active.prefetch_factor or 0)
-
-    @property
-    def batches_per_epoch(self) -> int | None:
-        """Batches from one beginning to the next, under the present options.
-
-        None for data without a length.
-        """
-        return self._seam.length(self._active)
+        return self.num_workers * (self._pass.loader.prefetch_factor or 0)
 
     @property
     def samples_per_epoch(self) -> int | None:
-        """Samples from one beginning to the next; None if data or batches have no known size."""
-        batches, size = self.batches_per_epoch, self._seam.batch_size(self._active)
+        """Samples from one beginning to the next, under the present options.
+
+        None if data or batches have no known size.
+        """
+        sizes, loader = self._loaders.sizes, self._pass.loader
+        batches, size = sizes.length(loader), sizes.batch_size(loader)
         if batches is None or size is None:
             return None
         whole = batches * size
-        if self._seam.facts(self.loader).drop_last:
+        if self._loaders.built.facts(self.loader).drop_last:
             return whole
-        return min(whole, self._seam.dataset_len(self.loader) or whole)
+        return min(whole, sizes.dataset_len(self.loader) or whole)
 
     def _next(self, *, starts_over: bool) -> tuple[Any, int]:
         """Return the next batch and its sample count; start over at the data's end if wanted."""
         try:
-            batch = next(self._inner)
+            return self._pass.take()
         except StopIteration:
             if not starts_over:
                 self._listener.pass_ended(self)
                 raise
             self._listener.epoch_ended(self)
             self._has_started_over = True
-            self._begin()
-            batch = next(self._inner)
-        return batch, self._count(batch)
+            self._pass = self._begin(self._pass.loader)
+            return self._pass.take()
 
-    def _count(self, batch: Any) -> int:
-        """Return the samples in a batch: the loader's batch size, or counted in the tensors.
+    def _begin(self, loader: DataLoader[Any]) -> LoaderPass:
+        return LoaderPass(loader, self.loader, self._loaders)
 
-        A loader without a batch size leaves only the tensors. The last batch of an epoch may be
-        smaller, which follows from the length of the dataset.
-        """
-        self._batch_number += 1
-        self.is_short = False
-        if self._batch_size is None:
-            tensor = first_tensor(batch)
-            return int(tensor.shape[0]) if tensor is not None else 1
-        if self._short_batch is None or self._batch_number % self._short_batch:
-            return self._batch_size
-        dataset_len = self._seam.dataset_len(self.loader) or self._batch_size
-        samples = (dataset_len - 1) % self._batch_size + 1
-        is_own_size = self._batch_size == self._seam.batch_size(self.loader)
-        self.is_short = samples < self._batch_size and not is_own_size
-        return samples
-
-    def _begin(self) -> None:
-        """Begin to iterate the loader, and note how long that took: workers start here."""
-        self._begun = perf_counter()
-        self._batch_number = 0
-        self._batch_size = self._seam.batch_size(self._active)
-        facts = self._seam.facts(self.loader)
-        self._is_target = self._seam.is_target(self.loader)
-        self._short_batch = (
-            None if facts.drop_last or facts.iterable else self._seam.round_of(self._active)
-        )
-        self._inner: Iterator[Any] = self._seam.iterate(self._active, self.loader)
-        self.begin_s = perf_counter() - self._begun
-
-    def _end(self) -> None:
-        """End the pass before the data end; workers end or persist, as they would then."""
-        self._inner = iter(())
-        self._listener.pass_ended(self)
+    def _differs(self, variant: DataLoader[Any]) -> bool:
+        sizes = self._loaders.sizes
+        return sizes.length(variant) != sizes.length(self.loader)
 
     def _swap(self) -> None:
-        """Replace the loader by its variant under the present options and begin to iterate it.
+        """Go on with the loader's variant under the present options.
 
-        The old workers end before new ones start, because both at once would slow the new ones
-        down.
+        If configs take turns, the present pass rests, and that of the new options goes on where it
+        had stopped. Otherwise the old workers end before new ones start, because both at once would
+        slow the new ones down.
         """
-        self._version = self._seam.version
-        variant = self._seam.variant(self.loader)
-        if self.handed:
-            self.is_mixed = True
-        else:
-            self.is_mixed = self._seam.length(variant) != self._seam.length(self.loader)
-        if self._seam.keeps:
-            self._take_up(variant)
+        self._version = self._loaders.options.version
+        variant = self._loaders.variants.of(self.loader)
+        self.is_mixed = bool(self.handed) or self._differs(variant)
+        if self._loaders.variants.keeps:
+            if variant is not self._pass.loader:
+                rested = self._resting.change(self._pass, variant)
+                self._pass = self._begin(variant) if rested is None else rested
             return
-        self._drop_kept()
-        self._inner = iter(())  # never unset, because other threads may read its queues
-        self._seam.end_workers(self._active)
-        self._active = variant
-        self._begin()
-
-    def _limit_kept(self, most_workers: int) -> None:
-        """Drop the passes that have rested longest, until no more workers than these rest."""
-        while self._kept and sum(one.num_workers for one in self._kept) > most_workers:
-            oldest = next(iter(self._kept))
-            self._seam.resting.wake(self._kept.pop(oldest)["_inner"])
-
-    def _drop_kept(self) -> None:
-        kept = vars(self).get("_kept", {})  # none yet if the feed could not be made
-        while kept:
-            self._seam.resting.wake(kept.popitem()[1]["_inner"])
-
-    def _take_up(self, variant: DataLoader[Any]) -> None:
-        """Let the present pass rest, and go on with that of the new options where it had stopped.
-
-        A pass that has not begun yet begins here.
-        """
-        if variant is self._active:
-            return
-        resting = self._seam.resting
-        resting.stop(self._inner)
-        self._kept[self._active] = {name: vars(self)[name] for name in PASS}
-        kept = self._kept.pop(variant, None)
-        self._limit_kept(MOST_WORKERS - variant.num_workers)
-        if kept is None:
-            self._active = variant
-            self._begin()
-        else:
-            vars(self).update(kept)
-            resting.wake(self._inner)
+        self._resting.drop()
+        self._pass.end()
+        end_workers(self._pass.loader)
+        self._pass = self._begin(variant)
 
 
 class _Cached:
@@ -348,14 +250,3 @@ class _Cached:
 def _versions(batch: Any) -> list[int]:
     """Return how often each tensor of a batch was changed in place."""
     return [t._version for t in tensors_in(batch)]  # noqa: SLF001 - autograd's own counter
-
-
-def steps_per_epoch(feed: Feed, batches_per_step: int) -> int | None:
-    """Return the optimizer steps between two beginnings of the data; None if that is unknown.
-
-    Args:
-        feed: Of the training loader.
-        batches_per_step: How many batches each optimizer step uses.
-    """
-    batches = feed.batches_per_epoch
-    return None if batches is None else max(1, batches // batches_per_step)

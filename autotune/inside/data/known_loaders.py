@@ -18,7 +18,7 @@ from autotune.program.profile import LoaderFacts
 class KnownLoaders:
     """Counts loaders with equal facts as they are built, and recognises the target among them.
 
-    The loader seam calls it on the thread that builds or iterates a loader.
+    ``BuiltLoaders`` calls it on the thread that builds or iterates a loader.
 
     Args:
         target: The training loader of an earlier run; None if it is not known yet.
@@ -35,6 +35,11 @@ class KnownLoaders:
         self._twins: Counter[LoaderFacts] | None = None  # counts when training began
         self.target = None if target is None else self._identity(target)
         self.found_target = False
+
+    @property
+    def has_training_begun(self) -> bool:
+        """Whether ``training_begins()`` was called."""
+        return self._twins is not None
 
     def training_begins(self) -> None:
         """Remember the counts as they are when training begins.

@@ -11,7 +11,7 @@ from typing import Any
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from autotune.inside.code.structure import attributes
-from autotune.inside.data.loader_variant import start_method
+from autotune.inside.data.loader_options import start_method
 from autotune.program.profile import LoaderFacts
 
 

@@ -7,40 +7,12 @@ from __future__ import annotations
 
 import os
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial, update_wrapper
 from types import BuiltinFunctionType, ModuleType
 from typing import Any, Self
 
 _ABSENT = object()
-
-
-def outermost(act: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a ``torch.autograd.backward`` that acts only in the outermost of nested calls.
-
-    torch's reentrant checkpoint runs backward passes within a backward pass. To a seam they are
-    all one pass, so the inner calls go to PyTorch directly.
-
-    Args:
-        act: Called for an outermost pass. Tensors that the program passes as an iterator reach it
-            as a tuple, so that it can read them more than once.
-        plain: PyTorch's function, called for the inner passes.
-    """
-    is_within = False  # for all threads: autograd may run the inner pass on one of its threads
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        nonlocal is_within
-        if is_within:
-            return plain(*args, **kwargs)
-        is_within = True
-        if args and isinstance(args[0], Iterator):
-            args = (tuple(args[0]), *args[1:])
-        try:
-            return act(*args, **kwargs)
-        finally:
-            is_within = False
-
-    return call
 
 
 class StandIn(partial[Any]):

@@ -94,7 +94,7 @@ class ShortEpochs(Listener):
         self._longest = 0
         self._known: WeakKeyDictionary[Feed, LoaderFacts] = WeakKeyDictionary()
         self._training = TrainingPasses(
-            self._facts, lambda feed: self.seams.loader.is_rebuilt(feed.loader)
+            self._facts, lambda feed: self.seams.loader.built.is_rebuilt(feed.loader)
         )
         self._recorder: TrainingRecorder | None = None
         if (traces := plan.traces) is not None:

@@ -14,6 +14,9 @@ from functools import wraps
 from typing import Any
 from weakref import WeakSet
 
+from torch.utils.data import DataLoader
+
+from autotune.inside.hubs.iterate import IterateListener
 from autotune.inside.hubs.patches import Patches, Seam
 from autotune.program.rehearsal import RehearsalPlan
 from autotune.program.run_length import RunLength
@@ -33,7 +36,7 @@ MODULES = {
 }
 
 
-class TrainersSeam(Seam):
+class TrainersSeam(Seam, IterateListener):
     """Keeps trainers in their first epoch in a rig, and sets how they accumulate gradients.
 
     Trainers count steps, so a feed that never ends does not keep them from validating, saving and
@@ -41,8 +44,8 @@ class TrainersSeam(Seam):
     back. A version of a library without the methods patched here is left as it is: the program then
     ends during a trial, and the search starts it again.
 
-    ``SeamSet`` makes it. In a rig the loader seam calls ``adopt()`` after each loader is built,
-    because the program has imported its trainer by then. Otherwise ``Steering`` calls ``prepare()``
+    ``SeamSet`` makes it. In a rig it adopts trainers after each loader is built, because the
+    program has imported its trainer by then. Otherwise ``Steering`` calls ``prepare()``
     on the main thread before the program starts. The patched methods run on the trainer's thread.
 
     Args:
@@ -68,6 +71,10 @@ class TrainersSeam(Seam):
     def rehearses(self) -> bool:
         """Whether trainers get short epochs when they begin."""
         return self._rehearsal is not None
+
+    def loader_built(self, loader: DataLoader[Any]) -> None:  # noqa: ARG002
+        """Patch the trainers, as ``adopt()`` does."""
+        self.adopt()
 
     def adopt(self) -> None:
         """Patch the trainers that the program has imported by now, each library once.

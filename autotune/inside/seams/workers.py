@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 
 from autotune.inside.data.dataset_digest import digest_of
 from autotune.inside.data.handles import Path, held_open, places, without_handles
-from autotune.inside.data.loader_variant import CONTEXT, start_method
+from autotune.inside.data.loader_options import CONTEXT, start_method
 from autotune.inside.ranks.data_sharding import ShardedIterable
 from autotune.program.profile import LoaderFacts
 

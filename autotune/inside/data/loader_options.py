@@ -1,4 +1,8 @@
-"""Loader variants: a loader under other options, and what the program gave it at first."""
+"""Loader options: what the program gave a loader, what a config requests, and what follows.
+
+What follows are attributes of the loader. They are written to ``vars(loader)``, because
+DataLoader's ``__setattr__`` refuses some of these names after construction.
+"""
 
 from __future__ import annotations
 
@@ -27,34 +31,55 @@ class ProgramOptions:
     worker_init_fn: Callable[[int], None] | None
 
 
-@dataclass(frozen=True)
-class Variant:
-    """A copy of a loader with other options.
+class RequestedOptions:
+    """The options that a config requests for the training loader, by the names of their knobs.
+
+    ``Steering`` requests them on the main thread. Feeds compare the version on whatever thread the
+    program iterates.
 
     Attributes:
-        variant: The copy.
-        version: The version of the options that it has.
-        attributes: The original loader's attributes when the copy was made.
+        values: What has been requested so far.
+        version: Counts the changes; a feed with an older version is behind.
     """
 
-    variant: DataLoader[Any]
-    version: int
-    attributes: dict[str, Any]
+    def __init__(self) -> None:
+        self.values: dict[str, KnobValue] = {}
+        self.version = 0
+        self._is_held = self._is_behind = False
 
-    def is_of(self, loader: DataLoader[Any], version: int) -> bool:
-        """Tell whether the copy is current: neither options nor loader changed since."""
-        now = without_iterator(loader)
-        return (
-            self.version == version
-            and now.keys() == self.attributes.keys()
-            and all(now[name] is value for name, value in self.attributes.items())
-        )
+    def request(self, **options: KnobValue) -> None:
+        """Request options, which replace earlier values of the same names.
 
+        Feeds see them at their next batch, or after ``release()`` if they are held.
+        """
+        self.values.update(options)
+        self._is_behind = True
+        if not self._is_held:
+            self.release()
 
-def without_iterator(loader: DataLoader[Any]) -> dict[str, Any]:
-    """Return a loader's attributes without those that torch sets during iteration."""
-    noted = {"_iterator", "_IterableDataset_len_called"}
-    return {name: value for name, value in vars(loader).items() if name not in noted}
+    def hold(self) -> None:
+        """Keep requested options from the feeds until ``release()``.
+
+        A config sets its options one by one, and a feed on another thread must not begin with only
+        some of them.
+        """
+        self._is_held = True
+
+    def release(self) -> None:
+        """Let feeds see the requested options from their next batch on."""
+        self._is_held = False
+        if self._is_behind:
+            self._is_behind = False
+            self.renew()
+
+    def renew(self) -> None:
+        """Have feeds take their loaders anew with their next batch."""
+        self.version += 1
+
+    @property
+    def change_workers(self) -> bool:
+        """Whether a config decides on worker processes."""
+        return bool({"num_workers", "persistent_workers"} & self.values.keys())
 
 
 @dataclass(frozen=True)
@@ -121,3 +146,16 @@ def start_method(context: Any = None) -> str:
         return str(context.get_start_method())
     chosen = multiprocessing.get_start_method(allow_none=True)
     return str(chosen or multiprocessing.get_all_start_methods()[0])  # the first is the default
+
+
+def with_attributes(loader: DataLoader[Any], changes: Mapping[str, Any]) -> DataLoader[Any]:
+    """Return a copy of a loader with other attributes, which is not built anew."""
+    copy = object.__new__(type(loader))
+    vars(copy).update(vars(loader))
+    vars(copy).update(changes, _iterator=None)
+    return copy
+
+
+def end_workers(loader: DataLoader[Any]) -> None:
+    """Drop a loader's persistent workers; they end when nothing iterates over them."""
+    vars(loader)["_iterator"] = None
