@@ -172,8 +172,6 @@ class SeamSet:
         self.distribution.install()
         self._install_calls()
         self.join()
-        if is_measured or self.scaling.is_needed:
-            self.scaling.install()
         if is_measured or self.accumulation.is_needed:
             self.accumulation.install()
             self.scheduler.install()
@@ -313,7 +311,6 @@ class SeamSet:
         self.trainers.remove()
         self.scheduler.remove()
         self.accumulation.remove()
-        self.scaling.remove()
         self.by_hand.remove()
         self.distribution.remove()
         self.clearing.remove()

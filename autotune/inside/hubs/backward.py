@@ -34,7 +34,8 @@ class BackwardPass:
 class BackwardListener:
     """Acts on backward passes; a method that a class does not override costs nothing.
 
-    The methods run on the thread that computes gradients.
+    The methods run on the thread that computes gradients. Passes within a pass, such as torch's
+    reentrant checkpoint makes, are a part of it: no method is called for them.
     """
 
     def before_backward(self, call: BackwardPass) -> None:
@@ -46,12 +47,6 @@ class BackwardListener:
     def backward_ended(self, call: BackwardPass) -> None:
         """A pass has been made or has failed; called last, for the innermost listener first."""
 
-    def within_backward(self, call: BackwardPass) -> None:
-        """Within a pass another one is about to begin, as torch's reentrant checkpoint makes it.
-
-        It is a part of the outer pass: no other method is called for it.
-        """
-
 
 class BackwardHub(Hub[BackwardListener]):
     """Calls its listeners around each backward pass of the program."""
@@ -60,13 +55,11 @@ class BackwardHub(Hub[BackwardListener]):
         self._before: tuple[Callable[[BackwardPass], None], ...] = ()
         self._after: tuple[Callable[[BackwardPass], None], ...] = ()
         self._ended: tuple[Callable[[BackwardPass], None], ...] = ()
-        self._within: tuple[Callable[[BackwardPass], None], ...] = ()
         super().__init__(order)
 
     def _choose(self) -> None:
         inner_first = self._joined[::-1]
         self._before = overridden(self._joined, BackwardListener, "before_backward")
-        self._within = overridden(self._joined, BackwardListener, "within_backward")
         self._after = overridden(inner_first, BackwardListener, "after_backward")
         self._ended = overridden(inner_first, BackwardListener, "backward_ended")
 
@@ -85,8 +78,6 @@ class BackwardHub(Hub[BackwardListener]):
                 tensors = tuple(tensors)
             call = BackwardPass(tensors, grad_tensors, kwargs)
             if is_in_pass:
-                for tell in hub._within:
-                    tell(call)
                 original(call.tensors, call.gradients, **call.options)
                 return
             is_in_pass = True
