@@ -189,7 +189,7 @@ class Groups:
 
     def _abandon(self) -> None:
         """Drop the gradients that were accumulated for a step that will not be made."""
-        if self.gathers:
+        if self.gathers or self._waiting:
             self._drop()
         self._waiting.clear()
         self.gathers = self.has_gradients = self.is_left_out = False

@@ -141,7 +141,7 @@ class Observer(FirstSteps):
                 reads_ahead=self.reads_ahead or self.loader_thread,
                 copies_without_blocking=seams.transfer.own_non_blocking,
                 zero_grad_to_none=seams.clearing.own_to_none,
-                avoids_backward=not seams.scaling.passes,
+                against_scaling=self._against_scaling,
                 steps_by_hand=str(seams.by_hand.place) if self.lead is None else "",
             ),
             ranks=RankFacts(
@@ -153,6 +153,14 @@ class Observer(FirstSteps):
             flags=seams.flags.all(),
             config_reads=dict(config_reads),
         )
+
+    @property
+    def _against_scaling(self) -> str:
+        if not self._seams.scaling.passes:
+            return "the program computes gradients without backward()"
+        if name := self._seams.uses.reads_gradients:
+            return f"the program reads gradients within the backward pass ({name})"
+        return self._seams.scaling.against
 
     def _distributed_by(self, roots: Collection[nn.Module]) -> str:
         if self._seams.distribution.is_needed:

@@ -152,7 +152,7 @@ class SeamSet:
                 )
             ),
             StepHub((self.accumulation, self.scaling, self.clearing, self.optimizer, self.rates)),
-            SaveHub(measuring),  # what redirects files joins before, and stays within
+            SaveHub(measuring),
             iterate,
         )
 
@@ -176,9 +176,7 @@ class SeamSet:
             self.clearing.install()
         self.distribution.install()
         self._install_calls()
-        self.join()
-        if is_measured or self.scaling.is_needed:
-            self.scaling.install()
+        self._join()
         if is_measured or self.accumulation.is_needed:
             self.accumulation.install()
             self.scheduler.install()
@@ -190,11 +188,8 @@ class SeamSet:
         if is_measured or self.autocast.is_needed:
             self.autocast.install()
 
-    def join(self) -> None:
-        """Have the hubs call what the config needs, or all that any config may need later.
-
-        ``Steering`` calls it again when a config has changed in a program that is not measured.
-        """
+    def _join(self) -> None:
+        """Have the hubs call what the config needs, or all that any config may need later."""
         backward, steps, is_measured = self.hubs.backward, self.hubs.steps, self.is_measured
         steps.join(self.optimizer)
         for seam in (self.accumulation, self.scaling, self.clearing):
@@ -277,7 +272,7 @@ class SeamSet:
         else:
             places = [*map(Path, start.open_places)]
             self._files = GuardSeam(shadow_dir, places, is_shared=bool(self._group.started_by))
-            self.hubs.saving.join(self._files)
+            self.hubs.saving.join(self._files, within=True)
         self._files.install()
 
     def silence(self, shadow_dir: Path, open_places: Sequence[Path] = ()) -> None:
@@ -300,7 +295,7 @@ class SeamSet:
                 self._trackers.install()
             self._output = RankOutputSeam(shadow_dir, [*_unguarded(), *open_places], self._group)
         self._output.install()
-        self.hubs.saving.join(self._output)
+        self.hubs.saving.join(self._output, within=True)
 
     def remove(self) -> None:
         """Put PyTorch back as it was, whichever seams are installed.
@@ -318,7 +313,6 @@ class SeamSet:
         self.trainers.remove()
         self.scheduler.remove()
         self.accumulation.remove()
-        self.scaling.remove()
         self.by_hand.remove()
         self.distribution.remove()
         self.clearing.remove()
@@ -397,7 +391,7 @@ class SeamSet:
 
     def _stepped(self, optimizer: Optimizer) -> None:
         if not self.by_hand.rests:
-            self._steps_by_optimizer()
+            self._watch_no_more_by_hand()
         if self.distribution.is_settling:
             self.distribution.stepped(optimizer)
         self._steps += 1
@@ -409,7 +403,7 @@ class SeamSet:
         elif self._steps >= STEPS_UNTIL_ROOTS_ARE_KNOWN and not self.distribution.is_settling:
             self.hubs.steps.leave(self.optimizer)
 
-    def _steps_by_optimizer(self) -> None:
+    def _watch_no_more_by_hand(self) -> None:
         self.by_hand.rest()
         self.hubs.backward.leave(self.by_hand)
 
@@ -421,7 +415,7 @@ class SeamSet:
         if self._listener is not None:
             self._listener.stepped_by_hand()
         elif self._steps >= STEPS_UNTIL_ROOTS_ARE_KNOWN:
-            self._steps_by_optimizer()
+            self._watch_no_more_by_hand()
 
     def _roots_are_known(self) -> None:
         """Remove what watches the first steps, and act on the models that were called by now."""

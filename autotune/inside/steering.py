@@ -78,8 +78,6 @@ class Steering:
             elif knob not in applied.traits.program_knobs:
                 registry()[knob].apply(value, self)
         self._seams.loader.options.release()
-        if since is not None and not self._seams.is_measured:
-            self._seams.join()
         if since is None and self._seams.group.is_launched:
             self._join_ranks(applied)
 

@@ -166,25 +166,23 @@ def explained(applied: AppliedConfig) -> list[str]:
     """
     seams = install(applied)
     try:
-        rows = sorted(_rows(seams), key=itemgetter(0))  # in one place the outermost first
+        rows = dict.fromkeys(sorted(_rows(seams), key=itemgetter(0)))  # the outermost first
     finally:
         seams.remove()
     changes = ", ".join(f"{knob}={value}" for knob, value in applied.changes().items())
-    if not changes:
-        return ["The program trains as it is written: nothing of PyTorch is replaced."]
-    if not rows:
-        return [f"{changes}: set once, before the program starts. No step runs through autotune."]
     wide = max(len(place) for place, _ in rows)
     return [
-        f"{changes}. While the program trains, autotune acts at:",
+        f"{changes or 'No setting is changed'}. While the program trains, autotune acts at:",
         *(f"  {place:<{wide}}  {what}" for place, what in rows),
     ]
 
 
 def _rows(seams: SeamSet) -> Iterator[tuple[str, str]]:
     """Yield the places that are replaced now, each with what acts there, the outermost first."""
-    first = f"first {STEPS_UNTIL_ROOTS_ARE_KNOWN} steps only"
-    passing = {id(seams.optimizer): f" ({first})", id(seams.by_hand): " (first step only)"}
+    passing = {
+        id(seams.optimizer): f" (first {STEPS_UNTIL_ROOTS_ARE_KNOWN} steps only)",
+        id(seams.by_hand): " (first step only)",
+    }
     for place, hub in (
         ("torch.autograd.backward", seams.hubs.backward),
         ("steps of torch.optim", seams.hubs.steps),
@@ -193,16 +191,20 @@ def _rows(seams: SeamSet) -> Iterator[tuple[str, str]]:
     ):
         for listener in hub.listeners:
             yield place, _does(listener) + passing.get(id(listener), "")
-    yield from _patched(seams)
+    if seams.checkpoint.is_needed:  # once the blocks are known
+        yield "forward of repeated blocks", _does(seams.checkpoint)
+    for seam in _seams(seams):
+        for part in vars(seam).values():
+            if isinstance(part, Patches):
+                yield from ((p, _does(seam) + passing.get(id(seam), "")) for p in part.places)
 
 
-def _patched(owner: object) -> Iterator[tuple[str, str]]:
-    """Yield the places that the seams of an object replace, and the seams of these."""
+def _seams(owner: object) -> Iterator[Seam]:
+    """Yield the seams of an object, and the seams of these."""
     for part in vars(owner).values():
-        if isinstance(part, Patches):
-            yield from ((place, _does(owner)) for place in part.places)
-        elif isinstance(part, Seam):
-            yield from _patched(part)
+        if isinstance(part, Seam):
+            yield part
+            yield from _seams(part)
 
 
 def _does(seam: object) -> str:

@@ -142,13 +142,9 @@ def _against_scaling(profile: Profile) -> str | None:
         return (
             f"{NEEDS_SCALING} the program steps without an optimizer ({profile.loop.steps_by_hand})"
         )
-    if profile.loop.avoids_backward:
-        return f"{NEEDS_SCALING} the program computes gradients without backward()"
-    lbfgs = (o.name for o in profile.optimizers if "LBFGS" in o.families)
-    against = (
-        f"{NEEDS_SCALING} {name} compares losses and gradients of many passes" for name in lbfgs
-    )
-    return next(against, None)
+    if profile.loop.against_scaling:
+        return f"{NEEDS_SCALING} {profile.loop.against_scaling}"
+    return None
 
 
 def _words_of(flag: Flag) -> dict[str, str] | None:

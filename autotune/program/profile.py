@@ -184,7 +184,8 @@ class LoopFacts:
         copies_without_blocking: Whether it copies batches to the device with ``non_blocking=True``.
         zero_grad_to_none: The ``set_to_none`` that it passes to ``zero_grad``; None if it never
             calls that method.
-        avoids_backward: Whether it computes gradients only with ``torch.autograd.grad``.
+        against_scaling: Why its losses cannot be scaled for fp16, such as "the program computes
+            gradients without backward()"; empty if nothing speaks against it.
         steps_by_hand: Where it computes gradients and updates its weights without an optimizer,
             such as ``train.py:41``; empty if an optimizer does.
     """
@@ -194,7 +195,7 @@ class LoopFacts:
     reads_ahead: bool = False
     copies_without_blocking: bool = False
     zero_grad_to_none: bool | None = None
-    avoids_backward: bool = False
+    against_scaling: str = ""
     steps_by_hand: str = ""
 
     @property

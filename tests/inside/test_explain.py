@@ -16,7 +16,7 @@ def acting(**changes: KnobValue) -> str:
 
 def test_a_config_has_only_the_hubs_that_it_needs() -> None:
     backward = torch.autograd.backward
-    assert acting() == "The program trains as it is written: nothing of PyTorch is replaced."
+    assert "torch.autograd.backward" not in acting()
     assert "Groups micro-batches" not in acting(precision="bf16")
     said = acting(accumulation_steps=2)
     assert said.startswith("accumulation_steps=2. While the program trains, autotune acts at:")

@@ -402,7 +402,7 @@ def test_schedules_stay_the_programs_own_also_where_the_batch_changes_live() -> 
 
     for name in SCHEDULES:
         plain = rates(name, lambda: None)
-        with running(applied()) as seams:
+        with running(applied(), Listener()) as seams:
             _loader = loader()
             there = rates(
                 name, lambda: Steering(seams).apply(applied(batch_size=40), since=applied())

@@ -106,9 +106,8 @@ def test_a_program_with_weights_in_sixteen_bits_keeps_them() -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"optimizers": (OptimizerFacts("LBFGS", ("LBFGS",), (1.0,)),)}, "LBFGS compares"),
         ({"steps_by_hand": "train.py:7 adds to weights"}, "train.py:7"),
-        ({"avoids_backward": True}, "without backward()"),
+        ({"against_scaling": "the program computes gradients without backward()"}, "without back"),
     ],
 )
 def test_fp16_is_refused_where_losses_cannot_be_scaled(

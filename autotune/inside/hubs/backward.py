@@ -28,13 +28,15 @@ class BackwardPass:
     @property
     def losses(self) -> Sequence[Any]:
         """The tensors as a sequence."""
-        return (self.tensors,) if isinstance(self.tensors, torch.Tensor) else tuple(self.tensors)
+        is_one = isinstance(self.tensors, (torch.Tensor, torch.autograd.graph.GradientEdge))
+        return (self.tensors,) if is_one else tuple(self.tensors)
 
 
 class BackwardListener:
     """Acts on backward passes; a method that a class does not override costs nothing.
 
-    The methods run on the thread that computes gradients.
+    The methods run on the thread that computes gradients. Passes within a pass, such as torch's
+    reentrant checkpoint makes, are a part of it: no method is called for them.
     """
 
     def before_backward(self, call: BackwardPass) -> None:
@@ -46,12 +48,6 @@ class BackwardListener:
     def backward_ended(self, call: BackwardPass) -> None:
         """A pass has been made or has failed; called last, for the innermost listener first."""
 
-    def within_backward(self, call: BackwardPass) -> None:
-        """Within a pass another one is about to begin, as torch's reentrant checkpoint makes it.
-
-        It is a part of the outer pass: no other method is called for it.
-        """
-
 
 class BackwardHub(Hub[BackwardListener]):
     """Calls its listeners around each backward pass of the program."""
@@ -60,13 +56,13 @@ class BackwardHub(Hub[BackwardListener]):
         self._before: tuple[Callable[[BackwardPass], None], ...] = ()
         self._after: tuple[Callable[[BackwardPass], None], ...] = ()
         self._ended: tuple[Callable[[BackwardPass], None], ...] = ()
-        self._within: tuple[Callable[[BackwardPass], None], ...] = ()
+        # For all threads: autograd may run an inner pass on another thread
+        self._is_in_pass = False
         super().__init__(order)
 
     def _choose(self) -> None:
         inner_first = self._joined[::-1]
         self._before = overridden(self._joined, BackwardListener, "before_backward")
-        self._within = overridden(self._joined, BackwardListener, "within_backward")
         self._after = overridden(inner_first, BackwardListener, "after_backward")
         self._ended = overridden(inner_first, BackwardListener, "backward_ended")
 
@@ -75,21 +71,17 @@ class BackwardHub(Hub[BackwardListener]):
             return
         original = torch.autograd.backward
         hub = self
-        is_in_pass = False  # for all threads: autograd may run an inner pass on another thread
 
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
-            nonlocal is_in_pass
             if args:
                 kwargs |= dict(zip(MORE_ARGUMENTS, args, strict=False))
             if isinstance(tensors, Iterator):
                 tensors = tuple(tensors)
             call = BackwardPass(tensors, grad_tensors, kwargs)
-            if is_in_pass:
-                for tell in hub._within:
-                    tell(call)
+            if hub._is_in_pass:
                 original(call.tensors, call.gradients, **call.options)
                 return
-            is_in_pass = True
+            hub._is_in_pass = True
             try:
                 for tell in hub._before:
                     tell(call)
@@ -97,7 +89,7 @@ class BackwardHub(Hub[BackwardListener]):
                 for tell in hub._after:
                     tell(call)
             finally:
-                is_in_pass = False
+                hub._is_in_pass = False
                 for tell in hub._ended:
                     tell(call)
 

@@ -14,16 +14,16 @@ L = TypeVar("L")
 class Hub(Generic[L]):
     """Calls those of its listeners that have joined, in the order in which it was given them.
 
-    A listener that the order does not name, such as one that looks at a few steps, comes first.
-    Listeners join and leave on the main thread; none leaves while the hub calls it.
+    A listener may leave while the hub calls it; the calls of that round are made all the same.
 
     Args:
-        order: All that may join for long, the outermost first.
+        order: Listeners whose place is fixed, the outermost first.
     """
 
     def __init__(self, order: Sequence[L] = ()) -> None:
         self.order = tuple(order)
         self._joined: list[L] = []
+        self._place_of: dict[int, int] = {}  # by the id of a listener
         self._patches = Patches()
 
     @property
@@ -31,16 +31,20 @@ class Hub(Generic[L]):
         """Who listens now, the outermost first."""
         return tuple(self._joined)
 
-    def join(self, listener: L) -> None:
-        """Call this listener from now on; the first one has the hub patch its place."""
+    def join(self, listener: L, *, within: bool = False) -> None:
+        """Call this listener from now on; the first one has the hub patch its place.
+
+        Args:
+            listener: One that the order names, or another, such as one that looks at a few steps.
+            within: Whether another one comes after all that the order names, instead of before.
+        """
         if any(listener is own for own in self._joined):
             return
-        if not any(listener is own for own in self.order):
-            self._joined.insert(0, listener)
-        else:
-            self._joined.append(listener)
-            place = {id(own): n for n, own in enumerate(self.order)}
-            self._joined.sort(key=lambda own: place.get(id(own), -1))
+        named = {id(own): number for number, own in enumerate(self.order, start=1)}
+        other = len(self.order) + 1 if within else 0
+        self._place_of[id(listener)] = named.get(id(listener), other)
+        self._joined.insert(0, listener)
+        self._joined.sort(key=lambda own: self._place_of[id(own)])
         self._choose()
         self._patch()
 

@@ -78,13 +78,10 @@ class StepHub(Hub[StepListener]):
     def leave(self, listener: StepListener) -> None:
         """Stop calling this listener; it may leave while it is told that a step was made.
 
-        torch goes through its post-hooks at that moment, so ours stays until ``remove()``.
+        torch goes through its hooks at that moment, so ours stay until ``remove()``.
         """
         self._joined = [own for own in self._joined if own is not listener]
         self._choose()
-        if self._pre_hook is not None and not self._before:
-            self._pre_hook.remove()
-            self._pre_hook = None
 
     def remove(self) -> None:
         """Put PyTorch back as it was, whoever listens."""

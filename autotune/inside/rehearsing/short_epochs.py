@@ -87,7 +87,7 @@ class ShortEpochs(Listener):
         self._over = over
         self._evaluations = 0
         self._is_evaluating = False
-        self._saving = 0
+        self._saving: set[int] = set()  # ids of what is being saved
         self._first_step_at = math.inf
         self._heard = perf_counter()
         self._passes = Passes(None if epochs is Epochs.WHOLE else plan.other_batches)
@@ -165,18 +165,18 @@ class ShortEpochs(Listener):
         """Note the end of a pass."""
         self._training.ended(feed)
 
-    def before_save(self, save: Save) -> None:  # noqa: ARG002
+    def before_save(self, save: Save) -> None:
         """Note that the program saves, which may take its time."""
-        self._saving += 1
+        self._saving.add(id(save))
 
     def after_save(self, save: Save) -> None:
         """Record what is saved where training is traced."""
         if self._recorder is not None:
             self._recorder.saved(save.what, save.file)
 
-    def save_ended(self, save: Save) -> None:  # noqa: ARG002
+    def save_ended(self, save: Save) -> None:
         """Note that the program goes on."""
-        self._saving -= 1
+        self._saving.discard(id(save))
         self._heard = perf_counter()
 
     def after_batch(self, feed: Feed, batch: Any, samples: int, wait_s: float) -> None:  # noqa: ARG002
@@ -274,7 +274,7 @@ class ShortEpochs(Listener):
             return  # a rank that follows another, or a process that the program has forked
         silent_s = perf_counter() - self._heard
         may_stand_still = how == "out of time" and silent_s >= SILENCE_TOLD_S
-        works = may_stand_still and (self._saving > 0 or is_at_work())  # it may end meanwhile
+        works = may_stand_still and (bool(self._saving) or is_at_work())  # it may end meanwhile
         if not self._ending.acquire(blocking=False):
             return
         self._timer.cancel()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
+from weakref import WeakKeyDictionary
 
 import numpy
 import torch
@@ -87,7 +88,9 @@ class TrainingRecorder:
         self._steps: list[TracedStep] = []
         self._rounding = 0.0
         self._losses: list[tuple[float, int]] = []
-        self._held: dict[int, list[tuple[float, int]]] = {}  # by the id of an optimizer
+        self._held: WeakKeyDictionary[torch.optim.Optimizer, list[tuple[float, int]]] = (
+            WeakKeyDictionary()
+        )
         self._batches: list[int] = []
         self._samples = 1  # of the last batch
         self._called = 0  # models
@@ -169,7 +172,7 @@ class TrainingRecorder:
 
         A program may step others in between, for other losses.
         """
-        self._held.setdefault(id(optimizer), []).extend(self._losses)
+        self._held.setdefault(optimizer, []).extend(self._losses)
         self._losses = []
 
     @_guarded
@@ -186,7 +189,8 @@ class TrainingRecorder:
         # Others may hold gradients of a step that is still to come
         trained = [] if optimizer is None else optimizer.param_groups
         theirs = {id(weight) for group in trained for weight in group["params"]}
-        losses = [*self._held.pop(id(optimizer), []), *self._losses]
+        held = [] if optimizer is None else self._held.pop(optimizer, [])
+        losses = [*held, *self._losses]
         weight = sum(samples for _, samples in losses)
         self._steps.append(
             TracedStep(

@@ -16,7 +16,8 @@ random states of Python and NumPy) is not emulated: it shows in what is trained.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from inspect import getattr_static
 from types import FunctionType
 from typing import Any
@@ -29,8 +30,10 @@ from torch.utils.checkpoint import checkpoint
 
 from autotune.inside.code.structure import structure_of
 from autotune.inside.hubs.patches import Patches, Seam
+from autotune.inside.seams.forward import is_transforming
 
 MIN_BLOCKS = 2
+LARGE_BYTES = 1 << 20  # of a buffer that is kept only if its version has changed in the first pass
 
 
 class CheckpointSeam(Seam):
@@ -85,7 +88,7 @@ class CheckpointSeam(Seam):
         original, chosen = cls.forward, self._chosen
 
         def forward(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if block not in chosen or not torch.is_grad_enabled():
+            if block not in chosen or not torch.is_grad_enabled() or is_transforming():
                 return original(block, *args, **kwargs)
             if torch.compiler.is_compiling():  # the compiler tracks state changes itself
                 return checkpoint(original, block, *args, use_reentrant=False, **kwargs)
@@ -109,20 +112,40 @@ def _recomputed(
     names, count = tuple(kwargs), len(args)
     given = (*args, *kwargs.values())
     first = [given]
-    buffers = {name: buffer.clone() for name, buffer in block.named_buffers()}
+    versions = {name: buffer._version for name, buffer in block.named_buffers()}  # noqa: SLF001
+    buffers = {name: buffer.detach().clone() for name, buffer in block.named_buffers()}
+    empty = [(m, name) for m in block.modules() for name, b in m._buffers.items() if b is None]  # noqa: SLF001
 
     def compute(*values: Any) -> Any:
         return forward(block, *values[:count], **dict(zip(names, values[count:], strict=True)))
 
     def call(*kept: Any) -> Any:
         if first:
-            return compute(*first.pop())
+            output = compute(*first.pop())
+            for name, buffer in block.named_buffers():  # such as masks, which stay as they are
+                is_same = versions.get(name) == buffer._version  # noqa: SLF001
+                if is_same and buffer.nbytes >= LARGE_BYTES:
+                    del buffers[name]
+            return output
         # Copies of copies, because ``retain_graph`` allows several recomputations
         fresh = {name: buffer.clone() for name, buffer in buffers.items()}
-        with _reparametrize_module(block, fresh, tie_weights=True):
+        with _reparametrize_module(block, fresh, tie_weights=True), _without(empty):
             return compute(*map(structure_of, kept))
 
     return checkpoint(call, *map(structure_of, given), use_reentrant=False)
+
+
+@contextmanager
+def _without(empty: Sequence[tuple[nn.Module, str]]) -> Iterator[None]:
+    """Take away the buffers that were None before the first pass, and put them back."""
+    now = [(module, name, getattr(module, name)) for module, name in empty]
+    for module, name in empty:
+        setattr(module, name, None)
+    try:
+        yield
+    finally:
+        for module, name, buffer in now:
+            setattr(module, name, buffer)
 
 
 def blocks_of(roots: Iterable[nn.Module]) -> list[nn.Module]:

@@ -1,42 +1,42 @@
-"""The seam of loss scaling: keeps small fp16 gradients from underflowing during a backward pass.
+"""The seam of loss scaling: torch's GradScaler for a program that has none and trains in fp16.
 
-A GradScaler needs calls in the program's code; this seam needs none. The outermost backward pass
-begins with a scaled loss and unscales all gradients when it ends. So everything that reads a
-gradient reads the true one: clipping of any kind, logs, optimizers that compute the loss again
-within their step, and hooks within the pass. If gradients overflow, they are set to 0, the
-optimizer's next step is skipped, and the scale is halved. Several ranks leave overflowed gradients
-as they are, because averaging them tells the other ranks of the overflow.
+Each outermost backward pass begins with scaled losses, and when it ends the gradients are unscaled:
+whatever reads a gradient after the pass reads the true one. Gradients that overflowed become 0, the
+steps that would use them are skipped, and the scale is halved. It changes only at the first pass
+after a step, so that FSDP never adds gradients of two scales.
 
-Covered: several passes before a step, passes within passes, leaves that no optimizer knows, sparse
-and complex gradients, retained gradients of other tensors, steps made within the pass, gradients
-that are differentiated again.
+GradScaler unscales an optimizer once a step. Here it gets the optimizer's parameters anew in each
+pass, and what they have gathered is scaled before the pass adds to it. So a step may have several
+passes, optimizers may share parameters or take turns, and micro-batches need no special case.
 
-Not covered: ``torch.autograd.grad``, whose results are true but unscaled, so small ones underflow;
-hooks on nodes of the graph, which see scaled gradients.
+Refused in a sentence, because the program would read scaled gradients: hooks on gradients,
+gradients of tensors that no optimizer trains, ``create_graph=True``, and closures of optimizers
+that are not torch's. Not covered: ``torch.autograd.grad``, whose results are unscaled, so that
+small ones underflow; what only passes after the first ``PASSES_LOOKED_AT`` do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import distributed
+from torch.amp import GradScaler
 from torch.optim import LBFGS, Optimizer
+from torch.utils._pytree import tree_leaves
 
 from autotune.inside.hubs.backward import BackwardListener, BackwardPass
 from autotune.inside.hubs.step import Go, StepListener
-from autotune.inside.seams.gradient_hooks import GradientHooks
-from autotune.inside.seams.scaled_pass import ScaledPass, begun, clear, leaves_of
+from autotune.inside.ranks.dtensor import is_sharded
+from autotune.inside.seams.rank_checks import parameters_of
+from autotune.knobs.precision import NEEDS_SCALING
 
-# The defaults of torch.amp.GradScaler.
-FIRST_SCALE = 2.0**16
-GROWTH_INTERVAL = 2000
+PASSES_LOOKED_AT = 12  # three steps of four passes; each node of a graph takes about a microsecond
 
 
 class ScalingSeam(BackwardListener, StepListener):
-    """Scales the loss of a program that has no GradScaler.
+    """Scales the losses of a program that has no GradScaler.
 
     ``SeamSet`` has it join if the config trains in fp16, or if the program is measured.
 
@@ -44,181 +44,177 @@ class ScalingSeam(BackwardListener, StepListener):
         optimizers: Returns the living optimizers.
 
     Attributes:
-        passes: Number of backward passes that the program has made without scaling.
+        passes: Number of outermost backward passes that the program has made.
+        against: Why its losses cannot be scaled, such as "the program differentiates gradients
+            again (create_graph=True)"; empty as long as nothing was seen.
+        is_needed: Whether the config trains in fp16.
     """
 
     def __init__(self, optimizers: Callable[[], Iterable[Optimizer]]) -> None:
         self._optimizers = optimizers
-        self.passes = 0
-        self._scale: float | None = None
-        self._clean_steps = 0
-        self._has_stepped = self._has_overflowed = False
-        self._overflowed: dict[int, torch.Tensor] = {}
-        self._pass: ScaledPass | None = None
-        self._hooks = GradientHooks(self)
+        self.passes, self.against = 0, ""
+        self.set_enabled(enabled=False)
 
-    @property
-    def is_needed(self) -> bool:
-        """Whether scaling was requested."""
-        return self._scale is not None
+    def set_enabled(self, *, enabled: bool) -> None:
+        """Turn scaling on, with GradScaler's first scale, or off; call it between two steps."""
+        self.is_needed = enabled
+        self._scaler: GradScaler | None = None
+        self._scaled: list[_Part] = []  # by the pass that runs
+        self._unscaled: list[_Part] = []  # since the last update: the scaler knows them by their id
+        self._overflowed: set[int] = set()  # ids of parameters whose next step is skipped
+        self._has_stepped = False
 
     @property
     def scale(self) -> float:
-        """The present scale; 1 without scaling."""
-        return 1.0 if self._scale is None else self._scale
-
-    @property
-    def scale_within(self) -> float:
-        """The factor on gradients at this moment; 1 outside of a backward pass."""
-        return 1.0 if self._pass is None else self._pass.scale
-
-    def set_enabled(self, *, enabled: bool) -> None:
-        """Turn scaling on or off from the next backward pass on.
-
-        Call it between two steps. Turning it on begins with FIRST_SCALE.
-        """
-        if enabled != self.is_needed:
-            self._scale = FIRST_SCALE if enabled else None
-            self._clean_steps = 0
-            self._has_stepped = self._has_overflowed = False
-            self._overflowed.clear()
-
-    def install(self) -> None:
-        """Patch the hooks on gradients."""
-        self._hooks.install()
-
-    def remove(self) -> None:
-        """Put PyTorch back as it was."""
-        self._hooks.remove()
-
-    def around_step(self, go: Go, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """Skip the step of an optimizer after an overflow."""
-        if self._scale is None:
-            return go(optimizer, *args, **kwargs)
-        try:
-            return self._step(go, optimizer, *args, **kwargs)
-        finally:
-            self._settle(optimizer)
-
-    def _step(self, original: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """Let an optimizer make its step unless its gradients overflowed.
-
-        With a closure, torch's optimizers compute the loss before they change anything, so the
-        closure is called here first and the step skipped if it overflows. Other optimizers (and
-        LBFGS) may change weights before they call it. They make their step, with gradients of 0 in
-        place of those that overflowed.
-        """
-        closure = kwargs.get("closure", args[0] if args else None)
-        if closure is None:
-            return None if self._lost(optimizer) else original(optimizer, *args, **kwargs)
-        if not _computes_loss_first(optimizer):
-            return original(optimizer, *args, **kwargs)
-        with torch.enable_grad():  # the program computes loss and gradients in there
-            loss = closure()
-        return loss if self._lost(optimizer) else original(optimizer, lambda: loss)
-
-    def _lost(self, optimizer: Optimizer) -> bool:
-        """Tell whether any gradient that the optimizer would use has overflowed."""
-        return bool(self._overflowed) and any(
-            id(p) in self._overflowed for p in _parameters(optimizer) if p.grad is not None
-        )
-
-    def _settle(self, optimizer: Optimizer) -> None:
-        """Forget an optimizer's overflows after its step was made or skipped."""
-        self._has_stepped = True
-        if self._overflowed:
-            for parameter in _parameters(optimizer):
-                self._overflowed.pop(id(parameter), None)
+        """The present scale; 1 without scaling, and before the first pass."""
+        return 1.0 if self._scaler is None else float(self._scaler.get_scale())
 
     def before_backward(self, call: BackwardPass) -> None:
-        """Begin the pass with scaled gradients."""
-        if self._scale is None:
-            self.passes += 1
-            return
-        leaves = leaves_of(call.losses)
-        inputs = call.options.get("inputs")
-        named = inputs.values() if isinstance(inputs, Mapping) else inputs
-        leaves += [named] if isinstance(named, torch.Tensor) else list(named or ())
-        self._adjust()
-        groups = [list(_parameters(optimizer)) for optimizer in self._optimizers()]
-        keeps_graph = bool(call.options.get("create_graph"))
-        scaled = ScaledPass(self.scale, groups, keeps_graph=keeps_graph)
-        scaled.take_in([*leaves, *self._hooks.retaining()])
-        self._pass = scaled
-        call.gradients = begun(call.losses, call.gradients, self.scale)
+        """Begin the pass with scaled losses.
 
-    def within_backward(self, call: BackwardPass) -> None:
-        """Take in what an inner pass reaches: its gradients carry the scale already."""
-        if self._pass is not None:
-            self._pass.take_in(leaves_of(call.losses))
+        Raises:
+            RuntimeError: if the program would read scaled gradients.
+        """
+        self.passes += 1
+        creates_graph = bool(call.options.get("create_graph"))
+        if not self.against and (creates_graph or self.passes <= PASSES_LOOKED_AT):
+            self.against = _against(call, parameters_of(self._optimizers()))
+        parts = self._parts() if self.is_needed else []
+        if not parts:  # before there is an optimizer, nothing is trained
+            return
+        self._refuse()
+        scaler = self._scaler = self._scaler or _scaler_for(parts[0].parameters[0].device)
+        if self._has_stepped and any(part.overflows(scaler) for part in self._unscaled):
+            scaler.update()
+            self._unscaled, self._has_stepped = [], False
+        call.tensors = scaler.scale(call.losses)
+        for part in parts:
+            if gradients := part.gradients:
+                torch._foreach_mul_(gradients, scaler.get_scale())
+        self._scaled = parts
 
     def backward_ended(self, call: BackwardPass) -> None:  # noqa: ARG002
         """Unscale all gradients."""
-        if self._pass is not None:
-            ended, self._pass = self._pass, None
-            self._note(ended.end())
-
-    @contextmanager
-    def true_gradient(self, leaf: torch.Tensor) -> Iterator[None]:
-        """Unscale a leaf's gradient within the context, so that a hook reads its true value.
-
-        Outside of a backward pass gradients are true already, and nothing is done.
-        """
-        if self._pass is None:
-            yield
+        parts, self._scaled = self._scaled, []
+        self._unscaled += parts
+        if self._scaler is None:
             return
-        if self._pass.bring_back(leaf):
-            self._note([leaf])
-        try:
-            yield
-        finally:
-            self._pass.take_up(leaf)
+        for part in parts:
+            self._scaler.unscale_(part)  # type: ignore[arg-type]
+        for part in parts:
+            if any(map(bool, part.overflows(self._scaler))):
+                self._overflowed.update(map(id, part.parameters))
+                for gradient in part.gradients:  # perhaps of other ranks alone
+                    gradient.zero_()
 
-    def _note(self, overflowed: Sequence[torch.Tensor]) -> None:
-        """Record overflowed gradients and set them to 0, so that they do not reach the weights.
+    def around_step(self, go: Go, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Skip a step whose gradients overflowed.
 
-        With several ranks they keep their values, which tell the other ranks of the overflow when
-        gradients are averaged.
+        torch's optimizers compute the closure's loss before they change anything, so the closure
+        is called here first, as Lightning does it. LBFGS and others may call it several times.
+
+        Raises:
+            RuntimeError: if the optimizer gets a closure and is not one of torch's.
         """
-        if not overflowed:
-            return
-        self._has_overflowed = True
-        self._overflowed |= {id(leaf): leaf for leaf in overflowed}
-        if not _has_ranks():
-            clear(overflowed)
+        loss, closure = None, kwargs.get("closure", args[0] if args else None)
+        if closure is not None and not _computes_loss_first(optimizer):
+            self.against = f"{type(optimizer).__name__} may call the program's closure repeatedly"
+        if not self.is_needed:
+            return go(optimizer, *args, **kwargs)
+        if closure is not None:
+            self._refuse()
+            with torch.enable_grad():  # the program computes loss and gradients in there
+                loss = closure()
+            args, kwargs = (lambda: loss,), {}
+        self._has_stepped = True
+        trained = {id(p) for p in parameters_of([optimizer])} if self._overflowed else set()
+        if trained.isdisjoint(self._overflowed):
+            return go(optimizer, *args, **kwargs)
+        self._overflowed -= trained
+        return loss
 
-    def _adjust(self) -> None:
-        """Choose the scale of the pass that begins.
+    def _refuse(self) -> None:
+        if self.against:
+            raise RuntimeError(f"{NEEDS_SCALING} {self.against}")
 
-        It is halved after an overflow and doubled after GROWTH_INTERVAL steps without one, as by
-        GradScaler. Ranks know the same overflows only after a step, so several ranks change the
-        scale only then. Overflowed gradients that the program has cleared are forgotten.
-        """
-        cleared = [key for key, leaf in self._overflowed.items() if leaf.grad is None]
-        for key in cleared:
-            del self._overflowed[key]
-        if self._has_overflowed and (self._has_stepped or not _has_ranks()):
-            self._scale = self.scale / 2
-            self._has_overflowed, self._clean_steps = False, 0
-        elif self._has_stepped:
-            self._clean_steps += 1
-            if self._clean_steps == GROWTH_INTERVAL:
-                self._scale, self._clean_steps = self.scale * 2, 0
-        self._has_stepped = False
+    def _parts(self) -> list[_Part]:
+        """Return the parameters of each optimizer, each once, the sharded ones by themselves."""
+        parts: list[_Part] = []
+        seen: set[int] = set()
+        for optimizer in self._optimizers():
+            new = [p for p in parameters_of([optimizer]) if id(p) not in seen]
+            seen.update(map(id, new))
+            whole, shards = [p for p in new if not is_sharded(p)], [p for p in new if is_sharded(p)]
+            parts += [_Part(own) for own in (whole, shards) if own]
+        return parts
 
 
-def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
-    return (p for group in optimizer.param_groups for p in group["params"])
+class _Part:
+    """Parameters in the form in which GradScaler reads an optimizer."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+        self.parameters = parameters
+        self.param_groups = [{"params": parameters}]
+
+    @property
+    def gradients(self) -> list[torch.Tensor]:
+        """The present gradients, of sparse ones the values, to be changed in place."""
+        own = (p.grad.detach() for p in self.parameters if p.grad is not None)
+        return [grad._values() if grad.is_sparse else grad for grad in own]  # noqa: SLF001
+
+    def overflows(self, scaler: GradScaler) -> list[torch.Tensor]:
+        """What the scaler found by unscaling: per device 1 if a gradient is not finite, else 0."""
+        return [*scaler._found_inf_per_device(self).values()]  # type: ignore[arg-type] # noqa: SLF001
+
+
+class _Scaler(GradScaler):
+    """torch's, with the methods that other seams replace to follow the program's GradScaler."""
+
+    scale, unscale_, update = GradScaler.scale, GradScaler.unscale_, GradScaler.update
+
+
+def _scaler_for(device: torch.device) -> GradScaler:
+    """Return a scaler; that of several ranks has all of them find what one of them finds."""
+    if not distributed.is_available() or not distributed.is_initialized():
+        return _Scaler(device.type)
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+    return ShardedGradScaler(device.type)
 
 
 def _computes_loss_first(optimizer: Optimizer) -> bool:
-    is_torchs_own = type(optimizer).__module__.startswith("torch.optim.")
-    return is_torchs_own and not isinstance(optimizer, LBFGS)
+    is_torchs = type(optimizer).__module__.startswith("torch.optim.")
+    return is_torchs and not isinstance(optimizer, LBFGS)
 
 
-def _has_ranks() -> bool:
+def _against(call: BackwardPass, trained: list[torch.nn.Parameter]) -> str:
+    """Return why a pass cannot be scaled, or an empty string; empty without trained parameters."""
+    if call.options.get("create_graph"):
+        return "the program differentiates gradients again (create_graph=True)"
+    if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in trained):  # noqa: SLF001
+        return "the program has a hook on the gradient of a parameter"
+    if not trained or any(map(is_sharded, trained)):  # the graph holds gathered parameters instead
+        return ""
+    known = {id(parameter) for parameter in trained}
+    leaves = [own for own in tree_leaves(call.options.get("inputs")) if own is not None]
+    for node in () if leaves else _graph(call.losses):
+        if node.name() == "BackwardHookFunctionBackward":
+            return "the program has a backward hook on a module"
+        if not node.next_functions and hasattr(node, "variable"):  # an AccumulateGrad node
+            leaves.append(node.variable)
+    shapes = [tuple(leaf.shape) for leaf in leaves if id(leaf) not in known]
     return (
-        distributed.is_available()
-        and distributed.is_initialized()
-        and distributed.get_world_size() > 1
+        f"no optimizer trains a tensor of shape {shapes[0]} that gets a gradient" if shapes else ""
     )
+
+
+def _graph(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
+    """Yield the nodes of the graph from which tensors were computed."""
+    todo: list[Any] = [t.grad_fn for t in tensors if t.grad_fn is not None]
+    seen = set(todo)
+    while todo:
+        node = todo.pop()
+        yield node
+        new = {before for before, _ in node.next_functions if before is not None} - seen
+        seen |= new
+        todo += new

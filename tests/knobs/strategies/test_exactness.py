@@ -25,7 +25,9 @@ TOLERANCE = 1e-9
 STRATEGIES = ("ddp", "fsdp", "zero1")
 OPTIMIZERS = ("sgd", "adamw")
 TWO_PHASES = ("two phases", "two phases of a list")
+OVERFLOWS = [Case(s, "adamw", "overflows", steps) for s in STRATEGIES for steps in (1, 2)]
 CASES = [
+    *OVERFLOWS,
     *(Case(s, o) for s in STRATEGIES for o in OPTIMIZERS),
     *(Case(s, "adamw", accumulation_steps=2) for s in STRATEGIES),
     *(Case(s, "adamw", "clipping") for s in STRATEGIES),
@@ -91,6 +93,13 @@ def test_gradients_are_clipped_by_the_norm_over_all_ranks(case: Case, together: 
 def test_a_rate_that_follows_the_loss_follows_that_of_all_ranks(together: Results) -> None:
     case = Case("ddp", "sgd", "plateau")
     assert together[str(case)]["lr"] == alone(case)["lr"] < alone(Case("ddp", "sgd"))["lr"]
+
+
+@pytest.mark.parametrize("case", OVERFLOWS, ids=str)
+def test_gradients_that_overflow_on_one_rank_lower_the_scale_of_all(
+    case: Case, together: Results
+) -> None:
+    assert together[str(case)]["scale"] == alone(case)["scale"] < 2.0**14
 
 
 def test_what_ranks_evaluate_is_what_one_process_evaluates(together: Results) -> None:

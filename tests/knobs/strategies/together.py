@@ -133,6 +133,8 @@ def program(case: Case) -> dict[str, Any]:  # noqa: C901, PLR0912 - the many way
             if case.style.startswith(("outside", "drifts")):
                 output = output * outside
             loss = nn.functional.mse_loss(output, labels)
+            if case.style == "overflows" and (features == x.max()).any():  # on one of the ranks
+                loss = loss * torch.inf
             if case.style != "late clearing":
                 optimizer.zero_grad()
             loss.backward()
@@ -331,9 +333,11 @@ def run(case: Case, group: Group) -> dict[str, Any]:
     its = applied(case, group.world_size)
     seams = SeamSet(None, its.traits.loader, group=group)
     Steering(seams).apply(its)
+    seams.scaling.set_enabled(enabled=case.style == "overflows")
     seams.install()
     try:
         result = PROGRAMS.get(case.style, program)(case)
+        result["scale"] = seams.scaling.scale
         result["every rank's"] = [None] * group.world_size
         if group.world_size > 1:
             weights = {n: w.tolist() for n, w in result["weights"].items() if "norm" not in n}
