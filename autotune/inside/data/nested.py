@@ -54,4 +54,5 @@ def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> A
             return type(leaf)(map_tensors(change, part) for part in leaf)
         return leaf
 
-    return tree_map(changed, value)
+    # A model that returns one tensor is the common case, in every step
+    return change(value) if isinstance(value, torch.Tensor) else tree_map(changed, value)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -85,6 +86,7 @@ class ForwardSeam(Seam):
         self._roots: WeakKeyDictionary[nn.Module, Root | None] = WeakKeyDictionary()
         self._depth = 0
         self._autocast: torch.dtype | None = None
+        self._regions: dict[int, torch.autocast] = {}  # by the id of a thread
         self._device = "cpu"
         self._channels_last = False
         self._mode: str | None = None
@@ -108,6 +110,7 @@ class ForwardSeam(Seam):
             device: Type of the device that computes, which may differ from that of the parameters.
         """
         self._autocast, self._device = dtype, device
+        self._regions.clear()
 
     def set_channels_last(self, *, enabled: bool) -> None:
         """Store 4-D weights, their optimizer state and 4-D inputs in NHWC order, or not.
@@ -222,7 +225,11 @@ class ForwardSeam(Seam):
             original, module = type(called).__call__, called
         if self._autocast is None:
             return original(module, *args, **kwargs)
-        with autocast(self._device, self._autocast):
+        # One region for each thread, entered again and again: to make one takes as long as a call
+        region = self._regions.get(thread := get_ident())
+        if region is None:
+            region = self._regions[thread] = autocast(self._device, self._autocast)
+        with region:
             output = original(module, *args, **kwargs)
         return map_tensors(_to_fp32, output)
 
