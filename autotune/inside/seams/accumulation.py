@@ -13,7 +13,9 @@ middle of a group (the gradients of that group are dropped); data without a leng
 continue across epochs).
 
 Not covered: gradients that the program clears or clips with its own code; batch statistics such as
-BatchNorm's, which remain those of micro-batches.
+BatchNorm's, which remain those of micro-batches; a loss that also fills gradients of an optimizer
+that is not about to step, as a generator's does with those of a discriminator; optimizers that step
+only with some micro-batches. The comparison before a recommendation shows these.
 """
 
 from __future__ import annotations
