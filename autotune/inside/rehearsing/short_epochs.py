@@ -106,7 +106,7 @@ class ShortEpochs(Listener):
                 traces,
                 is_alone=group.world_size == 1,
             )
-            self.seams.accumulation.held = self._recorder.held
+            self.seams.accumulation.on_held = self._recorder.held
         self._ending = threading.Lock()  # whoever acquires it reports; it is never released
         self._process = os.getpid()
         self._timer = threading.Timer(

@@ -49,12 +49,12 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
 
     Attributes:
         sums: The loss sums over samples. Gradients then add up without being weighted.
-        held: Called with an optimizer after each of its steps that is held back.
+        on_held: Called with an optimizer after each of its steps that is held back.
     """
 
     def __init__(self, optimizers: Callable[[], Iterable[Optimizer]]) -> None:
         self.sums = False
-        self.held: Callable[[Optimizer], None] = lambda _: None
+        self.on_held: Callable[[Optimizer], None] = lambda _: None
         self._groups = Groups(self._drop)
         self._clears_to_none = True
         self._optimizers = optimizers
@@ -155,7 +155,7 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
             with torch.enable_grad():
                 result = closure()
         self._groups.stepped(optimizer, is_real=False)
-        self.held(optimizer)
+        self.on_held(optimizer)
         return result
 
     def before_backward(self, call: BackwardPass) -> None:
@@ -238,7 +238,7 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
             result = None if is_held else original(scaler, optimizer, *args, **kwargs)
             seam._groups.stepped(optimizer, is_real=not is_held)
             if is_held:
-                seam.held(optimizer)
+                seam.on_held(optimizer)
             return result
 
         self._patches.replace(GradScaler, "step", step)
