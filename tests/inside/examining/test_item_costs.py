@@ -70,7 +70,10 @@ def test_python_code_is_told_with_its_line() -> None:
 
 def test_native_code_is_told() -> None:
     packed = zlib.compress(os.urandom(1 << 16) * 16)
-    assert cause(examined(lambda _: zlib.decompress(packed))) is Cost.NATIVE
+    shares = examined(lambda _: zlib.decompress(packed)).shares
+    # Of what it computes: on a machine that others use, it also waits for a core
+    computed = {cost: shares[cost] for cost in (Cost.PYTHON, Cost.NATIVE, Cost.FILES)}
+    assert max(computed, key=lambda cost: computed[cost]) is Cost.NATIVE
 
 
 def test_sleeping_is_told() -> None:
