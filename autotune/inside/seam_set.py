@@ -17,11 +17,7 @@ from torch.optim import Optimizer
 from torch.utils.data import get_worker_info
 
 from autotune.inside.hubs import Hubs
-from autotune.inside.hubs.backward import BackwardHub
-from autotune.inside.hubs.iterate import IterateHub
 from autotune.inside.hubs.patches import Patches
-from autotune.inside.hubs.saving import SaveHub
-from autotune.inside.hubs.step import StepHub
 from autotune.inside.listener import Listener
 from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.seams.accumulation import AccumulationSeam
@@ -90,6 +86,7 @@ class SeamSet:
         self._listener = listener
         self._group = group
         self._steps = 0
+        self.hubs = Hubs()
         self.accumulation = AccumulationSeam(self._living)
         self.scaling = ScalingSeam(self._living)
         self.clearing = ClearingSeam(self.accumulation)
@@ -98,13 +95,12 @@ class SeamSet:
             rehearsal=listener.rehearsal if listener is not None else None,
         )
         self.rates = RatesSeam(self._say)
-        iterate = IterateHub()
         self.loader = LoaderSeam(
-            iterate, listener, self.accumulation, target, program_knobs, self.rates.fed
+            self.hubs.iterate, listener, self.accumulation, target, program_knobs, self.rates.fed
         )
         self.optimizer = OptimizerSeam(self._about_to_train, self._stepped, self._built)
         self.distribution = DistributionSeam(
-            group, self._living, self.accumulation, lambda: self.hubs.backward
+            group, self._living, self.accumulation, self.hubs.backward
         )
         self.forward = ForwardSeam(
             listener, self._living, self.distribution.route, self._about_to_call
@@ -128,33 +124,34 @@ class SeamSet:
         self._output: TellSavesSeam | RankOutputSeam | None = None
         self._imported = ImportedSeam()
         self._compiling = Patches()
-        self.hubs = self._hubs(iterate)
+        self._order()
 
-    def _hubs(self, iterate: IterateHub) -> Hubs:
-        """Return the hubs with the order of their listeners, the outermost first.
+    def _order(self) -> None:
+        """Give the hubs the order of their listeners, the outermost first.
 
         What changes the gradients with which a pass begins comes before what looks at the pass, and
         gradients are complete (``clearing``) and averaged before they are unscaled.
         """
         measuring = () if self._listener is None else (self._listener,)
-        ranks = self.distribution
-        iterate.order = (self.loader, self.loader.passes, self.trainers)
-        return Hubs(
-            BackwardHub(
-                (
-                    *measuring,
-                    self.accumulation,
-                    self.scaling,
-                    self.by_hand,
-                    ranks.weighing,
-                    ranks.averaging,
-                    self.clearing,
-                )
-            ),
-            StepHub((self.accumulation, self.scaling, self.clearing, self.optimizer, self.rates)),
-            SaveHub(measuring),
-            iterate,
+        ranks, hubs = self.distribution, self.hubs
+        hubs.backward.order = (
+            *measuring,
+            self.accumulation,
+            self.scaling,
+            self.by_hand,
+            ranks.weighing,
+            ranks.averaging,
+            self.clearing,
         )
+        hubs.steps.order = (
+            self.accumulation,
+            self.scaling,
+            self.clearing,
+            self.optimizer,
+            self.rates,
+        )
+        hubs.saving.order = measuring
+        hubs.iterate.order = (self.loader, self.loader.passes, self.trainers)
 
     def _living(self) -> list[Optimizer]:
         """Return the living optimizers."""

@@ -18,31 +18,23 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from autotune.inside.hubs.saving import SaveHub
 from autotune.inside.seams.guard import GuardSeam
 from tests.pictures import picture
+from tests.saving import installed
 
 NAMES = ("a", "b", "best.pt", "runs", "runs/x", "runs/y", "runs/deep", "runs/deep/z", "new/w")
 
 
-@contextmanager
-def guarded(shadow: Path, *open_places: Path) -> Iterator[None]:
-    seam, saving = GuardSeam(shadow, open_places), SaveHub()
-    saving.join(seam)
-    seam.install()
-    try:
-        yield
-    finally:
-        seam.remove()
-        saving.remove()
+def guarded(shadow: Path, *open_places: Path) -> AbstractContextManager[None]:
+    return installed(GuardSeam(shadow, open_places))
 
 
 def make_home(home: Path) -> Path:

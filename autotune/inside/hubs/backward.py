@@ -52,13 +52,13 @@ class BackwardListener:
 class BackwardHub(Hub[BackwardListener]):
     """Calls its listeners around each backward pass of the program."""
 
-    def __init__(self, order: Sequence[BackwardListener] = ()) -> None:
+    def __init__(self) -> None:
         self._before: tuple[Callable[[BackwardPass], None], ...] = ()
         self._after: tuple[Callable[[BackwardPass], None], ...] = ()
         self._ended: tuple[Callable[[BackwardPass], None], ...] = ()
         # For all threads: autograd may run an inner pass on another thread
         self._is_in_pass = False
-        super().__init__(order)
+        super().__init__()
 
     def _choose(self) -> None:
         inner_first = self._joined[::-1]

@@ -12,16 +12,16 @@ L = TypeVar("L")
 
 
 class Hub(Generic[L]):
-    """Calls those of its listeners that have joined, in the order in which it was given them.
+    """Calls those of its listeners that have joined, in its order.
 
     A listener may leave while the hub calls it; the calls of that round are made all the same.
 
-    Args:
-        order: Listeners whose place is fixed, the outermost first.
+    Attributes:
+        order: Listeners whose place is fixed, the outermost first; set before any joins.
     """
 
-    def __init__(self, order: Sequence[L] = ()) -> None:
-        self.order = tuple(order)
+    def __init__(self) -> None:
+        self.order: tuple[L, ...] = ()
         self._joined: list[L] = []
         self._place_of: dict[int, int] = {}  # by the id of a listener
         self._patches = Patches()

@@ -5,7 +5,7 @@ A library's loader that does not derive from ``DataLoader`` is not covered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import wraps
 from threading import local
 from typing import Any
@@ -43,14 +43,14 @@ class IterateHub(Hub[IterateListener]):
     Iteration and ``len()`` are replaced only if a listener acts there.
     """
 
-    def __init__(self, order: Sequence[IterateListener] = ()) -> None:
+    def __init__(self) -> None:
         self._built: tuple[Callable[[DataLoader[Any]], None], ...] = ()
         self._iterators: tuple[Callable[[DataLoader[Any]], Iterator[Any] | None], ...] = ()
         self._lengths: tuple[Callable[[DataLoader[Any]], int | None], ...] = ()
         self._iter: Callable[[Any], Iterator[Any]] | None = None  # PyTorch's, while replaced
         self._len: Callable[[Any], int] | None = None
         self._within = local()  # per thread: two threads may begin to iterate at the same time
-        super().__init__(order)
+        super().__init__()
 
     def begin(self, loader: DataLoader[Any]) -> Iterator[Any]:
         """Call PyTorch's ``__iter__``.

@@ -7,7 +7,7 @@ Covered: ``torch.save`` and ``torch.load``, which also Lightning and Accelerate 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from types import ModuleType
@@ -68,13 +68,13 @@ class SaveListener:
 class SaveHub(Hub[SaveListener]):
     """Calls its listeners around each object that is saved, and asks them where to load from."""
 
-    def __init__(self, order: Sequence[SaveListener] = ()) -> None:
+    def __init__(self) -> None:
         self._before: tuple[Callable[[Save], None], ...] = ()
         self._after: tuple[Callable[[Save], None], ...] = ()
         self._ended: tuple[Callable[[Save], None], ...] = ()
         self._places: tuple[Callable[[Any], Any], ...] = ()
         self._imports = AfterImport()
-        super().__init__(order)
+        super().__init__()
 
     def remove(self) -> None:
         """Put the functions back, whoever listens."""

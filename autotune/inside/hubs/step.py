@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -47,14 +47,14 @@ class StepHub(Hub[StepListener]):
     scheduler can wrap its ``step``.
     """
 
-    def __init__(self, order: Sequence[StepListener] = ()) -> None:
+    def __init__(self) -> None:
         self._before: tuple[Callable[[Optimizer], None], ...] = ()
         self._after: tuple[Callable[[Optimizer], None], ...] = ()
         self._around: tuple[Go, ...] = ()
         self._pre_hook: RemovableHandle | None = None
         self._post_hook: RemovableHandle | None = None
         self._classes: set[type[Optimizer]] = set()
-        super().__init__(order)
+        super().__init__()
 
     def see(self, optimizer: Optimizer) -> None:
         """Surround the steps of an optimizer's class, if a listener may hold them back."""

@@ -60,7 +60,7 @@ class DistributionSeam(Seam):
         group: The processes that train together.
         optimizers: Returns the living optimizers.
         accumulation: Tells which micro-batches make no step.
-        backward: Returns the hub that ``averaging`` and ``weighing`` join if several ranks train.
+        backward: The hub that ``averaging`` and ``weighing`` join if several ranks train.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class DistributionSeam(Seam):
         group: Group,
         optimizers: Callable[[], Sequence[Optimizer]],
         accumulation: AccumulationSeam,
-        backward: Callable[[], BackwardHub],
+        backward: BackwardHub,
     ) -> None:
         self._group = group
         self._backward = backward
@@ -131,8 +131,8 @@ class DistributionSeam(Seam):
                 self._program_ddp.install(self._options)
             return
         if self.has_ranks:
-            self._backward().join(self.averaging)
-            self._backward().join(self.weighing)
+            self._backward.join(self.averaging)
+            self._backward.join(self.weighing)
             self._clipping.install()
             self._plateau.install()
             self._checks.begin()

@@ -6,8 +6,7 @@ import os
 import shutil
 import sqlite3
 import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import h5py
@@ -18,24 +17,12 @@ import safetensors.torch
 import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from autotune.inside.hubs.saving import SaveHub
 from autotune.inside.ranks.exchange import SignedStore
 from autotune.inside.ranks.group import Group
 from autotune.inside.seams import rank_output
 from autotune.inside.seams.checkpoint_exchange import TellSavesSeam
 from autotune.inside.seams.rank_output import RankOutputSeam
-
-
-@contextmanager
-def installed(seam: TellSavesSeam | RankOutputSeam) -> Iterator[None]:
-    saving = SaveHub()
-    saving.join(seam)
-    seam.install()
-    try:
-        yield
-    finally:
-        seam.remove()
-        saving.remove()
+from tests.saving import installed
 
 
 class Ranks:

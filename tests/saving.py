@@ -1,0 +1,24 @@
+"""Runs a seam that acts where a program saves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from autotune.inside.hubs.saving import SaveHub
+from autotune.inside.seams.checkpoint_exchange import TellSavesSeam
+from autotune.inside.seams.guard import GuardSeam
+from autotune.inside.seams.rank_output import RankOutputSeam
+
+
+@contextmanager
+def installed(seam: GuardSeam | TellSavesSeam | RankOutputSeam) -> Iterator[None]:
+    """Let a seam act, with a hub for it alone."""
+    saving = SaveHub()
+    saving.join(seam)
+    seam.install()
+    try:
+        yield
+    finally:
+        seam.remove()
+        saving.remove()
