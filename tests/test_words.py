@@ -54,10 +54,3 @@ def test_no_turn_is_used_that_must_be_decoded() -> None:
         for match in re.finditer(turn, text)
     ]
     assert not found
-
-
-def test_the_docstrings_say_more_than_a_line_where_there_is_more_to_say() -> None:
-    """A bound against decay, not an aim: text that adds words without a fact is a defect."""
-    texts = house.docstrings()
-    assert sum("\n" not in text for text in texts) <= 0.6 * len(texts)
-    assert house.comment_lines_per_100() >= 4
