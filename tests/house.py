@@ -1,6 +1,7 @@
-"""``python -m tests.house``: figures of the house, computed from its files.
+"""``python -m tests.house``: the laws of the house, computed from its files, and what breaks them.
 
-Imports count wherever they stand: at the top, within functions, and under ``TYPE_CHECKING``.
+``test_house.py`` keeps the laws. Imports count wherever they stand: at the top, within functions,
+and under ``TYPE_CHECKING``.
 """
 
 from __future__ import annotations
@@ -9,13 +10,32 @@ import ast
 import io
 import statistics
 import tokenize
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "autotune"
 FACE = "autotune"  # the room of what stands in the package's root file, and of __main__
+MAX_ATTRIBUTES, MAX_CHAIN, MAX_CONSTANTS_PER_1000, SMALL_CODE_LINES = 12, 14, 3.0, 30
+# Lines that each room may weigh, prose included
+WEIGHTS = {
+    "face": 600,
+    "cli": 1_800,
+    "tuning": 5_500,
+    "rig": 4_200,
+    "inside": 11_500,
+    "knobs": 3_300,
+    "program": 2_800,
+    "measurement": 1_700,
+    "results": 3_600,
+    "machine": 1_500,
+}
+WEIGHED_WITH = {
+    **dict.fromkeys((FACE, "api", "errors"), "face"),
+    **dict.fromkeys(("report", "integrations"), "results"),
+}
 
 
 @cache
@@ -29,19 +49,31 @@ def modules() -> dict[str, Path]:
 
 
 @cache
+def text_of(module: str) -> str:
+    """Return a module's source."""
+    return modules()[module].read_text(encoding="utf-8")
+
+
+@cache
+def tree_of(module: str) -> ast.Module:
+    """Return a module's syntax tree."""
+    return ast.parse(text_of(module))
+
+
+@cache
 def imports() -> dict[str, frozenset[str]]:
     """Return which modules of the package each one imports, anywhere in it."""
-    return {name: frozenset(_imported(path)) - {name} for name, path in modules().items()}
+    return {name: frozenset(_imported(name)) - {name} for name in modules()}
 
 
-def _imported(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def _imported(module: str) -> Iterator[str]:
+    for node in ast.walk(tree_of(module)):
         match node:
             case ast.Import():
                 names = [alias.name for alias in node.names]
                 yield from (n.partition(".")[2] for n in names if n.split(".")[0] == "autotune")
-            case ast.ImportFrom(level=0, module=str(module)) if module.split(".")[0] == "autotune":
-                base = module.partition(".")[2]
+            case ast.ImportFrom(level=0, module=str(source)) if source.split(".")[0] == "autotune":
+                base = source.partition(".")[2]
                 for alias in node.names:
                     full = f"{base}.{alias.name}".lstrip(".")
                     yield full if full in modules() else base
@@ -96,6 +128,156 @@ def chain(graph: Mapping[str, frozenset[str]]) -> list[str]:
     return max(chains, key=len)
 
 
+def circles_of_folders() -> list[str]:
+    """Return pairs of folders of one room that reach each other, through files as well."""
+    found = []
+    for one in sorted({room(name) for name in modules()}):
+        inner = [name for name in modules() if name.startswith(f"{one}.")]
+        folders = sorted({name.split(".")[1] for name in inner if name.count(".") > 1})
+        graph: dict[str, set[str]] = defaultdict(set)
+        for name in inner:
+            here = name.split(".")[1]
+            there = {t.split(".")[1] for t in imports()[name] if t.startswith(f"{one}.")}
+            graph[here] |= there - {here}
+        reached = {folder: _reached(graph, folder) for folder in folders}
+        found += [
+            f"{one}: {a} <> {b}"
+            for a, b in combinations(folders, 2)
+            if b in reached[a] and a in reached[b]
+        ]
+    return found
+
+
+def _reached(graph: Mapping[str, set[str]], start: str) -> set[str]:
+    seen: set[str] = set()
+    todo = [start]
+    while todo:
+        for target in graph.get(todo.pop(), set()) - seen:
+            seen.add(target)
+            todo.append(target)
+    return seen
+
+
+def places_patched_twice() -> list[str]:
+    """Return attributes of PyTorch and Python that more than one module replaces."""
+    places: dict[str, set[str]] = defaultdict(set)
+    for module in modules():
+        for node in ast.walk(tree_of(module)):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(attr="replace", value=patches),
+                    args=[ast.Name() | ast.Attribute() as owner, ast.Constant(str(name)), _],
+                ) if ast.unparse(patches).endswith("patches"):
+                    places[f"{ast.unparse(owner)}.{name}"].add(module)
+    return sorted(f"{k}: {', '.join(sorted(v))}" for k, v in places.items() if len(v) > 1)
+
+
+def crowded_classes() -> dict[str, int]:
+    """Return the classes with too many attributes, inherited ones included, and their number."""
+    found: dict[str, tuple[set[str], list[str]]] = {}
+    for module in modules():
+        for node in ast.walk(tree_of(module)):
+            if isinstance(node, ast.ClassDef):
+                bases = [ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases]
+                found[node.name] = set(_attributes(node)), bases
+
+    def attributes(name: str) -> set[str]:
+        own, bases = found.get(name, (set(), []))
+        return own.union(*(attributes(base) for base in bases if base != name))
+
+    numbers = {name: len(attributes(name)) for name in found}
+    return {name: n for name, n in sorted(numbers.items()) if n > MAX_ATTRIBUTES}
+
+
+def _attributes(cls: ast.ClassDef) -> Iterator[str]:
+    is_dataclass = any("dataclass" in ast.unparse(one) for one in cls.decorator_list)
+    for node in ast.walk(cls):
+        match node:
+            case ast.AnnAssign(target=ast.Name(name), annotation=kind) if (
+                is_dataclass and node in cls.body and "ClassVar" not in ast.unparse(kind)
+            ):
+                yield name
+            case ast.Attribute(value=ast.Name("self"), attr=name, ctx=ast.Store()):
+                yield name
+
+
+def constants() -> dict[str, list[str]]:
+    """Return the tuned numbers of each module: upper-case names of numbers other than 0 and 1."""
+    found: dict[str, list[str]] = {}
+    for module in modules():
+        for node in ast.walk(tree_of(module)):
+            bodies = [node.body] if isinstance(node, (ast.Module, ast.ClassDef)) else []
+            for statement in (one for body in bodies for one in body):
+                match statement:
+                    case ast.Assign(targets=[target], value=value):
+                        pass
+                    case ast.AnnAssign(target=target, value=ast.expr() as value):
+                        pass
+                    case _:
+                        continue
+                numbers = _numbers(value)
+                for name in ast.walk(target):
+                    if isinstance(name, ast.Name) and name.id.isupper() and numbers:
+                        found.setdefault(module, []).append(name.id)
+    return found
+
+
+def _numbers(value: ast.expr) -> list[float]:
+    """Return the numbers of an expression made of nothing else, except 0 and 1."""
+    numbers = []
+    for node in ast.walk(value):
+        match node:
+            case ast.Constant(value=bool()):
+                return []
+            case ast.Constant(value=int() | float() as number):
+                numbers.append(number)
+            case ast.BinOp() | ast.UnaryOp() | ast.Tuple() | ast.operator() | ast.unaryop():
+                pass
+            case ast.expr_context():
+                pass
+            case _:
+                return []
+    return [number for number in numbers if number not in {0, 1}]
+
+
+def lonely_modules() -> list[str]:
+    """Return small modules with a single importer, entry points and families' members left out."""
+    importers = Counter(target for targets in imports().values() for target in targets)
+    return [
+        name
+        for name in modules()
+        if importers[name] == 1
+        and not modules()[name].name.startswith("__")
+        and 0 < len(code_lines(text_of(name))) <= SMALL_CODE_LINES
+    ]
+
+
+def lines_per_room() -> dict[str, int]:
+    """Return the lines of each room that has a weight, prose included."""
+    lines: Counter[str] = Counter()
+    for name in modules():
+        lines[WEIGHED_WITH.get(room(name), room(name))] += len(text_of(name).splitlines())
+    return dict(lines)
+
+
+def definitions() -> list[ast.AST]:
+    """Return all functions, methods and classes."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return [n for name in modules() for n in ast.walk(tree_of(name)) if isinstance(n, kinds)]
+
+
+def lines_of_functions() -> list[int]:
+    """Return the code lines of each function: signature and body, inner functions included."""
+    found = []
+    for name in modules():
+        code = code_lines(text_of(name))
+        for node in ast.walk(tree_of(name)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                assert node.end_lineno is not None
+                found.append(len(code & set(range(node.lineno, node.end_lineno + 1))))
+    return found
+
+
 def files_per_folder() -> Counter[str]:
     """Return how many modules lie in each folder, ``__init__.py`` left out."""
     return Counter(
@@ -110,23 +292,9 @@ def root_entries() -> list[str]:
     return sorted(p.name for p in PACKAGE.iterdir() if p.name not in {"__pycache__", "py.typed"})
 
 
-def docstrings() -> list[str]:
-    """Return the docstrings of all modules, classes and functions."""
-    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in modules().values())
-    nodes = (node for tree in trees for node in ast.walk(tree) if isinstance(node, kinds))
-    return [text for node in nodes if (text := ast.get_docstring(node)) is not None]
-
-
-def comment_lines_per_100() -> float:
-    """Return the lines with a comment per 100 lines of code; docstrings and blanks are neither."""
-    comments = code = 0
-    for path in modules().values():
-        text = path.read_text(encoding="utf-8")
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            comments += token.type == tokenize.COMMENT
-        code += len(code_lines(text))
-    return 100 * comments / code
+def number_of_code_lines() -> int:
+    """Return the package's lines that hold code."""
+    return sum(len(code_lines(text_of(name))) for name in modules())
 
 
 def code_lines(text: str) -> set[int]:
@@ -151,22 +319,47 @@ def code_lines(text: str) -> set[int]:
     return lines
 
 
+def breaches() -> dict[str, list[str]]:
+    """Return what breaks each law."""
+    many = sum(map(len, constants().values()))
+    per_1000 = 1000 * many / number_of_code_lines()
+    long = chain(imports())
+    return {
+        "one hub per place": places_patched_twice(),
+        "attributes per class": [f"{name} {n}" for name, n in crowded_classes().items()],
+        "chain of module imports": [" > ".join(long)] if len(long) > MAX_CHAIN else [],
+        "no cycles between sibling folders": circles_of_folders(),
+        "constants per 1,000 lines": [f"{many}"] if per_1000 > MAX_CONSTANTS_PER_1000 else [],
+        "modules with one importer": lonely_modules(),
+        "lines per room": [
+            f"{one} {n} of {WEIGHTS[one]}"
+            for one, n in sorted(lines_per_room().items())
+            if n > WEIGHTS[one]
+        ],
+    }
+
+
 def main() -> None:
-    """Print the figures."""
-    texts = docstrings()
-    one_line = 100 * sum("\n" not in text for text in texts) / len(texts)
-    words = statistics.median(len(text.split()) for text in texts)
-    fullest = files_per_folder().most_common(4)
-    print(f"root entries                     {len(root_entries())}")
-    print(f"fullest folders                  {', '.join(f'{k} {n}' for k, n in fullest)}")
-    print(f"rooms, longest chain             {' > '.join(chain(rooms()))}")
-    print(f"modules, circle                  {' > '.join(circle(imports())) or 'none'}")
-    if not circle(imports()):
-        print(f"modules, longest chain           {len(chain(imports()))}")
-    print(f"docstrings                       {len(texts)}")
-    print(f"docstrings of one line           {one_line:.0f} %")
-    print(f"words in the median docstring    {words:g}")
-    print(f"comment lines per 100 of code    {comment_lines_per_100():.1f}")
+    """Print the figures, then the laws with what breaks each."""
+    functions, code = lines_of_functions(), number_of_code_lines()
+    per_1000 = 1000 * sum(map(len, constants().values())) / code
+    figures = {
+        "lines, code lines, files": f"{sum(lines_per_room().values())}, {code}, {len(modules())}",
+        "definitions": len(definitions()),
+        "code lines of a function": f"median {statistics.median(functions):g}, "
+        f"mean {statistics.mean(functions):.1f}",
+        "root entries": len(root_entries()),
+        "fullest folders": ", ".join(f"{k} {n}" for k, n in files_per_folder().most_common(4)),
+        "rooms, longest chain": " > ".join(chain(rooms())),
+        "modules, longest chain": len(chain(imports())),
+        "tuned constants per 1,000 lines": f"{per_1000:.1f}",
+    }
+    for name, figure in figures.items():
+        print(f"{name:32} {figure}")
+    for law, found in breaches().items():
+        print(f"\n{law}: {len(found) or 'kept'}")
+        for one in found:
+            print(f"    {one}")
 
 
 if __name__ == "__main__":
