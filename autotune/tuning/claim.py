@@ -39,10 +39,10 @@ from autotune.rig.open_rig import ShouldStop
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.growth import may_win
-from autotune.tuning.checking.preferred import checked_first
 from autotune.tuning.choosing.ranking import promising
 from autotune.tuning.live_rig import ALONE_S, PLAY_S, WARM_UP_S, LiveRig
-from autotune.tuning.session import OWN_TURNS_S, TURNS_S, Session
+from autotune.tuning.plan import OWN_TURNS_S, TURNS
+from autotune.tuning.session import Session
 
 SECOND_S = 0.5  # of the config that comes second
 MOST_TURNS_S = 20.0  # of turns in each process
@@ -266,7 +266,7 @@ def prove(
     keep: Callable[[ClaimProcess], None],
     time_left_s: Callable[[int], float],
     process_s: float,
-    turns_s: float = TURNS_S,
+    turns_s: float = TURNS.seconds,
 ) -> Confirmation | Failure:
     """Run fresh processes until the claim is sure, has become unlikely, or time is up.
 
@@ -485,8 +485,7 @@ def claim_best(session: Session, baseline: Baseline) -> ClaimResult:
     session.live.close()  # its process would compete with the fresh ones
     study = session.study
     able = promising(study, baseline.space)
-    able = [r for r in able if may_win(session, baseline.space, r.config)]
-    faster = checked_first(session, baseline, able)
+    faster = [r for r in able if may_win(session, baseline.space, r.config)]
     result = ClaimResult(
         None, reason="" if faster else _why_nothing_was_compared(session, baseline.space)
     )
@@ -567,7 +566,7 @@ def _prove_in_time(
     """
     study = session.study
     earlier = [one for one in study.claim if one.config == match.winner]
-    needed_s = session.least_claim_s(is_apart=match.is_apart)
+    needed_s = session.plan.claim_s(is_apart=match.is_apart)
     left_s = session.budget.overdraft_s
     if not any(not one.is_of_search for one in earlier) and left_s < needed_s:
         reason = (
@@ -582,10 +581,11 @@ def _prove_in_time(
         if not session.stop.requests:
             return session.budget.left_s
         least = LEAST_PAIRS if match.is_apart else LEAST_PROCESSES
-        each_s = session.least_claim_s(is_apart=match.is_apart) / least
+        each_s = session.plan.claim_s(is_apart=match.is_apart) / least
         return max(0, least - fresh) * each_s if session.stop.requests < 2 else 0.0
 
-    return prove(match, earlier, study.add_claim, time_left_s, session.process_s, session.turns_s)
+    plan = session.plan
+    return prove(match, earlier, study.add_claim, time_left_s, plan.process_s, plan.turns_s)
 
 
 def _why_nothing_was_compared(session: Session, space: ResolvedSpace) -> str:

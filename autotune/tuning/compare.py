@@ -32,7 +32,7 @@ from autotune.tuning.budget import Budget
 from autotune.tuning.claim import Confirmation, Failure, Match, OtherProgram, prove
 from autotune.tuning.events import Events
 from autotune.tuning.interrupts import ENDING, InterruptCounter
-from autotune.tuning.session import PROCESS_S
+from autotune.tuning.plan import PROCESS
 from autotune.tuning.start import first_start
 from autotune.tuning.start.first_start import START_SILENCE_S
 from autotune.tuning.start.observe import throwaway_rigs
@@ -198,7 +198,7 @@ def compare(
         match = make(_Asked(sides, events, should_stop), rigs_of)
         start_s = (surroundings.clock() - began_s) / (2 if match.other is not None else 1)
         events.on_phase(f"comparing {_compared(match)}, in fresh processes")
-        outcome = prove(match, [], lambda _: None, time_left_s, start_s + PROCESS_S)
+        outcome = prove(match, [], lambda _: None, time_left_s, start_s + PROCESS.seconds)
     if isinstance(outcome, Failure):
         failed = sides[1] if outcome.is_of_winner else sides[0]
         raise _failure(failed, outcome.ending)

@@ -30,10 +30,8 @@ from autotune.results.record import (
 )
 from autotune.results.result import Finding, LargerBatch, SearchResult
 from autotune.results.training_steps import TrainingSteps, training_samples
-from autotune.results.verdict import changes_of
 from autotune.tuning.baseline import Baseline
-from autotune.tuning.checking.growth import check_s, may_win, samples_ratio
-from autotune.tuning.checking.preferred import checked_first
+from autotune.tuning.checking.growth import check_s, samples_ratio
 from autotune.tuning.choosing.bounds import Share, bounded, sentences, shares
 from autotune.tuning.choosing.choosable import one_fewer
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
@@ -92,10 +90,7 @@ def conclude(
         reason=(_why_nothing(records) if candidate is None else "") or confirmed.reason,
         untried=tuple(_untried(session, baseline, records, best)),
         worth_s=session.worth_s,
-        warnings=(
-            *_warnings(session, confirmation, best if is_faster else None),
-            *_passed_over(session, baseline, candidate),
-        ),
+        warnings=_warnings(session, confirmation, best if is_faster else None),
         records=tuple(records),
         head=session.study.head,
         applied=_applied(session, baseline, records, best),
@@ -262,29 +257,6 @@ def _warnings(
     found = warnings_of((*confirmation.baseline, *confirmation.winner)) if confirmation else ()
     unseen = warning(session.study.rehearsals, recommended) if recommended is not None else ""
     return (*found, unseen) if unseen else found
-
-
-def _passed_over(session: Session, baseline: Baseline, taken: TrialRecord | None) -> Iterator[str]:
-    """Yield which faster config was not confirmed, because there was no time to check it.
-
-    Args:
-        session: The search.
-        baseline: The program as written.
-        taken: What was confirmed instead; None if nothing was.
-    """
-    study, space = session.study, baseline.space
-    able = [r for r in promising(study, space) if may_win(session, space, r.config)]
-    if taken is None or not able or checked_first(session, baseline, able)[0] is able[0]:
-        return
-    best = able[0]
-    was_tried = any(one.config == best.config for one in study.claim)
-    if taken.config == best.config or was_tried or best.speedup is None:
-        return
-    yield (
-        f"{changes_of(best.config, space.baseline)} looked faster still "
-        f"({best.speedup.estimate:.2f}x in its trial). There was no time to check what it trains; "
-        "a longer --budget leaves some."
-    )
 
 
 def _why_nothing(records: Sequence[TrialRecord]) -> str:

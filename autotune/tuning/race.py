@@ -136,7 +136,8 @@ class Race:
                     break
                 self._enter(last)
                 continue
-            if sum(e.length.seconds for e in self._in_play.values()) > session.left_for_trials_s:
+            round_s = sum(entrant.length.seconds for entrant in self._in_play.values())
+            if round_s > session.until_confirmation.left_s():
                 break
             self._play()
             self._dismiss()

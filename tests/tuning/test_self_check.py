@@ -18,7 +18,7 @@ from autotune.program.rehearsal import RehearsalRecord
 from autotune.results.as_data import as_data
 from autotune.results.result import Finding, SearchResult
 from autotune.tuning.checking.self_check import by_design
-from autotune.tuning.session import Session
+from autotune.tuning.plan import Plan
 from tests.made import make_hardware, make_profile, make_space
 from tests.scripted import Script, Searched, begin
 
@@ -46,7 +46,7 @@ def searched(
     return search, search.go_on(180.0)
 
 
-def rehearsed(search: Searched) -> list[RehearsalRecord]:
+def rehearsed(search: Searched) -> tuple[RehearsalRecord, ...]:
     return search.study.rehearsals
 
 
@@ -70,7 +70,7 @@ def test_the_change_that_trains_something_else_is_found_and_the_search_goes_on_w
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A memory format that makes each loss 1 % larger; without time to compare it before."""
-    monkeypatch.setattr(Session, "has_time_for_canary", False)
+    monkeypatch.setattr(Plan, "has_time_for_canary", False)
     search, result = searched(tmp_path, lambda config: 1.01 if config["channels_last"] else 1.0)
     blamed = [record for record in rehearsed(search) if record.is_blamed]
     assert [dict(record.guilty) for record in blamed] == [{"channels_last": True}]

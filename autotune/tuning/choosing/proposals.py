@@ -96,10 +96,9 @@ class Proposals:
         """
         field = self._with_best(field)
         known = {r.config for r in latest(field.records) if r.outcome not in ENDED_BY_US}
-        for config, why in self._first(field):
-            proposal = self._new(config, why, known)
-            if proposal is not None:
-                return proposal
+        first = self._new(self._space.start, "what all configs have but the program's own", known)
+        if first is not None:
+            return first
         if field.share_left < GROWN_SHARE and (grown := self.grown(field)) is not None:
             return grown
         if self._study.head.options.sampler != OURS:
@@ -147,10 +146,6 @@ class Proposals:
         if field.speeds is not None:
             best = recommended(self._study, self._space, field.speeds)
         return replace(field, best=best, guilty=self._study.guilty)
-
-    def _first(self, field: Field) -> Iterator[tuple[Config, str]]:
-        """Yield what comes before all that is chosen by what the rounds show."""
-        yield self._space.start, "what all configs have but the program's own"
 
     def grown(self, field: Field) -> Proposal | None:
         """Return the best config with more samples in a step, once, if these are deferred."""

@@ -39,7 +39,7 @@ class MadeRuns:
     ends: Callable[[Config], Ending | None] = lambda _: None
     asked: list[Config] = field(default_factory=list)
 
-    def trace(self, config: Config, plan: RehearsalPlan, _cost_s: float) -> TrainingTrace | Ending:
+    def trace(self, config: Config, plan: RehearsalPlan, *_: object) -> TrainingTrace | Ending:
         self.asked.append(config)
         if len(self.asked) > self.most:
             return NOT_STARTED
