@@ -195,14 +195,7 @@ def _training_steps(
     best: Config | None,
     throughput: tuple[Interval, Interval],
 ) -> TrainingSteps | None:
-    """Return how long the steps of the whole training take; None if their number is unknown.
-
-    Args:
-        session: The search.
-        baseline: The program as written.
-        best: The recommended config; None if nothing is recommended.
-        throughput: Before and after.
-    """
+    """Return how long the steps of the whole training take; None if their number is unknown."""
     facts, profile = session.study.facts, baseline.profile
     samples = training_samples(profile.length, baseline.measurement, profile.loop.batches_per_step)
     if facts is None or samples is None:

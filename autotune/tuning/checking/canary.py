@@ -173,10 +173,6 @@ class _Check:
     def _compared(self, config: Config, *, is_whole: bool = False) -> _Compared:
         """Return how a config compares with the program as written.
 
-        Args:
-            config: The config.
-            is_whole: Whether a short program is given the time to reach its own end.
-
         Raises:
             Untold: That could not be found out.
         """

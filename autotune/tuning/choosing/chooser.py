@@ -300,14 +300,7 @@ class _Pool:
 
 
 def _rules_out(failed: TrialRecord, config: Config, baseline: Config, sound: set[Item]) -> bool:
-    """Return whether a config must be expected to fail as another one did.
-
-    Args:
-        failed: What failed.
-        config: What may be tried.
-        baseline: The program's own config.
-        sound: Knobs with values that some other config has run with. They alone are not to blame.
-    """
+    """Return whether a config must be expected to fail as another one did."""
     changes = failed.config.changes_from(baseline)
     size, other = failed.config.get("batch_size"), config.get("batch_size")
     if failed.outcome in MEMORY and "batch_size" in changes and size is not None:
