@@ -87,19 +87,14 @@ class Budget:
 
     @property
     def overdraft_s(self) -> float:
-        """Seconds until the last moment at which closing the program must begin.
-
-        Unlike ``left_s`` this counts the overdraft that a confirmation may use. Negative once that
-        moment has passed.
-        """
+        """Seconds until closing the program must begin, with the overdraft of a confirmation."""
         return self.left_s + OVERDRAFT * self.total_s - CLOSING_S
 
     @property
     def wait_s(self) -> float:
         """Seconds that a search may still wait for anything, with time left to close the program.
 
-        Most programs close within ``ENDING_S``. In a short budget, one that must be killed would
-        exceed even the overdraft, so the wait ends earlier there.
+        In a short budget, a program that must be killed would exceed even the overdraft.
         """
         return min(self.left_s - ENDING_S, self.overdraft_s)
 
@@ -107,9 +102,6 @@ class Budget:
 @dataclass(frozen=True)
 class Until:
     """Callable that says how long work may go on; a ``ShouldStop`` that also knows its time.
-
-    A rig calls it many times a second while it waits for the program. Code that plans turns
-    reads the remaining time with ``seconds_left()``.
 
     Attributes:
         stopped: Returns the Ending that the user requested, None if there was no request.
@@ -122,19 +114,12 @@ class Until:
     reason: str
 
     def __call__(self) -> Ending | None:
-        """Return why the work must end now; None while it may go on.
-
-        A request of the user comes before a lack of time.
-        """
+        """Return why the work must end now; None while it may go on."""
         if ending := self.stopped():
             return ending
         return Ending(Outcome.OUT_OF_TIME, self.reason) if self.left_s() <= 0 else None
 
 
 def seconds_left(should_stop: Callable[[], Ending | None]) -> float:
-    """Return how long work may go on; infinite if *should_stop* has no time limit.
-
-    Only an ``Until`` has one. ``autotune measure``, for example, passes a function that knows only
-    Ctrl-C.
-    """
+    """Return how long work may go on; infinite if *should_stop* is not an ``Until``."""
     return should_stop.left_s() if isinstance(should_stop, Until) else math.inf
