@@ -54,7 +54,6 @@ def failed(said: str, line: int = 40, steps: int = 3) -> Rehearsal:
 BF16 = failed("TypeError: Got unsupported ScalarType BFloat16")
 FASTER = RESOLVED.canonical(BASE.replace(num_workers=2))
 APART = RESOLVED.canonical(BASE.replace(num_workers=1, flush_denormal=True))
-STOOD_STILL = Rehearsal(Seen(3, 1, 1, "out of time", silent_s=40.0))
 
 
 @dataclass
@@ -142,16 +141,6 @@ def test_what_fails_under_the_winner_alone_is_not_recommended_and_the_next_best_
     assert "Not recommended: num_workers=2 fails outside of the training loop: TypeError" in text
 
 
-def test_where_nothing_else_is_faster_no_gain_is_said_with_the_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given, _ = rehearsed(tmp_path, {OTHER: BF16})
-    result = concluded(given)
-    assert (result.finding, result.best) == (Finding.NO_GAIN, BASE)
-    text = said(result, capsys)
-    assert "The configs that were faster are not recommended; the reasons are below." in text
-
-
 @pytest.mark.parametrize(
     ("written", "is_blamed"),
     [
@@ -202,13 +191,6 @@ def test_nothing_could_be_measured_is_said_with_the_most_common_reason_and_has_a
     assert conclude(given.session, baseline(), ClaimResult(None)).finding is Finding.NO_GAIN
 
 
-def test_a_program_that_cannot_be_cut_short_blames_nobody_and_it_is_said(tmp_path: Path) -> None:
-    counts = failed("AssertionError: 3 batches of 64")
-    given, _ = rehearsed(tmp_path, {OTHER: counts, BASE: counts})
-    text = warning(given.study.rehearsals, OTHER)
-    assert "the program also fails as written: AssertionError: 3 batches of 64" in text
-
-
 def test_of_several_knobs_the_one_is_blamed_without_which_the_config_comes_through(
     tmp_path: Path,
 ) -> None:
@@ -218,28 +200,6 @@ def test_of_several_knobs_the_one_is_blamed_without_which_the_config_comes_throu
     assert stage.asked == [both, BASE, alone, OTHER, OTHER]
     assert given.study.rehearsals[0].guilty == {"precision": "bf16"}
     assert promising(given.study, RESOLVED)[0].config == OTHER
-
-
-def test_without_time_to_find_the_knob_all_that_differ_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given, stage = rehearsed(
-        tmp_path, {APART: BF16}, total_s=170.0, spent_s=65.0, speedups={APART: 1.5}
-    )
-    assert stage.asked == [APART, BASE]
-    assert set(given.study.rehearsals[0].guilty) == {"num_workers", "flush_denormal"}
-    assert "one of num_workers=1 flush_denormal=True fails" in said(concluded(given), capsys)
-
-
-def test_a_config_that_stands_still_where_the_baseline_does_not_is_blamed(tmp_path: Path) -> None:
-    for written, is_blamed in ((PASSED, True), (STOOD_STILL, False)):
-        folder = tmp_path / str(is_blamed)
-        folder.mkdir()
-        given, _ = rehearsed(folder, {OTHER: STOOD_STILL, BASE: written})
-        (record,) = given.study.rehearsals
-        assert record.is_blamed is is_blamed
-        assert record.own.ending is not None
-        assert record.own.ending.outcome is Outcome.HUNG
 
 
 def test_a_config_that_stands_still_for_most_of_a_short_rehearsal_is_noticed(
@@ -257,17 +217,6 @@ def test_a_config_that_stands_still_for_most_of_a_short_rehearsal_is_noticed(
         assert 0.7 * most_s < SILENT_S, "too short to stand still for the usual time"
         record = given.study.rehearsals[0]
         assert record.own.has_failed is has_failed, share
-
-
-def test_a_rehearsal_leaves_the_confirmation_its_time_or_is_left_out(tmp_path: Path) -> None:
-    given, stage = rehearsed(tmp_path, {}, total_s=180.0, spent_s=120.0)
-    needed_s = given.session.plan.claim_s(is_apart=False)
-    assert stage.given_s == [pytest.approx(60.0 - needed_s)]
-    other = tmp_path / "other"
-    other.mkdir()
-    given, stage = rehearsed(other, {}, total_s=180.0, spent_s=140.0)
-    assert not stage.asked
-    assert not given.study.rehearsals
 
 
 def test_what_was_not_rehearsed_is_recommended_with_a_doubt() -> None:
@@ -293,12 +242,6 @@ def test_one_that_time_ended_is_done_again_when_a_resumed_search_has_more(tmp_pa
     rehearse_best(given.session, baseline())
     assert stage.asked == [OTHER, OTHER]
     assert warning(given.study.rehearsals, OTHER) == ""
-
-
-def test_one_that_ctrl_c_ends_is_not_recorded(tmp_path: Path) -> None:
-    stopped = Rehearsal(None, Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C"))
-    given, _ = rehearsed(tmp_path, {OTHER: stopped})
-    assert not given.study.rehearsals
 
 
 def test_a_rig_tells_what_fails_after_an_epoch_and_what_it_had_seen_until_then(

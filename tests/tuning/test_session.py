@@ -9,7 +9,6 @@ from typing import cast
 import pytest
 
 from autotune.machine.hardware import Hardware
-from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.results.record import BaselineInfo, TrialRecord
 from autotune.results.result import Finding
@@ -21,7 +20,7 @@ from autotune.tuning.conclude import conclude
 from autotune.tuning.events import Events
 from autotune.tuning.interrupts import InterruptCounter
 from autotune.tuning.live_rig import LiveRig
-from autotune.tuning.plan import OWN_TURNS_S, PROCESS, TRIALS_WORTH_S, TURNS
+from autotune.tuning.plan import OWN_TURNS_S, PROCESS, TURNS
 from autotune.tuning.session import Session
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
@@ -139,32 +138,11 @@ def test_a_rehearsal_is_kept_time_for_where_trials_can_spare_it(tmp_path: Path) 
     assert kept == pytest.approx([least_s + session.plan.check_s, least_s, 0.0, 0.0])
 
 
-def test_a_program_that_starts_slowly_or_steps_slowly_is_rehearsed_when_there_is_time(
-    tmp_path: Path,
-) -> None:
-    for startup_s, step_s, most_s in ((90.0, 0.01, 188.0), (6.0, 6.0, 204.0), (6.0, 0.01, 60.0)):
-        session = made(tmp_path / f"{most_s:.0f}", 1200.0, 100.0, startup_s, step_s).session
-        assert session.time_to_rehearse_s(kept_s=400.0) == pytest.approx(most_s)
-
-
 def test_turns_of_slow_steps_are_planned_by_their_number(tmp_path: Path) -> None:
     session = made(tmp_path, 900.0, spent_s=60.0, step_s=3.0).session
     each_s = 6.0 + 3.0 * (PROCESS.steps + TURNS.steps)
     assert session.plan.reserve_s == pytest.approx(4 * each_s)
     assert session.plan.claim_s(is_apart=False) == pytest.approx(2 * each_s)
-
-
-def test_no_trial_begins_that_could_not_end(tmp_path: Path) -> None:
-    session = made(tmp_path, 40.0, spent_s=36.0, step_s=3.0).session
-    ending = session.until_last_trial()
-    assert session.until_confirmation() is None
-    assert ending == Ending(Outcome.OUT_OF_TIME, "the budget is used up")
-
-
-def test_the_least_of_a_search_is_kept_for_trials(tmp_path: Path) -> None:
-    least_s = 18.0 + 2 * EACH_S + TRIALS_WORTH_S
-    assert made(tmp_path / "more", least_s + 0.1, 18.0).session.plan.reserve_s > 0
-    assert made(tmp_path / "less", least_s - 0.1, 18.0).session.plan.reserve_s == 0
 
 
 def test_time_for_a_claim_is_not_kept_where_there_is_nothing_to_claim(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ from autotune.program.config import KnobValue
 from autotune.program.run_length import RunLength
 from autotune.results import bestfile
 from autotune.results.result import SearchResult
-from autotune.results.training_steps import training_samples
-from tests.made import make_measurement, make_profile
+from tests.made import make_profile
 from tests.scripted import Script, begin
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {"num_workers": (0, 1, 2), "pin_memory": (False, True)}
@@ -70,23 +68,3 @@ def test_a_program_that_counts_its_steps_is_told_how_long_they_take(
     assert section is not None
     assert section.steps == 5000
     assert section.seconds == {side: round(s, 1) for side, s in seconds.items()}
-
-
-def test_the_hours_of_a_training_are_told_by_the_speedup_of_the_loop(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    result = found(tmp_path, RunLength(), Goal(hours=10.0))
-    assert result.training_steps is None
-    out = told(result, tmp_path, capsys)
-    assert "A training of 10 h takes 5 h" in out or "A training of 10 h takes 4 h" in out
-    assert "by the speedup of the training loop" in out
-
-
-def test_a_pass_that_is_left_early_has_fewer_samples() -> None:
-    written = replace(make_measurement(), samples_per_epoch=10_000)
-    batch = written.samples_per_step / 2
-    assert training_samples(RunLength(3.0), written, 2.0) == 30_000
-    assert training_samples(RunLength(3.0, batches=20.0), written, 2.0) == 60 * batch
-    assert training_samples(RunLength(3.0, batches=10.0**6), written, 2.0) == 30_000
-    assert training_samples(RunLength(steps=7.0), written, 2.0) == 14 * batch
-    assert training_samples(RunLength(), written, 2.0) is None
