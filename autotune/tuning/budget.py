@@ -7,13 +7,9 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from time import monotonic, time
-
-import psutil
+from time import monotonic
 
 from autotune.errors import UsageError
 from autotune.measurement.outcome import Ending, Outcome
@@ -24,8 +20,6 @@ OVERDRAFT = 0.15
 # Ending a program that does not react takes 1 s until it is signalled, another until it is killed
 # (processes.py), and a moment to write the result.
 CLOSING_S = 2.5
-MODULE = ("autotune", "__main__.py")  # the end of sys.argv[0] under ``python -m autotune``
-MAX_IMPORTS_S = 30.0  # a system clock that was set meanwhile would make the process look older
 ENDING_S = 1.0  # most programs end sooner, so most searches end within their budget
 
 
@@ -44,18 +38,6 @@ def parse_duration(text: str) -> float:
     if whole != text.strip() or seconds <= 0:
         raise UsageError(f"'{text}' is not a duration. Write for example 90s, 3m or 1h30m.")
     return seconds
-
-
-def since_command_s() -> float:
-    """Return the seconds since this process began if it is the ``autotune`` command, else 0.
-
-    A user who gives a budget on the command line also waits for the imports, which took 2-6 s on 2
-    cores, so they count. Other processes, such as a notebook, began for other reasons.
-    """
-    name = Path(sys.argv[0])
-    is_command = name.stem == "autotune" or (name.parent.name, name.name) == MODULE
-    age_s = time() - psutil.Process().create_time() if is_command else 0.0
-    return min(max(0.0, age_s), MAX_IMPORTS_S)
 
 
 class Budget:

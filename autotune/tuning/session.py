@@ -15,7 +15,7 @@ from autotune.program.rehearsal import RehearsalPlan
 from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import Progress
-from autotune.tuning.budget import ENDING_S, Budget, Until, since_command_s
+from autotune.tuning.budget import ENDING_S, Budget, Until
 from autotune.tuning.events import Events
 from autotune.tuning.interrupts import InterruptCounter
 from autotune.tuning.live_rig import ALONE_S, WARM_UP_S, LiveRig
@@ -208,7 +208,7 @@ def search_session(
         FenceError: when nothing keeps the program from changing the user's files.
     """
     clock = surroundings.clock
-    budget = Budget(budget_s, study.spent_s + since_command_s(), clock)
+    budget = Budget(budget_s, study.spent_s, clock)
     startup = StartUp(clock)
 
     def hear(progress: Progress) -> None:

@@ -16,7 +16,6 @@ from autotune.tuning.budget import (
     Until,
     parse_duration,
     seconds_left,
-    since_command_s,
 )
 
 
@@ -121,20 +120,3 @@ def test_work_goes_on_until_time_is_up_or_the_user_wishes() -> None:
     assert until() == Ending(Outcome.OUT_OF_TIME, "no time")
     wish.append(Ending(Outcome.INTERRUPTED, "stopped"))
     assert until() == wish[0]
-
-
-@pytest.mark.parametrize(
-    ("command", "counts"),
-    [
-        ("/home/me/.venv/bin/autotune", True),
-        ("/home/me/autotune/__main__.py", True),
-        ("/home/me/train.py", False),
-        ("/home/me/.venv/bin/pytest", False),
-        ("", False),
-    ],
-)
-def test_the_imports_of_the_command_count_and_the_past_of_a_notebook_does_not(
-    monkeypatch: pytest.MonkeyPatch, command: str, counts: bool
-) -> None:
-    monkeypatch.setattr("sys.argv", [command])
-    assert (since_command_s() > 0) is counts

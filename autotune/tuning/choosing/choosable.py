@@ -66,6 +66,19 @@ class Choosable(Protocol):
         ...
 
 
+def may_win(space: Choosable, config: Config, guilty: Iterable[Mapping[str, KnobValue]]) -> bool:
+    """Return whether a config may be recommended.
+
+    Configs without the user's fixed values, those that the space defers, and those that contain the
+    changes that a comparison blamed are left out.
+    """
+    if config == space.baseline or space.defers(config):
+        return False
+    if any(changes.items() <= config.items() for changes in guilty):
+        return False
+    return not space.fixed or config == space.canonical(config.replace(**space.fixed))
+
+
 def is_told(gain: LogRatio) -> bool:
     """Return whether it is clear by now what a change gains."""
     return gain.error <= TOLD or gain.value >= CLEAR * gain.error

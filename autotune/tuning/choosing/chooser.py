@@ -25,7 +25,15 @@ from autotune.measurement.rounds import Speeds
 from autotune.program.config import Config, KnobValue
 from autotune.results.record import TrialRecord, latest
 from autotune.tuning.choosing.bounds import Share, bounded
-from autotune.tuning.choosing.choosable import LATE, NORMAL, Choosable, is_told, is_worth, one_fewer
+from autotune.tuning.choosing.choosable import (
+    LATE,
+    NORMAL,
+    Choosable,
+    is_told,
+    is_worth,
+    may_win,
+    one_fewer,
+)
 from autotune.tuning.choosing.diagnosis import DEVICES
 from autotune.tuning.choosing.effects import Foreseen, KnobEffects
 from autotune.tuning.choosing.memory import MEMORY, SAVES_HOST_MEMORY, SAVES_MEMORY, Forecast
@@ -278,25 +286,20 @@ class _Pool:
         speeds = self.field.speeds
         configs = [] if speeds is None else [c for c in speeds.configs if isinstance(c, Config)]
         order = sorted(configs, key=lambda c: -speeds.of(c).value if speeds else 0.0)
-        able = [c for c in order if c == self.baseline or self._may_win(c)]
+        able = [
+            c for c in order if c == self.baseline or may_win(self._space, c, self.field.guilty)
+        ]
         return list(dict.fromkeys([self.best, *able, self.baseline]))[:count]
 
     def may_try(self, config: Config) -> bool:
         """Return whether a config is new, may be recommended, and is expected to train."""
-        if config == self.baseline or config in self.looks or not self._may_win(config):
+        if config in self.looks or not may_win(self._space, config, self.field.guilty):
             return False
         if self._space.needs_restart(self.baseline, config):
             return False
         if any(_rules_out(record, config, self.baseline, self._sound) for record in self._failed):
             return False
         return self._forecast.fits(config) and not self._space.conflicts(config)
-
-    def _may_win(self, config: Config) -> bool:
-        if self._space.defers(config):
-            return False
-        is_guilty = any(changes.items() <= config.items() for changes in self.field.guilty)
-        fixed = self._space.fixed
-        return not is_guilty and config == self._space.canonical(config.replace(**fixed))
 
 
 def _rules_out(failed: TrialRecord, config: Config, baseline: Config, sound: set[Item]) -> bool:
