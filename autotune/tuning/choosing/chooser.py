@@ -35,7 +35,7 @@ from autotune.tuning.choosing.choosable import (
     one_fewer,
 )
 from autotune.tuning.choosing.diagnosis import DEVICES
-from autotune.tuning.choosing.effects import Foreseen, KnobEffects
+from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.memory import MEMORY, SAVES_HOST_MEMORY, SAVES_MEMORY, Forecast
 
 ALL_IN = "every change that should help, at once"
@@ -124,7 +124,9 @@ class Chooser:
             return None
         pool = self._pool(field)
         for config, why in self._certain(pool):
-            return Choice(config, why, self._foresee(pool, [config]).of(config).interval)
+            return Choice(
+                config, why, self._effects.foresee(field.speeds, [config]).of(config).interval
+            )
         is_over = field.share_left < LAST and pool.best != pool.baseline
         return None if is_over else self._explore(pool)
 
@@ -138,7 +140,7 @@ class Chooser:
         pool, config = self._pool(field), field.best
         while True:
             fewer = [without for _, without in one_fewer(self._space, config)]
-            foreseen = self._foresee(pool, [config, *fewer])
+            foreseen = self._effects.foresee(field.speeds, [config, *fewer])
             gains = {without: foreseen.of(config, over=without) for without in fewer}
             idle = [
                 one
@@ -153,9 +155,6 @@ class Chooser:
 
     def _pool(self, field: Field) -> _Pool:
         return _Pool(field, self._space, Forecast(field.records, self._memory_bytes))
-
-    def _foresee(self, pool: _Pool, configs: Sequence[Config]) -> Foreseen:
-        return self._effects.foresee(pool.field.speeds, configs)
 
     def _certain(self, pool: _Pool) -> Iterator[tuple[Config, str]]:
         """Yield what is tried whatever it promises."""
