@@ -321,8 +321,6 @@ class LiveRig:
         if isinstance(taken, Ending):
             self.close()
             return taken
-        if taken.effect is not None and taken.effect.sums is not None:
-            self.base = replace(self.base, sums=taken.effect.sums)
         self._trained.update(configs)
         if len(self._trained) == 1:
             self.faults.see_alone(configs[0], taken.turns)

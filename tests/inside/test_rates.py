@@ -369,13 +369,6 @@ def test_a_step_that_fails_leaves_the_program_its_rate() -> None:
         assert optimizer.param_groups[0]["lr"] == 0.1
 
 
-def test_a_loss_that_sums_has_no_second_factor_where_a_step_is_as_long_as_its_gradient() -> None:
-    with running(replace(applied(batch_size=40), sums=True)):
-        data, adam = loader(), Adam([weight()], lr=0.1)
-        assert train(SGD([weight()], lr=0.1), data) == pytest.approx([0.1] * 3)
-        assert moved(adam) == pytest.approx(0.2)
-
-
 SCHEDULES: dict[str, Callable[[Optimizer], lr_scheduler.LRScheduler]] = {
     "lambda": lambda o: lr_scheduler.LambdaLR(o, lambda epoch: 1 / (1 + epoch)),
     "cosine with a floor": lambda o: lr_scheduler.CosineAnnealingLR(o, 10, eta_min=0.01),
