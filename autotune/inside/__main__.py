@@ -28,7 +28,7 @@ from autotune.rig.wire import AskedInput, Ended, Start, ToRig, Warned, decode, e
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.inside.rehearsing.short_epochs import ShortEpochs
+    from autotune.inside.short_epochs import ShortEpochs
     from autotune.inside.step_tracker import StepTracker
 
 

@@ -105,12 +105,7 @@ class SeamSet:
         self.forward = ForwardSeam(
             listener, self._living, self.distribution.route, self._about_to_call
         )
-        self.by_hand = ByHandSeam(
-            self._living,
-            lambda: self.forward.roots,
-            self._stepped_by_hand,
-            lambda: self.optimizer.is_stepping,
-        )
+        self.by_hand = ByHandSeam(self.optimizer, self.forward, self._stepped_by_hand)
         self.checkpoint = CheckpointSeam()
         self.process = TorchSettingsSeam()
         self.transfer = TransferSeam()
@@ -247,7 +242,6 @@ class SeamSet:
         """
         self.uses.install()
         self.flags.install()
-        self.by_hand.note_transforms()
 
     def guard_files(self, start: Start, tell: Callable[[str], None] = lambda _: None) -> None:
         """Keep a trial from changing the user's files, and from reporting to experiment trackers.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import multiprocessing
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,34 +16,38 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from autotune.inside.data import loader_pass
-from autotune.inside.ranks.group import ALONE
 from autotune.inside.step_counts import Step
 from autotune.inside.step_profiler import StepProfiler
-from autotune.inside.step_tracker import StepTracker
 from autotune.measurement.run_mode import Epochs
+from tests.watching import Watching
 
 BATCHES = 12
 
 
-class Watched(StepTracker):
+class Watched(Watching):
     """Counts borders and pauses, and does something at one of them."""
 
     def __init__(self, epochs: Epochs) -> None:
-        super().__init__(None, ALONE, epochs)
-        self.ended: list[Step] = []
+        super().__init__(None, epochs)
+        self.seams = self.tracker.seams
         self.pauses = 0
         self.disturbances = 0
         self.at: dict[int, Callable[[], None]] = {}
         self.dissection: StepProfiler | None = None
 
+    @property
+    def suspect(self) -> Epochs | None:
+        """The epoch mode to try next."""
+        return self.tracker.suspect
+
     def observed(self) -> None:
         """Go on."""
 
     def on_step_end(self, step: Step) -> None:
-        self.ended.append(step)
+        super().on_step_end(step)
         if self.dissection is not None and not self.dissection.is_done:
             self.dissection.step(step.samples, step.wait_s)
-        self.at.pop(self.steps, lambda: None)()
+        self.at.pop(self.tracker.steps, lambda: None)()
 
     def disturbed(self) -> None:
         self.disturbances += 1
@@ -57,17 +61,9 @@ class Watched(StepTracker):
         self.disturbances = 0
 
 
-@contextmanager
-def watched(epochs: Epochs = Epochs.TRUE) -> Iterator[Watched]:
+def watched(epochs: Epochs = Epochs.TRUE) -> AbstractContextManager[Watched]:
     """The seams as a rig installs them."""
-    borders = Watched(epochs)
-    borders.seams.install()
-    try:
-        yield borders
-    finally:
-        borders.seams.remove()
-        del borders.observer  # it knows the last feed, which keeps its workers
-        borders.training_pass.feed = None
+    return Watched(epochs).installed()
 
 
 @pytest.fixture(autouse=True)
@@ -189,7 +185,7 @@ def test_a_schedule_that_ends_has_as_many_steps_as_it_was_made_for() -> None:
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=2 * len(loader))
         with watched(mode) if mode else nullcontext() as borders:
             if borders is not None:
-                borders.at[15] = borders.hold_schedules  # as where the config changes
+                borders.at[15] = borders.tracker.hold_schedules  # as where the config changes
             rates[mode] = []
             for _ in range(2):
                 for _batch in loader:
@@ -233,7 +229,8 @@ def test_a_failure_within_the_epoch_or_at_once_after_a_switch_is_no_matter_of_ep
         assert borders.suspect is None
     for switched_at, suspect in ((28, None), (20, Epochs.TRUE)):
         with watched(Epochs.ENDLESS) as borders:
-            borders.at[switched_at] = borders.note_switch
+            note = partial(borders.tracker.epoch.note_switch, switched_at)
+            borders.at[switched_at] = note
             with pytest.raises(RuntimeError):
                 train(loader_of(), 1, fails_at(30))
             assert borders.suspect is suspect
@@ -243,7 +240,7 @@ def test_a_short_batch_that_another_batch_size_brings_is_no_matter_of_epochs() -
     for batch, suspect in ((40, None), (8, Epochs.TRUE)):  # 96 samples: two of 40 and one of 16
 
         def each(_number: int) -> None:
-            own = borders.training_pass.feed
+            own = borders.tracker.epoch.feed
             if own is not None and own.handed > 2 * BATCHES and own._pass.number % 3 == 0:
                 raise RuntimeError
 
@@ -311,7 +308,7 @@ def test_equal_loaders_that_are_built_again_for_each_epoch_stay_two() -> None:
                 optimizer.zero_grad()
                 (model(one) + model(other)).sum().backward()
                 optimizer.step()
-            loaders = borders.observer.loaders
+            loaders = borders.tracker.first.loaders
             assert loaders is not None
             assert len({id(own) for own in loaders}) == 2
         assert [step.samples for step in borders.ended[-BATCHES:]] == [8] * BATCHES

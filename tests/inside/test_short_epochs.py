@@ -11,8 +11,8 @@ from time import perf_counter
 
 import pytest
 
-from autotune.inside.rehearsing import short_epochs
-from autotune.inside.rehearsing.short_epochs import ShortEpochs
+from autotune.inside import short_epochs
+from autotune.inside.short_epochs import ShortEpochs
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue

@@ -12,7 +12,6 @@ from typing import get_args
 import pytest
 
 from autotune.errors import RigError
-from autotune.measurement.batch_effect import BatchEffect
 from autotune.measurement.compilation import Compilation
 from autotune.measurement.examination import (
     Affinity,
@@ -97,7 +96,6 @@ MESSAGES: dict[str, ToRig | FromRig] = {
             power_w=250.0,
             compilation=Compilation(1.0, 2, 3, 4),
             ranks=(RankLoad(0, 0.1, 0.01, None, 0.02), RankLoad(1, 0.1, 0.01, 0.05, 0.02)),
-            effect=BatchEffect(2.0, 1.0, None, "Generator"),
             interference=Interference(0.5, gpu=("another process was on the GPU",)),
         ),
         4,

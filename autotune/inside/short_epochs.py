@@ -17,24 +17,21 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import torch
 
-from autotune.inside.epochs import MAX_BATCHES, Passes, known_by
 from autotune.inside.hubs.saving import Save
 from autotune.inside.listener import Listener
+from autotune.inside.passes import MAX_BATCHES, Passes, TrainedEpochs
 from autotune.inside.ranks.group import ALONE, Group
-from autotune.inside.rehearsing.training_passes import TrainingPasses
-from autotune.inside.rehearsing.training_recorder import TrainingRecorder
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.seams.equal_conditions import even_out
 from autotune.inside.steering import Steering, loose_knobs
+from autotune.inside.training_recorder import TrainingRecorder
 from autotune.machine.process_tree import is_at_work
 from autotune.measurement.run_mode import Epochs
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
-from autotune.program.profile import LoaderFacts
 from autotune.program.rehearsal import SILENCE_TOLD_S, Ended, RehearsalPlan, Seen
 from autotune.rig.link import LinkClosed
 
@@ -92,10 +89,7 @@ class ShortEpochs(Listener):
         self._heard = perf_counter()
         self._passes = Passes(None if epochs is Epochs.WHOLE else plan.other_batches)
         self._longest = 0
-        self._known: WeakKeyDictionary[Feed, LoaderFacts] = WeakKeyDictionary()
-        self._training = TrainingPasses(
-            self._facts, lambda feed: self.seams.loader.built.is_rebuilt(feed.loader)
-        )
+        self._epochs = TrainedEpochs(self.seams.loader.facts, self.seams.loader.built.is_rebuilt)
         self._recorder: TrainingRecorder | None = None
         if (traces := plan.traces) is not None:
             self.seams.distribution.randomness.is_agreed = True
@@ -135,13 +129,7 @@ class ShortEpochs(Listener):
         if feed in self._passes:
             return
         self._passes.of(feed)
-        if self._training.begins_epoch(feed):
-            self._epoch_begins()
-
-    def _epoch_begins(self) -> None:
-        """End the epoch before, and the rehearsal if that was the last one planned."""
-        self._training.epoch_begins(self._training.begun())
-        if self._is_enough:
+        if self._epochs.begins_again(feed) and self._is_enough(self._epochs.count):
             self._end("as planned")
 
     def cuts(self, feed: Feed) -> bool:
@@ -163,7 +151,7 @@ class ShortEpochs(Listener):
 
     def pass_ended(self, feed: Feed) -> None:
         """Note the end of a pass."""
-        self._training.ended(feed)
+        self._epochs.ended(self._passes.of(feed))
 
     def before_save(self, save: Save) -> None:
         """Note that the program saves, which may take its time."""
@@ -187,7 +175,7 @@ class ShortEpochs(Listener):
         self._heard = perf_counter()
         seen = self._passes.took(feed, self.steps)
         if feed.wants_gradients and torch.is_grad_enabled():
-            self._training.took(feed, seen)
+            self._epochs.took(feed, seen)
         else:
             self._evaluates()
         if self._recorder is not None and feed.wants_gradients:
@@ -208,9 +196,8 @@ class ShortEpochs(Listener):
         self._heard = perf_counter()
         if self._recorder is not None:
             self._recorder.forward_called()
-        self._training.forward_called(has_gradients=torch.is_grad_enabled())
-        lead = self._training.lead
-        is_between = lead is not None and (lead.is_over or not self._training.lead_trains)
+        last = self._epochs.last
+        is_between = last is not None and (last.is_over or not self._epochs.last_trains)
         if is_between and not torch.is_grad_enabled():
             self._evaluates()
 
@@ -223,20 +210,19 @@ class ShortEpochs(Listener):
         self._stepped(None)
 
     def _stepped(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """Count a step and, if it is the first one of its pass, an epoch."""
+        """Count a step; end the rehearsal with the first one of an epoch that is one too many."""
         self._heard = now = perf_counter()
-        if self._training.begun():
-            self._epoch_begins()
+        if self._epochs.stepped() and self._is_enough(self._epochs.count - 1):
+            self._end("as planned")
         self.steps += 1
         self._first_step_at = min(self._first_step_at, now)
         self._is_evaluating = False
-        self._training.stepped()
         if self._recorder is not None:
-            self._recorder.stepped(optimizer, self._training.epochs)
+            self._recorder.stepped(optimizer, self._epochs.count)
             if self._recorder.is_over:
                 self._end("as planned")
-        lead = self._training.lead
-        has_no_epochs = lead is None or self.steps - lead.steps > MAX_STEPS
+        last = self._epochs.last
+        has_no_epochs = last is None or self.steps - last.steps > MAX_STEPS
         if has_no_epochs and self._is_long_enough:
             self._end("as planned")
 
@@ -245,24 +231,10 @@ class ShortEpochs(Listener):
         plan, trained_s = self._plan, perf_counter() - self._first_step_at
         return self.steps >= plan.least_steps and trained_s >= plan.enough_s
 
-    @property
-    def _is_enough(self) -> bool:
-        epochs = self._training.epochs
+    def _is_enough(self, epochs: int) -> bool:
         if epochs < self._plan.epochs:
             return False
         return self._is_long_enough or epochs >= self._plan.most_epochs
-
-    def _facts(self, feed: Feed) -> LoaderFacts:
-        """Return the facts that identify a feed's loader, even if it is rebuilt for each epoch.
-
-        They are put together once in a pass: that takes as long as a small step. Before the first
-        step they are not known for certain.
-        """
-        if (known := self._known.get(feed)) is None:
-            known = known_by(self.seams.loader.facts, feed)
-            if self.steps:
-                self._known[feed] = known
-        return known
 
     def _evaluates(self) -> None:
         if self.steps and not self._is_evaluating:
@@ -280,5 +252,5 @@ class ShortEpochs(Listener):
         self._timer.cancel()
         with suppress(LinkClosed):
             trace = None if self._recorder is None else self._recorder.trace
-            epochs, evaluations = self._training.epochs, self._evaluations
+            epochs, evaluations = self._epochs.count, self._evaluations
             self._over(Seen(self.steps, epochs, evaluations, how, silent_s, trace, works))
