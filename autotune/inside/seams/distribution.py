@@ -11,7 +11,7 @@ that are added later; clipping by the global norm; metrics of ``ReduceLROnPlatea
 statistics before an evaluation.
 
 Not covered, and refused by the comparison before a recommendation: several backward passes after
-one call of a model; losses that are no mean over equal numbers of samples; parameters that get
+one call of a model; losses that are not a mean over equal numbers of samples; parameters that get
 gradients only in some steps; decisions that the program bases on its own loss, which is that of one
 rank's share; random numbers from the program's own generators; parameters that it took before fsdp
 replaced them.
