@@ -129,6 +129,13 @@ class Normalised(Block):
         return self.norm(y)
 
 
+class Summed(Training):
+    def loss(self, x, y):
+        if not self.planted:
+            return super().loss(x, y)
+        return functional.cross_entropy(self.model(x), y, reduction="sum") / 16
+
+
 class InnerStep(Training):
     """Takes a step of its own in each loss, and trains what that leads to (MAML)."""
 
@@ -164,5 +171,6 @@ HABITS = {
     "tokens": Tokens,
     "normalised": Normalised,
     "inner step": InnerStep,
+    "summed": Summed,
     "batch noise": BatchNoise,
 }

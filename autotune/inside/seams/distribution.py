@@ -105,10 +105,6 @@ class DistributionSeam(Seam):
         """
         self._options.update(options)
 
-    def weigh_as_sums(self, *, enabled: bool) -> None:
-        """Treat losses whose graphs do not show it as sums over samples, or stop doing so."""
-        self.weighing.sums = enabled
-
     @property
     def is_needed(self) -> bool:
         """Whether a strategy acts on the program's models."""

@@ -22,7 +22,7 @@ import torch
 from torch import distributed
 from torch.utils.hooks import RemovableHandle
 
-from autotune.inside.code.loss_graph import Reading, Term, read
+from autotune.inside.code.loss_graph import Term, read
 from autotune.inside.hubs.backward import BackwardListener, BackwardPass
 from autotune.inside.ranks.group import Group
 
@@ -42,13 +42,11 @@ class WeighingSeam(BackwardListener):
         group: The processes that train together.
 
     Attributes:
-        sums: The loss is known to sum over samples, even if its graph does not show it.
         samples: Number of samples in the latest input of a model; None before the first call.
     """
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        self.sums = False
         self.samples: int | None = None
         self._is_settled = False
         self._has_sums = False
@@ -76,7 +74,7 @@ class WeighingSeam(BackwardListener):
 
     @property
     def _is_needed(self) -> bool:
-        if self._is_settled and not (self.sums or self._has_sums or self._uneven):
+        if self._is_settled and not (self._has_sums or self._uneven):
             return False
         return self._group.world_size > 1 and distributed.is_initialized()
 
@@ -86,12 +84,11 @@ class WeighingSeam(BackwardListener):
         readings = [(x, read(x, self.samples, g)) for x, g in zip(losses, grads, strict=True)]
         terms = [term for _, reading in readings for term in reading.terms]
         shares = None if self._is_settled and not self._uneven else self._exchange(terms)
-        hooks = [
+        return [
             term.node.register_prehook(partial(_weighed, weight))
             for number, term in enumerate(terms)
             if (weight := self._weight(number, term, shares)) is not None
         ]
-        return hooks + self._weigh_unknown(readings)
 
     def _weight(self, number: int, term: Term, shares: torch.Tensor | None) -> Any:
         """Return the weight of a term on this rank; None if the plain mean over ranks is right."""
@@ -99,19 +96,6 @@ class WeighingSeam(BackwardListener):
         if is_sum:
             return float(self._group.world_size)
         return shares[number] if shares is not None and number in self._uneven else None
-
-    def _weigh_unknown(
-        self, readings: Sequence[tuple[torch.Tensor, Reading]]
-    ) -> list[RemovableHandle]:
-        """Weight whole losses whose graph shows no terms, if losses are known to be sums."""
-        if not self.sums:
-            return []
-        weight = float(self._group.world_size)
-        return [
-            loss.grad_fn.register_prehook(partial(_weighed, weight))
-            for loss, reading in readings
-            if loss.grad_fn is not None and not reading.terms
-        ]
 
     def _exchange(self, terms: Sequence[Term]) -> torch.Tensor:
         """Return this rank's share of each term's count, multiplied by the number of ranks.
