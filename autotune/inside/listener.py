@@ -83,7 +83,7 @@ class Listener(BackwardListener, SaveListener):
         """A feed's pass is over: the program's loop gets no more batches from it."""
 
     def forward_called(self, root: Root, args: tuple[Any, ...]) -> None:
-        """The program calls an outermost module; *root* is the same object for each of its calls."""
+        """The program calls an outermost module: *root*, the same object in each call."""
 
     def before_backward(self, call: BackwardPass) -> None:
         """Report each tensor that the program differentiates as a loss."""
