@@ -39,8 +39,7 @@ class Listener(BackwardListener, SaveListener):
     """Base class of all that follow a running program: ``StepTracker`` and ``ShortEpochs``.
 
     The seams call the hooks in the thread that does what the hook reports, which for most is the
-    program's main thread; batches may be asked for in another. A subclass overrides only the hooks
-    that it needs.
+    program's main thread; batches may be asked for in another. Each hook does nothing by default.
 
     Attributes:
         rehearsal: How short epochs are in a rehearsal; None outside of one.
@@ -60,33 +59,20 @@ class Listener(BackwardListener, SaveListener):
         """The program asks a feed for its next batch, which is not fetched yet."""
 
     def after_batch(self, feed: Feed, batch: Any, samples: int, wait_s: float) -> None:
-        """A feed is about to hand a batch to the program.
-
-        Args:
-            feed: The iterator that the program reads.
-            batch: What it hands out.
-            samples: Samples in the batch.
-            wait_s: Seconds that the program has waited for it.
-        """
+        """A feed is about to hand a batch to the program, which has waited for it *wait_s*."""
 
     def trains_on(self, feed: Feed) -> bool:  # noqa: ARG002
-        """Return whether the feed drives optimizer steps.
-
-        If it does, a config's loader options apply to it.
-        """
+        """Return whether the feed drives optimizer steps, so that loader options apply to it."""
         return False
 
     def starts_over(self, feed: Feed) -> bool:  # noqa: ARG002
-        """Return whether a training feed restarts when its data are used up, or ends its pass.
-
-        Not asked where training is endless.
-        """
+        """Return whether a training feed restarts when its data are used up, or ends its pass."""
         return False
 
     def cuts(self, feed: Feed) -> bool:  # noqa: ARG002
         """Return whether the feed ends its pass here, although its loader may have more batches.
 
-        Not asked where training is endless.
+        Like ``starts_over()``, it is not asked where training is endless.
         """
         return False
 
@@ -97,19 +83,12 @@ class Listener(BackwardListener, SaveListener):
         """A feed's pass is over: the program's loop gets no more batches from it."""
 
     def forward_called(self, root: Root, args: tuple[Any, ...]) -> None:
-        """The program calls an outermost module that owns parameters.
-
-        Args:
-            root: The facts about the module, the same object for each of its calls.
-            args: The positional arguments of the call.
-        """
+        """The program calls an outermost module: *root*, the same object in each call."""
 
     def before_backward(self, call: BackwardPass) -> None:
         """Report each tensor that the program differentiates as a loss."""
-        if isinstance(call.tensors, torch.Tensor):
-            self.loss_seen(call.tensors)
-            return
-        for tensor in call.tensors:
+        tensors = [call.tensors] if isinstance(call.tensors, torch.Tensor) else call.tensors
+        for tensor in tensors:
             if isinstance(tensor, torch.Tensor):  # torch also takes edges of its graph
                 self.loss_seen(tensor)
 

@@ -14,7 +14,6 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from autotune.measurement.run_mode import Epochs
 from autotune.program.profile import LoaderFacts
-from autotune.program.rehearsal import OTHER_BATCHES
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -43,53 +42,6 @@ class Pass:
     is_over: bool = False
 
 
-class Passes:
-    """Counts the program's passes over its loaders, and cuts those that train nothing.
-
-    Called in the thread that iterates the loader. Feeds are held weakly, so a pass is forgotten
-    together with its iterator.
-
-    Args:
-        other_batches: Number of batches that a loader gets if it trains nothing, such as a
-            validation loader. None does not cut it.
-    """
-
-    def __init__(self, other_batches: int | None = OTHER_BATCHES) -> None:
-        self._other_batches = other_batches
-        self._passes: WeakKeyDictionary[Feed, Pass] = WeakKeyDictionary()
-
-    def __contains__(self, feed: Feed) -> bool:
-        return feed in self._passes
-
-    def of(self, feed: Feed) -> Pass:
-        """Return the pass that belongs to a feed; the first call begins it."""
-        return self._passes.setdefault(feed, Pass())
-
-    def took(self, feed: Feed, steps: int) -> Pass:
-        """Count a batch of a feed, when the program has made *steps* optimizer steps in total."""
-        seen = self.of(feed)
-        seen.trains |= seen.batches > 0 and steps > seen.steps
-        seen.batches += 1
-        seen.steps = steps
-        return seen
-
-    def cuts_other(self, feed: Feed, steps: int) -> bool:
-        """Return whether a pass that trains nothing is long enough to be cut.
-
-        A pass whose batches are used with gradients may still train: it is cut only if it made no
-        step within ``MAX_BATCHES`` batches.
-        """
-        seen = self.of(feed)
-        if self._other_batches is None:
-            return False
-        if feed.wants_gradients:
-            seen.trains |= seen.batches > 0 and steps > seen.steps
-            seen.is_over |= not seen.trains and seen.batches >= MAX_BATCHES
-        else:
-            seen.is_over |= seen.batches >= self._other_batches
-        return seen.is_over
-
-
 class EpochEnds:
     """The pass over the training loader that a measured program is in, and how its epochs end.
 
@@ -108,9 +60,7 @@ class EpochEnds:
 
     def __init__(self, mode: Epochs) -> None:
         self.is_endless = mode is Epochs.ENDLESS
-        self._passes = Passes(OTHER_BATCHES if mode is Epochs.TRUE else None)
         self._training: WeakSet[Feed] = WeakSet()
-        self._cut_at: int | None = None  # steps when a loader was cut last
         self.switched_at = 0
         self._has_switched_beyond = False
         self.feed: Feed | None = None
@@ -138,31 +88,18 @@ class EpochEnds:
         """
         return self.is_endless or (feed.is_mixed and feed.limit is not None)
 
-    def cuts(self, feed: Feed, steps: int, *, trains: bool) -> bool:
-        """Return whether a feed ends here, although its loader may have more batches.
+    def cuts(self, feed: Feed) -> bool:
+        """Return whether a training feed ends here, although its loader may have more batches.
 
-        In a true epoch, a training feed whose data or options a config has changed ends after the
-        number of batches that the program expects. Feeds that train nothing end as ``Passes`` says,
-        and all others when their data are used up.
+        In a true epoch, a feed whose data or options a config has changed ends after the number of
+        batches that the program expects.
         """
-        if self.is_endless:
-            return False
-        if trains:
-            is_whole = feed.limit is not None and feed.handed >= feed.limit
-            return is_whole and (feed.is_mixed or feed.is_behind)
-        if not self._passes.cuts_other(feed, steps):
-            return False
-        self._cut_at = steps
-        return True
+        is_whole = feed.limit is not None and feed.handed >= feed.limit
+        return not self.is_endless and is_whole and (feed.is_mixed or feed.is_behind)
 
     def trains(self, feed: Feed) -> None:
         """Note that a feed belongs to a training loader."""
         self._training.add(feed)
-
-    def took(self, feed: Feed, steps: int) -> None:
-        """Count a batch that trains nothing, after *steps* optimizer steps in total."""
-        if not self.is_endless:
-            self._passes.took(feed, steps)
 
     def note_switch(self, steps: int) -> None:
         """Note that the config changes, after *steps* optimizer steps in total."""
@@ -171,21 +108,16 @@ class EpochEnds:
     def suspect(self, steps: int) -> Epochs | None:
         """Return the epoch mode to try next if the present one may be why the program fails now.
 
-        In endless mode that is ``TRUE``, if the program has gone beyond its epoch. But if the
-        failure follows at once after a change of config there, or a config has brought a smaller
-        last batch, the config is the likelier cause. In true mode it is ``WHOLE``, if a pass was
-        cut and no step was made since.
+        That is ``TRUE``, if the program has gone beyond its epoch. But if the failure follows at
+        once after a change of config there, or a config has brought a smaller last batch, the
+        config is the likelier cause.
 
         Args:
             steps: Optimizer steps that the program has made in total.
         """
-        if self.is_endless:
-            is_recent = steps - self.switched_at <= JUST_SWITCHED
-            is_configs = (self._has_switched_beyond and is_recent) or any(
-                feed.is_short for feed in self._training
-            )
-            return Epochs.TRUE if self._is_beyond and not is_configs else None
-        return Epochs.WHOLE if self._cut_at == steps else None
+        is_recent = self._has_switched_beyond and steps - self.switched_at <= JUST_SWITCHED
+        is_configs = is_recent or any(feed.is_short for feed in self._training)
+        return Epochs.TRUE if self._is_beyond and not is_configs else None
 
     @property
     def _is_beyond(self) -> bool:

@@ -197,8 +197,6 @@ class StepTracker(Listener):
             is_training = self.first.is_training(feed)
             if is_training and not self.forks.is_child:
                 self.epoch.trains(feed)
-            else:
-                self.epoch.took(feed, self.steps)
             if self.first.loaders is not None and not is_training:
                 self._rank.disturbed()
                 return
@@ -227,14 +225,9 @@ class StepTracker(Listener):
         return self.epoch.starts_over(feed)
 
     def cuts(self, feed: Feed) -> bool:
-        """Return whether a feed ends here; only in true or whole epochs.
-
-        Training ends where the program expects its epoch to end. In true epochs, passes that train
-        nothing are also cut short.
-        """
-        if self.is_endless or self.forks.is_child or self.first.loaders is None:
-            return False
-        return self.epoch.cuts(feed, self.steps, trains=self.trains_on(feed))
+        """Return whether a training feed ends here, where the program expects its epoch to end."""
+        is_training = self.first.loaders is not None and self.trains_on(feed)
+        return is_training and self.epoch.cuts(feed)
 
     def epoch_ended(self, feed: Feed) -> None:  # noqa: ARG002
         """Stop learning rate schedules: from here on there are more steps than were planned."""

@@ -141,14 +141,13 @@ def fails_as_timm_does(length: int) -> Callable[[int], None]:
 
 
 def test_losses_of_true_epochs_are_those_of_the_program_alone() -> None:
-    workers = {"num_workers": 1, "persistent_workers": True}
-    for options, mode, evaluated in ((workers, Epochs.TRUE, 2), ({}, Epochs.WHOLE, BATCHES)):
+    for options in ({"num_workers": 1, "persistent_workers": True}, {}):
         alone = train(loader_of(**options), 2)
-        with watched(mode):
+        with watched():
             under_seams = train(loader_of(**options), 2)
         assert under_seams.losses == alone.losses
         assert under_seams.passes == alone.passes == [BATCHES] * 2
-        assert under_seams.evaluated[1:] == [evaluated]
+        assert under_seams.evaluated == alone.evaluated
 
 
 def test_what_fails_beyond_its_own_length_says_which_epochs_it_needs() -> None:
@@ -291,12 +290,11 @@ def fails_beyond_ten(number: int) -> None:
 
 
 def test_a_loader_that_is_built_again_for_each_epoch_is_not_cut() -> None:
-    for mode in (Epochs.TRUE, Epochs.WHOLE):
-        with watched(mode) as borders:
-            borders.at[15] = partial(borders.seams.loader.options.request, batch_size=16)
-            done = train(loader_of)
-        assert done.passes == [BATCHES] * 3
-        assert borders.ended[-1].samples == 16
+    with watched() as borders:
+        borders.at[15] = partial(borders.seams.loader.options.request, batch_size=16)
+        done = train(loader_of)
+    assert done.passes == [BATCHES] * 3
+    assert borders.ended[-1].samples == 16
 
 
 def test_equal_loaders_that_are_built_again_for_each_epoch_stay_two() -> None:
@@ -312,34 +310,6 @@ def test_equal_loaders_that_are_built_again_for_each_epoch_stay_two() -> None:
             assert loaders is not None
             assert len({id(own) for own in loaders}) == 2
         assert [step.samples for step in borders.ended[-BATCHES:]] == [8] * BATCHES
-
-
-def test_a_failure_after_a_loader_was_cut_asks_for_whole_ones() -> None:
-    for cut, suspect in ((True, Epochs.WHOLE), (False, None)):
-        with watched(Epochs.TRUE if cut else Epochs.WHOLE) as borders:
-            with pytest.raises(AssertionError):
-                evaluates_strictly(right=cut)
-            assert borders.suspect is suspect
-    with watched(Epochs.WHOLE):
-        evaluates_strictly(right=True)
-
-
-def evaluates_strictly(*, right: bool) -> None:
-    done = train(loader_of(), 2)
-    assert done.evaluated[-1] == (BATCHES if right else 3)
-
-
-def test_a_failure_in_training_after_an_evaluation_was_cut_is_not_put_down_to_it() -> None:
-    made = iter(range(100))
-
-    def step(_number: int) -> None:
-        if next(made) == BATCHES + 2:
-            raise RuntimeError
-
-    with watched() as borders:
-        with pytest.raises(RuntimeError):
-            train(loader_of(), 2, step)
-        assert borders.suspect is None
 
 
 def test_workers_that_stay_are_the_same_from_one_true_epoch_to_the_next() -> None:

@@ -102,11 +102,7 @@ class Parent:
 
 @pytest.fixture
 def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Parent]:
-    for thread in (
-        "_describe_start",
-        "_watch_forks",
-        "_tell_of_absences",
-    ):  # there is no program to look after
+    for thread in ("_describe", "_watch_forks"):  # there is no program to look after
         monkeypatch.setattr(Reporter, thread, lambda _: None)
     commands: queue.SimpleQueue[ToRig] = queue.SimpleQueue()
     ours, theirs = socket.socketpair()

@@ -104,8 +104,8 @@ def run(program: str, role: str, plan: RehearsalPlan, applied: AppliedConfig) ->
         ending = Ending(Outcome.CRASHED, f"{type(error).__name__}: {error}")
     finally:
         sys.argv = argv
-        listener._timer.cancel()
-        listener._timer.join()
+        listener._report.timer.cancel()
+        listener._report.timer.join()
         listener.seams.remove()
     return Rehearsal(told[0] if told else None, ending)
 

@@ -70,8 +70,7 @@ def leader(
             commands.get()  # the parent answers with Close once it has read the result
             close()
 
-    epochs = start.program.mode.epochs
-    return ShortEpochs(start.applied, start.rehearsal, over, started, group, epochs)
+    return ShortEpochs(start.applied, start.rehearsal, over, started, group)
 
 
 def follower(start: Start, group: Group) -> StepTracker | ShortEpochs:
@@ -83,8 +82,7 @@ def follower(start: Start, group: Group) -> StepTracker | ShortEpochs:
     assert start.applied is not None, "a rehearsal runs a config"
     from autotune.inside.short_epochs import ShortEpochs
 
-    epochs = start.program.mode.epochs
-    return ShortEpochs(start.applied, start.rehearsal, None, perf_counter(), group, epochs)
+    return ShortEpochs(start.applied, start.rehearsal, None, perf_counter(), group)
 
 
 def own_files(start: Start, rank: int) -> Start:
