@@ -103,7 +103,7 @@ class Prepared:
         kept = False
         for relative, before in self.files.items():
             source = self.upper / relative
-            # A program may have put a link to a real folder in place of its own.
+            # A program may have put a link to a real folder there.
             if source.parent.resolve() != source.parent or _fingerprint(source) != before:
                 continue
             target = layer / relative
@@ -120,7 +120,7 @@ class Prepared:
 
 
 def told_of_unknown(prepared: Iterable[Prepared]) -> str | None:
-    """Return a sentence about the folder to which a program wrote most, if that is no known cache.
+    """Return a sentence about the folder to which a program wrote most, unless it is a known cache.
 
     It is probably prepared data, which the user can have kept by ``--cache-dir``.
 
