@@ -206,7 +206,7 @@ def resume(
     budget_s = study.head.options.budget_s if budget is None else seconds_of(budget)
     study.take_lease(force=force)
     if check_learning:
-        study.check_learning()
+        study.checks_learning = True
     return _finish(run_search(run, study, budget_s, events or events_here()), output)
 
 

@@ -212,7 +212,7 @@ def _about(run: SearchDir) -> _Listed:
     except RunDirectoryError as error:
         return _Listed(run.name, run.path, error=str(error))
     said = found or ("the program failed" if failure else "not over")
-    program, trials = str(head.program), study.trial_count
+    program, trials = str(head.program), len(study.records)
     return _Listed(run.name, run.path, head.created, program, trials, said)
 
 

@@ -139,7 +139,6 @@ class SeamSet:
             self.accumulation,
             self.scaling,
             self.by_hand,
-            ranks.weighing,
             ranks.averaging,
             self.clearing,
         )
@@ -313,7 +312,6 @@ class SeamSet:
         self.distribution.remove()
         self.clearing.remove()
         self.optimizer.remove()
-        self.rates.remove()
 
     @property
     def _trains_on_cpu(self) -> bool:
@@ -369,7 +367,7 @@ class SeamSet:
         if self.loader.misses_target and self._group.world_size > 1:
             raise LookupError(self.loader.describe_missing_target())
         if self.loader.misses_target:
-            self.rates.misses_target()
+            self.rates.feeds_target = False
             logger.warning("autotune: %s", self.loader.describe_missing_target())
 
     def install_late(self) -> None:

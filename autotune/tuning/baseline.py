@@ -26,7 +26,6 @@ from autotune.tuning.live_rig import Stay
 from autotune.tuning.session import Session
 from autotune.tuning.start.first_start import examined
 from autotune.tuning.start.start_up_time import unmeasured
-from autotune.tuning.storage import earlier
 
 STAY_S = 2.0  # of the program as written, after its first steps
 STAGE_S = 1.0  # of the profile of its step
@@ -154,7 +153,6 @@ def _measure(session: Session) -> Baseline:
     # Stored before the step is profiled: from here on the session knows how long a confirmation
     # takes, and a search that is killed need not measure the baseline again.
     study.facts = facts
-    study.hints = earlier.look(session.run, head, space)
     session.divide()
     worth_s = max(PROFILE_WORTH_S, PROFILE_WORTH_STEPS * facts.step_s)
     if session.budget.left_s - session.reserve_s > worth_s:
