@@ -77,8 +77,6 @@ MESSAGES: dict[str, ToRig | FromRig] = {
         "/run/größe 'and' \"quotes\"/files",
         FenceKind.OVERLAY,
         open_places=("/home/me/.cache",),
-        devices={"/home": 2050},
-        max_scratch_bytes=1 << 33,
     ),
     "warned": Warned("data.bin is copied first."),
     "asked input": AskedInput("Where is the data set?"),
