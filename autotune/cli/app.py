@@ -307,53 +307,6 @@ def run(
         os.execve(plan.argv[0], plan.argv, {**os.environ, **plan.env})  # noqa: S606
 
 
-@app.command(context_settings=PROGRAM_LAST)
-def measure(
-    program: ProgramArgument,
-    args: ArgsArgument = None,
-    module: ModuleOption = False,
-    config: Annotated[
-        Path | None, typer.Option(help="Measure the config of this best.yaml. Default: as written.")
-    ] = None,
-    allow_env: AllowEnvOption = None,
-    processes: Annotated[
-        int, typer.Option(min=1, help="Number of fresh processes; equal processes differ in speed.")
-    ] = 3,
-    nproc_per_node: RanksOption = None,
-    fence: FenceOption = None,
-    scratch_dir: ScratchDirOption = None,
-    max_scratch: MaxScratchOption = None,
-    cache_dir: CacheDirOption = None,
-    allow_side_effects: SideEffectsOption = False,
-    quiet: QuietOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Measure one config in detail: throughput, step breakdown, upper limits, memory, warnings."""
-    from autotune.cli import fact_sheet
-    from autotune.knobs.space import options
-    from autotune.machine import hardware
-    from autotune.results import bestfile
-    from autotune.tuning.measure_config import measure_config
-
-    console = _console(quiet=quiet)
-    words = _words(program, args, is_module=module)
-    with errors_told(console):
-        best = None if config is None else bestfile.read(config)
-        if best is not None and config is not None:
-            for line in best.use(config, options.names(allow_env or [])):
-                console.warn(line)
-        subject = _read(console, words, "measure", nproc_per_node)
-        fenced = options.fence(
-            fence, scratch_dir, max_scratch, cache_dir, allow_side_effects=allow_side_effects
-        )
-        machine = hardware.detect(subject.visible_devices)
-        facts = measure_config(subject, best, machine, processes, console, fenced)
-    if as_json:
-        sys.stdout.write(fact_sheet.as_json(facts) + "\n")
-    else:
-        fact_sheet.show(facts)
-
-
 @app.command(cls=comparing.SidesFirst, context_settings=PROGRAM_LAST)
 def compare(
     first: Annotated[
@@ -439,10 +392,7 @@ def doctor(
     ] = None,
     args: ArgsArgument = None,
     module: ModuleOption = False,
-    aa: Annotated[
-        bool, typer.Option("--aa", help="Compare the program with itself to measure the noise.")
-    ] = False,
-    budget: Annotated[str, typer.Option(help="Most wall time for --aa: 90s, 3m.")] = "2m",
+    aa: Annotated[bool, typer.Option("--aa", hidden=True)] = False,
     nproc_per_node: RanksOption = None,
     fence: FenceOption = None,
     scratch_dir: ScratchDirOption = None,
@@ -452,22 +402,31 @@ def doctor(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Find out what slows this machine and a program down; with --aa, how noisy figures are."""
+    """Find out where a program's step goes, and what slows it and this machine down."""
     from autotune.cli import doctor as examining
     from autotune.knobs.space import options
-    from autotune.tuning.budget import parse_duration
 
     console = _console(quiet=quiet)
     words = _words(program, args, is_module=module)
     with errors_told(console):
-        if aa and program is None:
-            raise UsageError("--aa needs a program: autotune doctor --aa train.py")
+        if aa:
+            raise UsageError(
+                "doctor has no --aa any more. Type: autotune compare written written train.py"
+            )
         subject = None if program is None else _read(console, words, "doctor", nproc_per_node)
         fenced = options.fence(
             fence, scratch_dir, max_scratch, cache_dir, allow_side_effects=allow_side_effects
         )
-        noise_s = parse_duration(budget) if aa else None
-        examining.examine(subject, noise_s, console, fenced, as_json=as_json)
+        examining.examine(subject, console, fenced, as_json=as_json)
+
+
+@app.command(
+    hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)
+def measure() -> None:
+    """Say what to type instead of a command that is gone."""
+    with errors_told(_console()):
+        raise UsageError("There is no command 'measure' any more. Type: autotune doctor train.py")
 
 
 @app.command(context_settings=PROGRAM_LAST)
