@@ -19,7 +19,6 @@ FAMILIES = (
     "knobs",
     "knobs/strategies",
     "machine/probes",
-    "results/advice",
 )
 # Which rooms, or single files of them, each room may import: HOUSE.md's laws as one table
 ALLOWED: dict[str, set[str]] = {

@@ -44,7 +44,7 @@ def doctor(
                 context, console, program, args, is_module=module, ranks=nproc_per_node
             )
         )
-        examining.examine(subject, None, console, fence.options(), as_json=as_json)
+        examining.examine(subject, console, fence.options(), as_json=as_json)
 
 
 def knobs(

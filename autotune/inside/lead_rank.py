@@ -275,11 +275,9 @@ class LeadRank(StepTracker):
 
     def _examiner(self) -> Examiner:
         return Examiner(
-            tuple(self.seams.forward.roots),
             self.observer.device(),
             self._feed_of_this_thread,
             self._allowed_cores,
-            self.seams.hubs.backward,
             counts=frames_compiled() == 0,
         )
 

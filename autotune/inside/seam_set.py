@@ -139,7 +139,6 @@ class SeamSet:
             self.accumulation,
             self.scaling,
             self.by_hand,
-            ranks.weighing,
             ranks.averaging,
             self.clearing,
         )

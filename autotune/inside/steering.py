@@ -102,7 +102,7 @@ class Steering:
         if not self._seams.distribution.is_needed:
             self._seams.distribution.use("ddp")
         if self._seams.group.world_size > 1:
-            self._seams.loader.share(self._seams.group, self._seams.distribution.loader_begins)
+            self._seams.loader.share(self._seams.group, self._seams.distribution.draw_otherwise)
         self._seams.rates.follow(world_size=self._seams.group.world_size)
 
     def set_precision(self, dtype_name: str | None) -> None:
@@ -128,7 +128,7 @@ class Steering:
         The learning rate, the weights of micro-batches and those of the ranks depend on it.
         """
         self._seams.rates.sums = self._seams.accumulation.sums = sums
-        self._seams.distribution.weigh_as_sums(enabled=sums)
+        self._seams.distribution.averaging.sums = sums
 
     def set_accumulation_steps(self, steps: int) -> None:
         """Make one optimizer step of this many batches.

@@ -164,7 +164,7 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
             self._groups.take()
             self._groups.gradients_come()
             if not self.sums:
-                call.gradients = _weighed(call.losses, call.gradients, self._groups.share)
+                call.gradients = weighed(call.losses, call.gradients, self._groups.share)
 
     def _holds_step(self, optimizer: Optimizer) -> bool:
         """Tell whether this step of an optimizer is held back.
@@ -265,8 +265,8 @@ def _parameters(owner: Optimizer | nn.Module) -> list[torch.Tensor]:
     return [parameter for group in owner.param_groups for parameter in group["params"]]
 
 
-def _weighed(tensors: Sequence[Any], grads: Any, share: float) -> Any:
-    """Return the ``grad_tensors`` of a backward pass, multiplied by its share.
+def weighed(tensors: Sequence[Any], grads: Any, share: float) -> Any:
+    """Return the ``grad_tensors`` of a backward pass, multiplied by a number.
 
     A missing gradient stands for ones, so it becomes a tensor filled with the share.
     """
