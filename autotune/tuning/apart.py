@@ -12,7 +12,7 @@ import math
 from autotune.measurement.claim import APART_TAU
 from autotune.measurement.interval import Interval, LogRatio
 from autotune.measurement.measurement import Measurement
-from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.outcome import Ending
 from autotune.measurement.turn import Played
 from autotune.program.config import Config
 from autotune.results.blame import judged
@@ -22,11 +22,6 @@ from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.choosing.proposals import Proposals
 from autotune.tuning.race import tell, work_factor
 from autotune.tuning.session import Session
-
-UNASKED = (
-    "autotune could not see whether the loss is a sum or a mean over samples, so it does not know "
-    "the learning rate for another batch size"
-)
 
 
 def try_apart(session: Session, baseline: Baseline, diagnosis: Diagnosis) -> None:
@@ -38,7 +33,7 @@ def try_apart(session: Session, baseline: Baseline, diagnosis: Diagnosis) -> Non
     for proposal in proposals.restarted(session.may_restart):
         session.events.on_trial_start(proposal.config, proposal.why, space)
         began_s = session.rigs.clock()
-        found = _measured(session, baseline, proposal.config)
+        found = _measured(session, proposal.config)
         measured = found if isinstance(found, Measurement) else None
         record = TrialRecord(
             proposal.config,
@@ -53,14 +48,7 @@ def try_apart(session: Session, baseline: Baseline, diagnosis: Diagnosis) -> Non
         tell(session, space, proposal, record)
 
 
-def _measured(session: Session, baseline: Baseline, config: Config) -> Measurement | Ending:
-    # Whether the loss sums over samples shows only where a running program switches its batch: a
-    # process that starts with the new one has no earlier losses to compare.
-    own, size = baseline.space.baseline.get("batch_size"), config.get("batch_size")
-    traits = baseline.applied.traits
-    sets_rate = "batch_size" not in {*traits.program_knobs, *traits.flags}
-    if session.live.base.sums is None and sets_rate and own and size and own != size:
-        return Ending(Outcome.CONFLICT, UNASKED)
+def _measured(session: Session, config: Config) -> Measurement | Ending:
     stay = session.live.alone(config, session.until_confirmation)
     if isinstance(stay, Ending):
         session.rigs.learn(stay, as_written=False)

@@ -267,8 +267,7 @@ def _applied(
     written = AppliedConfig.as_written(
         space.baseline, profile, next(iter(rules), None), space.flags
     )
-    sums = next((file.learning.sums for file in files), None)
-    return replace(written, config=config, sums=sums)
+    return replace(written, config=config)
 
 
 def as_data(found: Comparison) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from autotune.results.blame import judged
 from autotune.results.contribution import Contribution
 from autotune.results.record import (
     TrialRecord,
-    gradients_sum,
     slowest_compilation,
 )
 from autotune.results.result import Finding, LargerBatch, SearchResult
@@ -70,7 +69,7 @@ def conclude(
         before, after = confirmation.rates
         rates = before, (after if is_faster else before)
     learns = trained(session.study.rehearsals, best)
-    applied = replace(baseline.applied, sums=gradients_sum(records))
+    applied = baseline.applied
     if learns is not None and learns.lr_rule is not LrRule.AUTO:
         applied = replace(applied, lr_rule=learns.lr_rule)
     measured = (*confirmation.baseline, *confirmation.winner) if confirmation else ()
@@ -182,7 +181,7 @@ def _training_steps(
 ) -> TrainingSteps | None:
     """Return how long the steps of the whole training take; None if their number is unknown."""
     facts, profile = session.study.facts, baseline.profile
-    samples = training_samples(profile.length, baseline.measurement, profile.loop.batches_per_step)
+    samples = training_samples(profile.length, baseline.measurement)
     if facts is None or samples is None:
         return None
     compilation = None if best is None else slowest_compilation(session.study.records, best)

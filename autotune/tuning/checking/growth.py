@@ -15,7 +15,7 @@ from autotune.knobs.space.space import ResolvedSpace
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import PARTS
 from autotune.program.rehearsal import RehearsalRecord
-from autotune.results.record import TrialRecord, gradients_sum
+from autotune.results.record import TrialRecord
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.learning_check import MOST_LOSS, LearningCheck
 from autotune.tuning.checking.short_runs import ShortRuns
@@ -146,6 +146,5 @@ def _needs_no_check(session: Session, space: ResolvedSpace) -> bool:
 
 
 def _check(session: Session, baseline: Baseline, kept_s: float) -> LearningCheck:
-    applied = replace(baseline.applied, sums=gradients_sum(session.study.records))
-    runs, plan = ShortRuns(session, baseline, kept_s), session.plan
+    runs, plan, applied = ShortRuns(session, baseline, kept_s), session.plan, baseline.applied
     return LearningCheck(runs, applied, plan.step_s or 0.0, plan.startup_s, session.traces)

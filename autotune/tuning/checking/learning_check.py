@@ -148,15 +148,12 @@ class LearningCheck:
         written = self._written(config, seed)
         if isinstance(written, Ending):
             return None
-        applied, per_update = self._applied, self._growth(config)
-        scale = 1.0  # losses that sum over more samples are larger
-        if applied.sums:
-            scale = int(config["batch_size"]) / int(applied.baseline["batch_size"])
-        most = ceilings(written, per_update, HOPELESS, scale)
+        per_update = self._growth(config)
+        most = ceilings(written, per_update, HOPELESS)
         _, steps = self._updates(config)
         cost_s = steps * self._step_s * per_update / speedup
         own = self._runs.trace(config, _plan(config, steps, seed, most), cost_s, rule)
-        return None if isinstance(own, Ending) else relative_loss(written, own, per_update, scale)
+        return None if isinstance(own, Ending) else relative_loss(written, own, per_update)
 
     def _written(self, config: Config, seed: int) -> TrainingTrace | Ending:
         written = self._applied.baseline

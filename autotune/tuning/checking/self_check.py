@@ -35,7 +35,6 @@ from autotune.measurement.outcome import ENDED_BY_US, Ending
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import PARTS, batch_growth
 from autotune.program.rehearsal import Canary, RehearsalPlan, TracePlan
-from autotune.results.record import gradients_sum
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.learning_check import MOST_LOSS, untold
 from autotune.tuning.checking.short_runs import Runs
@@ -75,13 +74,11 @@ class Known:
     Attributes:
         traces: Of the program as written, that earlier checks took. A check adds to them.
         normalises: Whether the model has BatchNorm.
-        sums: Whether the loss is known to sum over samples.
         canary: What was found before the search.
     """
 
     traces: dict[RehearsalPlan, TrainingTrace] = field(default_factory=dict)
     normalises: bool = False
-    sums: bool = False
     canary: Canary | None = None
 
     @classmethod
@@ -90,7 +87,6 @@ class Known:
         return cls(
             session.traces,
             normalises=baseline.profile.model.batch_norm_layers > 0,
-            sums=bool(gradients_sum(session.study.records)),
             canary=session.study.canary,
         )
 
@@ -220,9 +216,6 @@ class SelfCheck:
         own = traced or self._runs.trace(config, self.plan(config), self.cost_s)
         if isinstance(own, Ending):
             return _not_compared(own)
-        if self._known.sums and "batch_size" in base:
-            # the loss of a step is traced by the mean of its batches, which may be smaller ones
-            own = _with_losses_times(own, int(base["batch_size"]) / int(config["batch_size"]))
         if is_equal(written, own):
             return same(written, own)
         parts = ("batch_size", "accumulation_steps", "world_size")
@@ -275,14 +268,6 @@ def one_fewer(space: ResolvedSpace, config: Config) -> Iterator[tuple[str, Confi
     for knob in sorted(changes, key=lambda knob: lost[knob]) if len(changes) > 1 else ():
         if lost[knob]:
             yield knob, lacking[knob]
-
-
-def _with_losses_times(trace: TrainingTrace, factor: float) -> TrainingTrace:
-    steps = (
-        step if step.loss is None else replace(step, loss=step.loss * factor)
-        for step in trace.steps
-    )
-    return trace if factor == 1.0 else replace(trace, steps=tuple(steps))
 
 
 def _not_compared(ending: TrainingTrace | Ending) -> Agreement:
