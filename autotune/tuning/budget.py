@@ -1,5 +1,8 @@
 """Budget: the wall time of a search, how users write it, and how long work may go on.
 
+A search must close its rigs and write its result, so Ctrl-C may not raise at any line: it is
+counted, and answered when that is possible.
+
 Every wait in a search asks an ``Until``, which leaves enough time to close the program that runs.
 """
 
@@ -7,9 +10,13 @@ from __future__ import annotations
 
 import math
 import re
+import signal
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
+from types import FrameType
+from typing import Any, Self
 
 from autotune.errors import UsageError
 from autotune.measurement.outcome import Ending, Outcome
@@ -21,6 +28,7 @@ OVERDRAFT = 0.15
 # (processes.py), and a moment to write the result.
 CLOSING_S = 2.5
 ENDING_S = 1.0  # most programs end sooner, so most searches end within their budget
+ENDING = "Ending; what was measured until now counts."  # for commands that confirm nothing
 
 
 def parse_duration(text: str) -> float:
@@ -105,3 +113,38 @@ class Until:
 def seconds_left(should_stop: Callable[[], Ending | None]) -> float:
     """Return how long work may go on; infinite if *should_stop* is not an ``Until``."""
     return should_stop.left_s() if isinstance(should_stop, Until) else math.inf
+
+
+class InterruptCounter:
+    """Context manager that counts Ctrl-C instead of raising ``KeyboardInterrupt``.
+
+    The third Ctrl-C raises at once, for the case that a request is not answered. Outside of the
+    main thread nothing is counted, because Python lets only that thread set signal handlers.
+
+    Args:
+        on_request: Called with the count at the first and the second Ctrl-C, in the signal handler.
+
+    Attributes:
+        requests: Number of Ctrl-C since this was entered.
+    """
+
+    def __init__(self, on_request: Callable[[int], None] = lambda _: None) -> None:
+        self.requests = 0
+        self._on_request = on_request
+        self._previous: Any = None
+
+    def __enter__(self) -> Self:
+        # signal.signal() raises in other threads, such as a notebook's or a server's worker
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        self.requests += 1
+        if self.requests > 2:
+            raise KeyboardInterrupt
+        self._on_request(self.requests)

@@ -27,10 +27,9 @@ from autotune.program.revision import WRITTEN
 from autotune.results.bestfile import BestFile
 from autotune.rig.failures import program_error
 from autotune.rig.open_rig import Reports
-from autotune.tuning.budget import Budget
+from autotune.tuning.budget import ENDING, Budget, InterruptCounter
 from autotune.tuning.claim import Confirmation, Failure, Match, OtherProgram, prove
 from autotune.tuning.events import Events
-from autotune.tuning.interrupts import ENDING, InterruptCounter
 from autotune.tuning.plan import PROCESS
 from autotune.tuning.start import first_start
 from autotune.tuning.start.first_start import START_SILENCE_S

@@ -15,9 +15,8 @@ from autotune.program.rehearsal import RehearsalPlan
 from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import Progress
-from autotune.tuning.budget import ENDING_S, Budget, Until
+from autotune.tuning.budget import ENDING_S, Budget, InterruptCounter, Until
 from autotune.tuning.events import Events
-from autotune.tuning.interrupts import InterruptCounter
 from autotune.tuning.live_rig import ALONE_S, WARM_UP_S, LiveRig
 from autotune.tuning.plan import (
     COMPILING_S,
