@@ -32,6 +32,7 @@ from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Ending
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
+from autotune.program.devices import ranks_in
 from autotune.program.fence_options import FenceOptions
 from autotune.program.lr import PARTS, LrRule, rule_for
 from autotune.program.program import LaunchPlan, Program, parse_program
@@ -44,7 +45,7 @@ from autotune.tuning.start.first_start import START_SILENCE_S
 from benchmarks.likeness import Alone, Judgement, Recording, Verdict, judge
 from benchmarks.record import save
 
-COARSER = ("precision", "matmul_precision", "fsdp_mixed_precision")
+COARSER = ("precision", "fsdp_options")
 RECORDER = Path(__file__).parent / "recorder.py"
 BY_DESIGN = {*PARTS, *COARSER, "sync_batchnorm", "in_order"}
 MARK = "AUTOTUNE_TRAINING"  # in the environment of all that a run starts
@@ -102,9 +103,7 @@ class Bench:
         plan = run_plan(best, path, self._program, self._machine)
         command = ("-m", *plan.argv[plan.argv.index("-m") + 1 :])
         recording = self._record(plan, command, SEEDS[0], self._steps)
-        shares = (
-            1 if applied.traits.distributes_itself else int(applied.config.get("world_size", 1))
-        )
+        shares = 1 if applied.traits.distributes_itself else ranks_in(applied.config)
         return recording.of_ranks(shares)
 
     def _alone(self, seed: int, factor: int) -> Recording:

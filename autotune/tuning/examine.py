@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 from autotune.knobs.space.spacefile import load
 from autotune.machine.hardware import Hardware
 from autotune.measurement.examination import Examination
-from autotune.measurement.goal import THROUGHPUT
-from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
-from autotune.measurement.rounds import speeds
-from autotune.measurement.turn import length_of
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.program import Program
 from autotune.results.advice import Readings
-from autotune.results.advice.debug_switches import SWITCHES
 from autotune.results.doctor_report import DoctorReport
 from autotune.rig.failures import program_error
 from autotune.rig.open_rig import Reports, ShouldStop
 from autotune.rig.rig import Rig
 from autotune.tuning.events import Events
 from autotune.tuning.interrupts import ENDING, InterruptCounter
-from autotune.tuning.live_rig import LiveRig, Stay, longest_silence_s
+from autotune.tuning.live_rig import LiveRig, longest_silence_s
 from autotune.tuning.start import first_start
 from autotune.tuning.start.first_start import START_SILENCE_S
 from autotune.tuning.start.observe import throwaway_rigs
@@ -75,9 +69,7 @@ def examine(
             raise program_error(program, started)
         with started:
             profile = started.ready.profile
-            on = [knob for knob in SWITCHES if getattr(profile.settings, knob)]
-            asked = load("default").with_values({knob: [True, False] for knob in on})
-            space = asked.resolve(rigs.hardware, profile)
+            space = load("default").resolve(rigs.hardware, profile)
             written = AppliedConfig.as_written(space.baseline, profile)
             events.on_phase("measuring the program")
             live = LiveRig.on(rigs, started.rig, written)
@@ -121,11 +113,6 @@ def _look_closer(
         return done()
     readings = replace(readings, breakdown=split)
     events.on_phase("watching what the program does")
-    costs = _switch_costs(live, readings, should_stop)
-    if isinstance(costs, Ending):
-        notes.append(f"The cost of debugging switches could not be measured: {costs.reason}.")
-        return done()
-    readings = replace(readings, switch_costs=costs)
     examination = rig.examine(should_stop, patience_s)
     if isinstance(examination, Ending):
         notes.append(f"The program could not be watched: {examination.reason}.")
@@ -143,34 +130,3 @@ def _gaps(readings: Readings, examination: Examination) -> Iterator[str]:
             "Items of the data set were not loaded one by one: several loaders train, another "
             "thread reads the loader, or the data set refuses."
         )
-
-
-def _switch_costs(
-    live: LiveRig, readings: Readings, should_stop: ShouldStop
-) -> Mapping[str, Interval] | Ending:
-    """Measure by turns how much faster the program is without each debugging switch that is on.
-
-    Returns:
-        The ratios, by knob; an ending if the program did not go on.
-    """
-    found: dict[str, Interval] = {}
-    written = live.base.config
-    for knob in SWITCHES:
-        if not getattr(readings.profile.settings, knob):
-            continue
-        configs = [written, written.replace(**{knob: False})]
-        stays = [live.stay(config, should_stop) for config in configs]
-        lengths = [length_of(stay.step_s) for stay in stays if isinstance(stay, Stay)]
-        if failed := next((stay for stay in stays if isinstance(stay, Ending)), None):
-            return failed
-        dice = random.Random(0)
-        game = live.play(configs, lengths, TURNS_S, THROUGHPUT, dice, should_stop)
-        if isinstance(game, Ending):
-            return game
-        ratio = speeds([game.rounds], 0)
-        if ratio is not None:
-            found[knob] = ratio.of(1).interval
-        back = live.stay(written, should_stop)
-        if isinstance(back, Ending):
-            return back
-    return found

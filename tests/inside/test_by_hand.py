@@ -45,14 +45,12 @@ for epoch in range(4):
         {update}
 """
 NEEDS_AN_OPTIMIZER = (
-    "optimizer_implementation",
+    "optimizer",
     "batch_size",
     "accumulation_steps",
-    "zero_grad_to_none",
-    "strategy",
-    "world_size",
+    "devices",
 )
-WORKS_WITHOUT = ("num_workers", "num_threads", "precision", "compile")
+WORKS_WITHOUT = ("workers", "threads", "precision", "compile")
 
 
 def line_of(tmp_path: Path, text: str) -> str:
@@ -291,5 +289,5 @@ def test_losses_by_hand_are_bit_identical_under_the_seams() -> None:
         return found
 
     plain = losses()
-    with running(num_threads=2):
+    with running(threads=2):
         assert losses() == plain

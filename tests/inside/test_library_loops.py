@@ -33,7 +33,7 @@ class Stepper:  # no torch.optim.Optimizer: lists of parameters, rules that writ
 class Stand:  # what PyTorch's iterator takes for a DataLoader
     _IterableDataset_len_called, _auto_collation = None, False
     drop_last, in_order, generator, pin_memory = False, True, None, False
-    num_workers, timeout = 0, 0
+    workers, timeout = 0, 0
     collate_fn = staticmethod(lambda batch: batch)
     pin_memory_device, persistent_workers, worker_init_fn = "", False, None
     prefetch_factor, multiprocessing_context = None, None
@@ -59,7 +59,7 @@ for epoch in range(4):
     assert watching.profile is not None
     assert watching.profile.loop.steps_by_hand == line_of(tmp_path, "backward()")
     assert watching.samples == [8, 8, 8]
-    for knob in ("num_workers", "batch_size"):
+    for knob in ("workers", "batch_size"):
         offer = registry()[knob].domain(Here(make_hardware(), watching.profile))
         assert isinstance(offer, NotOffered), knob
         assert "without a torch DataLoader" in offer.reason
@@ -151,5 +151,5 @@ for _ in range(40):
         assert watching.profile is not None
         assert [facts.batch_size for facts in watching.profile.loaders] == [8]
         assert watching.samples == [8, 8, 8]
-        offer = registry()["num_workers"].domain(Here(make_hardware(), watching.profile))
+        offer = registry()["workers"].domain(Here(make_hardware(), watching.profile))
         assert not isinstance(offer, NotOffered)

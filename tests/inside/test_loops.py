@@ -7,7 +7,7 @@ accumulation_steps=4, over the same samples.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -18,9 +18,6 @@ from torch.optim import SGD, lr_scheduler
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from autotune.inside.seam_set import SeamSet
-from autotune.inside.steering import Steering
-from autotune.knobs import registry
 from tests.inside.test_accumulation import accumulating
 
 ONE_BY_ONE = "SequentialSampler"
@@ -260,49 +257,3 @@ def test_clipping_that_was_imported_by_name_before_the_seams_came_is_seen(source
     finally:
         del sys.modules[module.__name__]
     assert_same(whole, parts)
-
-
-def rarely_used(ask: Callable[[SGD], None]) -> Parameters:
-    """Train a model of which one part has no gradient in most steps."""
-    torch.manual_seed(2)
-    parts = nn.ModuleList([nn.Linear(4, 1), nn.Linear(4, 1)])
-    optimizer = SGD(parts.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
-    for number in range(12):
-        ask(optimizer)
-        if number != 9:  # and a step without a backward pass
-            parts[int(number % 4 == 0)](torch.randn(8, 4)).square().mean().backward()
-        optimizer.step()
-    return values(parts.parameters())
-
-
-def test_where_zeros_are_dropped_a_parameter_without_a_gradient_still_gets_them() -> None:
-    def to_zeros(optimizer: SGD) -> None:
-        optimizer.zero_grad(set_to_none=False)
-
-    whole = rarely_used(to_zeros)
-    seams = SeamSet(None, None)
-    drop_zeros(seams, enabled=True)
-    seams.install()
-    try:
-        parts = rarely_used(to_zeros)
-    finally:
-        seams.remove()
-    assert all(map(torch.equal, whole, parts))
-
-
-def test_what_a_program_drops_never_becomes_zeros() -> None:
-    whole = rarely_used(SGD.zero_grad)
-    for enabled in (False, True):
-        seams = SeamSet(None, None)
-        drop_zeros(seams, enabled=enabled)
-        seams.install()
-        try:
-            parts = rarely_used(lambda optimizer: optimizer.zero_grad())
-        finally:
-            seams.remove()
-        assert all(map(torch.equal, whole, parts))
-
-
-def drop_zeros(seams: SeamSet, *, enabled: bool) -> None:
-    """Apply the knob."""
-    registry()["zero_grad_to_none"].apply(enabled, Steering(seams))

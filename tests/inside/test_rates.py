@@ -33,7 +33,7 @@ from autotune.program.program_traits import ProgramTraits
 from tests.made import changed, make_loader
 
 FACTS = make_loader(dataset_len=100, batch_size=10)
-BASELINE: dict[str, KnobValue] = {"batch_size": 10, "optimizer_implementation": "for-loop"}
+BASELINE: dict[str, KnobValue] = {"batch_size": 10, "optimizer": "for-loop"}
 SGD_FACTS = OptimizerFacts("SGD", ("SGD", "Optimizer"), (0.1,))
 
 
@@ -200,7 +200,7 @@ def test_hooks_for_all_optimizers_may_come_after_those_that_count_the_first_step
 
 def test_backward_passes_are_torchs_own_again_once_an_optimizer_steps() -> None:
     own = torch.autograd.backward
-    with running(applied(num_workers=1)):
+    with running(applied(workers=1)):
         assert torch.autograd.backward is not own, "a step by hand would be seen"
         train(SGD([weight()], lr=0.1), loader())
         assert torch.autograd.backward is own
@@ -257,7 +257,7 @@ def test_an_optimizer_that_was_there_before_the_batch_changed_does_not_follow_it
 
 def test_a_checkpoint_holds_the_programs_own_rates_and_flags() -> None:
     """Also one that was saved under a config: it goes on in plain Python, and the other way."""
-    with running(applied(batch_size=40, optimizer_implementation="foreach")):
+    with running(applied(batch_size=40, optimizer="foreach")):
         data, optimizer = loader(), Adam([weight()], lr=0.1)
         train(optimizer, data)
         file = io.BytesIO()
@@ -282,7 +282,7 @@ def test_a_loaded_state_keeps_its_rate_and_the_implementation_that_was_asked_for
         resumed = SGD([weight()], lr=0.1)
         resumed.load_state_dict(plain)  # before its first step
         assert train(resumed, data) == pytest.approx([0.1] * 3)
-    with running(applied(optimizer_implementation="fused")):
+    with running(applied(optimizer="fused")):
         scaler, parameter = torch.amp.GradScaler("cpu"), nn.Parameter(torch.zeros(1))
         optimizer = SGD([parameter], lr=0.1, momentum=0.9)
         for _ in range(2):

@@ -22,7 +22,7 @@ __all__ = ["found"]
 
 def other_of(result: SearchResult, name: str = "other") -> SearchResult:
     """Return a search that recommends another config."""
-    best = result.best.replace(num_workers=2)
+    best = result.best.replace(workers=2)
     return replace(result, run_dir=result.run_dir.with_name(name), best=best)
 
 
@@ -69,10 +69,10 @@ def test_each_half_is_as_small_as_its_report(found: SearchResult) -> None:
 
 def test_the_knobs_of_the_recommended_configs_are_compared(found: SearchResult) -> None:
     runs = TwoRuns(found, other_of(found))
-    assert [(c.name, c.first, c.second) for c in runs.configs] == [("num_workers", "1", "2")]
-    unknown = Config({k: v for k, v in found.best.items() if k != "num_workers"})
+    assert [(c.name, c.first, c.second) for c in runs.configs] == [("workers", "1", "2")]
+    unknown = Config({k: v for k, v in found.best.items() if k != "workers"})
     fewer = TwoRuns(found, replace(found, best=unknown, run_dir=Path("fewer")))
-    assert [(c.name, c.first, c.second) for c in fewer.configs] == [("num_workers", "1", "0")]
+    assert [(c.name, c.first, c.second) for c in fewer.configs] == [("workers", "1", "0")]
     assert runs.command == f"autotune compare train other {found.head.program}"
     assert not TwoRuns(found, found).command
 

@@ -18,7 +18,6 @@ from autotune.measurement.examination import (
     MemoryGrowth,
     Operators,
 )
-from autotune.measurement.interval import Interval
 from autotune.measurement.rank_load import RankLoad
 from autotune.measurement.step_breakdown import StepBreakdown, StepParts
 from autotune.program.profile import OptimizerFacts
@@ -187,13 +186,9 @@ def test_processes_tied_to_too_few_cores_are_told() -> None:
     assert names(readings(apart)) == []
 
 
-def test_debugging_switches_are_told_with_their_measured_cost() -> None:
-    on = readings(
-        profile={"anomaly_detection": True, "autograd_profiler": True},
-        switch_costs={"anomaly_detection": Interval(1.4, 1.3, 1.5)},
-    )
+def test_debugging_switches_are_told() -> None:
+    on = readings(profile={"anomaly_detection": True, "autograd_profiler": True})
     assert names(on) == ["left on: anomaly_detection", "left on: autograd_profiler"]
-    assert "1.40x [1.30, 1.50]" in advise(on)[0].evidence
 
 
 def test_data_parallel_is_told() -> None:

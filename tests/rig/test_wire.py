@@ -66,7 +66,7 @@ from tests.made import (
 from tests.readings import MIG_GPU, unused
 
 APPLIED = make_applied(
-    {"batch_size": 128, "pin_memory": True, "precision": "bf16"},
+    {"batch_size": 128, "keep_freed_memory": True, "precision": "bf16"},
     lr_rule=LrRule.SQRT,
     program_knobs=("hidden",),
 )
@@ -169,12 +169,12 @@ def test_every_kind_of_message_is_tried() -> None:
 
 
 def test_values_keep_their_types_so_that_true_is_not_one() -> None:
-    applied = make_applied({"pin_memory": True, "num_workers": 1})
+    applied = make_applied({"keep_freed_memory": True, "workers": 1})
     message = decode(encode(TakeTurns((applied,), ())))
     assert isinstance(message, TakeTurns)
     config = message.configs[0].config
-    assert config["pin_memory"] is True
-    assert type(config["num_workers"]) is int
+    assert config["keep_freed_memory"] is True
+    assert type(config["workers"]) is int
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])

@@ -12,7 +12,7 @@ from autotune.errors import ProgramError
 from autotune.measurement.examination import Examination, KeptGraphs
 from autotune.tuning.events import Events
 from autotune.tuning.examine import examine
-from tests.made import HARDWARE, PROGRAM, make_profile
+from tests.made import HARDWARE, PROGRAM
 from tests.rigging import PROGRAMS
 from tests.scripted import CRASH, Script, ScriptedMachine
 
@@ -23,17 +23,6 @@ def test_what_was_seen_becomes_advice() -> None:
     machine = ScriptedMachine(Script(examination=KEPT))
     report = examine(PROGRAM, HARDWARE, Events(), surroundings=machine.surroundings)
     assert "kept graphs" in [advice.name for advice in report.advice]
-
-
-def test_the_cost_of_a_debugging_switch_is_measured_in_turns() -> None:
-    script = Script(
-        profile=make_profile(anomaly_detection=True),
-        factors={"anomaly_detection": {False: 1.5}},
-    )
-    machine = ScriptedMachine(script)
-    report = examine(PROGRAM, HARDWARE, Events(), surroundings=machine.surroundings)
-    cost = report.readings.switch_costs["anomaly_detection"]
-    assert 1.3 < cost.estimate < 1.7
 
 
 def test_a_program_that_fails_is_told_as_a_search_tells_it() -> None:

@@ -46,13 +46,13 @@ def autotune(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_measure_under_a_config_gives_json_for_scripts(workplace: Path) -> None:
     with open_rig(workplace / "rig", "slow_items.py") as rig:
         loader = rig.profile.training_loader
-        write_best(Path("best.yaml"), dict(rig.base.baseline), loader, num_workers=2)
+        write_best(Path("best.yaml"), dict(rig.base.baseline), loader, workers=2)
     done = autotune("measure", "--processes", "1", "--config", "best.yaml", "--json", SCRIPT)
     assert done.returncode == 0, done.stderr
     assert "process 1 of 1" in done.stderr
     facts = json.loads(done.stdout)
     assert " ".join(facts) == KEYS
-    assert facts["config"]["num_workers"] == 2
+    assert facts["config"]["workers"] == 2
     assert len(facts["measurements"]) == 1
     assert sum(facts["split"].values()) == pytest.approx(facts["step_s"], rel=0.5)
     assert facts["throughput"]["low"] <= facts["throughput"]["estimate"]

@@ -105,11 +105,15 @@ class KnownLoaders:
 
         Besides such facts, the options of knobs that the program sets itself are left out.
         """
-        blank: dict[str, Any] = {"batch_size": None, "num_workers": 0, "pin_memory": False}
+        blank: dict[str, dict[str, Any]] = {
+            "batch_size": {"batch_size": None},
+            "workers": {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False},
+            "prefetch_factor": {"prefetch_factor": None, "persistent_workers": False},
+            "pinning": {"pin_memory": False},
+            "devices": {"sampler": "", "has_batch_sampler": False, "drop_last": False},
+        }
         unnamed: dict[str, Any] = {"in_order": True, "start_method": "", "batch_sampler": ""}
-        own: dict[str, Any] = {n: v for n, v in blank.items() if n in self._own_knobs}
-        if {"num_workers", "prefetch_factor"} & set(self._own_knobs):
-            own |= {"prefetch_factor": None, "persistent_workers": False}
-        if "world_size" in self._own_knobs:
-            own |= {"sampler": "", "has_batch_sampler": False, "drop_last": False}
+        own: dict[str, Any] = {}
+        for knob in self._own_knobs:
+            own |= blank.get(knob, {})
         return replace(facts, is_rewrapped=False, **unnamed, **own)

@@ -32,7 +32,7 @@ class ProgramOptions:
 
 
 class RequestedOptions:
-    """The options that a config requests for the training loader, by the names of their knobs.
+    """The options that a config requests for the training loader, by DataLoader's names.
 
     ``Steering`` requests them on the main thread. Feeds compare the version on whatever thread the
     program iterates.
@@ -79,7 +79,7 @@ class RequestedOptions:
     @property
     def change_workers(self) -> bool:
         """Whether a config decides on worker processes."""
-        return bool({"num_workers", "persistent_workers"} & self.values.keys())
+        return "num_workers" in self.values
 
 
 @dataclass(frozen=True)
@@ -112,17 +112,18 @@ def worker_attributes(
     Args:
         facts: The loader as the program built it.
         program: The objects that the program gave it.
-        options: Values of the loader's knobs; those that are missing stay the program's.
+        options: What a config requests; what is missing stays the program's. Workers are kept
+            between epochs, but those in the program's own number are kept as the program does.
     """
     workers = int(options.get("num_workers", facts.num_workers))
     prefetch = options.get("prefetch_factor", facts.prefetch_factor or 2)
-    persistent = options.get("persistent_workers", facts.persistent_workers)
+    is_kept = workers > 0 and (workers != facts.num_workers or facts.persistent_workers)
     attributes: dict[str, Any] = {
         "num_workers": workers,
         "timeout": program.timeout if workers else 0,  # torch refuses a timeout without workers
         "prefetch_factor": prefetch if workers else None,
         "pin_memory": options.get("pin_memory", facts.pin_memory),
-        "persistent_workers": bool(persistent) and workers > 0,
+        "persistent_workers": is_kept,
         "in_order": options.get("in_order", facts.in_order),
         "worker_init_fn": program.worker_init_fn,
         CONTEXT: program.context,

@@ -109,7 +109,7 @@ class RankChecks:
         if not calls_models:
             raise RuntimeError(
                 "the program calls no module whose parameters an optimizer trains, so the ranks "
-                "cannot train together. Leave strategy and world_size out of the search."
+                "cannot train together. Leave devices out of the search."
             )
         state = [*self._gradients, *_sums(parameters_of(self._optimizers()))]
         inputs = self._compare("check", state)
@@ -120,7 +120,7 @@ class RankChecks:
             raise RuntimeError(
                 "all ranks train on the same batches, or on inputs that cannot be compared: the "
                 "program makes its batches without a DataLoader, or chooses them by its own random "
-                "generator or order. Leave strategy and world_size out of the search."
+                "generator or order. Leave devices out of the search."
             )
 
     def _compare(self, name: str, state: list[float]) -> list[list[float | None]]:
@@ -142,7 +142,7 @@ class RankChecks:
         if not all(_are_equal(theirs, state) for theirs, _ in every):
             raise RuntimeError(
                 "the ranks' models drifted apart: the program changes its weights or gradients in "
-                "a way that autotune cannot see. Leave strategy and world_size out of the search."
+                "a way that autotune cannot see. Leave devices out of the search."
             )
         return [inputs for _, inputs in every]
 

@@ -201,7 +201,7 @@ class RankOutputSeam(RankFilesSeam, SaveListener):
             if monotonic() > until:
                 raise TimeoutError(
                     f"rank {self._group.rank} waits for {path}, which the first rank never saves: "
-                    "their decisions differ. Leave strategy and world_size out of the search."
+                    "their decisions differ. Leave devices out of the search."
                 )
             sleep(POLL_S)
         return place

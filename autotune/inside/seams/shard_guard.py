@@ -23,7 +23,7 @@ from torch import nn
 
 from autotune.inside.hubs.patches import Patches, Seam
 
-MEND = "Leave fsdp out of the search, or set strategy to ddp in best.yaml."
+MEND = "Leave fsdp out of the search, or take another value of devices in best.yaml."
 
 
 class ShardGuardSeam(Seam):

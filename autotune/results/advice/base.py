@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
 from autotune.machine.hardware import Hardware
 from autotune.measurement.examination import Examination
-from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.profile import Profile
@@ -43,7 +42,6 @@ class Readings:
     measurement: Measurement
     breakdown: StepBreakdown = field(default_factory=StepBreakdown)
     examination: Examination = field(default_factory=Examination)
-    switch_costs: Mapping[str, Interval] = field(default_factory=dict)
     again: tuple[Measurement, ...] = ()
 
     @property

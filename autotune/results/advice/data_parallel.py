@@ -24,6 +24,6 @@ def data_parallel(readings: Readings) -> Iterator[Advice]:
         "are copied to each of them in every step.",
         f"The wrapper was seen around the model; this machine has {gpus or 'no'} "
         f"GPU{'' if gpus == 1 else 's'}.",
-        "Remove the wrapper and let 'autotune search --tune strategy,world_size' try "
+        "Remove the wrapper and let 'autotune search --tune devices' try "
         "DistributedDataParallel, a process per GPU; on one device, remove it.",
     )

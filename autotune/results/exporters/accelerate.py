@@ -8,33 +8,34 @@ from typing import ClassVar
 import yaml
 
 from autotune.program.config import KnobValue
+from autotune.program.devices import parts_of
 from autotune.results.bestfile import BestFile
-from autotune.results.exporters.base import Say, Settings, SettingsExporter, as_is, by_value
+from autotune.results.exporters.base import Say, Settings, SettingsExporter, by_value, in_script
 
 IN_SCRIPT = "the script builds its DataLoader; Accelerate keeps its options"
 
 
-def _strategy(value: KnobValue, best: BestFile) -> Settings | str:
+def _devices(value: KnobValue, best: BestFile) -> Settings | str:
     device = "MULTI_CPU" if best.program.device == "cpu" else "MULTI_GPU"
-    match value:
+    strategy, count = parts_of(value)
+    match strategy:
         case "single":
-            return {"distributed_type": "NO"}
-        case "ddp":
-            return {"distributed_type": device}
+            return {"distributed_type": "NO", "num_processes": 1}
+        case "ddp" | "own":
+            return {"distributed_type": device, "num_processes": count}
         case "fsdp":
-            return {"distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 2}}
+            fsdp = {"distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 2}}
+            return {**fsdp, "num_processes": count}
         case _:
             return "it has no such strategy"
-
-
-def _fsdp(name: str) -> Say:
-    return lambda value, _: {"fsdp_config": {name: value}}
 
 
 def _compile(value: KnobValue, _: BestFile) -> Settings:
     if value == "off":
         return {"dynamo_config": {"dynamo_backend": "NO"}}
-    return {"dynamo_config": {"dynamo_backend": "INDUCTOR", "dynamo_mode": value}}
+    mode, is_dynamic = str(value).removesuffix("-dynamic"), str(value).endswith("-dynamic")
+    dynamic = {"dynamo_use_dynamic": True} if is_dynamic else {}
+    return {"dynamo_config": {"dynamo_backend": "INDUCTOR", "dynamo_mode": mode, **dynamic}}
 
 
 class Accelerate(SettingsExporter):
@@ -52,21 +53,22 @@ class Accelerate(SettingsExporter):
             },
             "it has no such precision",
         ),
-        "world_size": as_is("num_processes"),
-        "num_threads": lambda value, _: (
+        "threads": lambda value, _: (
             f"it is a flag: accelerate launch --num_cpu_threads_per_process {value}"
         ),
-        "strategy": _strategy,
-        "fsdp_reshard_after_forward": _fsdp("fsdp_reshard_after_forward"),
-        "fsdp_cpu_offload": _fsdp("fsdp_offload_params"),
+        "devices": _devices,
+        "fsdp_options": by_value(
+            {
+                "keep-gathered": {"fsdp_config": {"fsdp_reshard_after_forward": False}},
+                "cpu-offload": {"fsdp_config": {"fsdp_offload_params": True}},
+            },
+            "it has no such option",
+        ),
         "compile": _compile,
         "activation_checkpointing": by_value(
             {"off": {}}, "it recomputes blocks under FSDP only, by its own rule"
         ),
-        **dict.fromkeys(
-            ("num_workers", "batch_size", "pin_memory", "persistent_workers", "prefetch_factor"),
-            lambda *_: IN_SCRIPT,
-        ),
+        **in_script(IN_SCRIPT),
         "accumulation_steps": lambda *_: "the script passes it to Accelerator()",
     }
 

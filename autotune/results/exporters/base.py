@@ -16,6 +16,14 @@ from autotune.results.bestfile import BestFile
 
 Settings = Mapping[str, Any]  # by the names that the other tool gives them
 Say = Callable[[KnobValue, BestFile], Settings | str]
+# Knobs that are arguments of DataLoader, by those
+LOADER: Mapping[str, Callable[[KnobValue], dict[str, KnobValue]]] = {
+    "workers": lambda v: {"num_workers": v, "persistent_workers": bool(v)},
+    "pinning": lambda v: {"pin_memory": v != "off"},
+    "batch_size": lambda v: {"batch_size": v},
+    "prefetch_factor": lambda v: {"prefetch_factor": v},
+    "in_order": lambda v: {"in_order": v},
+}
 
 
 @dataclass(frozen=True)
@@ -85,9 +93,16 @@ def changes(best: BestFile) -> dict[str, KnobValue]:
     return dict(best.applied.changes())
 
 
+def loader_options(best: BestFile) -> dict[str, dict[str, KnobValue]]:
+    """Return the arguments of DataLoader that each changed knob stands for."""
+    return {knob: LOADER[knob](value) for knob, value in changes(best).items() if knob in LOADER}
+
+
 def beyond_knobs(best: BestFile) -> dict[str, str]:
     """Return what ``autotune run`` does besides setting knobs, and the exported file does not."""
     left_out = {}
+    if best.applied.changes().get("pinning") == "non-blocking":
+        left_out["non_blocking"] = "copy batches by .to(device, non_blocking=True) in the script"
     factor = best.learning.lr_factor
     if factor != 1.0:
         left_out["learning rate"] = f"multiply it by {factor:g}, as the larger batch asks for"
@@ -97,6 +112,11 @@ def beyond_knobs(best: BestFile) -> dict[str, str]:
 def as_is(name: str) -> Say:
     """Return a function that says a knob's value under another name."""
     return lambda value, _: {name: value}
+
+
+def in_script(reason: str) -> Mapping[str, Say]:
+    """Return why the options of the DataLoader are not there, by knob."""
+    return dict.fromkeys(LOADER, lambda *_: reason)
 
 
 def by_value(settings: Mapping[KnobValue, Settings], reason: str) -> Say:

@@ -7,19 +7,18 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from autotune.program.config import KnobValue
+from autotune.program.devices import parts_of
 from autotune.results.bestfile import BestFile
 from autotune.results.exporters.base import Say, Settings, SettingsExporter, as_is, by_value
 
 
-def _strategy(value: KnobValue, _: BestFile) -> Settings | str:
+def _devices(value: KnobValue, _: BestFile) -> Settings | str:
     stages = {"single": 0, "ddp": 0, "zero1": 1, "fsdp": 3}
-    stage = stages.get(str(value))
+    stage = stages.get(parts_of(value)[0])
     return "it has no such strategy" if stage is None else {"zero_optimization": {"stage": stage}}
 
 
-def _offload(value: KnobValue, _: BestFile) -> Settings:
-    device = {"device": "cpu"} if value else {"device": "none"}
-    return {"zero_optimization": {"offload_param": device, "offload_optimizer": device}}
+OFFLOAD = {"offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}
 
 
 class DeepSpeed(SettingsExporter):
@@ -39,9 +38,10 @@ class DeepSpeed(SettingsExporter):
             },
             "it has no such precision",
         ),
-        "strategy": _strategy,
-        "world_size": lambda *_: "start it with: deepspeed --num_gpus",
-        "fsdp_cpu_offload": _offload,
+        "devices": _devices,
+        "fsdp_options": by_value(
+            {"cpu-offload": {"zero_optimization": OFFLOAD}}, "it has no such option"
+        ),
     }
 
     def write(self, settings: Settings, best: BestFile) -> str:

@@ -27,7 +27,7 @@ def variables(best: BestFile) -> dict[str, dict[str, str]]:
     applied = best.applied
     for knob, value in changes(best).items():
         alone = replace(applied, config=Config({**applied.baseline, knob: value}))
-        if knob == "num_threads":
+        if knob == "threads":
             found[knob] = dict.fromkeys(THREADS, str(value))
         elif knob == "keep_freed_memory":
             found[knob] = dict(KEEPS_MEMORY)

@@ -15,9 +15,11 @@ TORCHRUN = (
 )
 
 
-def _compile(value: KnobValue, _: BestFile) -> Settings:
+def _compile(value: KnobValue, _: BestFile) -> Settings | str:
     if value == "off":
         return {"torch_compile": False}
+    if str(value).endswith("-dynamic"):
+        return "it has no argument for dynamic shapes"
     mode = {} if value == "default" else {"torch_compile_mode": value}
     return {"torch_compile": True, **mode}
 
@@ -49,20 +51,27 @@ class HuggingFace(SettingsExporter):
             },
             "it has no such precision",
         ),
-        "num_workers": as_is("dataloader_num_workers"),
+        "workers": lambda value, _: {
+            "dataloader_num_workers": value,
+            "dataloader_persistent_workers": bool(value),
+        },
         "prefetch_factor": as_is("dataloader_prefetch_factor"),
-        "persistent_workers": as_is("dataloader_persistent_workers"),
-        "pin_memory": as_is("dataloader_pin_memory"),
+        "pinning": lambda value, _: {"dataloader_pin_memory": value != "off"},
         "compile": _compile,
         "activation_checkpointing": by_value(
             {"off": {"gradient_checkpointing": False}, "all": {"gradient_checkpointing": True}},
             "it recomputes all blocks or none",
         ),
-        "optimizer_implementation": _optimizer,
-        "ddp_bucket_cap_mb": as_is("ddp_bucket_cap_mb"),
-        "ddp_static_graph": as_is("ddp_static_graph"),
-        "strategy": lambda *_: TORCHRUN,
-        "world_size": lambda *_: TORCHRUN,
+        "optimizer": _optimizer,
+        "ddp_options": by_value(
+            {
+                "static-graph": {"ddp_static_graph": True},
+                "small-buckets": {"ddp_bucket_cap_mb": 5},
+                "large-buckets": {"ddp_bucket_cap_mb": 100},
+            },
+            "it has no argument for it",
+        ),
+        "devices": lambda *_: TORCHRUN,
     }
 
     def write(self, settings: Settings, best: BestFile) -> str:  # noqa: ARG002

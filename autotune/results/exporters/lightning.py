@@ -8,8 +8,16 @@ from typing import Any, ClassVar
 import yaml
 
 from autotune.program.config import KnobValue
+from autotune.program.devices import parts_of, ranks_in
 from autotune.results.bestfile import BestFile
-from autotune.results.exporters.base import Say, Settings, SettingsExporter, as_is, by_value
+from autotune.results.exporters.base import (
+    Say,
+    Settings,
+    SettingsExporter,
+    as_is,
+    by_value,
+    in_script,
+)
 
 PRECISION = by_value(
     {
@@ -20,23 +28,21 @@ PRECISION = by_value(
     "call torch.set_float32_matmul_precision('high') in the script",
 )
 IN_SCRIPT = "the script builds its DataLoader; pass it there"
-LOADER = dict.fromkeys(
-    ("num_workers", "batch_size", "pin_memory", "persistent_workers", "prefetch_factor"),
-    lambda *_: IN_SCRIPT,
-)
 
 
-def _strategy(value: KnobValue, _: BestFile) -> Settings | str:
-    if value == "fsdp":
+def _devices(value: KnobValue, _: BestFile) -> Settings | str:
+    strategy, count = parts_of(value)
+    if strategy == "fsdp":
         return "its 'fsdp' is FSDP 1, and FSDP 2 was measured"
-    known = {"single": "auto", "ddp": "ddp"}
-    name = known.get(str(value))
-    return "it has no such strategy" if name is None else {"strategy": name}
+    known = {"single": "auto", "ddp": "ddp", "own": "auto"}
+    if strategy not in known:
+        return "it has no such strategy"
+    return {"strategy": known[strategy], "devices": count}
 
 
 def _accelerator(best: BestFile) -> dict[str, Any]:
     kind = "cpu" if best.program.device == "cpu" else "gpu"
-    return {"accelerator": kind, "devices": int(best.config.get("world_size", 1))}
+    return {"accelerator": kind, "devices": ranks_in(best.config)}
 
 
 class Lightning(SettingsExporter):
@@ -48,13 +54,10 @@ class Lightning(SettingsExporter):
     said: ClassVar[Mapping[str, Say]] = {
         "precision": PRECISION,
         "accumulation_steps": as_is("accumulate_grad_batches"),
-        "cudnn_benchmark": as_is("benchmark"),
-        "deterministic_algorithms": as_is("deterministic"),
-        "anomaly_detection": as_is("detect_anomaly"),
+        "cudnn": lambda value, _: {"benchmark": value == "benchmark"},
         "sync_batchnorm": as_is("sync_batchnorm"),
-        "world_size": as_is("devices"),
-        "strategy": _strategy,
-        **LOADER,
+        "devices": _devices,
+        **in_script(IN_SCRIPT),
     }
 
     def write(self, settings: Settings, best: BestFile) -> str:
@@ -70,9 +73,8 @@ class Fabric(SettingsExporter):
     tool = "Fabric"
     said: ClassVar[Mapping[str, Say]] = {
         "precision": PRECISION,
-        "world_size": as_is("devices"),
-        "strategy": _strategy,
-        **LOADER,
+        "devices": _devices,
+        **in_script(IN_SCRIPT),
         "accumulation_steps": lambda *_: "the script accumulates by fabric.no_backward_sync()",
     }
 

@@ -14,8 +14,15 @@ from typing import TYPE_CHECKING
 from autotune.errors import UsageError
 from autotune.program.config import KnobValue
 from autotune.results.bestfile import BestFile
-from autotune.results.exporters.base import Export, Exporter, beyond_knobs, changes
-from autotune.results.exporters.snippet import LINES, LOADER
+from autotune.results.exporters.base import (
+    LOADER,
+    Export,
+    Exporter,
+    beyond_knobs,
+    changes,
+    loader_options,
+)
+from autotune.results.exporters.snippet import LINES
 from autotune.results.exporters.torchrun import program_words
 
 if TYPE_CHECKING:
@@ -49,13 +56,17 @@ class Patch(Exporter):
         source = path.read_text(encoding="utf-8")
         tree, left_out = libcst.parse_module(source), dict[str, str]()
         changed = changes(best)
-        options = {knob: value for knob, value in changed.items() if knob in LOADER}
+        options = loader_options(best)
         call, refusal = _training_call(tree, best)
         if call is None:
-            left_out |= {f"{knob}={value}": refusal for knob, value in options.items()}
+            left_out |= {f"{knob}={changed[knob]}": refusal for knob in options}
         else:
-            new, refused = _with_options(tree, call, options)
-            left_out |= refused
+            new = call
+            for knob, own in options.items():
+                done, refused = _with_options(tree, new, own)
+                new = new if refused else done  # not half of what a knob stands for
+                if refused:
+                    left_out[f"{knob}={changed[knob]}"] = "; ".join(refused)
             replaced = tree.deep_replace(call, new)
             assert isinstance(replaced, libcst.Module), "the call is a part of it"
             tree = replaced
@@ -116,17 +127,17 @@ def _literal(value: libcst.BaseExpression | None) -> object:
 
 def _with_options(
     tree: libcst.Module, call: libcst.Call, options: Mapping[str, KnobValue]
-) -> tuple[libcst.Call, dict[str, str]]:
-    """Return the call with options set, and which could not be set, with the reasons."""
+) -> tuple[libcst.Call, list[str]]:
+    """Return the call with options set, and why some could not be set."""
     import libcst
 
-    refused: dict[str, str] = {}
+    refused: list[str] = []
     arguments = [*call.args]
-    for knob, value in options.items():
+    for name, value in options.items():
         new = libcst.parse_expression(repr(value))
-        at = next((n for n, a in enumerate(arguments) if _is_about(knob, n, a)), None)
+        at = next((n for n, a in enumerate(arguments) if _is_about(name, n, a)), None)
         if any(argument.star for argument in arguments) and at is None:
-            refused[f"{knob}={value}"] = "the call passes options that the source does not show"
+            refused.append("the call passes options that the source does not show")
         elif at is None:
             if not isinstance(arguments[-1].comma, libcst.Comma):
                 space = libcst.Comma(whitespace_after=libcst.SimpleWhitespace(" "))
@@ -135,19 +146,19 @@ def _with_options(
                 whitespace_before=libcst.SimpleWhitespace(""),
                 whitespace_after=libcst.SimpleWhitespace(""),
             )
-            arguments.append(libcst.Arg(new, keyword=libcst.Name(knob), equal=plain))
+            arguments.append(libcst.Arg(new, keyword=libcst.Name(name), equal=plain))
         elif _literal(arguments[at].value) is None:
             written = tree.code_for_node(arguments[at].value)
-            refused[f"{knob}={value}"] = f"the source says {knob}={written}, which is no literal"
+            refused.append(f"the source says {name}={written}, which is no literal")
         else:
             arguments[at] = arguments[at].with_changes(value=new)
     return call.with_changes(args=arguments), refused
 
 
-def _is_about(knob: str, place: int, argument: libcst.Arg) -> bool:
+def _is_about(name: str, place: int, argument: libcst.Arg) -> bool:
     if argument.keyword is not None:
-        return argument.keyword.value == knob
-    return knob == "batch_size" and not argument.star and place == BATCH_SIZE_PLACE
+        return argument.keyword.value == name
+    return name == "batch_size" and not argument.star and place == BATCH_SIZE_PLACE
 
 
 def _with_lines(tree: libcst.Module, lines: list[str]) -> tuple[libcst.Module, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shlex import quote, split
 
+from autotune.program.devices import ranks_in
 from autotune.results.bestfile import BestFile
 from autotune.results.exporters.base import Export, Exporter
 
@@ -31,7 +32,7 @@ class Sbatch(Exporter):
     def export(self, best: BestFile) -> Export:
         """Return the script: it asks for the cores, GPUs and memory of the search's machine."""
         machine = best.hardware
-        gpus = int(best.config.get("world_size", 1)) if machine.gpus else 0
+        gpus = ranks_in(best.config) if machine.gpus else 0
         script = TEMPLATE.format(
             name="autotune",
             cores=machine.cpu_quota,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 
 from autotune.errors import UsageError
+from autotune.program.devices import ranks_in, strategy_in
 from autotune.results.bestfile import BestFile
 from autotune.results.exporters.base import Export, Exporter, beyond_knobs, changes
 from autotune.results.exporters.env_file import all_variables, variables
 
-WRAPS = "the script must wrap its model itself; 'autotune run' does that"
-SAID = {"world_size"}
+WRAPS = "the script must wrap it itself; 'autotune run' does that"
 
 
 class Torchrun(Exporter):
@@ -27,15 +27,16 @@ class Torchrun(Exporter):
             UsageError: The program is a function, which torchrun cannot start.
         """
         words = program_words(best)
-        ranks = best.program.ranks or best.config.get("world_size", 1)
+        ranks = best.program.ranks or ranks_in(best.config)
         line = ["torchrun", "--standalone", "--nproc-per-node", str(ranks), *words]
         set_ = [f"{name}={value}" for name, value in all_variables(best).items()]
-        said = SAID | variables(best).keys()
         left_out = {
-            f"{knob}={value}": WRAPS if knob == "strategy" else "torchrun has no option for it"
+            f"{knob}={value}": "torchrun has no option for it"
             for knob, value in changes(best).items()
-            if knob not in said
+            if knob not in variables(best) and not (knob == "devices" and ranks > 1)
         }
+        if ranks > 1 and strategy_in(best.config, "own") != "own":
+            left_out["the model"] = WRAPS
         return Export(shlex.join([*set_, *line]) + "\n", left_out | beyond_knobs(best))
 
 

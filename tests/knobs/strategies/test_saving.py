@@ -149,7 +149,7 @@ def test_a_checkpoint_that_the_first_rank_never_saves_is_told_with_the_mend(
     monkeypatch.setattr(rank_output, "PATIENCE_S", 0.1)
     with ranks.second():
         torch.save({}, tmp_path / "best.pt")
-        with pytest.raises(TimeoutError, match="Leave strategy and world_size out of the search"):
+        with pytest.raises(TimeoutError, match="Leave devices out of the search"):
             torch.load(tmp_path / "best.pt")
 
 

@@ -17,14 +17,12 @@ from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
 from tests.made import make_hardware, make_head, make_profile, make_record, make_space
 
-SPACE = make_space(
-    {"num_workers": (0, 1, 2), "precision": ("fp32", "bf16"), "flush_denormal": None}
-)
+SPACE = make_space({"workers": (0, 1, 2), "precision": ("fp32", "bf16"), "flush_denormal": None})
 PROFILE, HARDWARE = make_profile(), make_hardware()
 HEAD = make_head(SPACE)
 RESOLVED = SPACE.resolve(HEAD.hardware, PROFILE)
 BASELINE = RESOLVED.baseline
-FASTER = BASELINE.replace(num_workers=1, precision="bf16")
+FASTER = BASELINE.replace(workers=1, precision="bf16")
 OTHER_PROGRAM = replace(HEAD, program=replace(HEAD.program, fingerprint="another"))
 OTHER_GOAL = replace(HEAD, options=replace(HEAD.options, goal=Goal(Objective.MEMORY)))
 ELSEWHERE = replace(HEAD, hardware=replace(HEAD.hardware, cpu_quota=64))
@@ -54,7 +52,7 @@ def test_the_best_of_the_same_program_is_a_hint_and_so_is_that_of_another_one(
 ) -> None:
     run(tmp_path, "before")
     assert looked(tmp_path) == [(FASTER, SAME)]
-    other = BASELINE.replace(num_workers=2)
+    other = BASELINE.replace(workers=2)
     run(tmp_path, "other", OTHER_PROGRAM, other)
     assert set(looked(tmp_path)) == {(FASTER, SAME), (other, SIMILAR)}
 
@@ -79,18 +77,18 @@ def test_other_searches_say_nothing(tmp_path: Path, head: SearchInfo, speed: flo
 
 
 def test_a_hint_leaves_out_what_needs_a_fresh_process(tmp_path: Path) -> None:
-    best = BASELINE.replace(num_workers=2, flush_denormal=True)
+    best = BASELINE.replace(workers=2, flush_denormal=True)
     study = search_dir.new("before", "before", tmp_path).create_study(HEAD)
     for record in (make_record(BASELINE), make_record(best, 1.5)):
         study.tell(study.ask_for(record.config, RESOLVED), record)
     study.facts = BaselineInfo(PROFILE, 4.0, 0.01)
-    assert looked(tmp_path) == [(BASELINE.replace(num_workers=2), SAME)]
+    assert looked(tmp_path) == [(BASELINE.replace(workers=2), SAME)]
 
 
 def test_a_hint_with_a_value_that_this_search_does_not_try_is_none(tmp_path: Path) -> None:
     """What is left of the best may help only with the rest."""
     run(tmp_path, "before")
-    narrower = replace(HEAD, space=SPACE.with_values({"num_workers": [0, 2]}))
+    narrower = replace(HEAD, space=SPACE.with_values({"workers": [0, 2]}))
     assert looked(tmp_path, narrower) == []
 
 
