@@ -20,13 +20,12 @@ from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.measurement.turn import Played
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.profile import Profile
-from autotune.results.record import BaselineInfo, SearchInfo, TrialRecord, gradients_sum
+from autotune.results.record import BaselineInfo, SearchInfo, TrialRecord
 from autotune.rig.failures import program_error
 from autotune.tuning.live_rig import Stay
 from autotune.tuning.session import Session
 from autotune.tuning.start.first_start import examined
 from autotune.tuning.start.start_up_time import unmeasured
-from autotune.tuning.storage import earlier
 
 STAY_S = 2.0  # of the program as written, after its first steps
 STAGE_S = 1.0  # of the profile of its step
@@ -90,9 +89,6 @@ def _from_record(session: Session) -> Baseline | None:
         return None
     space = study.space
     applied = _applied(space, facts.profile, study.head)
-    # Trials of the earlier session have seen whether the loss sums over samples; the learning rate
-    # of a larger batch depends on it.
-    applied = replace(applied, sums=gradients_sum(records))
     measurement = next(r.measurement for r in records if r.measurement is not None)
     session.live.set_up(space, applied, measurement.step_s)
     if facts.page_faults is not None:
@@ -154,7 +150,6 @@ def _measure(session: Session) -> Baseline:
     # Stored before the step is profiled: from here on the session knows how long a confirmation
     # takes, and a search that is killed need not measure the baseline again.
     study.facts = facts
-    study.hints = earlier.look(session.run, head, space)
     session.divide()
     worth_s = max(PROFILE_WORTH_S, PROFILE_WORTH_STEPS * facts.step_s)
     if session.budget.left_s - session.reserve_s > worth_s:

@@ -79,7 +79,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    pages = {path.stem for path in tmp_path.glob("*.html")}
+    pages = {path.stem for path in tmp_path.glob("**/*.html")}
     assert {path.stem for path in PAGES} - {"README"} <= pages
     for page in tmp_path.glob("**/*.html"):
         loaded = re.findall(r'(?:src|href)="(https?://[^"]+)"', page.read_text(encoding="utf-8"))

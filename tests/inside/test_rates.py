@@ -6,7 +6,6 @@ What is compared is the rate in force: how far plain SGD moves a weight whose gr
 from __future__ import annotations
 
 import io
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +16,6 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer, lr_scheduler
-from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.inside.listener import Listener
@@ -109,312 +107,6 @@ def test_folds_and_second_loaders_train_by_the_rate_of_their_own_batch(
     assert caplog.text.count("with its own batch size") == 1
 
 
-def test_what_is_looked_at_without_gradients_feeds_no_optimizer() -> None:
-    with running(applied(batch_size=40)):
-        tuned, validation, optimizer = loader(), loader(50), SGD([weight()], lr=0.1)
-        batches = iter(tuned)
-        next(batches)
-        with torch.no_grad():
-            list(validation)
-        assert moved(optimizer) == pytest.approx(0.4)
-
-
-def test_what_is_looked_at_with_gradients_feeds_no_optimizer_beside_the_tuned_loader(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A validation without ``no_grad()``, and a loader that is read in step with the tuned one."""
-    with running(applied(batch_size=40)):
-        tuned, other, optimizer = loader(), loader(30), SGD([weight()], lr=0.1)
-        for _ in tuned:
-            list(other)
-            assert moved(optimizer) == pytest.approx(0.4)
-        assert [moved(optimizer) for _ in zip(tuned, other, strict=False)] == pytest.approx(
-            [0.4] * 3
-        )
-        ahead = iter(tuned)
-        next(ahead)
-        for _ in range(3):  # it takes the next batch before it steps, and none before the last
-            next(ahead, None)
-            assert moved(optimizer) == pytest.approx(0.4)
-    assert not caplog.text
-
-
-def test_batches_that_are_taken_within_a_step_leave_its_rate() -> None:
-    """By a closure, or by another thread that reads ahead."""
-    with running(applied(batch_size=40)):
-        batches, parameter = iter(loader()), weight()
-        optimizer = SGD([parameter], lr=0.1)
-
-        def closure() -> float:
-            parameter.grad = torch.ones_like(parameter)
-            reader = threading.Thread(target=next, args=(batches,))
-            reader.start()
-            reader.join()
-            next(batches)
-            return 0.0
-
-        optimizer.step(closure)
-        assert float(parameter.detach()) == pytest.approx(-0.4)
-        assert optimizer.param_groups[0]["lr"] == 0.1
-
-
-def test_hooks_of_a_step_see_and_set_the_programs_own_rates() -> None:
-    def rates() -> list[float]:
-        data, optimizer = loader(), SGD([weight()], lr=0.1)
-        schedule = lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 / (1 + epoch))
-        optimizer.register_step_post_hook(lambda *_: schedule.step())
-        return train(optimizer, data)[:3]
-
-    plain = rates()
-    with running(applied(batch_size=40)):
-        assert rates() == pytest.approx([4 * rate for rate in plain])
-
-
-def test_an_optimizer_that_is_built_anew_in_place_keeps_the_rate_of_its_batch() -> None:
-    with running(applied(batch_size=40)):
-        data, parameter = loader(), weight()
-        optimizer = SGD([parameter], lr=0.1)
-        assert train(optimizer, data) == pytest.approx([0.4] * 3)
-        optimizer.__init__([parameter], lr=0.2)  # type: ignore[misc]
-        assert train(optimizer, data) == pytest.approx([0.8] * 3)
-
-
-def test_a_hook_that_the_program_adds_after_its_first_step_sees_its_own_rates() -> None:
-    seen: list[float] = []
-    with running(applied(batch_size=40)):
-        data, optimizer = loader(), SGD([weight()], lr=0.1)
-        train(optimizer, data)
-        optimizer.register_step_pre_hook(lambda own, *_: seen.append(own.param_groups[0]["lr"]))
-        assert train(optimizer, data)[:2] == pytest.approx([0.4, 0.4])
-    assert set(seen) == {0.1}
-
-
-def test_hooks_for_all_optimizers_may_come_after_those_that_count_the_first_steps() -> None:
-    calls = []
-    with running(applied()):
-        handle = register_optimizer_step_post_hook(lambda *_: calls.append(1))
-        assert train(SGD([weight()], lr=0.1), loader()) == pytest.approx([0.1] * 10)
-        handle.remove()
-    assert len(calls) == 10
-
-
-def test_backward_passes_are_torchs_own_again_once_an_optimizer_steps() -> None:
-    own = torch.autograd.backward
-    with running(applied(workers=1)):
-        assert torch.autograd.backward is not own, "a step by hand would be seen"
-        train(SGD([weight()], lr=0.1), loader())
-        assert torch.autograd.backward is own
-
-
-def test_the_factor_is_on_every_group_once() -> None:
-    """Groups that are thawed, a list of groups that serves twice, a second optimizer."""
-    with running(applied(batch_size=40)):
-        data = loader()
-        groups: list[dict[str, Any]] = [{"params": [weight()], "lr": 0.1}]
-        for _ in range(3):
-            optimizer = SGD(groups, lr=0.5)
-            assert train(optimizer, data) == pytest.approx([0.4] * 3)
-        named: list[dict[str, Any]] = [{"params": [weight()]}]  # torch writes the rate into it
-        assert [moved(SGD(named, lr=0.1)) for _ in range(3)] == pytest.approx([0.4] * 3)
-        thawed, first = weight(), optimizer.param_groups[0]
-        optimizer.add_param_group({"params": [thawed], "lr": first["lr"] / 10})
-        train(optimizer, data)
-        assert float(thawed.detach()) == pytest.approx(-3 * 0.04)
-        assert train(SGD([weight()], lr=first["lr"]), data) == pytest.approx([0.4] * 3)
-
-
-def test_a_program_that_follows_the_batch_itself_is_left_to_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with running(applied(batch_size=40)):
-        data = loader()
-        optimizer = SGD([weight()], lr=0.01 * (data.batch_size or 0))
-        assert train(optimizer, data) == pytest.approx([0.4] * 3)
-        other = SGD([weight()], lr=0.3)
-        assert train(other, data) == pytest.approx([1.2] * 3)
-    assert "with the batch size (linear)" in caplog.text
-
-
-def test_one_that_builds_its_optimizers_again_follows_the_batch_with_each_of_them() -> None:
-    with running(applied(batch_size=40)):
-        folds = []
-        for _ in range(3):
-            data = loader()
-            folds.append(SGD([weight()], lr=0.01 * (data.batch_size or 0)))
-            assert train(folds[-1], data) == pytest.approx([0.4] * 3)
-
-
-def test_an_optimizer_that_was_there_before_the_batch_changed_does_not_follow_it() -> None:
-    """Its rate has come to four times that of its first step by a warm-up of the program's."""
-    with running(changed(applied(), optimizers=(SGD_FACTS,)), Listener()) as seams:
-        data, optimizer = loader(), SGD([weight()], lr=0.1)
-        moved(optimizer)
-        Steering(seams).apply(applied(batch_size=40), since=applied())
-        optimizer.param_groups[0]["lr"] = 0.4
-        next(iter(data))
-        assert moved(optimizer) == pytest.approx(1.6)
-
-
-def test_a_checkpoint_holds_the_programs_own_rates_and_flags() -> None:
-    """Also one that was saved under a config: it goes on in plain Python, and the other way."""
-    with running(applied(batch_size=40, optimizer="foreach")):
-        data, optimizer = loader(), Adam([weight()], lr=0.1)
-        train(optimizer, data)
-        file = io.BytesIO()
-        torch.save(optimizer.state_dict(), file)
-        own = Adam([weight()], lr=0.1)
-        own.load_state_dict(optimizer.state_dict())
-        assert own.param_groups[0]["foreach"] is True, "as asked, not as saved"
-    file.seek(0)
-    (group,) = torch.load(file)["param_groups"]
-    assert (group["lr"], group["foreach"], group["fused"]) == (0.1, None, None)
-
-
-def test_a_loaded_state_keeps_its_rate_and_the_implementation_that_was_asked_for() -> None:
-    saved = SGD([weight()], lr=0.025, momentum=0.9)
-    moved(saved)
-    plain = SGD([weight()], lr=0.025).state_dict()  # of a run without autotune
-    with running(applied(batch_size=40)):
-        data, optimizer = loader(), SGD([weight()], lr=0.1)
-        train(optimizer, data)
-        optimizer.load_state_dict(plain)
-        assert train(optimizer, data) == pytest.approx([0.1] * 3)
-        resumed = SGD([weight()], lr=0.1)
-        resumed.load_state_dict(plain)  # before its first step
-        assert train(resumed, data) == pytest.approx([0.1] * 3)
-    with running(applied(optimizer="fused")):
-        scaler, parameter = torch.amp.GradScaler("cpu"), nn.Parameter(torch.zeros(1))
-        optimizer = SGD([parameter], lr=0.1, momentum=0.9)
-        for _ in range(2):
-            scaler.scale((parameter * 1).sum()).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.load_state_dict(saved.state_dict())
-            assert optimizer.param_groups[0]["fused"] is True
-
-
-def test_rates_by_hand_follow_and_no_schedule_jumps_after_them() -> None:
-    def rates() -> list[float]:
-        data, optimizer = loader(), SGD([weight()], lr=0.1)
-        schedule = lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
-        seen = []
-        for step in range(8):
-            next(iter(data))
-            if step < 3:
-                optimizer.param_groups[0]["lr"] = 0.1 * (step + 1) / 3
-            seen.append(moved(optimizer))
-            if step >= 3:
-                schedule.step()
-        return seen
-
-    plain = rates()
-    with running(applied(batch_size=40)):
-        assert rates() == pytest.approx([4 * rate for rate in plain])
-
-
-def test_each_optimizer_follows_by_the_rule_of_its_kind() -> None:
-    class Unknown(SGD):
-        """An optimizer of the user's own; its kin is known."""
-
-    class Strange(Optimizer):
-        """One of whose kind nothing is known."""
-
-        def __init__(self, parameters: Any) -> None:
-            super().__init__(parameters, {"lr": 0.1})
-
-        def step(self, closure: Any = None) -> None:  # type: ignore[override]
-            for p in self.param_groups[0]["params"]:
-                p.data.add_(p.grad, alpha=-self.param_groups[0]["lr"])
-
-    with running(applied(batch_size=40)) as seams:
-        data, adam = loader(), Adam([weight()], lr=0.1)
-        optimizers = [SGD([weight()], lr=0.1), Unknown([weight()], lr=0.1), Strange([weight()])]
-        next(iter(data))
-        assert [moved(o) for o in optimizers] == pytest.approx([0.4, 0.4, 0.1])
-        assert moved(adam) == pytest.approx(0.2)  # whose first step is as long as its rate
-        muon = torch.optim.Muon([nn.Parameter(torch.zeros(2, 2))], lr=0.1)
-        assert seams.rates.factor(muon) == 2.0
-
-
-def test_optimizers_that_step_others_and_rates_that_are_tensors_are_scaled_once() -> None:
-    class Around(Optimizer):
-        """As SAM and Lookahead do: it holds the groups of another, and steps it."""
-
-        def __init__(self, inner: Optimizer) -> None:
-            self.inner = inner
-            super().__init__(inner.param_groups, {"lr": 0.1})
-            self.param_groups = inner.param_groups
-
-        def step(self, closure: Any = None) -> None:  # type: ignore[override]
-            self.inner.step()
-
-    for rate in (0.1, torch.tensor(0.1, dtype=torch.float64)):
-        with running(applied(LrRule.LINEAR, batch_size=40)):
-            data = loader()
-            optimizer = Around(SGD([weight()], lr=rate))
-            assert train(optimizer, data) == pytest.approx([0.4] * 3)
-            assert optimizer.param_groups[0]["lr"] is rate
-
-
-def test_a_step_that_fails_leaves_the_program_its_rate() -> None:
-    def closure() -> float:
-        raise ValueError("no loss")
-
-    with running(applied(batch_size=40)):
-        data, optimizer = loader(), SGD([weight()], lr=0.1)
-        next(iter(data))
-        with pytest.raises(ValueError, match="no loss"):
-            optimizer.step(closure)
-        assert moved(optimizer) == pytest.approx(0.4)
-        assert optimizer.param_groups[0]["lr"] == 0.1
-
-
-def test_a_loss_that_sums_has_no_second_factor_where_a_step_is_as_long_as_its_gradient() -> None:
-    with running(replace(applied(batch_size=40), sums=True)):
-        data, adam = loader(), Adam([weight()], lr=0.1)
-        assert train(SGD([weight()], lr=0.1), data) == pytest.approx([0.1] * 3)
-        assert moved(adam) == pytest.approx(0.2)
-
-
-SCHEDULES: dict[str, Callable[[Optimizer], lr_scheduler.LRScheduler]] = {
-    "lambda": lambda o: lr_scheduler.LambdaLR(o, lambda epoch: 1 / (1 + epoch)),
-    "cosine with a floor": lambda o: lr_scheduler.CosineAnnealingLR(o, 10, eta_min=0.01),
-    "one cycle": lambda o: lr_scheduler.OneCycleLR(o, 0.2, total_steps=20),
-    "cyclic": lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=3),
-    "warm-up, then cosine": lambda o: lr_scheduler.SequentialLR(
-        o,
-        [lr_scheduler.LinearLR(o, total_iters=3), lr_scheduler.CosineAnnealingLR(o, T_max=7)],
-        milestones=[3],
-    ),
-}
-
-
-def test_schedules_stay_the_programs_own_also_where_the_batch_changes_live() -> None:
-    def rates(name: str, change: Callable[[], None]) -> list[tuple[float, float]]:
-        optimizer = SGD([weight()], lr=0.1)
-        schedule = SCHEDULES[name](optimizer)
-        change()
-        seen = []
-        for _ in range(8):
-            seen.append((moved(optimizer), float(schedule.get_last_lr()[0])))
-            schedule.step()
-        return seen
-
-    for name in SCHEDULES:
-        plain = rates(name, lambda: None)
-        with running(applied(), Listener()) as seams:
-            _loader = loader()
-            there = rates(
-                name, lambda: Steering(seams).apply(applied(batch_size=40), since=applied())
-            )
-            back = rates(
-                name, lambda: Steering(seams).apply(applied(), since=applied(batch_size=40))
-            )
-        assert [own for _, own in there] == [own for _, own in plain], name
-        assert [rate for rate, _ in there] == pytest.approx([4 * rate for rate, _ in plain]), name
-        assert back == plain, name
-
-
 @pytest.mark.parametrize(
     ("changes", "factor"),
     [
@@ -432,14 +124,6 @@ def test_rates_follow_what_a_baseline_that_accumulates_makes(
     seams = SeamSet(listener=None, target=None)
     Steering(seams).apply(replace(base, config=baseline.replace(**changes)))
     assert seams.rates.factor(SGD([weight()], lr=0.1)) == pytest.approx(factor)
-
-
-def test_where_the_loader_is_no_longer_there_rates_are_the_programs_own(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with caplog.at_level(logging.WARNING), running(applied(batch_size=40)):
-        assert moved(SGD([weight()], lr=0.1)) == pytest.approx(0.1)
-    assert "no DataLoader here is the one that was tuned" in caplog.text
 
 
 @pytest.mark.parametrize("scales", ["at first, warmed up from zero", "in its schedule", "no"])
@@ -465,5 +149,165 @@ def test_a_program_that_scales_its_rate_by_a_schedule_is_recognised(scales: str)
     )
     seam.set_rule(LrRule.LINEAR, {"batch_size": 10}, (facts,))
     seam.follow(batch_size=round(10 * growth))
-    seam.before_step(made(growth))
+    seam.around_step(lambda *_: None, made(growth))
     assert ("already scales the learning rate" in "".join(said)) is (scales != "no")
+
+
+def test_batches_that_are_only_looked_at_leave_the_rate_of_the_tuned_loader(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With gradients or without, in step with the tuned loader, or by a closure and its thread."""
+    with running(applied(batch_size=40)):
+        tuned, other, optimizer = loader(), loader(30), SGD([weight()], lr=0.1)
+        for _ in tuned:
+            list(other)
+            assert moved(optimizer) == pytest.approx(0.4)
+        with torch.no_grad():
+            list(other)
+        assert moved(optimizer) == pytest.approx(0.4)
+        batches, parameter = iter(tuned), optimizer.param_groups[0]["params"][0]
+
+        def closure() -> float:
+            for read in (threading.Thread(target=next, args=(batches,)).run, lambda: next(batches)):
+                read()
+            parameter.grad = torch.full_like(parameter, 2.0)
+            return 0.0
+
+        before = float(parameter.detach())
+        optimizer.step(closure)
+        assert before - float(parameter.detach()) == pytest.approx(0.8)
+    assert not caplog.text
+
+
+def test_a_step_that_fails_leaves_the_program_its_rate_and_a_hook_that_sets_it_is_refused() -> None:
+    def closure() -> float:
+        raise ValueError("no loss")
+
+    with running(applied(batch_size=40)):
+        data, optimizer = loader(), SGD([weight()], lr=0.1)
+        next(iter(data))
+        with pytest.raises(ValueError, match="no loss"):
+            optimizer.step(closure)
+        assert moved(optimizer) == pytest.approx(0.4)
+        schedule = lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 / (1 + epoch))
+        optimizer.register_step_post_hook(lambda *_: schedule.step())
+        with pytest.raises(RuntimeError, match="use --lr-rule none"):
+            moved(optimizer)
+
+
+def test_a_program_that_follows_the_batch_itself_is_left_to_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Also one that builds its optimizer anew for each fold."""
+    with running(applied(batch_size=40)):
+        for _ in range(3):
+            data = loader()
+            optimizer = SGD([weight()], lr=0.01 * (data.batch_size or 0))
+            assert train(optimizer, data) == pytest.approx([0.4] * 3)
+        other = SGD([weight()], lr=0.3)
+        assert train(other, data) == pytest.approx([1.2] * 3)
+    assert caplog.text.count("with the batch size (linear)") == 1
+
+
+class Around(Optimizer):
+    """As SAM and Lookahead do: it holds the groups of another, and steps it."""
+
+    def __init__(self, inner: Optimizer) -> None:
+        self.inner = inner
+        super().__init__(inner.param_groups, {"lr": 0.1})
+        self.param_groups = inner.param_groups
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.inner.step()
+
+
+def test_the_factor_is_on_every_group_once() -> None:
+    """Groups that are thawed, one that serves two optimizers, rates that are tensors."""
+    with running(applied(LrRule.LINEAR, batch_size=40)):
+        data = loader()
+        groups: list[dict[str, Any]] = [{"params": [weight()], "lr": 0.1}]
+        for _ in range(2):
+            optimizer = SGD(groups, lr=0.5)
+            assert train(optimizer, data) == pytest.approx([0.4] * 3)
+        thawed, first = weight(), optimizer.param_groups[0]
+        optimizer.add_param_group({"params": [thawed], "lr": first["lr"] / 10})
+        train(optimizer, data)
+        assert float(thawed.detach()) == pytest.approx(-3 * 0.04)
+        for rate in (0.1, torch.tensor(0.1, dtype=torch.float64)):
+            around = Around(SGD([weight()], lr=rate))
+            assert train(around, data) == pytest.approx([0.4] * 3)
+            assert around.param_groups[0]["lr"] is rate
+
+
+def test_checkpoints_hold_and_bring_the_programs_own_rates_and_flags() -> None:
+    plain = Adam([weight()], lr=0.025).state_dict()  # of a run without autotune
+    with running(applied(batch_size=40, optimizer="foreach")):
+        data, optimizer = loader(), Adam([weight()], lr=0.1)
+        train(optimizer, data)
+        file = io.BytesIO()
+        torch.save(optimizer.state_dict(), file)
+        optimizer.load_state_dict(plain)
+        (group,) = optimizer.param_groups
+        assert (group["lr"], group["foreach"]) == (0.025, True), "as asked, not as saved"
+        train(optimizer, data)
+        assert group["lr"] == 0.025
+    file.seek(0)
+    (group,) = torch.load(file)["param_groups"]
+    assert (group["lr"], group["foreach"], group["fused"]) == (0.1, None, None)
+
+
+def test_each_optimizer_follows_by_the_rule_of_its_kind() -> None:
+    class Unknown(SGD):
+        """An optimizer of the user's; its kin is known."""
+
+    class Strange(Optimizer):
+        """One of whose kind nothing is known."""
+
+        def __init__(self, parameters: Any) -> None:
+            super().__init__(parameters, {"lr": 0.1})
+
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            for p in self.param_groups[0]["params"]:
+                p.data.add_(p.grad, alpha=-self.param_groups[0]["lr"])
+
+    with running(applied(batch_size=40)):
+        data = loader()
+        kinds = (SGD, Unknown, lambda p, **_: Strange(p), Adam)
+        optimizers = [kind([weight()], lr=0.1) for kind in kinds]
+        next(iter(data))
+        # Adam's first step is as long as its rate
+        assert [moved(o) for o in optimizers] == pytest.approx([0.4, 0.4, 0.1, 0.2])
+
+
+SCHEDULES: dict[str, Callable[[Optimizer], lr_scheduler.LRScheduler]] = {
+    "lambda": lambda o: lr_scheduler.LambdaLR(o, lambda epoch: 1 / (1 + epoch)),
+    "cosine with a floor": lambda o: lr_scheduler.CosineAnnealingLR(o, 10, eta_min=0.01),
+    "one cycle": lambda o: lr_scheduler.OneCycleLR(o, 0.2, total_steps=20),
+    "warm-up, then cosine": lambda o: lr_scheduler.SequentialLR(
+        o,
+        [lr_scheduler.LinearLR(o, total_iters=3), lr_scheduler.CosineAnnealingLR(o, T_max=7)],
+        milestones=[3],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules_stay_the_programs_own_also_where_the_batch_changes_live(name: str) -> None:
+    def rates(change: Callable[[], None]) -> list[tuple[float, float]]:
+        optimizer = SGD([weight()], lr=0.1)
+        schedule = SCHEDULES[name](optimizer)
+        change()
+        seen = []
+        for _ in range(8):
+            seen.append((moved(optimizer), float(schedule.get_last_lr()[0])))
+            schedule.step()
+        return seen
+
+    plain, large, small = rates(lambda: None), applied(batch_size=40), applied()
+    with running(small, Listener()) as seams:
+        _loader = loader()
+        there = rates(lambda: Steering(seams).apply(large, since=small))
+        back = rates(lambda: Steering(seams).apply(small, since=large))
+    assert [own for _, own in there] == [own for _, own in plain]
+    assert [rate for rate, _ in there] == pytest.approx([4 * rate for rate, _ in plain])
+    assert back == plain

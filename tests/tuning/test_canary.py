@@ -227,25 +227,13 @@ def test_what_the_user_fixed_and_trains_otherwise_by_design_is_no_part_of_it(
     search = begin(tmp_path, Script(SPEEDS, noise=0.02), knobs)
     head = search.study.head
     space = head.space.fix({"precision": "bf16"})
-    search.study._set("head", replace(head, space=space))
+    search.study.head = replace(head, space=space)
     result = search.go_on(180.0)
     canary = search.study.canary
     assert canary is not None
     assert canary.config["precision"] == "fp32"
     assert not canary.refused
     assert result.best["precision"] == "bf16"
-
-
-def test_the_best_of_an_earlier_search_is_not_tried_with_a_refused_setting(tmp_path: Path) -> None:
-    script = Script(SPEEDS, noise=0.02, trains=lambda config: 1.01 if config["workers"] else 1.0)
-    search = begin(tmp_path, script, KNOBS)
-    hinted = Config({"workers": 2, "prefetch_factor": 4})
-    assert search.go_on(180.0).best["workers"] == 0
-    study = search.study
-    base = study.records[0].config
-    study.hints = [(base.replace(**dict(hinted.items())), "an earlier one")]
-    result = search.go_on(260.0)
-    assert not any(record.config["workers"] for record in result.records)
 
 
 def test_without_time_for_it_the_winner_is_compared(tmp_path: Path) -> None:

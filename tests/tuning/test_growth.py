@@ -67,7 +67,7 @@ def test_a_check_beyond_the_budget_lets_the_larger_batch_win(
     search = begun(tmp_path)
     first = search.go_on(180.0)
     assert first.global_batches == (64, 64)
-    search.study.check_learning()
+    search.study.checks_learning = True
     result = search.go_on(180.0)
     assert result.finding is Finding.FASTER
     assert result.global_batches[1] in {128, 256}

@@ -186,7 +186,7 @@ def test_a_config_beyond_the_users_limit_of_memory_does_not_enter(tmp_path: Path
     search = begin(tmp_path, Script(TWO_FASTER, peak_bytes=peak_bytes), TWO)
     head = search.study.head
     limited = replace(head.options, goal=replace(head.options.goal, max_memory=0.5))
-    search.study._set("head", replace(head, options=limited))
+    search.study.head = replace(head, options=limited)
     result = search.go_on(90.0)
     lost = failed(result.records)
     assert {record.outcome for record in lost} == {Outcome.HOST_OUT_OF_MEMORY}

@@ -2,121 +2,64 @@
 
 A rate is multiplied when ``step()`` begins and restored when it ends. The program may set its rates
 by hand, schedule, load or save them, add groups or share them among optimizers: the factor is
-applied exactly once, and never gets into a checkpoint. The program's own step hooks see the
-program's rates, too.
+applied exactly once, and never gets into a checkpoint.
 
-Covered: several optimizers, each by the rule of its family; optimizers that step others, or share
-their groups; rates that are tensors; steps that fail; a loader that was not tuned and feeds the
-optimizer with another batch size; a program that already scales its rates with the batch size.
-
-Not covered: program code that applies a learning rate without an optimizer.
+Refused: hooks of a step that schedule its rate, because they see the multiplied one. Not covered: a
+rate that is applied without an optimizer.
 """
 
 from __future__ import annotations
 
 import math
-import sys
+from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from threading import get_ident
-from types import FrameType
+from functools import cache
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
-from autotune.inside.code.frames import stack
-from autotune.inside.hubs.step import StepListener
+from autotune.inside.hubs.step import Go, StepListener
 from autotune.program.lr import LrRule, lr_factor, optimizer_factor
 from autotune.program.profile import OptimizerFacts
 
 # Relative tolerance when rates are compared: programs compute them in different ways, and the
 # result may be rounded.
 LIKE = 1e-3
-
-
-@dataclass(frozen=True)
-class _Scaled:
-    """A parameter group whose rate is multiplied while its optimizer steps.
-
-    Attributes:
-        group: The optimizer's parameter group.
-        own: The program's rate.
-        used: The multiplied rate, which the group has during the step.
-        factor: What the rate was multiplied by.
-    """
-
-    group: dict[str, Any]
-    own: Any
-    used: Any
-    factor: float
-
-    def put_back(self) -> None:
-        """Restore the program's rate.
-
-        If the step itself has changed the rate, the change is kept and only the factor is taken
-        out.
-        """
-        if self.group["lr"] is self.used:
-            self.group["lr"] = self.own
-        else:
-            self.group["lr"] /= self.factor
-
-
-@dataclass(frozen=True)
-class _Step:
-    """A step that is running, or that has failed without its post-hooks being called.
-
-    Attributes:
-        optimizer: The optimizer that steps.
-        scaled: The groups whose rates are multiplied during this step.
-        thread: Identifier of the thread on which it runs.
-        frame: The frame of torch that calls the optimizer's ``step``. It is on the stack as long as
-            the step is running, so a failed step is recognized by its absence.
-    """
-
-    optimizer: Optimizer
-    scaled: list[_Scaled]
-    thread: int
-    frame: FrameType
+SET_BY_HOOK = (
+    "a hook of the optimizer's step sets its learning rate, so the rate cannot follow the batch "
+    "size: schedule it after the step, or use --lr-rule none"
+)
 
 
 class RatesSeam(StepListener):
     """Multiplies the learning rates of optimizers while they step.
 
-    ``SeamSet`` makes it, and ``Steering`` sets the rule and the batch on the main thread. The
-    hub of steps calls ``before_step()``, and the loader seam calls ``fed()`` on the thread that
-    reads batches.
+    ``Steering`` sets the rule and the batch on the main thread, and the loader seam calls ``fed()``
+    on the thread that reads batches.
 
     Args:
         say: Called with each sentence that the user should read, once for each.
 
     Attributes:
-        sums: Whether the loss sums over samples, so that gradients grow with the batch.
         growth: Ratio of the samples per step (now / in the program as written).
+        feeds_target: Whether steps use the batches of the loader that was tuned. A step counts like
+            the one before if no batch was read since.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+        self._say = cache(say)
         self._rule = LrRule.NONE
-        self._own: dict[str, int] = {}
+        self._written: dict[str, int] = {}
         self._batch: dict[str, int] = {}
-        self.sums = False
+        self._known: deque[OptimizerFacts] = deque()
         self.growth = 1.0
-        # Cached by optimizer class and ``sums``, until the batch changes.
-        self._factors: dict[tuple[type[Optimizer], bool], float] = {}
-        self._known: tuple[OptimizerFacts, ...] = ()
-        self._feeds_target = True
+        self.feeds_target = True
         self._fed: set[bool] = set()  # the ``by_target`` of all batches since the last step
         self._is_held = False
-        self._steps: list[_Step] = []
-        self._met: WeakSet[Optimizer] = WeakSet()
-        self._count_met = 0
-        self._hooks: WeakKeyDictionary[Optimizer, list[RemovableHandle]] = WeakKeyDictionary()
-        self._follows_itself: WeakSet[Optimizer] = WeakSet()
-        self._said: set[str] = set()
+        self._scaled: list[set[int]] = []  # ids of groups, for each step that runs now
+        self._follows_itself: WeakKeyDictionary[Optimizer, bool] = WeakKeyDictionary()
 
     def set_rule(
         self,
@@ -132,7 +75,8 @@ class RatesSeam(StepListener):
             known: The optimizers with their rates at the program's own batch, in the order of their
                 first steps. Without them, programs that scale their rates are not recognized.
         """
-        self._rule, self._own, self._known = rule, dict(batch), known
+        self._rule, self._written = rule, dict(batch)
+        self._known = self._known or deque(known)
         self._batch = {**batch, **self._batch}
         self._batch_changed()
 
@@ -141,7 +85,7 @@ class RatesSeam(StepListener):
 
         Has no effect before ``set_rule()``.
         """
-        if self._own:
+        if self._written:
             self._batch |= batch
             self._batch_changed()
 
@@ -157,24 +101,12 @@ class RatesSeam(StepListener):
         """Note that a batch was read with gradients enabled; may be called on any thread.
 
         A step uses the tuned loader's batch if that loader handed out one since the last step, even
-        if other loaders did, too: a program may only look at their batches without disabling
-        gradients. If no loader did, the step counts like the one before.
-
-        Args:
-            by_target: Whether the batch comes from the loader that was tuned.
+        if other loaders did, too: a program may only look at their batches.
         """
         self._fed.add(by_target)
 
-    def misses_target(self) -> None:
-        """Note that the tuned loader was not built, so steps use the program's own batches.
-
-        Rates are not scaled until the tuned loader hands out a batch.
-        """
-        self._feeds_target = False
-
     def _batch_changed(self) -> None:
-        self.growth = math.prod(self._batch.values()) / math.prod(self._own.values())
-        self._factors.clear()
+        self.growth = math.prod(self._batch.values()) / math.prod(self._written.values())
 
     @property
     def is_needed(self) -> bool:
@@ -187,84 +119,43 @@ class RatesSeam(StepListener):
         It is 1 while rates are held, if the tuned loader does not feed the step, and for an
         optimizer whose rate the program scales.
         """
-        if self._is_held or not self._feeds_target or optimizer in self._follows_itself:
+        is_left = self._is_held or not self.feeds_target
+        if not self.is_needed or is_left or self._follows_itself.get(optimizer):
             return 1.0
-        kind = type(optimizer), self.sums
-        if kind not in self._factors:
-            self._factors[kind] = optimizer_factor(
-                self._rule, families_of(optimizer), self.growth, sums=self.sums
-            )
-        return self._factors[kind]
+        families = families_of(optimizer)
+        return optimizer_factor(self._rule, families, self.growth)
 
-    def before_step(self, optimizer: Optimizer) -> None:
-        """Prepare for an optimizer's step, which may run within another optimizer's step.
+    def around_step(self, go: Go, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Make the step with multiplied rates.
 
-        Called by torch's global pre-hook. The rates are multiplied later, by hooks of the optimizer
-        that this call registers, so that the program's earlier hooks still see its rates.
+        An optimizer may step another one that shares its groups. If the step itself changes a rate,
+        the change is kept and only the factor is taken out.
+
+        Raises:
+            RuntimeError: if a hook of the step changes the rate.
         """
-        if self._steps:
-            self._end_failed_steps()
-        if not self._steps:
+        if not self._scaled:
             self._look_at_batches()
-        if optimizer not in self._met:
-            self._meet(optimizer)
-        hooked: Any = optimizer._optimizer_step_pre_hooks  # noqa: SLF001
-        handles: Any = self._hooks.get(optimizer, ())
-        if handles and handles[0].id not in hooked:  # the program has made its hooks anew
-            for handle in self._hooks.pop(optimizer):
-                handle.remove()
-            handles = ()
-        if not handles and self.is_needed:
-            before = optimizer.register_step_pre_hook(lambda own, *_: self._begin(own))
-            after = optimizer.register_step_post_hook(lambda own, *_: self._end(own))
-            hooks: Any = optimizer._optimizer_step_post_hooks  # noqa: SLF001
-            hooks.move_to_end(after.id, last=False)  # restore rates before the program's post-hooks
-            self._hooks[optimizer] = [before, after]
-        elif handles:  # the program may have added a hook since
-            hooked.move_to_end(handles[0].id)
-
-    def remove(self) -> None:
-        """Remove the hooks of all optimizers, so that no rate is scaled any more."""
-        for handles in self._hooks.values():
-            for handle in handles:
-                handle.remove()
-        self._hooks.clear()
-
-    def _begin(self, optimizer: Optimizer) -> None:
-        """Multiply the rates of an optimizer's groups; torch calls its ``step`` next.
-
-        A group that an outer step has already scaled is left out.
-        """
-        taken = {id(scaled.group) for step in self._steps for scaled in step.scaled}
-        factor = self.factor(optimizer)
-        groups = [g for g in optimizer.param_groups if id(g) not in taken and _has_rate(g)]
-        scaled = [_scale(g, factor) for g in groups] if factor != 1.0 else []
-        if scaled or self._steps:
-            torchs = sys._getframe(2)  # noqa: SLF001
-            self._steps.append(_Step(optimizer, scaled, get_ident(), torchs))
-
-    def _end(self, optimizer: Optimizer) -> None:
-        """Restore rates after an optimizer's step, also those of failed steps within it."""
-        own = [number for number, step in enumerate(self._steps) if step.optimizer is optimizer]
-        if own:
-            for step in reversed(self._steps[own[-1] :]):
-                if step.thread == get_ident():
-                    self._leave(step)
-
-    def _end_failed_steps(self) -> None:
-        """Restore the rates of steps that raised an error which the program has caught.
-
-        torch calls no post-hook for such a step.
-        """
-        running = {id(frame) for frame in stack(sys._getframe(1))}  # noqa: SLF001
-        for step in reversed(self._steps):
-            if step.thread == get_ident() and id(step.frame) not in running:
-                self._leave(step)
-
-    def _leave(self, step: _Step) -> None:
-        self._steps = [own for own in self._steps if own is not step]
-        for scaled in reversed(step.scaled):
-            scaled.put_back()
+        if optimizer not in self._follows_itself:
+            self._follows_itself[optimizer] = self._scales_itself(optimizer)
+        factor, taken = self.factor(optimizer), set[int]().union(*self._scaled)
+        scaled: list[tuple[dict[str, Any], Any, Any]] = []
+        for group in optimizer.param_groups if factor != 1.0 else ():
+            if id(group) not in taken and _has_rate(group):
+                rate = group["lr"]  # not in place: groups may share one tensor as their rate
+                group["lr"] = rate * factor
+                scaled.append((group, rate, group["lr"]))
+        self._scaled.append({id(group) for group, *_ in scaled})
+        try:
+            result = go(optimizer, *args, **kwargs)
+            is_set = any(group["lr"] is not used for group, _, used in scaled)
+            if is_set and optimizer._optimizer_step_post_hooks:  # noqa: SLF001
+                raise RuntimeError(SET_BY_HOOK)
+            return result
+        finally:
+            self._scaled.pop()
+            for group, rate, used in scaled:
+                group["lr"] = rate if group["lr"] is used else group["lr"] / factor
 
     def _look_at_batches(self) -> None:
         """Determine whether the next step uses the tuned loader's batch.
@@ -274,46 +165,41 @@ class RatesSeam(StepListener):
         fed, self._fed = self._fed, set()
         if not fed:
             return
-        was_target, self._feeds_target = self._feeds_target, True in fed
-        if was_target and not self._feeds_target and self.is_needed:
-            self._tell(
+        was_target, self.feeds_target = self.feeds_target, True in fed
+        if was_target and not self.feeds_target and self.is_needed:
+            self._say(
                 "a loader that was not tuned now feeds the optimizer, with its own batch size, so "
                 "the learning rate is not scaled meanwhile"
             )
 
-    def _meet(self, optimizer: Optimizer) -> None:
-        """Check at an optimizer's first step whether the program scales its rate with the batch.
+    def _scales_itself(self, optimizer: Optimizer) -> bool:
+        """Tell at an optimizer's first step whether the program scales its rate with the batch.
 
         The rate is compared with that of the same optimizer at the program's own batch. A program
         that builds its optimizers anew, as for each fold, is assumed to keep their order.
         """
-        number = self._count_met
-        self._count_met += 1
-        self._met.add(optimizer)
-        facts = self._known[number % len(self._known)] if self._known else None
-        if facts is None or facts.name != type(optimizer).__name__:
-            return
+        if not self._known:
+            return False
+        facts = self._known[0]
+        self._known.rotate(-1)
+        if facts.name != type(optimizer).__name__:
+            return False
         pairs = (facts.lrs, rates_of(optimizer)), (facts.initial_lrs, initial_rates_of(optimizer))
         for before, now in pairs:  # a warm-up may begin at 0, and a schedule may do the scaling
             if how := _how_scaled(before, now, self.growth):
-                self._follows_itself.add(optimizer)
-                self._tell(
+                self._say(
                     f"the program already scales the learning rate with the batch size ({how}): "
                     f"that of {facts.name} begins at {now[0]:g} instead of {before[0]:g}, so "
                     "autotune does not scale it"
                 )
-                return
-
-    def _tell(self, sentence: str) -> None:
-        if sentence not in self._said:
-            self._said.add(sentence)
-            self._say(sentence)
+                return True
+        return False
 
 
 def families_of(optimizer: Optimizer) -> tuple[str, ...]:
     """Return the names of an optimizer's class and of its base classes that are optimizers.
 
-    The own class comes first; the scaling rules are looked up in this order.
+    The optimizer's class comes first; the scaling rules are looked up in this order.
     """
     return tuple(c.__name__ for c in type(optimizer).__mro__ if issubclass(c, Optimizer))
 
@@ -324,7 +210,7 @@ def rates_of(optimizer: Optimizer) -> tuple[float, ...]:
 
 
 def initial_rates_of(optimizer: Optimizer) -> tuple[float, ...]:
-    """Return the same before any of torch's schedulers changed them.
+    """Return the rates before any of torch's schedulers changed them.
 
     A scheduler keeps them as ``initial_lr``.
     """
@@ -336,20 +222,8 @@ def _has_rate(group: dict[str, Any]) -> bool:
     return isinstance(group.get("lr"), (int, float, torch.Tensor))
 
 
-def _scale(group: dict[str, Any], factor: float) -> _Scaled:
-    own = group["lr"]
-    group["lr"] = used = own * factor  # not in place: groups may share one tensor as their rate
-    return _Scaled(group, own, used, factor)
-
-
 def _how_scaled(before: tuple[float, ...], now: tuple[float, ...], growth: float) -> str:
-    """Return the rule by which the program already scales its rates; empty if it does not.
-
-    Args:
-        before: The rates at the program's own batch.
-        now: The present rates.
-        growth: Ratio of the samples per step (now / before).
-    """
+    """Return the rule by which rates have grown with the batch; empty if by none."""
     if growth == 1.0 or not before or len(before) != len(now) or not all(before):
         return ""
     for rule in (LrRule.LINEAR, LrRule.SQRT):

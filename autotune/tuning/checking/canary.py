@@ -59,7 +59,7 @@ def cleared(session: Session, baseline: Baseline) -> Baseline:
         try:
             found = _Check(session, baseline).run()
             if found is not None:
-                study.add_canary(found)
+                study.canary = found
             if found is not None and found.training is not None:
                 changes = found.config.changes_from(baseline.space.baseline)
                 listed = " ".join(f"{knob}={value}" for knob, value in changes.items())

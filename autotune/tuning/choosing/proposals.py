@@ -151,9 +151,6 @@ class Proposals:
     def _first(self, field: Field) -> Iterator[tuple[Config, str]]:
         """Yield what comes before all that is chosen by what the rounds show."""
         yield self._space.start, "what all configs have but the program's own"
-        if field.speeds is not None:
-            for config, why in self._study.hints:
-                yield self._allowed(config), why
 
     def grown(self, field: Field) -> Proposal | None:
         """Return the best config with more samples in a step, once, if these are deferred."""
@@ -229,7 +226,7 @@ class Proposals:
             if conflicts := space.conflicts(config):
                 self._study.tell(trial, _conflicting(config, conflicts))
             elif config in known:
-                self._study.tell_again(trial, records[config])
+                self._study.tell(trial, records[config], is_known=True)
             elif math.isinf(self._cost_s(config)):
                 self._study.tell(trial, _conflicting(config, ["There is no time or room for it."]))
             else:

@@ -1,19 +1,18 @@
 """Study: the record of a run, stored as an Optuna study in the run directory or elsewhere.
 
-It holds everything that ``resume`` and reports need, each fact stored as soon as it is known.
-
-Covered: a search that was killed at any moment; two searches on one run. Not covered: two machines
-whose clocks or host names are equal by mistake.
+It holds everything that ``resume`` and reports need, each fact stored as soon as it is known: a
+search that is killed at any moment can go on. Not covered: two machines whose clocks or host names
+are equal by mistake.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, Generic, Self, TypeVar, cast, overload
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
@@ -49,21 +48,13 @@ from autotune.results.wording import times
 from autotune.tuning.choosing.sampler import distributions, holding, make_sampler
 from autotune.tuning.storage import lease
 
-__all__ = ["Study", "Trial"]
-
 Value = TypeVar("Value")
 Storage = str | optuna.storages.BaseStorage  # a URL, or an object of Optuna's
-# Endings that a config's neighbours share, so that the sampler should avoid those as well
 ROUNDS = "rounds:"  # begins the names of attributes, one for each answer of a rig
 MOST_CHECKS = 2  # of what configs learn, beyond the budget
-KEPT_APART = {
-    "records",
-    "rehearsals",
-    "head",
-    "facts",
-    "claim",
-    "canary",
-}  # of a result: stored already
+# Of a result: stored already
+KEPT_APART = {"records", "rehearsals", "head", "facts", "claim", "canary"}
+# Endings that a config's neighbours share, so that the sampler should avoid those as well
 MEMORY_OUTCOMES = {Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY, Outcome.SHARED_MEMORY}
 
 
@@ -83,60 +74,100 @@ class Chosen:
 Trial = Chosen | optuna.trial.Trial
 
 
+class Stored(Generic[Value]):
+    """An attribute of a study that is written to its storage when it is set, and read once.
+
+    Args:
+        kind: A type that pydantic can read and write as JSON.
+        unknown: The value before the first one was set.
+    """
+
+    def __init__(self, kind: Any, unknown: Value) -> None:
+        self._kind, self._unknown = kind, unknown
+
+    def __set_name__(self, _owner: type[Study], name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, study: None, _owner: type[Study]) -> Self: ...
+    @overload
+    def __get__(self, study: Study, _owner: type[Study]) -> Value: ...
+    def __get__(self, study: Study | None, _owner: type[Study]) -> Value | Self:
+        if study is None:
+            return self
+        if self._name not in study.read:
+            raw = study.optuna.user_attrs.get(self._name)
+            study.read[self._name] = self._unknown if raw is None else _read(self._kind, raw)
+        value: Value = study.read[self._name]
+        return value
+
+    def __set__(self, study: Study, value: Value) -> None:
+        study.optuna.set_user_attr(self._name, _dump(self._kind, value))
+        study.read[self._name] = value
+
+
 class Study:
     """The record of one run.
-
-    All values are stored as JSON of autotune's frozen dataclasses. Each property reads the storage
-    anew, so it also shows what another process wrote; finished trials never change, and are read
-    once.
 
     Args:
         study: The Optuna study.
         options: Which sampler proposes, and its seed.
 
     Attributes:
+        head: What is searched, with which options and where; written once by ``create()``.
+        facts: What was learned from the untouched program; None until the baseline was measured.
+        fence: How the last session kept trials from changing files, as a sentence; empty before.
+        mode: How rigs must run the program so that it trains.
+        spent_s: Wall seconds that all sessions of this run have used.
+        claim: The processes of the claim in the order in which they ran, of all candidates.
+        rehearsals: Findings of all rehearsals, in order; a config can occur more than once.
+        canary: What the exact settings train; None if that was not compared before the search.
+        failure: Why the program itself failed before anything was measured; empty if it did not.
+        checks_learning: Whether what a larger global batch learns is checked, beyond the budget.
         learning_checks: The number of learning checks that this process has made.
+        optuna: The Optuna study.
+        read: Stored attributes that were read already, by their name.
     """
 
+    head = Stored[SearchInfo](SearchInfo, cast("SearchInfo", None))
+    facts = Stored[BaselineInfo | None](BaselineInfo | None, None)
+    fence = Stored[str](str, "")
+    mode = Stored[RunMode](RunMode, RunMode())
+    spent_s = Stored[float](float, 0.0)
+    claim = Stored[tuple[ClaimProcess, ...]](tuple[ClaimProcess, ...], ())
+    rehearsals = Stored[tuple[RehearsalRecord, ...]](tuple[RehearsalRecord, ...], ())
+    canary = Stored[Canary | None](Canary | None, None)
+    failure = Stored[str](str, "")
+    checks_learning = Stored[bool](bool, False)  # noqa: FBT003 - what it is before it is set
+
     def __init__(self, study: optuna.Study, options: SearchOptions) -> None:
+        self.optuna = study
+        self.read: dict[str, Any] = {}
         self.learning_checks = 0
-        self._study = study
         self._sampler = make_sampler(options.sampler, options.seed)
         # A record is written once and read before and after each trial: parsing all of them
         # again each time took half of a search's own time.
         self._records: dict[int, TrialRecord] = {}
-        self._facts: BaselineInfo | None = None  # read often, as the head is
-        self._rehearsals: list[RehearsalRecord] | None = None
         self._rounds: list[PlayedRounds] = []
         self._speeds: Speeds | None = None
 
     @classmethod
     def create(cls, storage: Storage, name: str, head: SearchInfo) -> Study:
-        """Create and return a new study.
-
-        Args:
-            storage: Optuna's storage, or its URL.
-            name: Name of the study in it.
-            head: What is searched; stored at once.
+        """Create a new study that holds *head*, and return it.
 
         Raises:
-            optuna.exceptions.DuplicatedStudyError: when the name is taken.
+            optuna.exceptions.DuplicatedStudyError: when the name is taken in this storage.
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        study = cls(
-            optuna.create_study(storage=storage, study_name=name, direction="maximize"),
-            head.options,
-        )
-        study._set("head", head)
+        made = optuna.create_study(storage=storage, study_name=name, direction="maximize")
+        study = cls(made, head.options)
+        study.head = head
+        study.checks_learning = head.options.checks_learning
         return study
 
     @classmethod
     def load(cls, storage: Storage, name: str) -> Study:
         """Open an existing study.
-
-        Args:
-            storage: Optuna's storage URL.
-            name: Name of the study in it.
 
         Raises:
             RunDirectoryError: when there is no such study, it is damaged, or it has another format.
@@ -163,23 +194,6 @@ class Study:
         # A resumed sampler does not repeat its draws
         return cls(study, replace(options, seed=options.seed + len(study.trials)))
 
-    @cached_property
-    def head(self) -> SearchInfo:
-        """What is searched, with which options and where; written once by ``create()``."""
-        return _read(SearchInfo, self._study.user_attrs["head"])
-
-    @property
-    def facts(self) -> BaselineInfo | None:
-        """What was learned from the untouched program; None until the baseline was measured."""
-        if self._facts is None and (raw := self._study.user_attrs.get("facts")) is not None:
-            self._facts = _read(BaselineInfo, raw)
-        return self._facts
-
-    @facts.setter
-    def facts(self, facts: BaselineInfo) -> None:
-        self._set("facts", facts)
-        self._facts = facts
-
     @property
     def hardware(self) -> Hardware:
         """The machine, with the GPUs that the program sees once the baseline was measured."""
@@ -190,54 +204,29 @@ class Study:
         """What is compared, and within which limits."""
         return self.head.options.goal
 
-    @property
-    def fence(self) -> str:
-        """How the last session kept trials from changing files, as a sentence.
-
-        Empty before the first session.
-        """
-        return str(self._study.user_attrs.get("fence", ""))
-
-    @fence.setter
-    def fence(self, sentence: str) -> None:
-        self._study.set_user_attr("fence", sentence)
-
-    @property
-    def mode(self) -> RunMode:
-        """How rigs must run the program so that it trains.
-
-        It is stored so that a resumed search need not find it out again.
-        """
-        return _read(RunMode, self._study.user_attrs.get("mode", {}))
-
-    @mode.setter
-    def mode(self, mode: RunMode) -> None:
-        self._set("mode", mode)
-
-    @property
-    def spent_s(self) -> float:
-        """Wall time in seconds that all sessions of this run have used."""
-        return float(self._study.user_attrs.get("spent_s", 0.0))
-
-    @spent_s.setter
-    def spent_s(self, seconds: float) -> None:
-        self._study.set_user_attr("spent_s", seconds)
-
-    @property
-    def claim(self) -> list[ClaimProcess]:
-        """The fresh processes of the claim in the order in which they ran, of all candidates."""
-        return _read(list[ClaimProcess], self._study.user_attrs.get("claim", []))
-
     def add_claim(self, process: ClaimProcess) -> None:
         """Record one more process of the claim, as soon as it is over."""
-        self._study.set_user_attr("claim", _dump(list[ClaimProcess], [*self.claim, process]))
+        self.claim = (*self.claim, process)
+
+    def add_rehearsal(self, record: RehearsalRecord) -> None:
+        """Record the finding of one more rehearsal."""
+        self.rehearsals = (*self.rehearsals, record)
 
     def add_rounds(self, played: PlayedRounds) -> None:
         """Record rounds of the race, as soon as they are played."""
-        self._read_rounds()
-        self._set(f"{ROUNDS}{len(self._rounds):05d}", played)
+        name = f"{ROUNDS}{len(self.rounds):05d}"
+        self.optuna.set_user_attr(name, _dump(PlayedRounds, played))
         self._rounds.append(played)
         self._speeds = None
+
+    @property
+    def rounds(self) -> list[PlayedRounds]:
+        """All rounds of the race, in order."""
+        if not self._rounds:
+            attrs = self.optuna.user_attrs
+            names = sorted(name for name in attrs if name.startswith(ROUNDS))
+            self._rounds = [_read(PlayedRounds, attrs[name]) for name in names]
+        return [*self._rounds]
 
     @property
     def speeds(self) -> Speeds | None:
@@ -247,38 +236,13 @@ class Study:
         does to a config's ratio lasts longer than a turn. Different processes count as such, also
         those of earlier sessions.
         """
-        self._read_rounds()
-        if self._speeds is None and self._rounds:
+        rounds = self.rounds
+        if self._speeds is None and rounds:
             processes: dict[int, list[Mapping[Config, Played]]] = {}
-            for one in self._rounds:
-                own = processes.setdefault(one.process, [])
-                own.append(one.stretch)
-            first = self._rounds[0].configs[0]
-            self._speeds = speeds([*processes.values()], first)
+            for one in rounds:
+                processes.setdefault(one.process, []).append(one.stretch)
+            self._speeds = speeds([*processes.values()], rounds[0].configs[0])
         return self._speeds
-
-    @property
-    def rounds(self) -> list[PlayedRounds]:
-        """All rounds of the race, in order."""
-        self._read_rounds()
-        return [*self._rounds]
-
-    def _read_rounds(self) -> None:
-        """Read the rounds that an earlier session recorded."""
-        if self._rounds:
-            return
-        attrs = self._study.user_attrs
-        names = sorted(name for name in attrs if name.startswith(ROUNDS))
-        self._rounds = [_read(PlayedRounds, attrs[name]) for name in names]
-
-    @property
-    def hints(self) -> list[tuple[Config, str]]:
-        """Configs that earlier searches found best and that are tried early, with the reason."""
-        return _read(list[tuple[Config, str]], self._study.user_attrs.get("hints", []))
-
-    @hints.setter
-    def hints(self, hints: Sequence[tuple[Config, str]]) -> None:
-        self._study.set_user_attr("hints", _dump(list[tuple[Config, str]], list(hints)))
 
     @property
     def result(self) -> SearchResult | None:
@@ -289,22 +253,26 @@ class Study:
         Raises:
             RunDirectoryError: when another version of autotune wrote it in other words.
         """
-        raw = self._study.user_attrs.get("result")
+        raw = self.optuna.user_attrs.get("result")
         if raw is None:
             return None
         with _faults_told("the study"):
-            kept = dict(raw)
-            kept["records"] = judged(self.records, _read(Config, raw["baseline"]))
-            kept |= {"rehearsals": self.rehearsals, "facts": self.facts, "canary": self.canary}
-            kept["head"] = self.head
+            kept = {
+                **raw,
+                "records": judged(self.records, _read(Config, raw["baseline"])),
+                "rehearsals": self.rehearsals,
+                "facts": self.facts,
+                "canary": self.canary,
+                "head": self.head,
+            }
             result: SearchResult = _adapter(SearchResult).validate_python(kept)
-            own = (one for one in self.claim if one.config == result.candidate)
-            return replace(result, claim=tuple(own))
+            own = tuple(one for one in self.claim if one.config == result.candidate)
+            return replace(result, claim=own)
 
     @result.setter
     def result(self, result: SearchResult) -> None:
         kept = _adapter(SearchResult).dump_python(result, mode="json", exclude=KEPT_APART)
-        self._study.set_user_attr("result", kept)
+        self.optuna.set_user_attr("result", kept)
 
     @property
     def found(self) -> str | None:
@@ -313,45 +281,12 @@ class Study:
         Raises:
             RunDirectoryError: when another version of autotune wrote it in other words.
         """
-        raw = self._study.user_attrs.get("result")
+        raw = self.optuna.user_attrs.get("result")
         if raw is None:
             return None
         with _faults_told("the study"):
             finding, speedup = Finding(raw["finding"]), _read(Interval, raw["speedup"])
         return f"{times(speedup)} faster" if finding is Finding.FASTER else str(finding)
-
-    @property
-    def failure(self) -> str:
-        """Why the program itself failed before anything was measured; empty if it did not."""
-        return str(self._study.user_attrs.get("failure", ""))
-
-    @failure.setter
-    def failure(self, why: str) -> None:
-        self._study.set_user_attr("failure", why)
-
-    @property
-    def trial_count(self) -> int:
-        """How many trials it holds."""
-        return len(self._study.get_trials(deepcopy=False))
-
-    @property
-    def rehearsals(self) -> list[RehearsalRecord]:
-        """The findings of all rehearsals, in order; a config can occur more than once."""
-        if self._rehearsals is None:  # Optuna copies all that a study holds, each time it is read
-            raw = self._study.user_attrs.get("rehearsals", [])
-            self._rehearsals = _read(list[RehearsalRecord], raw)
-        return [*self._rehearsals]
-
-    @cached_property
-    def canary(self) -> Canary | None:
-        """What the exact settings train; None if that was not compared before the search."""
-        raw = self._study.user_attrs.get("canary")
-        return None if raw is None else _read(Canary, raw)
-
-    def add_canary(self, found: Canary) -> None:
-        """Record what the exact settings train."""
-        self._set("canary", found)
-        self.canary = found
 
     @property
     def guilty(self) -> list[Mapping[str, KnobValue]]:
@@ -375,23 +310,6 @@ class Study:
         may_check = self.checks_learning and self.learning_checks < MOST_CHECKS
         return may_check and record.unchecked_s is not None
 
-    @cached_property
-    def checks_learning(self) -> bool:
-        """Whether what a larger global batch learns is checked, beyond the budget."""
-        asked = bool(self._study.user_attrs.get("checks_learning", False))
-        return asked or self.head.options.checks_learning
-
-    def check_learning(self) -> None:
-        """Check it from now on, also in later sessions."""
-        self._study.set_user_attr("checks_learning", True)  # noqa: FBT003 - Optuna's signature
-        self.checks_learning = True
-
-    def add_rehearsal(self, record: RehearsalRecord) -> None:
-        """Record the finding of one more rehearsal, the baseline's included if it was needed."""
-        records = [*self.rehearsals, record]
-        self._study.set_user_attr("rehearsals", _dump(list[RehearsalRecord], records))
-        self._rehearsals = records
-
     @property
     def records(self) -> list[TrialRecord]:
         """The trials that were measured or failed, in order; the first is the baseline.
@@ -410,7 +328,7 @@ class Study:
 
     def _read_new(self) -> None:
         """Read the trials that were added since the last call, by any process."""
-        for trial in self._study.get_trials(deepcopy=False):
+        for trial in self.optuna.get_trials(deepcopy=False):
             if trial.number not in self._records and "record" in trial.user_attrs:
                 self._records[trial.number] = _read(TrialRecord, trial.user_attrs["record"])
 
@@ -426,7 +344,7 @@ class Study:
         space = self.head.space.resolve(self.hardware, facts.profile)
         begun = {
             knob: distribution.choices
-            for trial in self._study.get_trials(deepcopy=False)
+            for trial in self.optuna.get_trials(deepcopy=False)
             for knob, distribution in trial.distributions.items()
             if isinstance(distribution, CategoricalDistribution)
         }
@@ -451,17 +369,17 @@ class Study:
         Raises:
             RunDirectoryError: when another living process works on the run.
         """
-        raw = self._study.user_attrs.get("lease")
-        held = None if raw is None else _read(Lease, raw)
-        self._set("lease", lease.take(held, force=force))
-        while any(t.state is TrialState.WAITING for t in self._study.get_trials(deepcopy=False)):
-            self._study.ask()  # takes a waiting trial first: it runs now, and ends below
-        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            self._study.tell(trial.number, state=TrialState.FAIL)
+        raw = self.optuna.user_attrs.get("lease")
+        taken = lease.take(None if raw is None else _read(Lease, raw), force=force)
+        self.optuna.set_user_attr("lease", _dump(Lease, taken))
+        while any(t.state is TrialState.WAITING for t in self.optuna.get_trials(deepcopy=False)):
+            self.optuna.ask()  # takes a waiting trial first: it runs now, and ends below
+        for trial in self.optuna.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            self.optuna.tell(trial.number, state=TrialState.FAIL)
 
     def release_lease(self) -> None:
         """Mark this run as free; the process that took the lease must do so at its end."""
-        self._study.set_user_attr("lease", None)
+        self.optuna.set_user_attr("lease", None)
 
     def ask_for(self, config: Config, space: ResolvedSpace) -> Trial:
         """Return a trial of exactly this config, chosen by the caller and not by the sampler.
@@ -476,84 +394,56 @@ class Study:
         return Chosen(params, {n: of[n] for n in params})
 
     def propose(self, space: ResolvedSpace, at: Config) -> tuple[Trial, Config]:
-        """Open a trial that the sampler chose.
+        """Open a trial that the sampler chose, among configs that share *at*'s restart knobs.
 
-        Args:
-            space: What may be proposed.
-            at: Restart knobs keep the values of this config, so that the open rig can measure it.
-
-        Returns:
-            The trial and its config, which is canonical but may have conflicts or be known already.
+        Its config is canonical, but may have conflicts or be known already.
         """
         held = {n: at[n] for n in space.domains if n in space.restart}
-        self._study.sampler = holding(self._sampler, held)
-        trial = self._study.ask(distributions(space))
+        self.optuna.sampler = holding(self._sampler, held)
+        trial = self.optuna.ask(distributions(space))
         return trial, space.canonical(at.replace(**trial.params))
 
-    def tell(self, trial: Trial, record: TrialRecord) -> None:
+    def tell(self, trial: Trial, record: TrialRecord, *, is_known: bool = False) -> None:
         """Record how a trial ended and close it.
 
         The sampler sees the logarithm of the speedup's lower bound, so that few rounds do not
         mislead it. Out of memory makes the trial infeasible (pruned, with a violated
         constraint), so the sampler avoids its neighbours. Any other ending is a failed trial, which
         the sampler ignores.
-        """
-        self._read_new()
-        speedup = record.speedup
-        value, state, constraints = None, TrialState.FAIL, {}
-        if record.measurement is not None and speedup is not None:
-            value, state = math.log(speedup.low), TrialState.COMPLETE
-        elif record.outcome in MEMORY_OUTCOMES:
-            state, constraints = TrialState.PRUNED, {"memory": 1.0}
-        stored = _dump(TrialRecord, record)
-        if isinstance(trial, Chosen):
-            number = self._add(trial, stored, value, state, constraints)
-        else:
-            number = trial.number
-            trial.set_user_attr("record", stored)
-            for name, excess in constraints.items():
-                trial.set_constraint(name, excess)
-            self._study.tell(trial, value, state=state)
-        self._records[number] = record
-
-    def _add(
-        self,
-        chosen: Chosen,
-        record: Any,
-        value: float | None,
-        state: TrialState,
-        constraints: dict[str, float],
-    ) -> int:
-        """Write a whole trial and return its number."""
-        self._study.add_trial(
-            create_trial(
-                state=state,
-                value=value,
-                params=chosen.params,
-                distributions=chosen.distributions,
-                user_attrs={"record": record},
-                constraints=constraints,
-            )
-        )
-        return self._study.get_trials(deepcopy=False)[-1].number
-
-    def tell_again(self, trial: Trial, record: TrialRecord) -> None:
-        """Close a trial whose config already has a record; it is not recorded a second time.
-
-        The sampler sees the known result again.
 
         Args:
-            trial: The open trial.
-            record: The record of the same config.
+            trial: The trial.
+            record: How it ended.
+            is_known: Whether this is the record of another trial of the same config: the sampler
+                sees it again, but it is not stored twice.
         """
-        assert not isinstance(trial, Chosen), "the sampler proposed it"
-        if record.speedup is None:
-            self._study.tell(trial, state=TrialState.FAIL)
+        self._read_new()
+        value, state, constraints = None, TrialState.FAIL, {}
+        if record.measurement is not None and record.speedup is not None:
+            value, state = math.log(record.speedup.low), TrialState.COMPLETE
+        elif record.outcome in MEMORY_OUTCOMES:
+            state, constraints = TrialState.PRUNED, {"memory": 1.0}
+        stored = {} if is_known else {"record": _dump(TrialRecord, record)}
+        if isinstance(trial, Chosen):
+            whole = create_trial(
+                state=state,
+                value=value,
+                params=trial.params,
+                distributions=trial.distributions,
+                user_attrs=stored,
+                constraints=constraints,
+            )
+            self.optuna.add_trial(whole)
+            number = self.optuna.get_trials(deepcopy=False)[-1].number
         else:
-            self._study.tell(trial, math.log(record.speedup.low))
-
-    def _set(self, name: str, value: Any) -> None:
-        self._study.set_user_attr(name, _dump(type(value), value))
+            number = trial.number
+            for name, kept in stored.items():
+                trial.set_user_attr(name, kept)
+            for name, excess in constraints.items():
+                trial.set_constraint(name, excess)
+            self.optuna.tell(trial, value, state=state)
+        if not is_known:
+            self._records[number] = record
 
 
 @cache
@@ -585,9 +475,8 @@ def _faults_told(storage: object) -> Iterator[None]:
         raise RunDirectoryError(_unreadable(storage, f"{error} is missing")) from error
 
 
-def _read(kind: type[Value], raw: Any) -> Value:
-    value: Value = _adapter(kind).validate_python(raw)  # type: ignore[arg-type]
-    return value
+def _read(kind: Any, raw: Any) -> Any:
+    return _adapter(kind).validate_python(raw)
 
 
 def _dump(kind: Any, value: Any) -> Any:

@@ -48,10 +48,12 @@ def made(
 
 
 BEFORE: dict[str, KnobValue] = {
-    "workers": 0, "pinning": "off", "threads": 2, "batch_size": 16, "precision": "fp32",
-    "memory_format": "contiguous", "cudnn": "default", "optimizer": "for-loop", "compile": "off",
-    "devices": "single", "accumulation_steps": 1, "activation_checkpointing": "off",
-    "prefetch_factor": 2, "fsdp_options": "default", "sync_batchnorm": False,
+    "num_workers": 0, "batch_size": 16, "precision": "fp32", "num_threads": 2, "compile": "off",
+    "pin_memory": False, "persistent_workers": False, "prefetch_factor": 2, "world_size": 1,
+    "strategy": "single", "accumulation_steps": 1, "cudnn_benchmark": False,
+    "channels_last": False, "matmul_precision": "highest", "malloc": "default",
+    "activation_checkpointing": "off", "optimizer_implementation": "for-loop",
+    "fsdp_cpu_offload": False, "fsdp_reshard_after_forward": True, "sync_batchnorm": False,
 }  # fmt: skip
 
 
@@ -108,8 +110,8 @@ def test_a_learning_rate_is_told_about(tmp_path: Path) -> None:
 def test_hugging_face_reads_its_arguments(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     best = made(
-        tmp_path, workers=2, batch_size=32, accumulation_steps=2, precision="bf16",
-        prefetch_factor=4, pinning="blocking",
+        tmp_path, num_workers=2, batch_size=32, accumulation_steps=2, precision="bf16",
+        persistent_workers=True, prefetch_factor=4, pin_memory=True,
         activation_checkpointing="all",
     )  # fmt: skip
     path = tmp_path / "arguments.json"
@@ -128,7 +130,7 @@ def test_hugging_face_reads_its_arguments(tmp_path: Path) -> None:
 
 def test_accelerate_reads_its_file(tmp_path: Path) -> None:
     config_args = pytest.importorskip("accelerate.commands.config.config_args")
-    best = made(tmp_path, precision="bf16", devices="fsdp-2")
+    best = made(tmp_path, precision="bf16", strategy="fsdp", world_size=2)
     path = tmp_path / "accelerate.yaml"
     path.write_text(exported("accelerate", best).text)
     found = config_args.load_config_from_file(str(path))
@@ -145,7 +147,7 @@ def test_lightning_and_fabric_take_their_arguments(
     pytest.importorskip("lightning")
     from lightning.pytorch import Trainer
 
-    best = made(tmp_path, precision="bf16", accumulation_steps=2, cudnn="benchmark")
+    best = made(tmp_path, precision="bf16", accumulation_steps=2, cudnn_benchmark=True)
     arguments = yaml.safe_load(exported("lightning", best).text)["trainer"]
     trainer = Trainer(**arguments, logger=False, enable_checkpointing=False)
     assert trainer.precision == "bf16-mixed"
@@ -158,22 +160,20 @@ def test_lightning_and_fabric_take_their_arguments(
 def test_torchruns_own_parser_reads_the_line(tmp_path: Path) -> None:
     from torch.distributed.run import get_args_parser
 
-    best = made(tmp_path, devices="ddp-2", threads=1)
+    best = made(tmp_path, strategy="ddp", world_size=2, num_threads=1)
     export = exported("torchrun", best)
     words = shlex.split(export.text)
     assert words[:2] == ["OMP_NUM_THREADS=1", "MKL_NUM_THREADS=1"]
     found = get_args_parser().parse_args(words[3:])
     assert (found.nproc_per_node, found.training_script) == ("2", "train.py")
     assert found.training_script_args == ["--lr", "0.1"]
-    assert "must wrap it" in export.left_out["the model"]
+    assert "wrap its model" in export.left_out["strategy=ddp"]
     with pytest.raises(UsageError, match="not a script"):
         exported("torchrun", made(tmp_path, command="package.train:main"))
 
 
 def test_deepspeed_reads_its_file(tmp_path: Path) -> None:
-    best = made(
-        tmp_path, batch_size=8, precision="bf16", devices="fsdp-2", fsdp_options="cpu-offload"
-    )
+    best = made(tmp_path, batch_size=8, precision="bf16", strategy="fsdp", fsdp_cpu_offload=True)
     written = json.loads(exported("deepspeed", best).text)
     assert written["train_micro_batch_size_per_gpu"] == 8
     assert written["zero_optimization"]["stage"] == 3
@@ -183,7 +183,7 @@ def test_deepspeed_reads_its_file(tmp_path: Path) -> None:
 
 
 def test_sbatch_is_a_shell_script_with_directives(tmp_path: Path) -> None:
-    best = made(tmp_path, command="train.py --name 'a b'", workers=2)
+    best = made(tmp_path, command="train.py --name 'a b'", num_workers=2)
     path = tmp_path / "train.sbatch"
     path.write_text(exported("sbatch", best).text)
     subprocess.run(["bash", "-n", str(path)], check=True)
@@ -199,7 +199,7 @@ def test_sbatch_is_a_shell_script_with_directives(tmp_path: Path) -> None:
 
 
 def test_a_shell_reads_the_variables(tmp_path: Path) -> None:
-    best = made(tmp_path, threads=3, **{"$FLAVOUR": "sweet 'n' sour"})
+    best = made(tmp_path, num_threads=3, **{"$FLAVOUR": "sweet 'n' sour"})
     path = tmp_path / "autotune.env"
     path.write_text(exported("env", best).text)
     shell = ["bash", "-c", f'. {shlex.quote(str(path))}; echo $OMP_NUM_THREADS; echo "$FLAVOUR"']
@@ -209,8 +209,8 @@ def test_a_shell_reads_the_variables(tmp_path: Path) -> None:
 
 def test_a_snippet_runs_and_sets_what_it_says(tmp_path: Path) -> None:
     best = made(
-        tmp_path, workers=2, batch_size=32, threads=1, precision="bf16",
-        memory_format="channels_last", compile="default",
+        tmp_path, num_workers=2, batch_size=32, num_threads=1, precision="bf16",
+        channels_last=True, compile="default",
     )  # fmt: skip
     check = """
 from torch.utils.data import DataLoader
@@ -235,8 +235,8 @@ def test_a_patch_applies_and_the_script_does_what_it_says(
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(SCRIPT)
     best = made(
-        tmp_path, command="python train.py", workers=2, batch_size=32, threads=1,
-        pinning="blocking", precision="bf16",
+        tmp_path, command="python train.py", num_workers=2, batch_size=32, num_threads=1,
+        pin_memory=True, precision="bf16",
     )  # fmt: skip
     export = exported("patch", best)
     assert [*export.left_out] == ["precision=bf16"]
@@ -257,16 +257,16 @@ def test_a_patch_touches_nothing_that_is_not_sure(
     for source, words in (
         (named, "no call of DataLoader with the batch size"),
         (SCRIPT.replace("(DATA, 32)", "(DATA, 16)"), "2 calls of DataLoader may build"),
-        (SCRIPT.replace("workers=0", "workers=args.workers"), "which is no literal"),
+        (SCRIPT.replace("num_workers=0", "num_workers=args.workers"), "which is no literal"),
         (SCRIPT.replace("num_workers=0", "**options"), "options that the source does not show"),
     ):
         Path("train.py").write_text(source)
-        best = made(tmp_path, command="train.py", workers=2)
+        best = made(tmp_path, command="train.py", num_workers=2)
         export = exported("patch", best)
         assert not export.text, source
-        assert words in export.left_out["workers=2"]
+        assert words in export.left_out["num_workers=2"]
     with pytest.raises(UsageError, match="needs the script's file"):
-        exported("patch", made(tmp_path, command="gone.py", workers=2))
+        exported("patch", made(tmp_path, command="gone.py", num_workers=2))
 
 
 def test_an_unknown_format_names_the_nearest() -> None:

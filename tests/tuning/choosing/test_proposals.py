@@ -133,7 +133,7 @@ def test_all_that_should_help_comes_first_and_each_record_says_why(vain: Search)
 
 def test_the_trial_of_each_proposal_holds_the_very_values_that_are_measured(vain: Search) -> None:
     """The sampler learns from the values in its trial: they must be those of the config."""
-    for trial in vain.study._study.get_trials(deepcopy=False):
+    for trial in vain.study.optuna.get_trials(deepcopy=False):
         if "record" in trial.user_attrs:
             config = trial.user_attrs["record"]["config"]["values_by_knob"]
             sampled = Config({**config, **trial.params})
@@ -173,14 +173,6 @@ def test_a_space_of_fixed_knobs_alone_is_one_config_and_an_empty_one_is_none(
     fixed = Search(tmp_path / "fixed", make_space([], fixed={"workers": 2}), flat)
     assert fixed.run() == [Config({"workers": 2})]
     assert Search(tmp_path / "empty", make_space([]), flat).run() == []
-
-
-def test_what_earlier_searches_found_best_enters_after_the_first_rounds(tmp_path: Path) -> None:
-    search = Search(tmp_path, WIDE, flat)
-    hint = search.space.baseline.replace(memory_format="channels_last")
-    search.study.hints = [(hint, "the best of an earlier search")]
-    search.run(3)
-    assert search.proposed[1] == hint
 
 
 # --- resumed --------------------------------------------------------------------------------------

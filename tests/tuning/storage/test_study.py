@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ def loaded(directory: Path) -> Study:
 
 
 def trials(study: Study) -> list[FrozenTrial]:
-    return study._study.get_trials(deepcopy=False)
+    return study.optuna.get_trials(deepcopy=False)
 
 
 def tell(study: Study, record: TrialRecord) -> FrozenTrial:
@@ -211,7 +211,7 @@ def test_values_keep_their_types_so_that_true_is_not_one(study: Study, tmp_path:
 
 
 def test_the_processes_of_a_claim_are_kept_in_order(study: Study, tmp_path: Path) -> None:
-    assert study.claim == []
+    assert study.claim == ()
     winner = SPACE.baseline.replace(workers=2)
     processes = [
         ClaimProcess(
@@ -229,7 +229,7 @@ def test_the_processes_of_a_claim_are_kept_in_order(study: Study, tmp_path: Path
     ]
     for process in processes:
         study.add_claim(process)
-    assert loaded(tmp_path).claim == processes
+    assert loaded(tmp_path).claim == tuple(processes)
 
 
 def test_rounds_are_kept_in_order_and_say_the_speeds_of_all_they_hold(
@@ -260,7 +260,7 @@ def test_rounds_are_kept_in_order_and_say_the_speeds_of_all_they_hold(
     assert loaded(tmp_path).rounds == [*played, played[0]]
 
 
-def test_rehearsals_and_hints_are_kept(study: Study, tmp_path: Path) -> None:
+def test_rehearsals_are_kept(study: Study, tmp_path: Path) -> None:
     crash = Rehearsal(None, Ending(Outcome.CRASHED, "KeyError: 3"))
     records = [
         RehearsalRecord(SPACE.baseline.replace(workers=n), crash, guilty={"workers": n})
@@ -268,9 +268,7 @@ def test_rehearsals_and_hints_are_kept(study: Study, tmp_path: Path) -> None:
     ]
     for record in records:
         study.add_rehearsal(record)
-    study.hints = [(records[0].config, "it was the best before")]
-    assert loaded(tmp_path).rehearsals == study.rehearsals == records
-    assert loaded(tmp_path).hints == study.hints
+    assert loaded(tmp_path).rehearsals == study.rehearsals == tuple(records)
     assert study.guilty == [{"workers": 1}, {"workers": 2}]
 
 
@@ -286,15 +284,15 @@ def test_a_missing_run_is_named_with_how_to_start_one(study: Study, tmp_path: Pa
 
 def test_a_run_whose_program_nobody_looked_at_is_refused(study: Study, tmp_path: Path) -> None:
     """Its profile has no word on losses, datasets or loops, which would read as all is well."""
-    head: dict[str, Any] = study._study.user_attrs["head"]
-    study._study.set_user_attr("head", {**head, "format": 2})
+    head: dict[str, Any] = study.optuna.user_attrs["head"]
+    study.optuna.set_user_attr("head", {**head, "format": 2})
     with pytest.raises(RunDirectoryError, match=r"format 2, .*Start a new search"):
         Study.load(storage_in(tmp_path), "autotune")
 
 
 def test_a_run_of_a_later_format_is_refused(study: Study, tmp_path: Path) -> None:
-    head: dict[str, Any] = study._study.user_attrs["head"]
-    study._study.set_user_attr("head", {**head, "format": 99, "news": 1})
+    head: dict[str, Any] = study.optuna.user_attrs["head"]
+    study.optuna.set_user_attr("head", {**head, "format": 99, "news": 1})
     with pytest.raises(RunDirectoryError, match="format 99"):
         loaded(tmp_path)
 
@@ -346,7 +344,7 @@ def test_a_config_that_was_measured_before_is_recorded_once(
     record = make_record(SPACE.baseline.replace(workers=2), outcome)
     tell(study, record)
     again, _ = study.propose(SPACE, SPACE.baseline)
-    study.tell_again(again, record)
+    study.tell(again, record, is_known=True)
     assert study.records == [record]
     assert all(trial.state.is_finished() for trial in trials(study))
 
@@ -406,13 +404,13 @@ def test_a_holder_that_has_ended_and_was_not_waited_for_holds_nothing(study: Stu
     started = holder.create_time()
     while holder.status() != psutil.STATUS_ZOMBIE:
         time.sleep(0.01)
-    study._set("lease", Lease(socket.gethostname(), ended.pid, started))
+    study.optuna.set_user_attr("lease", asdict(Lease(socket.gethostname(), ended.pid, started)))
     study.take_lease()
     ended.wait()
 
 
 def test_a_holder_that_cannot_be_seen_gives_way_to_force(study: Study) -> None:
-    study._set("lease", Lease("a machine that is gone", 1, 0.0))
+    study.optuna.set_user_attr("lease", asdict(Lease("a machine that is gone", 1, 0.0)))
     with pytest.raises(RunDirectoryError, match="--force"):
         study.take_lease()
     study.take_lease(force=True)
@@ -451,14 +449,14 @@ def test_another_process_under_the_id_of_a_dead_one_holds_no_lease(study: Study)
     """Process ids are used again; the start time tells two processes apart."""
     own = psutil.Process()
     stale = {"host": socket.gethostname(), "pid": own.pid, "started": own.create_time() - 3600}
-    study._study.set_user_attr("lease", stale)
+    study.optuna.set_user_attr("lease", stale)
     study.take_lease()
-    assert study._study.user_attrs["lease"]["started"] == pytest.approx(own.create_time())
+    assert study.optuna.user_attrs["lease"]["started"] == pytest.approx(own.create_time())
 
 
 def test_a_lease_from_another_machine_is_believed(study: Study) -> None:
     """What runs elsewhere cannot be seen from here."""
-    study._study.set_user_attr("lease", {"host": "elsewhere", "pid": 1, "started": 0.0})
+    study.optuna.set_user_attr("lease", {"host": "elsewhere", "pid": 1, "started": 0.0})
     with pytest.raises(RunDirectoryError, match="process 1 on elsewhere"):
         study.take_lease()
 
@@ -469,7 +467,7 @@ def test_a_trial_that_was_enqueued_by_a_process_that_died_comes_up_for_nobody(
     """Killed between enqueuing and asking, a process leaves a waiting trial of another config."""
     killed(
         tmp_path,
-        "study.take_lease(); study._study.enqueue_trial({'workers': 2, 'batch_size': 512})",
+        "study.take_lease(); study.optuna.enqueue_trial({'workers': 2, 'batch_size': 512})",
     )
     study.take_lease()
     trial = study.ask_for(SPACE.baseline, SPACE)
@@ -482,7 +480,7 @@ def test_a_process_killed_between_recording_and_telling_loses_no_record(
     work = (
         "from tests.made import make_record; "
         "study.take_lease(); trial, _ = study.propose(SPACE, SPACE.baseline); "
-        "study._study.tell = lambda *a, **k: (print('done', flush=True), sys.stdin.read()); "
+        "study.optuna.tell = lambda *a, **k: (print('done', flush=True), sys.stdin.read()); "
         "study.tell(trial, make_record(SPACE.baseline, 1.1))"
     )
     killed(tmp_path, work)
