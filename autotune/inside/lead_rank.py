@@ -325,11 +325,9 @@ class LeadRank(Rank):
 
     def _examiner(self) -> Examiner:
         return Examiner(
-            tuple(self.tracker.seams.forward.roots),
             self.tracker.device,
             self._feed_of_this_thread,
             self._allowed_cores,
-            self.tracker.seams.hubs.backward,
             counts=frames_compiled() == 0,
         )
 

@@ -100,7 +100,7 @@ class Steering:
         if not self._seams.distribution.is_needed:
             self._seams.distribution.use("ddp")
         if self._seams.group.world_size > 1:
-            self._seams.loader.share(self._seams.group, self._seams.distribution.draw_otherwise)
+            self._seams.loader.share(self._seams.group, self._seams.distribution.loader_begins)
         self._seams.rates.follow(world_size=self._seams.group.world_size)
 
     def set_precision(self, dtype_name: str | None) -> None:

@@ -186,10 +186,7 @@ class LiveRig:
 
     @property
     def base(self) -> AppliedConfig:
-        """The program as written, against which every config is applied.
-
-        It changes during a search, when a trial shows whether the loss sums over samples.
-        """
+        """The program as written, against which every config is applied."""
         assert self._base is not None, "set_up() comes first"
         return self._base
 

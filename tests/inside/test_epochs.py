@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from autotune.inside.data import loader_pass
+from autotune.inside.data import feed
 from autotune.inside.step_counts import Step
 from autotune.measurement.run_mode import Epochs
 from tests.watching import Watching
@@ -281,7 +281,7 @@ def test_workers_that_stay_are_the_same_from_one_true_epoch_to_the_next() -> Non
 def test_passes_that_rest_longest_end_where_too_many_workers_would_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(loader_pass, "MOST_WORKERS", 2)
+    monkeypatch.setattr(feed, "MOST_WORKERS", 2)
     with watched() as borders:
         borders.seams.loader.keep(enabled=True)
         for step, workers in ((14, 1), (16, 2), (18, 0), (20, 1)):
