@@ -156,7 +156,6 @@ class TrainingRecorder:
 
     @property
     def _is_hopeless(self) -> bool:
-        """Whether the last losses are larger than the plan lets them be, or are no numbers."""
         count, ceilings = len(self._steps), self._plan.ceilings
         last = [step.loss for step in self._steps[-LAST_LOSSES:] if step.loss is not None]
         if not LAST_LOSSES < count <= len(ceilings) or len(last) < LAST_LOSSES:
@@ -249,7 +248,6 @@ class TrainingRecorder:
         return torch.Generator().manual_seed(SEED + self._plan.shakes)
 
     def _trained(self) -> Iterator[torch.Tensor]:
-        """Yield the weights of the models that were called, and of the optimizers."""
         for model in self._models():
             yield from model.parameters()
         for optimizer in self._optimizers():
@@ -278,7 +276,6 @@ def _entries(what: Any) -> Iterator[tuple[float, ...]]:
 
 
 def _loaded(path: Path, form: Sequence[str]) -> str:
-    """Return why a checkpoint of this form cannot be loaded; empty if it can."""
     try:
         if path.stat().st_size > MAX_LOADED_BYTES:
             return ""
@@ -364,7 +361,6 @@ def _read(places: list[tuple[torch.Tensor, int]]) -> tuple[float, ...]:
 
 
 def _norm(weights: Sequence[torch.Tensor]) -> float | None:
-    """Return the norm of the gradients of some weights, each counted once."""
     gradients = {id(w): w.grad for w in weights if w.grad is not None and _is_plain(w)}
     if not gradients:
         return None
