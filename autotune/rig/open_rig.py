@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
+from typing import TypeVar
 
 from autotune.errors import DEFECT, FenceError, RigError
 from autotune.measurement.outcome import Ending, Outcome
@@ -30,8 +31,6 @@ from autotune.rig.wire import (
     Phase,
     ProfileStep,
     Progress,
-    Ready,
-    Rehearsed,
     Start,
     StepProfiled,
     TakeTurns,
@@ -47,7 +46,7 @@ OVERFLOW_EVERY_S = 0.5
 LOG_TAIL_BYTES = 4000
 
 ShouldStop = Callable[[], Ending | None]
-Answer = Ready | TookTurns | StepProfiled | Examined | Rehearsed | Ending
+A = TypeVar("A")
 
 
 @dataclass(frozen=True)
@@ -146,23 +145,27 @@ class OpenRig:
     def ask(
         self,
         question: Start | TakeTurns | ProfileStep | Examine,
+        wanted: type[A],
         should_stop: ShouldStop,
         silence_s: float,
-    ) -> Answer:
+    ) -> A | Ending:
         """Send a question and wait for its answer, as ``wait()`` does."""
         try:
             self._link.send(question)
         except LinkClosed:
             return self._post_mortem()
-        return self.wait(should_stop, silence_s)
+        return self.wait(wanted, should_stop, silence_s)
 
-    def wait(  # noqa: C901, PLR0911, PLR0912 - one branch per message
-        self, should_stop: ShouldStop, silence_s: float
-    ) -> Answer:
+    def wait(  # noqa: C901, PLR0912 - one branch per message
+        self, wanted: type[A], should_stop: ShouldStop, silence_s: float
+    ) -> A | Ending:
         """Wait for an answer to the last command, and sample the probes meanwhile.
 
         The wait also ends if the process dies, if it is silent for too long, if it writes too much,
         or if *should_stop* returns an ``Ending``.
+
+        Raises:
+            RigError: when the answer is of another kind than *wanted*.
         """
         heard = monotonic()
         while True:
@@ -183,14 +186,10 @@ class OpenRig:
                     self._reports.warning(sentence)
                 case AskedInput(prompt):
                     self._asked = Asked(prompt, now, self._asked.times + 1 if self._asked else 1)
-                case TookTurns() | StepProfiled() | Examined():
-                    if message.number == self._number:
-                        return message
-                    heard = now  # an answer to an earlier question, which nobody waits for now
-                case Ready() | Rehearsed():
-                    return message
                 case Ended():
                     return self._ended(message)
+                case TookTurns() | StepProfiled() | Examined() if message.number != self._number:
+                    heard = now  # an answer to an earlier question, which nobody waits for now
                 case None:
                     if self.process.poll() is not None:
                         return self._post_mortem()
@@ -199,10 +198,12 @@ class OpenRig:
                     if now - heard > patience_s:
                         return self._hung(patience_s)
                 case _:
-                    raise RigError(
-                        f"{DEFECT}the process that runs your program sent an unexpected message, "
-                        f"{message!r}"
-                    )
+                    if not isinstance(message, wanted):
+                        raise RigError(
+                            f"{DEFECT}the process that runs your program sent a message that was "
+                            f"not asked for, {message!r}"
+                        )
+                    return message
             self.monitor.sample()
             if ending := self._overflow(now) or should_stop():
                 return ending

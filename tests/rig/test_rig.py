@@ -319,7 +319,7 @@ def test_an_answer_to_an_earlier_question_is_dropped(tmp_path: Path) -> None:
         stale = TookTurns(late, 1), StepProfiled(StepBreakdown(), 1)
         answer = TookTurns(replace(late, steps=2), 2)
         theirs.sendall(b"".join(encode(message) for message in (*stale, answer)))
-        assert rig.wait(never, 5.0) == answer
+        assert rig.wait(TookTurns, never, 5.0) == answer
 
 
 def test_silence_between_epochs_is_no_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,7 +327,7 @@ def test_silence_between_epochs_is_no_hang(tmp_path: Path, monkeypatch: pytest.M
     for phase, silent_s in (("between epochs", 1), ("turns", 0)):
         with played(tmp_path) as (rig, theirs):
             theirs.sendall(encode(Progress(cast("Phase", phase))))
-            ending = rig.wait(never, 0.2)
+            ending = rig.wait(TookTurns, never, 0.2)
         assert isinstance(ending, Ending)
         assert ending.reason == f"no step for {silent_s} s"
 
