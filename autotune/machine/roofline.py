@@ -76,9 +76,8 @@ def peak_flops(gpu_name: str, dtype: str) -> float | None:
     """
     for peak in PEAKS:
         if re.fullmatch(rf"(NVIDIA )?((Tesla|GeForce) )?({peak.name_pattern})", gpu_name):
-            return {"fp32": peak.fp32, "tf32": peak.tf32, "bf16": peak.bf16, "fp16": peak.fp16}[
-                dtype
-            ]
+            flops: float | None = getattr(peak, dtype)
+            return flops
     return None
 
 
@@ -88,9 +87,8 @@ def roofline_share(
     """Return achieved over peak FLOP/s, for one process on its one GPU.
 
     Args:
-        flops_per_step: Floating-point operations of one process in one step; None if unknown. A
-            multiply-add counts as two. One process computes on one GPU, so the peak of one GPU is
-            used however many equal GPUs the run has.
+        flops_per_step: Floating-point operations of one process in one step, a multiply-add counted
+            as two; None if unknown.
         step_s: Wall time of one step in seconds, above 0.
         gpu_names: The GPUs of the run, as NVML reports them; empty on a CPU.
         dtype: The fastest type in which the step may multiply matrices. With "fp32" for a step
