@@ -51,15 +51,7 @@ A = TypeVar("A")
 
 @dataclass(frozen=True)
 class Reports:
-    """Callbacks by which a rig reports what happens; all do nothing by default.
-
-    They are called on the thread that waits for the rig's answer.
-
-    Attributes:
-        progress: Called with each sign of life, such as a finished block of steps.
-        warning: Called with a sentence about something that may spoil the result.
-        note: Called with a sentence that is only information.
-    """
+    """Callbacks by which a rig reports what happens; all do nothing by default."""
 
     progress: Callable[[Progress], None] = lambda _: None
     warning: Callable[[str], None] = lambda _: None
@@ -107,15 +99,7 @@ def tail_of(log: Path) -> str:
 
 
 class OpenRig:
-    """A started process and the parent's connection to it. ``Rig`` makes it and closes it once.
-
-    Args:
-        place: Where the process runs.
-        process: The program, or its ranks' launcher.
-        link: The parent's end of the wire.
-        monitor: Samples memory, clocks and power from outside.
-        reports: Callbacks for progress and doubts.
-    """
+    """A started process and the parent's connection to it. ``Rig`` makes it and closes it once."""
 
     def __init__(
         self,
@@ -209,10 +193,7 @@ class OpenRig:
                 return ending
 
     def _overflow(self, now: float) -> Ending | None:
-        """Return an ending if the program wrote more than a trial may.
-
-        Looks at the folders every ``OVERFLOW_EVERY_S`` at most; None in between.
-        """
+        """Return an ending if the program wrote more than a trial may."""
         if now - self._polled_at < OVERFLOW_EVERY_S:
             return None
         self._polled_at = now
@@ -256,7 +237,6 @@ class OpenRig:
         return failures.having_asked(ending, monotonic() - asked.at_s, asked.prompt)
 
     def _last_word(self) -> Ended | None:
-        """Return the final message of a rig that has gone, if it lies unread in the socket."""
         try:
             while (message := self._link.receive(0.0)) is not None:
                 if isinstance(message, Ended):

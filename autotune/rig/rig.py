@@ -83,15 +83,6 @@ class Rig:
     Between two commands the program waits at the end of a step.
     After an ``Ending``, close the rig; use it as a context manager to be sure of that.
 
-    Args:
-        program: The program to start.
-        directory: Folder of this rig, made if it is missing; the program's output goes to
-            ``log.txt`` in it.
-        cache_dir: Folder of torch.compile's cache, which all rigs of a run share.
-        fence: Keeps the program from changing the user's files.
-        resources: Of this machine, what the program may use.
-        reports: Callbacks for progress and warnings.
-
     Attributes:
         steps: Optimizer steps that the program had made in all when it last answered.
         log: File with what the program printed.
@@ -134,11 +125,6 @@ class Rig:
     ) -> Ready | Ending:
         """Start the program and wait until it has made its first training steps.
 
-        Args:
-            applied: The config to start under; None runs the program as it is written.
-            should_stop: Called about ten times a second; an ``Ending`` from it ends the wait.
-            silence_s: A program that shows no sign of life for this long counts as hung.
-
         Returns:
             What the first steps revealed, or why the program does not train.
 
@@ -169,11 +155,6 @@ class Rig:
 
         That is evaluation, checkpoints, schedules and the next epoch. Silence is not taken for a
         hang here, because an evaluation makes no steps: the plan and *should_stop* limit the time.
-
-        Args:
-            applied: The config to run under.
-            plan: How short the epochs are, and how long the rehearsal may take.
-            should_stop: Called about ten times a second; an ``Ending`` from it ends the rehearsal.
 
         Returns:
             What was seen, and how the program failed, if it did.
@@ -266,13 +247,6 @@ class Rig:
 
         After an ``Ending`` the state of the program is unknown, so the rig cannot be used again.
 
-        Args:
-            configs: The configs in play; the schedule names them by their place here.
-            schedule: The turns in their order.
-            should_stop: Called about ten times a second; an ``Ending`` from it ends the wait.
-            silence_s: A program that shows no sign of life for this long counts as hung.
-            with_loads: Whether several ranks record afterwards how they spend their time.
-
         Raises:
             RigError: when the rig breaks the protocol.
         """
@@ -288,15 +262,7 @@ class Rig:
     def profile_step(
         self, stage_s: float, should_stop: ShouldStop, silence_s: float
     ) -> StepBreakdown | Ending:
-        """Profile the config that had the last turn: the parts of its step, and its ceilings.
-
-        The breakdown is empty for several ranks.
-
-        Args:
-            stage_s: Seconds that each part of the profile takes.
-            should_stop: Called about ten times a second; an ``Ending`` from it ends the wait.
-            silence_s: A program that shows no sign of life for this long counts as hung.
-        """
+        """Profile the config that had the last turn: the parts of its step, and its ceilings."""
         question = ProfileStep(stage_s, self.live.next_number())
         answer = self.live.ask(question, StepProfiled, should_stop, silence_s)
         return answer if isinstance(answer, Ending) else answer.breakdown
@@ -306,10 +272,6 @@ class Rig:
 
         The examination moves the program's random generators, so the rig is of no use afterwards.
         It is empty for several ranks.
-
-        Args:
-            should_stop: Called about ten times a second; an ``Ending`` from it ends the wait.
-            silence_s: A program that shows no sign of life for this long counts as hung.
         """
         question = Examine(self.live.next_number())
         answer = self.live.ask(question, Examined, should_stop, silence_s)

@@ -84,10 +84,6 @@ class RigFactory:
         the mode goes back. The same failure under another config changes nothing, because it may
         be due to that config.
 
-        Args:
-            ending: How a process failed.
-            as_written: Whether it ran the program's own config.
-
         Returns:
             Whether the same config should be tried again in a new rig.
         """
@@ -136,7 +132,6 @@ class RigFactory:
 
 
 def _said(name: str, ending: Ending, epochs: Epochs) -> str:
-    """Return the sentence that tells the user why epochs end otherwise from now on."""
     if epochs is Epochs.TRUE:
         return (
             f"{name} fails if autotune prolongs its epoch ({ending.where}): in trials, its epochs "
