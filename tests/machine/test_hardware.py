@@ -58,19 +58,6 @@ def test_cgroup_v2_limits_the_cores_and_part_of_a_core_counts_as_one(
     assert cpu_quota(cgroup_v2(tmp_path, text)) == min(CORES, cores)
 
 
-def test_without_a_cgroup_the_affinity_counts(tmp_path: Path) -> None:
-    assert cpu_quota(tmp_path) == CORES
-
-
-def test_the_affinity_of_the_process_limits_the_cores(tmp_path: Path) -> None:
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(allowed)})
-    try:
-        assert cpu_quota(tmp_path) == 1
-    finally:
-        os.sched_setaffinity(0, allowed)
-
-
 # --- visible GPUs ---------------------------------------------------------------------------------
 
 GPUS = (V100, A100, H100)
@@ -250,10 +237,3 @@ def test_what_the_program_sees_and_uses_counts(
     assert hardware.supports_bf16_gpu is has_bf16
     assert hardware.capacity_bytes(on_device=True) == capacity_bytes
     assert hardware.capacity_bytes(on_device=False) == hardware.memory_bytes
-
-
-def test_a_gpu_slice_that_is_not_known_is_a_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVML lists whole GPUs; a MIG slice is visible to CUDA under a UUID that is not among them."""
-    monkeypatch.setitem(sys.modules, "pynvml", NvmlReadings((H100,)))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-5c89852c-d268-c3f3-1b07-005d5ae1dc3f")
-    assert detect().warnings

@@ -24,30 +24,21 @@ from tests.made import PROGRAM
 DEVICE_MEMORY = {
     "torch": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a "
     "total capacity of 15.77 GiB of which 1.02 GiB is free.",
-    "torch before 2.5": "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20 MiB",
-    "torch before 1.13": "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; …)",
     "torch on ROCm": "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 GiB.",
     "torch on MPS": "RuntimeError: MPS backend out of memory (MPS allocated: 17.53 GB, …)",
-    "torch on XPU": "torch.OutOfMemoryError: XPU out of memory. Tried to allocate 1.00 GiB.",
     "CUDA runtime": "RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be …",
-    "torch.AcceleratorError": "torch.AcceleratorError: CUDA error: out of memory",
     "CUDA driver": "RuntimeError: CUDA driver error: out of memory",
     "HIP runtime": "RuntimeError: HIP error: out of memory",
-    "HIP by name": "RuntimeError: hipErrorOutOfMemory",
     "Triton": "RuntimeError: Triton Error [CUDA]: out of memory",
     "cuBLAS": "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling "
     "`cublasCreate(handle)`",
     "cuDNN": "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
-    "a wrapped error": "lib.TrainingError: step 3 failed: CUDA out of memory. Tried to allocate",
 }
 HOST_MEMORY = {
     "torch on the CPU": "RuntimeError: [enforce fail at alloc_cpu.cpp:121] err == 0. "
     "DefaultCPUAllocator: can't allocate memory: you tried to allocate 4000000000000 bytes. "
     "Error code 12 (Cannot allocate memory)",
-    "torch on Windows": "RuntimeError: [enforce fail at alloc_cpu.cpp:72] data. "
-    "DefaultCPUAllocator: not enough memory: you tried to allocate 7864320000 bytes.",
     "Python": "MemoryError",
-    "Python with a message": "MemoryError: cannot grow the list",
     "numpy": "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 745. GiB for an array "
     "with shape (100000000000,) and data type float64",
     "fork": "OSError: [Errno 12] Cannot allocate memory",
@@ -58,38 +49,23 @@ SHARED_MEMORY = {
     "a worker with a bus error": "RuntimeError: DataLoader worker (pid 4711) is killed by signal: "
     "Bus error. It is possible that dataloader's workers are out of shared memory. Please try to "
     "raise your shared memory limit.",
-    "insufficient": "ERROR: Unexpected bus error encountered in worker. This might be caused by "
-    "insufficient shared memory (shm).",
     "allocate": "RuntimeError: unable to allocate shared memory(shm) for file </torch_1_2_3>: "
     "Success (0)",
     "write": "RuntimeError: unable to write to file </torch_4711_1396182366_0>: No space left on "
     "device (28)",
-    "resize": "RuntimeError: unable to resize file </torch_4711_1396182366_0> to the right size: "
-    "No space left on device (28)",
     "a file in it": "OSError: [Errno 28] No space left on device: '/dev/shm/psm_1f2e3d4c'",
 }
 CRASHES = {
     "cuDNN does not support it": "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This "
     "error may appear if you passed in a non-contiguous input.",
-    "an engine was not found": "RuntimeError: GET was unable to find an engine to execute this "
-    "computation",
-    "cuBLAS refuses": "RuntimeError: CUDA error: CUBLAS_STATUS_INVALID_VALUE when calling "
-    "`cublasSgemm`",
-    "an illegal access": "torch.AcceleratorError: CUDA error: an illegal memory access was "
-    "encountered",
     "a device assert": "RuntimeError: CUDA error: device-side assert triggered",
-    "a wrong shape": "RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x784 and 100x10)",
-    "a missing file": "FileNotFoundError: [Errno 2] No such file or directory: 'data/train.csv'",
     "a full disk": "OSError: [Errno 28] No space left on device: '/data/checkpoint.pt'",
     "too many open files": "RuntimeError: unable to open shared memory object </torch_1_2_3> in "
     "read-write mode: Too many open files (24)",
-    "a worker that exited": "RuntimeError: DataLoader worker (pid(s) 4711) exited unexpectedly",
     "a segmentation fault in a worker": "RuntimeError: DataLoader worker (pid 4711) is killed by "
     "signal: Segmentation fault. ",
     "memory in another sense": "ValueError: memory_efficient takes true or false",
-    "a memory of its own": "KeyError: 'memory'",
     "sys.exit(1)": "SystemExit: 1",
-    "an interrupt": "KeyboardInterrupt",
 }
 
 
@@ -161,16 +137,6 @@ def test_a_rig_that_dies_of_a_signal_is_read_by_the_code_that_subprocess_gives(
 # What the ranks of a program that starts them itself leave: last words by rank, exit codes, and
 # what torch says in the first process; then what the user is told
 LEFT = {
-    "an exception": (
-        {0: "RuntimeError: Connection closed by peer", 1: "ValueError: no such column"},
-        {1: 1, 0: -15},
-        (Outcome.CRASHED, "ValueError: no such column"),
-    ),
-    "an exception, after which a peer gives up at once": (
-        {1: "ValueError: no such column"},
-        {0: 1, 1: 1},
-        (Outcome.CRASHED, "ValueError: no such column"),
-    ),
     "an exception, after which a peer aborts": (
         {1: "torch.OutOfMemoryError: CUDA out of memory."},
         {0: -6, 1: 1},
@@ -185,11 +151,6 @@ LEFT = {
         {0: "ValueError: no such column", 1: "RuntimeError: Connection closed by peer"},
         {0: 1, 1: 1},
         (Outcome.CRASHED, "ValueError: no such column"),
-    ),
-    "a wrong keyword, after which a peer gives up": (
-        {0: "TypeError: f() got an unexpected keyword argument 'timeout'"},
-        {0: 1, 1: 1},
-        (Outcome.CRASHED, "TypeError: f() got an unexpected keyword argument 'timeout'"),
     ),
     "a segmentation fault, and a barrier that waits in vain": (
         {0: "RuntimeError: Rank 1 did not answer"},
@@ -206,18 +167,11 @@ LEFT = {
         {0: 1, 1: -9},
         (Outcome.HOST_OUT_OF_MEMORY, "rank 1 was killed (SIGKILL)"),
     ),
-    "sys.exit(3)": ({1: "SystemExit: 3"}, {1: 3, 0: -15}, (Outcome.CRASHED, "SystemExit: 3")),
     "os._exit(3)": ({}, {1: 3, 0: -15}, (Outcome.CRASHED, "rank 1 exited with code 3")),
     "a kill, and what follows from it": (
         {},
         {1: -9, 0: -6},
         (Outcome.HOST_OUT_OF_MEMORY, "rank 1 was killed (SIGKILL)"),
-    ),
-    "a kill": ({}, {1: -9}, (Outcome.HOST_OUT_OF_MEMORY, "rank 1 was killed (SIGKILL), as the")),
-    "device memory": (
-        {1: DEVICE_MEMORY["torch"]},
-        {1: 1},
-        (Outcome.OUT_OF_MEMORY, "the device ran out of memory"),
     ),
     "its own end": ({0: "", 1: ""}, {}, (Outcome.CRASHED, "ProcessExitedException: rank 1")),
 }

@@ -203,13 +203,3 @@ def test_memory_is_held_only_on_gpus_in_use_whose_use_before_is_known(
     assert watcher.held_bytes() == 4 * GIB, "of the A100: how full the H100 was, nobody knows"
     watcher.watch((H100.uuid,))
     assert watcher.held_bytes() == 0
-
-
-def test_where_memory_is_unknown_nothing_is_said_to_be_held(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    full = NvmlReadings([A100], [5 * GIB])
-    assert made_watch(monkeypatch, full, used_before=None).held_bytes() == 0
-    silent = NvmlReadings([A100], [5 * GIB], fails_at="nvmlDeviceGetMemoryInfo")
-    assert made_watch(monkeypatch, silent, used_before=GIB).held_bytes() == 0
-    assert made_watch(monkeypatch, NvmlReadings(), uuids=(), used_before=None).held_bytes() == 0

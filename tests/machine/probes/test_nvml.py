@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pynvml
@@ -25,7 +25,6 @@ from tests.readings import (
     GpuState,
     NvmlReadings,
     ProcessInfo,
-    ProcessSample,
     at_work,
 )
 
@@ -81,13 +80,6 @@ def test_the_recorded_readings_answer_as_pynvml_is_asked(function: str) -> None:
     recorded = inspect.signature(getattr(NvmlReadings(), function))
     asked = inspect.signature(getattr(pynvml, function))
     assert list(asked.parameters)[: len(recorded.parameters)] == list(recorded.parameters)
-
-
-def test_recorded_processes_have_the_fields_of_nvmls() -> None:
-    names = [field.name for field in fields(ProcessInfo)]
-    assert names == [name for name, _ in pynvml.c_nvmlProcessInfo_v3_t._fields_]
-    names = [field.name for field in fields(ProcessSample)]
-    assert names == [name for name, _ in pynvml.c_nvmlProcessUtilizationSample_t._fields_]
 
 
 def used(probe: NvmlMemory) -> int | None:
@@ -194,20 +186,6 @@ def watched(
     watch.sample(12.5)
     (reading,) = watch.readings
     return reading
-
-
-def test_a_gpu_at_work_is_read_in_full_and_disturbs_nothing() -> None:
-    reading = watched(GpuState())
-    assert reading == GpuReading(
-        at_s=12.5,
-        uuid=A100.uuid,
-        sm_clock_mhz=1410,
-        max_sm_clock_mhz=1410,
-        temperature_c=48,
-        utilization_pct=97,
-        energy_j=1250.5,
-    )
-    assert reading.reasons == ()
 
 
 def test_a_thermally_throttled_gpu_says_so() -> None:
