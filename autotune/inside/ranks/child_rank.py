@@ -26,7 +26,7 @@ from autotune.rig.local_ranks import LOOPBACK
 from autotune.rig.wire import Progress, Start, ToRig, decode
 
 if TYPE_CHECKING:
-    from autotune.inside.rehearsing.short_epochs import ShortEpochs
+    from autotune.inside.short_epochs import ShortEpochs
     from autotune.inside.step_tracker import StepTracker
 
 Act = Callable[..., Any]
