@@ -25,10 +25,8 @@ WAYS = ("raises", "exits", "is killed", "host memory", "device memory")
 # The line before the program, and who starts its ranks
 KINDS = {
     "one process": ("python", "nobody"),
-    "a module": ("python -m", "nobody"),
     "torchrun": ("torchrun --nproc-per-node 2", "launcher"),
     "ours": ("python", "autotune"),
-    "fork": ("python", "fork"),
     "spawn": ("python", "spawn"),
     "script": ("python", "script"),
 }
@@ -37,11 +35,9 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "
 
 # What one kind has shown the others need not; who starts ranks decides what is seen of their ends
 SOME_WAYS = {
-    "a module": ("exits",),
     "torchrun": ("raises", "is killed"),
     "ours": ("exits", "is killed", "device memory"),
-    "fork": ("is killed",),
-    "spawn": ("raises", "exits"),  # of ranks that start for real
+    "spawn": ("raises", "exits", "is killed"),  # of ranks that start for real
     "script": ("is killed",),
 }
 
@@ -55,19 +51,18 @@ def lines() -> Iterator[tuple[str, str, list[str], list[str]]]:
     """Give kinds and ways, the line that is typed, and the one that starts it in a copy."""
     for kind, (before, starter) in KINDS.items():
         for way in ways_of(kind):
-            is_module = before.endswith("-m")
             with socket.create_server(("localhost", 0)) as probe:
                 port = str(probe.getsockname()[1])
-            after = ["ends" if is_module else "ends.py", way, starter, port]
+            after = ["ends.py", way, starter, port]
             start = TORCHRUN if starter == "launcher" else (sys.executable,)
-            yield kind, way, [*before.split(), *after], [*start, *["-m"] * is_module, *after]
+            yield kind, way, [*before.split(), *after], [*start, *after]
 
 
 def left_out(kind: str, way: str) -> set[str]:
     """Return what tells nothing more: to Python and a starter of ranks, exceptions are alike."""
     if kind == "ours":
         return {"natively"}  # it has no ranks then
-    if kind == "a module" or way.endswith("memory"):
+    if way.endswith("memory"):
         return {"natively", "run"}
     has_ranks = KINDS[kind][1] != "nobody"
     return {"natively"} if has_ranks and way == "raises" else set()

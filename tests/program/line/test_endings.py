@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from autotune.measurement.outcome import Outcome
-from autotune.program.line import Shell, read, words_of
-from autotune.program.line.ask_accelerate import Answer
-from tests.program.line.endings import KINDS, PROGRAM, ways_of
+from tests.program.line.endings import KINDS, ways_of
 
 # What a search is told of a process, or of the rank that ended the others, and what its user reads
 TOLD = {
@@ -41,48 +37,7 @@ SPAWN = {
     "exits": "ProcessExitedException: process 1 terminated with exit code 3",
     "is killed": "ProcessExitedException: process 1 terminated with signal SIGKILL",
 }
-PRINTED = {"torchrun": LAUNCHER, "ours": LAUNCHER, "fork": SPAWN, "spawn": SPAWN}
-
-# Lines that start one and the same program, by the first of them, whose endings are tried out
-SAME = {
-    "python ends.py x": (
-        "ends.py x", "python -u ends.py x", "A=1 ends.py x", "env A=1 python ends.py x",
-        "srun ends.py x", "accelerate launch ends.py x"),
-    "python -m ends x": ("-m ends x", "python -um ends x", "env A=1 python -m ends x"),
-    "torchrun --nproc-per-node 2 ends.py x": (
-        "python -m torch.distributed.run --nproc-per-node 2 ends.py x",
-        "srun -n 2 python ends.py x", "accelerate launch --num_processes 2 ends.py x"),
-}  # fmt: skip
-
-
-def test_lines_that_start_one_program_come_to_one_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copy(PROGRAM, tmp_path / "ends.py")
-    command = tmp_path / "bin" / "ends"
-    command.parent.mkdir()
-    command.write_text(f"#!{sys.executable}\n")
-    command.chmod(0o755)
-    # what accelerate itself answers is tried in test_read.py
-    monkeypatch.setattr(
-        "autotune.program.line.accelerate._asked",
-        lambda words, *_: Answer(
-            words=tuple(words[-2:]), ranks=2 if "--num_processes" in words else None
-        ),
-    )
-    path = os.pathsep.join((str(command.parent), str(Path(sys.executable).parent), "/usr/bin"))
-    shell = Shell(tmp_path, {"PATH": path, "SLURM_JOB_ID": "7", "SLURM_NNODES": "1"})
-    for first, others in SAME.items():
-        one = read(words_of(first), shell).program
-        for line in others:
-            found = read(words_of(line), shell).program
-            same = replace(
-                found, command=one.command, env=one.env, python_options=one.python_options
-            )
-            assert same == one, line
-    script = read(["ends", "x"], shell).program
-    plain = read(["python", "ends.py", "x"], shell).program
-    assert (script.kind, script.ranks, script.target) == (plain.kind, None, str(command))
+PRINTED = {"torchrun": LAUNCHER, "ours": LAUNCHER, "spawn": SPAWN}
 
 
 @pytest.mark.timeout(960)
