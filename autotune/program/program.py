@@ -162,12 +162,10 @@ class LaunchPlan:
 
     Attributes:
         argv: The process's own argument list.
-        cwd: Directory in which it runs.
         env: Variables added to this process's environment.
         args: The program's arguments.
         keywords: Keyword arguments of the program's function.
-        ranks: Number of ranks that torchrun starts on this machine; None starts one process
-            directly.
+        ranks: Number of ranks that torchrun starts on this machine; None for one process.
         pass_fds: Open file descriptors that the process inherits.
     """
 
@@ -211,12 +209,6 @@ def python_plan(module: str, *arguments: str, cwd: str, options: Sequence[str] =
 
     The interpreter gets ``-P``, so that files in the user's directory, such as a ``random.py``,
     cannot shadow the modules that autotune imports.
-
-    Args:
-        module: The module's dotted name.
-        arguments: The module's command-line arguments.
-        cwd: Directory in which it runs.
-        options: Further options of the interpreter.
     """
     return LaunchPlan((sys.executable, *options, "-P", "-m", module, *arguments), cwd)
 
@@ -226,13 +218,8 @@ def parse_program(
 ) -> Program:
     """Return the program named by ``train.py``, ``file.py:function`` or ``module:function``.
 
-    The source file is read for its fingerprint, but nothing is imported or started.
-
-    Args:
-        text: The program's name as typed.
-        args: Its arguments.
-        cwd: Directory in which it runs; by default the current one.
-        ranks: Number of ranks that torchrun starts; None for one process.
+    The source file is read for its fingerprint, but nothing is imported or started. Paths are
+    taken from *cwd*, by default the current directory.
 
     Raises:
         UsageError: There is no such file or module.
@@ -269,11 +256,6 @@ def program_of(function: Callable[..., Any], args: Sequence[str], pickle_dir: Pa
 
     A function from a script's ``__main__``, a notebook or the body of another function cannot be
     imported and is pickled with cloudpickle.
-
-    Args:
-        function: The training function.
-        args: Its positional arguments, as strings.
-        pickle_dir: Folder for the pickle, if one is needed.
     """
     module, name = function.__module__, function.__name__
     if _is_importable(function):
@@ -334,10 +316,6 @@ def find_module(dotted: str, roots: Iterable[Path]) -> tuple[Path, Path] | None:
 
     Importing runs its code and may import torch, which the parent must never do. The folders are
     searched first; a module that is not in them may still be installed in editable mode.
-
-    Args:
-        dotted: The module's dotted name.
-        roots: The folders of the import path, in order.
 
     Returns:
         The import root and the source file (``__init__.py`` for a package); None if not found.

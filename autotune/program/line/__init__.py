@@ -5,8 +5,8 @@ between would hide the program from the rigs. Instead, the line is read from its
 word (``env``, ``torchrun``, ``python`` …) has a reader that takes it and its options off the line.
 The remaining words name the program. The shortest line is ``autotune search train.py``.
 
-Covered: interpreters, variables, torchrun, accelerate, srun, and harmless commands before them. For
-a line that autotune cannot start, the error names the line to type instead.
+Covered: interpreters, variables, torchrun, accelerate and srun. For any other line, the error names
+the line to type instead.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pathlib import Path
 
 from autotune.errors import UsageError
 from autotune.program.line import elsewhere, launchers
-from autotune.program.line.base import Known, Reader, Rest, Shell, is_assignment, is_python
-from autotune.program.line.launchers import take_launcher
-from autotune.program.line.prefixes import HARMLESS, take_assignments, take_env, take_harmless
+from autotune.program.line.base import Known, Reader, Shell, is_assignment, is_python
+from autotune.program.line.launchers import take_launcher, take_launcher_module
+from autotune.program.line.prefixes import take_assignments, take_env
 from autotune.program.line.python import take_options, take_python
 from autotune.program.line.slurm import take_srun
 from autotune.program.line.target import program_at
@@ -34,7 +34,6 @@ READERS: Mapping[str, Reader] = {
     "env": take_env,
     "srun": take_srun,
     **dict.fromkeys(("torchrun", "accelerate", "accelerate-launch"), take_launcher),
-    **dict.fromkeys(HARMLESS, take_harmless),
 }
 # No shell reads the text of search(command=...), so these would reach the program as arguments.
 OPERATORS = frozenset({"|", "||", "&&", ";", "&", ">", ">>", "<", "2>&1", "2>", "&>"})
@@ -154,16 +153,4 @@ def _reader_of_module(words: tuple[str, ...], known: Known, shell: Shell) -> Rea
         raise elsewhere.profiler(words, known, shell)
     if module == launchers.FORMER_TORCHRUN:
         raise launchers.refuse_former(words, known, shell)
-    if module in launchers.TORCHRUN:
-        return _take_torchrun_module
-    return _take_accelerate_module if module in launchers.ACCELERATE else None
-
-
-def _take_torchrun_module(words: tuple[str, ...], known: Known, shell: Shell) -> Rest:
-    return take_launcher(("torchrun", *words[2:]), known, shell)
-
-
-def _take_accelerate_module(words: tuple[str, ...], known: Known, shell: Shell) -> Rest:
-    is_launch = words[1] == "accelerate.commands.launch"
-    name = "accelerate-launch" if is_launch else "accelerate"
-    return take_launcher((name, *words[2:]), known, shell)
+    return take_launcher_module if module in launchers.MODULES else None

@@ -17,10 +17,10 @@ from contextlib import redirect_stderr
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-# Options of torchrun, by their names in its parser: what is done here as well; where ranks meet,
-# which autotune's own launcher decides; and what it cannot do
-DONE = {"nnodes", "nproc_per_node", "module", "no_python", "training_script"}
-MEETING = {
+# Options of torchrun, by their names in its parser: what is done here as well, or is decided by
+# autotune's own launcher, such as where ranks meet; and what that cannot do
+DONE = {
+    *("nnodes", "nproc_per_node", "module", "no_python", "training_script", "training_script_args"),
     *("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "standalone", "node_rank"),
     *("master_addr", "master_port", "local_addr"),
 }
@@ -85,7 +85,7 @@ def torchrun(words: Sequence[str]) -> Answer:
         ranks = run.determine_local_world_size(args.nproc_per_node)
     except ValueError as error:
         return Answer(f"{error}. Give a number of ranks, or gpu, cpu or auto.")
-    lost = sorted(changed - DONE - MEETING - {"training_script_args"})
+    lost = sorted(changed - DONE)
     needs_threads = ranks > 1 and "OMP_NUM_THREADS" not in os.environ  # torchrun sets it then
     return Answer(
         words=(*(["-m"] if args.module else []), args.training_script, *args.training_script_args),

@@ -56,11 +56,6 @@ class Shell:
         return replace(shell, command=shlex.join(["autotune", *before]))
 
     @property
-    def trains(self) -> bool:
-        """Whether this is ``autotune run``, which trains for real, as opposed to a search."""
-        return shlex.split(self.command)[1:2] == ["run"]
-
-    @property
     def bin_dir(self) -> Path:
         """The folder with the commands of autotune's own environment."""
         return Path(self.prefix) / "bin"

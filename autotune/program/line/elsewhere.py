@@ -62,14 +62,11 @@ def profiler(words: tuple[str, ...], known: Known, shell: Shell) -> UsageError:
     )
 
 
-def starts_another(words: tuple[str, ...], shell: Shell) -> bool:
-    """Return whether a command that is not known seems to start a program that follows it."""
-    return any(can_start(word, shell) for word in words[1:])
-
-
-def other(words: tuple[str, ...], known: Known, shell: Shell) -> UsageError:
-    """Return the error for a command that is not known and starts another, such as ``taskset``."""
+def other(words: tuple[str, ...], known: Known, shell: Shell) -> UsageError | None:
+    """Return the error for a command that seems to start a program, such as ``taskset``."""
     before, after = split(words, shell)
+    if not any(can_start(word, shell) for word in words[1:]):
+        return None
     return UsageError(
         f"autotune cannot start '{words[0]}', which starts the program. If it sets up what every "
         f"trial needs, let it start autotune:\n{known.to_type(before, after, shell)}\n"

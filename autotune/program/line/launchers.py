@@ -17,9 +17,14 @@ from autotune.program.line import ask_launcher
 from autotune.program.line.ask_launcher import Answer
 from autotune.program.line.base import Known, Rest, Shell
 
-TORCHRUN = frozenset({"torch.distributed.run", "torch.distributed.launcher"})
+# The commands that modules are under python -m
+MODULES = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launcher": "torchrun",
+    "accelerate.commands.launch": "accelerate-launch",
+    "accelerate.commands.accelerate_cli": "accelerate",
+}
 FORMER_TORCHRUN = "torch.distributed.launch"
-ACCELERATE = frozenset({"accelerate.commands.launch", "accelerate.commands.accelerate_cli"})
 ANSWER_S = 120.0  # generous: the process imports torch, which may lie on a slow network disk
 
 
@@ -55,6 +60,11 @@ def take_launcher(words: tuple[str, ...], known: Known, shell: Shell) -> Rest:
         is_python=answer.is_python,
         notes=(*known.notes, *answer.notes),
     )
+
+
+def take_launcher_module(words: tuple[str, ...], known: Known, shell: Shell) -> Rest:
+    """Read ``-m`` and the module of a launcher as the launcher's command."""
+    return take_launcher((MODULES[words[1]], *words[2:]), known, shell)
 
 
 def refuse_former(words: tuple[str, ...], known: Known, shell: Shell) -> UsageError:

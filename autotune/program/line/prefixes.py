@@ -1,23 +1,14 @@
-"""What stands before a program: variables, ``nohup``, ``nice``, ``timeout`` and the like.
-
-A search drops the commands that do not change how a program trains, and says so. In ``autotune
-run`` they must take effect, so the user is told to put them before autotune.
-"""
+"""What stands before a program: variables, ``env``, and commands that start it."""
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 from autotune.errors import UsageError
 from autotune.program.line.base import Known, Rest, Shell, is_assignment, is_python
 
-HARMLESS = frozenset(
-    {"nohup", "time", "nice", "ionice", "setsid", "stdbuf", "timeout", "exec", "command"}
-)
-WITHOUT_EFFECT = frozenset({"exec", "command"})  # they only tell a shell how to start a command
 # Words that begin a program when they follow another command, besides interpreters and scripts
-STARTERS = HARMLESS | {"env", "torchrun", "accelerate", "accelerate-launch", "srun", "bash", "sh"}
+STARTERS = frozenset({"env", "torchrun", "accelerate", "accelerate-launch", "srun", "bash", "sh"})
 # Options whose value could be taken for a program, such as a conda environment called "env"
 WITH_NAMES = frozenset(
     {"-n", "--name", "-p", "--prefix", "--cwd", "--with", "--python", "-e", "--env", "--env-file"}
@@ -76,23 +67,3 @@ def take_env(words: tuple[str, ...], known: Known, shell: Shell) -> Rest:
             f"{known.to_type(before, after, shell)}"
         )
     return take_assignments(rest, known, shell)
-
-
-def take_harmless(words: tuple[str, ...], known: Known, shell: Shell) -> Rest:
-    """Read a command that does not change how a program trains, with its options.
-
-    Raises:
-        UsageError: The command is used with ``autotune run``, where it must take effect. The
-            message names the line to type.
-    """
-    name = Path(words[0]).name
-    before, rest = split(words, shell)
-    if not (shell.trains and rest) or name in WITHOUT_EFFECT:
-        return rest, known.with_note(f"{name} is left out: it does not change the training.")
-    no_effect = f"{name} would have no effect here, because autotune starts the training itself."
-    if known.ranks is not None or "SLURM_NTASKS" in known.env:  # a launcher stands before it
-        raise UsageError(
-            f"{no_effect} Leave it out, or write '{shlex.join(before)}' before autotune."
-        )
-    line = known.to_type(before, rest, shell)
-    raise UsageError(f"{no_effect} Put it before autotune:\n{line}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,10 +20,6 @@ VALUED = frozenset("XWmc")
 # With these a rig could not import autotune, or would ignore the environment variables that
 # configure it
 CLOSED = {"E": "the variables PYTHON...", "I": "the variables PYTHON...", "S": "site-packages"}
-ASK = (
-    "import sys, importlib.util as u; print(sys.prefix, '%d.%d' % sys.version_info[:2], "
-    "u.find_spec('autotune') is not None, sep='\\n')"
-)
 ASK_S = 10.0  # for a busy machine; most interpreters answer within a tenth of a second
 
 
@@ -124,36 +119,21 @@ def check_environment(words: tuple[str, ...], known: Known, shell: Shell) -> Non
     """Raise an error if an interpreter belongs to another environment than autotune's.
 
     Raises:
-        UsageError: There is no such interpreter, it does not answer, or its environment or version
-            differs. The message says what to install where and which line to type.
+        UsageError: There is no such interpreter, or its environment differs. The message says what
+            to install where and which line to type.
     """
-    word = words[0]
-    found = shell.which(word, known)
-    with_ours = known.to_type((), (shell.python, *words[1:]), shell)
+    found = shell.which(words[0], known)
     if found is None:
         raise UsageError(
-            f"There is no interpreter '{word}'. autotune runs under {shell.python}:\n{with_ours}"
+            f"There is no interpreter '{words[0]}'. autotune runs under {shell.python}:\n"
+            f"{known.to_type((), (shell.python, *words[1:]), shell)}"
         )
-    if is_ours(found, shell):
+    if is_ours(found, shell) or _prefix_of(found) == Path(shell.prefix).resolve():
         return
-    try:
-        prefix, version, has_autotune = _asked(found)
-    except subprocess.TimeoutExpired as error:
-        raise UsageError(
-            f"'{word}' is {found}, and it did not answer within {ASK_S:g} s, so it is unknown "
-            f"whether autotune is installed there. See whether '{shlex.quote(found)} -V' answers, "
-            f"or name the interpreter that runs autotune:\n{with_ours}"
-        ) from error
-    ours = (str(Path(shell.prefix).resolve()), "{}.{}".format(*sys.version_info))
-    if (prefix, version) == ours:  # another path to the same environment, such as a link
-        return
-    said = f"'{word}' is {found}" + (f" (Python {version})" if version else "")
-    install = "" if has_autotune else (
-        f"If autotune is not there yet:\n  {shlex.quote(found)} -m pip install {DISTRIBUTION}\n"
-    )  # fmt: skip
     theirs = replace(shell, command=f"{shlex.quote(found)} -m {shell.command}")
     raise UsageError(
-        f"{said}, and autotune runs in another environment: {shell.prefix}. {install}"
+        f"'{words[0]}' is {found}, and autotune runs in another environment: {shell.prefix}. If "
+        f"autotune is not there yet:\n  {shlex.quote(found)} -m pip install {DISTRIBUTION}\n"
         f"Start the autotune of the program's own environment:\n{known.to_type((), words, theirs)}"
     )
 
@@ -167,26 +147,20 @@ def is_ours(python: str, shell: Shell) -> bool:
     return is_there and Path(python).resolve() == Path(shell.python).resolve()
 
 
-def _asked(python: str) -> tuple[str, str, bool]:
-    """Ask an interpreter for its prefix, its version, and whether it can import autotune.
+def _prefix_of(python: str) -> Path | None:
+    """Ask an interpreter for the root of its environment; None if it does not answer.
 
-    Returns:
-        The prefix and version, both empty if it failed, and whether autotune is installed.
-
-    Raises:
-        TimeoutExpired: It does not answer within ``ASK_S``.
+    It may be another path to our own environment, such as a link or a shim.
     """
     try:
-        answer = subprocess.run(
-            [python, "-c", ASK],
+        said = subprocess.run(
+            [python, "-I", "-c", "import sys; print(sys.prefix)"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=ASK_S,
             check=True,
-            cwd="/",  # with -c the working directory is on sys.path: it could hold an autotune
-        )
-        prefix, version, has_autotune = answer.stdout.splitlines()[-3:]
-    except (OSError, subprocess.CalledProcessError, ValueError):
-        return "", "", False
-    return str(Path(prefix).resolve()), version, has_autotune == "True"
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return Path(said.strip()).resolve()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from autotune.errors import UsageError, did_you_mean
 from autotune.program.line.base import Known, Shell
-from autotune.program.line.elsewhere import other, starts_another
+from autotune.program.line.elsewhere import other
 from autotune.program.line.python import check_environment, is_ours
 from autotune.program.program import (
     Program,
@@ -21,8 +21,10 @@ from autotune.program.program import (
     parse_program,
 )
 
-SHEBANG = re.compile(rb"#!\s*(\S+)(?:\s+(\S+))?")
-LONG_SHEBANG = re.compile(rb"'''exec' \"?([^\"\s]+)")  # pip's, where the path is long or has spaces
+# The interpreter of a script, also as pip writes it where the path is long or has spaces
+SHEBANG = re.compile(
+    rb"#!\s*(?:/usr/bin/env\s+)?(\S*python\S*)|#!/bin/sh\n'''exec' \"?([^\"\s]+python[^\"\s]*)"
+)
 
 
 def program_at(words: tuple[str, ...], known: Known, shell: Shell) -> Program:
@@ -37,8 +39,8 @@ def program_at(words: tuple[str, ...], known: Known, shell: Shell) -> Program:
         program = parse_program(words[0], words[1:], shell.cwd)
     elif script := _command(words[0], known, shell):
         program = _console_script(script, words, known, shell)
-    elif starts_another(words, shell):
-        raise other(words, known, shell)
+    elif error := other(words, known, shell):
+        raise error
     else:
         program = parse_program(words[0], words[1:], shell.cwd)
     return replace(
@@ -52,20 +54,9 @@ def program_at(words: tuple[str, ...], known: Known, shell: Shell) -> Program:
 
 
 def _module(words: tuple[str, ...], known: Known, shell: Shell) -> Program:
-    """Return the program of ``python -m MODULE``.
-
-    Raises:
-        UsageError: The module does not exist, or is a package without ``__main__.py``.
-    """
     if not words:
         raise UsageError("-m needs the name of a module: autotune search -m package.module")
     name = words[0]
-    if name.endswith(".py") or "/" in name:
-        mend = name.removesuffix(".py").strip("./").replace("/", ".")
-        raise UsageError(
-            f"-m takes the name of a module, not the file '{name}'. Type -m {mend}, or {name} "
-            "without -m."
-        )
     added = filter(None, (known.env.get("PYTHONPATH") or "").split(os.pathsep))
     roots = [*(shell.cwd / folder for folder in added), *map(Path, sys.path)]
     # python -P does not import from the current directory
@@ -82,10 +73,9 @@ def _module(words: tuple[str, ...], known: Known, shell: Shell) -> Program:
     if source.name == "__init__.py":  # python -m PACKAGE runs its __main__.py
         source = source.with_name("__main__.py")
         if not source.is_file():
-            modules = [p.stem for p in source.parent.glob("*.py") if not p.stem.startswith("_")]
-            one = f" Name a module of it, such as -m {name}.{min(modules)}" if modules else ""
             raise UsageError(
-                f"'{name}' is a package without __main__.py, which python -m cannot run.{one}"
+                f"'{name}' is a package without __main__.py, which python -m cannot run. Name a "
+                f"module of it: -m {name}.MODULE"
             )
     return Program(
         kind=ProgramKind.MODULE,
@@ -122,14 +112,10 @@ def _console_script(script: Path, words: tuple[str, ...], known: Known, shell: S
     The generated wrapper is what runs. The fingerprint is computed from the entry point's file,
     because the wrapper does not change when the program does.
 
-    Raises:
-        UsageError: The command is no Python program, or one of another environment.
     """
     python = _python_of(script, known, shell)
     if python is None:
-        if starts_another(words, shell):
-            raise other(words, known, shell)
-        raise UsageError(
+        raise other(words, known, shell) or UsageError(
             f"'{words[0]}' is {script}, which is not a Python program, so autotune cannot "
             "tune it. Name the Python program that it starts."
         )
@@ -148,13 +134,8 @@ def _python_of(script: Path, known: Known, shell: Shell) -> str | None:
     """Return the interpreter in a script's shebang; None if there is none or it is not Python."""
     # Binary, and only the beginning: the file may be any executable.
     with script.open("rb") as file:
-        head = file.read(1024)
-    first = SHEBANG.match(head)
-    if first is None:
+        found = SHEBANG.match(file.read(1024))
+    if found is None:
         return None
-    named, argument = (os.fsdecode(part or b"") for part in first.groups())
-    if long := LONG_SHEBANG.search(head):
-        named = os.fsdecode(long[1])
-    if Path(named).name == "env":
-        named = shell.which(argument, known) or argument
-    return named if "python" in Path(named).name else None
+    python = os.fsdecode(found[1] or found[2])
+    return shell.which(python, known) or python
