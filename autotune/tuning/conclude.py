@@ -262,15 +262,11 @@ def _untried(
         is_tried = any(config[knob] != space.baseline[knob] for config in tried)
         if not is_tried and any(acts(knob, value) for value in space.domains[knob].values):
             yield knob
-    devices = [
-        (knob, value)
-        for knob in sorted(DEVICES & space.domains.keys())
-        for value in space.domains[knob].values
-        if value != space.baseline[knob]
-    ]
-    for knob, value in [*restarts(space), *devices]:
+    devices = space.domains[DEVICES].values if DEVICES in space.domains else ()
+    others = [(DEVICES, value) for value in devices if value != space.baseline[DEVICES]]
+    for knob, value in [*restarts(space), *others]:
         is_tried = any(config[knob] == value for config in tried)
-        if not is_tried and (knob in DEVICES or acts(knob, value)):
+        if not is_tried and (knob == DEVICES or acts(knob, value)):
             yield f"{knob}={value}"
 
 

@@ -187,7 +187,7 @@ class LiveRig:
 
     def length(self, config: Config, step_s: float) -> Length:
         """Return how long the turns of a config are, by what its loader and the program do."""
-        profile, workers = self._profile, int(config.get("num_workers", 0))
+        profile, workers = self._profile, int(config.get("workers", 0))
         batches = 1.0 if profile is None else max(1.0, profile.loop.batches_per_step)
         ready = workers * int(config.get("prefetch_factor", 2))
         return length_of(

@@ -49,7 +49,7 @@ for epoch in range(100):
 
 def workers(folder: Path, count: int) -> BestFile:
     path = folder / f"{count}.yaml"
-    write_best(path, {"num_workers": 0}, make_loader(), num_workers=count)
+    write_best(path, {"workers": 0}, make_loader(), workers=count)
     return bestfile.read(path)
 
 
@@ -73,7 +73,7 @@ def test_the_second_config_is_faster_slower_or_alike(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    machine = ScriptedMachine(Script({"num_workers": {1: 1.5, 2: 1.2}}, noise=0.02))
+    machine = ScriptedMachine(Script({"workers": {1: 1.5, 2: 1.2}}, noise=0.02))
     files = [None if n is None else workers(tmp_path, n) for n in (first, second)]
     found = compare(configs(*files), HARDWARE, 300.0, Events(), surroundings=machine.surroundings)
     assert found.difference is difference
@@ -84,7 +84,7 @@ def test_the_second_config_is_faster_slower_or_alike(
         assert found.speedup.low <= 1 <= found.speedup.high
     else:
         assert f"b.yaml is {difference} than a.yaml" in said
-        assert f"num_workers: {first or 0} → {second or 0}" in said
+        assert f"workers: {first or 0} → {second or 0}" in said
     printed._show(found, as_json=True)
     data = json.loads(capsys.readouterr().out)
     assert " ".join(data) == KEYS
@@ -113,7 +113,7 @@ def test_a_comparison_that_was_cut_short_tells_no_difference_or_that_there_was_n
     sides = configs(None, workers(tmp_path, 1))
 
     def compared(budget_s: float) -> Comparison:
-        machine = ScriptedMachine(Script({"num_workers": {1: 1.5}}, start_s=30.0))
+        machine = ScriptedMachine(Script({"workers": {1: 1.5}}, start_s=30.0))
         return compare(sides, HARDWARE, budget_s, Events(), surroundings=machine.surroundings)
 
     found = compared(70.0)

@@ -18,12 +18,12 @@ from tests.scripted import Script, begin
 
 GIB = 1 << 30
 KNOBS: dict[str, tuple[KnobValue, ...]] = {
-    "num_workers": (0, 1, 2),
+    "workers": (0, 1, 2),
     "batch_size": (64, 128, 256),
     "precision": ("fp32", "bf16"),
 }
 FACTORS: Mapping[str, Mapping[KnobValue, float]] = {
-    "num_workers": {1: 1.2, 2: 1.1},
+    "workers": {1: 1.2, 2: 1.1},
     "batch_size": {128: 1.3, 256: 1.5},
     "precision": {"bf16": 1.2},
 }
@@ -37,7 +37,7 @@ def peak_bytes(config: Config, _process: int = 1) -> int:
 
 def power_w(config: Config) -> float:
     """Workers take twice the power."""
-    return 100.0 if int(config["num_workers"]) else 50.0
+    return 100.0 if int(config["workers"]) else 50.0
 
 
 def searched(folder: Path, goal: Goal, seed: int = 0, **script: object) -> SearchResult:
@@ -51,7 +51,7 @@ def test_without_a_gain_the_program_as_written_is_told_in_samples_per_second_wha
     tmp_path: Path,
 ) -> None:
     slower: Mapping[str, Mapping[KnobValue, float]] = {
-        "num_workers": {1: 0.8, 2: 0.7},
+        "workers": {1: 0.8, 2: 0.7},
         "batch_size": {128: 0.4, 256: 0.3},
         "precision": {"bf16": 0.5},
     }
@@ -73,7 +73,7 @@ def test_steps_are_fastest_with_the_smallest_batch(tmp_path: Path) -> None:
     result = searched(tmp_path, Goal(Objective.STEP_TIME))
     assert result.finding is Finding.FASTER
     assert result.best["batch_size"] == 64
-    assert (result.best["num_workers"], result.best["precision"]) == (1, "bf16")
+    assert (result.best["workers"], result.best["precision"]) == (1, "bf16")
     assert result.speedup.low <= 1.2 * 1.2 <= result.speedup.high
 
 
@@ -87,7 +87,7 @@ def test_least_memory_is_half_of_it_in_half_the_precision(tmp_path: Path) -> Non
 def test_a_joule_goes_furthest_without_workers(tmp_path: Path) -> None:
     result = searched(tmp_path, Goal(Objective.ENERGY))
     assert result.finding is Finding.FASTER
-    assert result.best["num_workers"] == 0
+    assert result.best["workers"] == 0
     assert (result.best["batch_size"], result.best["precision"]) == (256, "bf16")
     assert result.best_file().search.objective == "energy"
 

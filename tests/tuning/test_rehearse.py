@@ -50,8 +50,8 @@ def failed(said: str, line: int = 40, steps: int = 3) -> Rehearsal:
 
 
 BF16 = failed("TypeError: Got unsupported ScalarType BFloat16")
-FASTER = RESOLVED.canonical(BASE.replace(num_workers=2))
-APART = RESOLVED.canonical(BASE.replace(num_workers=1, flush_denormal=True))
+FASTER = RESOLVED.canonical(BASE.replace(workers=2))
+APART = RESOLVED.canonical(BASE.replace(workers=1, flush_denormal=True))
 
 
 @dataclass
@@ -136,7 +136,7 @@ def test_what_fails_under_the_winner_alone_is_not_recommended_and_the_next_best_
     assert stage.asked == [FASTER, BASE, OTHER]
     assert [r.config for r in promising(given.study, RESOLVED)] == [OTHER]
     text = said(concluded(given), capsys)
-    assert "Not recommended: num_workers=2 fails outside of the training loop: TypeError" in text
+    assert "Not recommended: workers=2 fails outside of the training loop: TypeError" in text
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_nothing_could_be_measured_is_said_with_the_most_common_reason(
     show(result, Path("best.yaml"))
     text = capsys.readouterr().out
     assert "Nothing could be measured: 2 of 3 configs" in text
-    assert "num_workers=2 crashed: OSError: x" in text
+    assert "workers=2 crashed: OSError: x" in text
     conflict = Ending(Outcome.CONFLICT, "it cannot be")
     folder = tmp_path / "other"
     folder.mkdir()

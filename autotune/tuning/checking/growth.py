@@ -70,7 +70,7 @@ def with_learning(
         is_doubtful = record.learning is not None and record.learning.high > MOST_LOSS
         if not is_doubtful and not (is_untold and study.checks_learning):
             # The losses of several ranks are only those of their shares
-            is_untested = is_untold and not record.untold and "world_size" not in record.by_design
+            is_untested = is_untold and not record.untold and "devices" not in record.by_design
             return replace(record, unchecked_s=needed_s) if is_untested else record
     suspected = dict(record.by_design)
     if grows:

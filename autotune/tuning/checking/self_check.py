@@ -33,6 +33,7 @@ from autotune.measurement.learning.training_trace import (
 )
 from autotune.measurement.outcome import ENDED_BY_US, Ending
 from autotune.program.config import Config, KnobValue
+from autotune.program.devices import ranks_in
 from autotune.program.lr import PARTS, batch_growth
 from autotune.program.rehearsal import Canary, RehearsalPlan, TracePlan
 from autotune.tuning.baseline import Baseline
@@ -42,9 +43,8 @@ from autotune.tuning.plan import CHECK_EPOCHS, check_batches
 from autotune.tuning.session import Session
 
 NOT_COMPARED = Agreement(Sameness.UNKNOWN, why=NO_TIME)
+BATCH = ("batch_size", "accumulation_steps")  # what one process makes of a step
 SHAKES = 3  # shaken runs before a config is said to train something else
-# With the batch, where the global batch grows: what one process makes of it cannot be told apart
-RANKS = ("world_size", "strategy")
 
 
 @dataclass(frozen=True)
@@ -135,9 +135,9 @@ class SelfCheck:
         space, normalises = self._space, self._known.normalises
         own = space.baseline
         back = {knob: own[knob] for knob in by_design(config, own, normalises=normalises)}
-        if "world_size" in back and not normalises:
+        if "devices" in back and not normalises:
             shared = space.with_own_batch(config)
-            back |= {knob: shared[knob] for knob in (*PARTS, *RANKS) if knob in back}
+            back |= {knob: shared[knob] for knob in PARTS if knob in back}
         elif "accumulation_steps" in back and "batch_size" in space.domains and not normalises:
             # Into how many smaller batches the program's own can be cut as the config does it
             size, steps = int(own["batch_size"]), int(config["accumulation_steps"])
@@ -218,8 +218,7 @@ class SelfCheck:
             return _not_compared(own)
         if is_equal(written, own):
             return same(written, own)
-        parts = ("batch_size", "accumulation_steps", "world_size")
-        takes_same = all(config.get(part) == base.get(part) for part in parts)
+        takes_same = all(config.get(part) == base.get(part) for part in PARTS)
         found = NOT_COMPARED
         for count in (1, SHAKES):  # what a single run shows of rounding may be little by chance
             shaken = [self.written(shakes=number) for number in range(1, count + 1)]
@@ -287,8 +286,9 @@ def by_design(config: Config, own: Config, *, normalises: bool = False) -> dict[
     """
     changes = config.changes_from(own)
     designed = {k: v for k, v in changes.items() if registry()[k].changes_learning}
-    shares = "world_size" in changes and normalises and not config.get("sync_batchnorm")
+    has_more_ranks = ranks_in(config) != ranks_in(own)
+    shares = has_more_ranks and normalises and not config.get("sync_batchnorm")
     if batch_growth(own, config) != 1.0 or shares:
-        parts = (*PARTS, *RANKS) if "world_size" in changes else PARTS
+        parts = PARTS if has_more_ranks else BATCH
         designed |= {knob: changes[knob] for knob in parts if knob in changes}
     return designed

@@ -120,7 +120,7 @@ class Proposals:
             [({knob: value}, FRESH) for knob, value in restarts(space, which)]
             for which in (space.asked, None)
         )
-        ways = [*devices, *asked] if space.asked & DEVICES else [*asked, *devices]
+        ways = [*devices, *asked] if DEVICES in space.asked else [*asked, *devices]
         for changes, why in [*ways, *others]:
             known = {record.config for record in latest(self._study.records)}
             proposal = self._new(self._on_best(changes), why, known) if has_time() else None
@@ -162,7 +162,7 @@ class Proposals:
             return math.inf
         if config.get("compile", "off") != "off":
             return COMPILING_S
-        return LOADER_SEAT_S if config.get("num_workers") else SEAT_S
+        return LOADER_SEAT_S if config.get("workers") else SEAT_S
 
     def _new(self, config: Config, why: str, known: Container[Config]) -> Proposal | None:
         config = self._space.canonical(config)
@@ -233,8 +233,8 @@ def restarts(
 ) -> Iterator[tuple[str, KnobValue]]:
     """Yield each of some knobs that need a fresh process, by default of all, with each new value.
 
-    ``DEVICES`` are left out, because their values are tried as pairs.
+    The devices are left out, because threads change with them.
     """
     for knob, domain in space.domains.items():
-        if knob in space.restart and knob not in DEVICES and (knobs is None or knob in knobs):
+        if knob in space.restart and knob != DEVICES and (knobs is None or knob in knobs):
             yield from ((knob, value) for value in domain.values if value != space.baseline[knob])

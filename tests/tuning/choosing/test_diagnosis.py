@@ -63,9 +63,8 @@ def test_the_share_of_waiting_decides_the_verdict_and_is_its_evidence(
 def test_workers_come_where_the_program_waits_and_share_the_cores_with_the_threads() -> None:
     for wait_share in (0.6, 0.1):
         all_in = diagnosed(wait_share).all_in
-        assert (all_in["num_workers"], all_in["num_threads"]) == (1, 1)
-        assert all_in["persistent_workers"] is True
-    assert not diagnosed(0.0).all_in.keys() & {"num_workers", "num_threads", "persistent_workers"}
+        assert (all_in["workers"], all_in["threads"]) == (1, 1)
+    assert not diagnosed(0.0).all_in.keys() & {"workers", "threads"}
 
 
 def test_a_larger_batch_is_sure_to_help_up_to_a_point_which_is_lower_where_memory_is() -> None:
@@ -78,21 +77,24 @@ def test_a_larger_batch_is_sure_to_help_up_to_a_point_which_is_lower_where_memor
 
 
 def test_reduced_precision_is_sure_to_help_only_where_the_hardware_computes_in_it() -> None:
-    space = make_space(["precision", "channels_last"])
+    space = make_space(["precision", "memory_format"])
     plain = replace(MACHINES["two cores"], cpu_flags=())
     able = replace(MACHINES["two cores"], cpu_flags=("avx512_bf16",))
-    assert diagnosed(0.0, plain, space=space).all_in == {"channels_last": True}
-    assert diagnosed(0.0, able, space=space).all_in == {"channels_last": True, "precision": "bf16"}
+    assert diagnosed(0.0, plain, space=space).all_in == {"memory_format": "channels_last"}
+    assert diagnosed(0.0, able, space=space).all_in == {
+        "memory_format": "channels_last",
+        "precision": "bf16",
+    }
 
 
 def test_what_can_gain_next_to_nothing_is_not_part_of_it() -> None:
     """Of a step, the optimizer takes 1 % here, and 10 % there."""
-    space = make_space(["optimizer_implementation"])
+    space = make_space(["optimizer"])
     adam = OptimizerFacts(
         "AdamW", ("AdamW",), (0.001,), "for-loop", ("for-loop", "foreach", "fused")
     )
     profile, hardware = make_profile(optimizers=(adam,)), MACHINES["two cores"]
-    fused = {"optimizer_implementation": "fused"}
+    fused = {"optimizer": "fused"}
     for optimizer_s, all_in in ((0.001, {}), (0.01, fused)):
         split = StepParts(0.0, 0.0, 0.1 - optimizer_s, optimizer_s, 0.0, 0.0, 10)
         found = diagnose(
@@ -103,7 +105,7 @@ def test_what_can_gain_next_to_nothing_is_not_part_of_it() -> None:
             StepBreakdown(split),
         )
         assert found.all_in == all_in
-        assert found.shares["optimizer_implementation"].share == pytest.approx(optimizer_s / 0.1)
+        assert found.shares["optimizer"].share == pytest.approx(optimizer_s / 0.1)
 
 
 @pytest.mark.parametrize("wait_share", [0.0, 0.1, 0.6])
@@ -119,4 +121,4 @@ def test_all_stays_within_the_space_and_changes_something(
             assert value in space.domains[knob].values
     assert all(move.why for move in diagnosis.devices)
     unchanged = {k for k, v in diagnosis.all_in.items() if space.baseline[k] == v}
-    assert unchanged <= {"num_workers", "num_threads"}
+    assert unchanged <= {"workers", "threads"}

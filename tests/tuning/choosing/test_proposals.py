@@ -34,9 +34,9 @@ from tests.tuning.choosing.test_chooser import Speed, formula
 TIME_FOR = 30  # configs, of which the last ones are neighbours of the best
 ROUNDS, NOISE = 20, 0.03
 HARDWARE, PROFILE = make_hardware(), make_profile()
-TINY = make_space(["num_workers", "prefetch_factor", "flush_denormal"])
+TINY = make_space(["workers", "prefetch_factor", "flush_denormal"])
 WIDE = make_space(
-    ["num_workers", "prefetch_factor", "batch_size", "precision", "channels_last", "num_threads"]
+    ["workers", "prefetch_factor", "batch_size", "precision", "memory_format", "threads"]
 )
 
 
@@ -123,10 +123,10 @@ def test_every_proposal_is_a_new_canonical_config_of_the_space(vain: Search) -> 
 
 def test_what_needs_a_fresh_process_or_has_no_time_and_room_does_not_enter(tmp_path: Path) -> None:
     search = Search(tmp_path, TINY, flat)
-    search.run(allows=lambda config: config["num_workers"] != 1)
+    search.run(allows=lambda config: config["workers"] != 1)
     assert search.proposed
     assert {c["flush_denormal"] for c in search.proposed} == {False}
-    assert 1 not in {c["num_workers"] for c in search.proposed[1:]}
+    assert 1 not in {c["workers"] for c in search.proposed[1:]}
 
 
 def test_fixed_values_are_measured_alone_first_and_held_throughout(tmp_path: Path) -> None:
@@ -145,11 +145,11 @@ def test_fixed_values_are_measured_alone_first_and_held_throughout(tmp_path: Pat
 def test_restarts_are_the_other_values_of_knobs_that_act_when_a_process_starts() -> None:
     space = TINY.resolve(HARDWARE, PROFILE)
     assert list(restarts(space)) == [("flush_denormal", True)]
-    own = make_profile(config_reads={"num_workers": 1})
+    own = make_profile(config_reads={"workers": 1})
     space = TINY.resolve(HARDWARE, own)
     assert list(restarts(space)) == [
-        ("num_workers", 0),
-        ("num_workers", 2),
+        ("workers", 0),
+        ("workers", 2),
         ("flush_denormal", True),
     ]
     assert list(restarts(space, {"flush_denormal"})) == [("flush_denormal", True)]
@@ -159,7 +159,7 @@ def test_fresh_processes_are_tried_on_the_best_config_and_what_the_user_asked_fo
     tmp_path: Path,
 ) -> None:
     asked = TINY.with_values({"--hidden": ["64", "32"]})
-    search = Search(tmp_path, asked, formula(num_workers={2: 1.4}))
+    search = Search(tmp_path, asked, formula(workers={2: 1.4}))
     assert search.space.asked == {"--hidden"}
     search.run()
     proposals = Proposals(search.study, search.space, search.diagnosis)
@@ -168,7 +168,7 @@ def test_fresh_processes_are_tried_on_the_best_config_and_what_the_user_asked_fo
     for proposal in proposals.restarted(lambda: True):
         search.measure(proposal)
     fresh = search.proposed[before:]
-    assert {config["num_workers"] for config in fresh} == {2}
+    assert {config["workers"] for config in fresh} == {2}
     hidden = [config["--hidden"] for config in fresh]
     own = search.space.baseline["--hidden"]
     assert own not in hidden[:-1]
@@ -178,7 +178,7 @@ def test_fresh_processes_are_tried_on_the_best_config_and_what_the_user_asked_fo
 @pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name != "gp"])
 def test_every_sampler_finds_what_helps_much(tmp_path: Path, sampler: str) -> None:
     """Optuna's GP needs torch in this process, which the parent of a search must not import."""
-    speed = formula(num_workers={2: 1.5}, precision={"bf16": 1.5})
+    speed = formula(workers={2: 1.5}, precision={"bf16": 1.5})
     search = Search(tmp_path, WIDE, speed, sampler)
     search.run()
     assert search.best.speedup is not None

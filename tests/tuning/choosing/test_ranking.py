@@ -19,7 +19,7 @@ from autotune.tuning.storage.study import Study
 from tests.made import make_hardware, make_profile, make_record, make_space, make_study
 
 WIDE = make_space(
-    ["num_workers", "prefetch_factor", "batch_size", "precision", "channels_last", "flush_denormal"]
+    ["workers", "prefetch_factor", "batch_size", "precision", "memory_format", "flush_denormal"]
 )
 SPACE = WIDE.resolve(make_hardware(), make_profile())
 OWN = SPACE.baseline
@@ -57,7 +57,7 @@ def configs(records: Sequence[TrialRecord]) -> list[Config]:
 
 
 def test_the_fastest_by_the_rounds_is_recommended_and_comes_first(tmp_path: Path) -> None:
-    slow, fast = config(num_workers=1), config(precision="bf16")
+    slow, fast = config(workers=1), config(precision="bf16")
     study = study_of(tmp_path, {slow: 1.2, fast: 1.5})
     assert best(study) == fast
     assert configs(ranked(study, SPACE)) == [fast, slow]
@@ -66,7 +66,7 @@ def test_the_fastest_by_the_rounds_is_recommended_and_comes_first(tmp_path: Path
 def test_a_change_is_recommended_only_if_it_gives_something_over_its_absence(
     tmp_path: Path,
 ) -> None:
-    one, two = config(num_workers=2), config(num_workers=2, channels_last=True)
+    one, two = config(workers=2), config(workers=2, memory_format="channels_last")
     for number, (speed, wanted) in enumerate(((1.505, one), (1.7, two))):
         study = study_of(tmp_path / str(number), {one: 1.5, two: speed})
         assert best(study) == wanted
@@ -74,16 +74,16 @@ def test_a_change_is_recommended_only_if_it_gives_something_over_its_absence(
 
 
 def test_what_alters_rounding_must_give_more(tmp_path: Path) -> None:
-    one = config(num_workers=2)
+    one = config(workers=2)
     for number, (two, is_kept) in enumerate(
-        ((one.replace(channels_last=True), True), (one.replace(precision="bf16"), False))
+        ((one.replace(memory_format="channels_last"), True), (one.replace(precision="bf16"), False))
     ):
         study = study_of(tmp_path / str(number), {one: 1.5, two: 1.5 * 1.017}, rounds=200)
         assert (best(study) == two) is is_kept
 
 
 def test_a_config_of_a_process_of_its_own_must_be_faster_by_far(tmp_path: Path) -> None:
-    here, own = config(num_workers=2), config(num_workers=2, flush_denormal=True)
+    here, own = config(workers=2), config(workers=2, flush_denormal=True)
     for number, (speed, is_first) in enumerate(((1.6, False), (2.0, True))):
         study = study_of(tmp_path / str(number), {here: 1.5}, [make_record(own, speed)])
         assert configs(ranked(study, SPACE)) == ([own, here] if is_first else [here, own])
@@ -92,7 +92,7 @@ def test_a_config_of_a_process_of_its_own_must_be_faster_by_far(tmp_path: Path) 
 
 def test_the_last_record_of_a_config_that_says_something_counts() -> None:
     """Not one that somebody ended, or whose program came to its end by itself."""
-    first = make_record(config(num_workers=1), 1.2)
+    first = make_record(config(workers=1), 1.2)
     for outcome in Outcome:
         if outcome is Outcome.OK:
             continue
@@ -103,7 +103,7 @@ def test_the_last_record_of_a_config_that_says_something_counts() -> None:
 
 
 def test_a_config_with_a_change_that_a_rehearsal_blames_may_not_win(tmp_path: Path) -> None:
-    one, fast = config(num_workers=1), config(precision="bf16", num_workers=1)
+    one, fast = config(workers=1), config(precision="bf16", workers=1)
     study = study_of(tmp_path, {one: 1.2, fast: 1.6})
     crash = Rehearsal(None, Ending(Outcome.CRASHED, "TypeError: no"))
     study.add_rehearsal(RehearsalRecord(fast, crash, guilty={"precision": "bf16"}))
@@ -117,8 +117,10 @@ def test_only_configs_with_the_fixed_values_may_win(tmp_path: Path, idle: bool) 
     space = WIDE.fix({"prefetch_factor": 8} if idle else {"precision": "bf16"}).resolve(
         make_hardware(), make_profile()
     )
-    other = space.baseline.replace(num_workers=2)
-    fixed = space.canonical(space.start.replace(num_workers=0 if idle else 2, channels_last=True))
+    other = space.baseline.replace(workers=2)
+    fixed = space.canonical(
+        space.start.replace(workers=0 if idle else 2, memory_format="channels_last")
+    )
     study = study_of(tmp_path, {other: 2.0, fixed: 1.3}, space=space)
     assert configs(ranked(study, space)) == [fixed]
     assert best(study, space) == fixed

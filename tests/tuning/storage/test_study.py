@@ -42,7 +42,7 @@ from tests.made import (
     storage_in,
 )
 
-SEARCH_SPACE = make_space(["num_workers", "prefetch_factor", "batch_size", "flush_denormal"])
+SEARCH_SPACE = make_space(["workers", "prefetch_factor", "batch_size", "flush_denormal"])
 SPACE = SEARCH_SPACE.resolve(make_hardware(), make_profile())
 ROOT = Path(__file__).parents[3]
 MEMORY_OUTCOMES = (Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY, Outcome.SHARED_MEMORY)
@@ -138,7 +138,7 @@ def test_every_kind_of_record_is_read_back_in_order(study: Study, tmp_path: Path
     measured = make_record(SPACE.baseline, 1.0, "the program as written")
     assert measured.measurement is not None
     full = replace(
-        make_record(SPACE.baseline.replace(num_workers=2), 1.25),
+        make_record(SPACE.baseline.replace(workers=2), 1.25),
         measurement=replace(
             measured.measurement,
             samples_per_epoch=60_000,
@@ -172,7 +172,7 @@ def test_rounds_are_kept_in_order_and_say_the_speeds_of_all_they_hold(
     """Those of two processes count as such; speedups of records follow all rounds."""
     assert study.rounds == []
     assert study.speeds is None
-    one, two = (SPACE.baseline.replace(num_workers=n) for n in (1, 2))
+    one, two = (SPACE.baseline.replace(workers=n) for n in (1, 2))
     for record in (make_record(SPACE.baseline), make_record(one, 1.1), make_record(two, 1.1)):
         tell(study, record)
     played = [
@@ -210,13 +210,13 @@ def test_a_run_of_a_later_format_is_refused(study: Study, tmp_path: Path) -> Non
 
 
 def test_a_measured_trial_is_worth_what_its_speedup_surely_is(study: Study) -> None:
-    record = make_record(SPACE.baseline.replace(num_workers=2), 1.5)
+    record = make_record(SPACE.baseline.replace(workers=2), 1.5)
     assert record.speedup is not None
     assert record.speedup.low < 1.5
     trial = tell(study, record)
     assert trial.state is TrialState.COMPLETE
     assert trial.value == pytest.approx(math.log(record.speedup.low))
-    assert trial.params["num_workers"] == 2
+    assert trial.params["workers"] == 2
 
 
 @pytest.mark.parametrize("outcome", MEMORY_OUTCOMES)
@@ -242,7 +242,7 @@ def test_any_other_ending_is_a_failed_trial(study: Study, outcome: Outcome) -> N
 def test_a_config_that_was_measured_before_is_recorded_once(
     study: Study, outcome: float | Ending
 ) -> None:
-    record = make_record(SPACE.baseline.replace(num_workers=2), outcome)
+    record = make_record(SPACE.baseline.replace(workers=2), outcome)
     tell(study, record)
     again, _ = study.propose(SPACE, SPACE.baseline)
     study.tell(again, record, is_known=True)
@@ -322,7 +322,7 @@ def test_a_trial_that_was_enqueued_by_a_process_that_died_comes_up_for_nobody(
     """Killed between enqueuing and asking, a process leaves a waiting trial of another config."""
     killed(
         tmp_path,
-        "study.take_lease(); study.optuna.enqueue_trial({'num_workers': 2, 'batch_size': 512})",
+        "study.take_lease(); study.optuna.enqueue_trial({'workers': 2, 'batch_size': 512})",
     )
     study.take_lease()
     trial = study.ask_for(SPACE.baseline, SPACE)
