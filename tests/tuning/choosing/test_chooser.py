@@ -206,5 +206,5 @@ def test_a_knob_that_cannot_gain_enough_is_not_tried_unless_the_rest_became_fast
     shares = {"memory_format": Share(0.01, "convolutions")}
     slow = Course(PROGRAMS["nothing helps"], shares=shares).run(40)
     assert {c["memory_format"] for c in slow} == {"contiguous"}
-    fast = formula(batch_size={128: 2.0, 256: 4.0}, channels_last={True: 1.05})
+    fast = formula(batch_size={128: 2.0, 256: 4.0}, memory_format={"channels_last": 1.05})
     assert "channels_last" in {c["memory_format"] for c in Course(fast, shares=shares).run(40)}
