@@ -51,7 +51,7 @@ for epoch in range(100):
 
 def workers(folder: Path, count: int) -> BestFile:
     path = folder / f"{count}.yaml"
-    write_best(path, {"workers": 0}, make_loader(), num_workers=count)
+    write_best(path, {"workers": 0}, make_loader(), workers=count)
     return bestfile.read(path)
 
 
@@ -127,7 +127,7 @@ def test_each_side_has_the_page_faults_that_it_has_alone(
     if keeps:
         write_best(path, {"keep_freed_memory": False}, make_loader(), keep_freed_memory=True)
     else:
-        write_best(path, {"workers": 0}, make_loader(), num_workers=1)
+        write_best(path, {"workers": 0}, make_loader(), workers=1)
     first, second = configs(None, bestfile.read(path))
     for sides, ratio in (((first, second), truth), ((second, first), 1 / truth)):
         machine = ScriptedMachine(script)
