@@ -88,14 +88,12 @@ def apply(path: Path, allow_env: Collection[str] = ()) -> None:
 
 
 def _comes_too_late(knob: str, applied: AppliedConfig) -> bool:
-    """Return whether a knob takes effect only in a function's call or when a process starts."""
     flag = applied.traits.flags.get(knob)
     is_keyword = flag is not None and flag.name.startswith(KEYWORD)
     return is_keyword or knob.startswith("$")
 
 
 def _ranks_note(applied: AppliedConfig, group: Group) -> str:
-    """Return what a user must know to read the output of a program that trains in several ranks."""
     strategy = strategy_in(applied.config, "ddp")
     note = (
         f"{group.world_size} ranks train by {strategy}. The sample counts, speeds and training "
@@ -200,7 +198,6 @@ def _rows(seams: SeamSet) -> Iterator[tuple[str, str]]:
 
 
 def _seams(owner: object) -> Iterator[Seam]:
-    """Yield the seams of an object, and the seams of these."""
     for part in vars(owner).values():
         if isinstance(part, Seam):
             yield part

@@ -153,7 +153,7 @@ def detect(visible: str | None = None) -> Hardware:
     """
     gpus, warnings = _gpus(os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible)
     return Hardware(
-        cpu_name=_cpu_name(),
+        cpu_name=_of_cpu("model name") or platform.processor() or platform.machine(),
         cpu_quota=cpu_quota(),
         cpu_flags=tuple(sorted(_cpu_flags() & BF16_CPU_FLAGS)),
         memory_bytes=memory_bytes(),
@@ -187,25 +187,17 @@ def memory_bytes(proc: Path = cgroups.PROC) -> int:
     return total if limit is None else min(total, limit)
 
 
-def _cpuinfo() -> str:
-    try:
-        return Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return ""
-
-
-def _cpu_name() -> str:
-    for line in _cpuinfo().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+def _of_cpu(*names: str) -> str:
+    """Return the value of the first line of /proc/cpuinfo with one of these names; else empty."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith(names):
+                return line.partition(":")[2].strip()
+    return ""
 
 
 def _cpu_flags() -> set[str]:
-    for line in _cpuinfo().splitlines():
-        if line.startswith(("flags", "Features")):
-            return set(line.partition(":")[2].split())
-    return set()
+    return set(_of_cpu("flags", "Features").split())
 
 
 def _versions() -> dict[str, str]:
