@@ -96,7 +96,7 @@ class Group:
             )
 
     def leave(self) -> None:
-        """Destroy torch's default process group, if it is initialized."""
+        """Destroy torch's default process group, if there is one."""
         from torch import distributed
 
         if distributed.is_initialized():
@@ -107,10 +107,7 @@ ALONE = Group()
 
 
 def is_rank(environment: Mapping[str, str]) -> bool:
-    """Return whether torchrun, or autotune's launcher in its place, started this process.
-
-    torchrun's variable ``TORCHELASTIC_RUN_ID`` tells.
-    """
+    """Return whether torchrun, or autotune's launcher in its place, started this process."""
     return "TORCHELASTIC_RUN_ID" in environment
 
 
@@ -131,13 +128,16 @@ def join(environment: MutableMapping[str, str]) -> Group:
 
     from autotune.inside.ranks.exchange import SignedStore
 
-    address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
-    key = environment.pop(KEY, "")
+    port, key = int(environment["MASTER_PORT"]), environment.pop(KEY, "")
     # only the first rank of a machine that autotune's launcher started has these
     if LISTENER in environment:
         listener, others = int(environment.pop(LISTENER)), int(environment.pop(OTHERS))
-        store = _serve(port, listener, others)
+        for inherited in (listener, others):  # not by processes that the program starts
+            os.set_inheritable(inherited, False)  # noqa: FBT003 - positional in os
+        store = served_store(port, listener)
+        atexit.register(_stay, store, others, os.getpid())
     else:
+        address = environment["MASTER_ADDR"]
         store = TCPStore(address, port, is_master=False, timeout=PATIENCE)
     return Group(
         rank=int(environment["RANK"]),
@@ -146,16 +146,6 @@ def join(environment: MutableMapping[str, str]) -> Group:
         local_world_size=int(environment["LOCAL_WORLD_SIZE"]),
         shared=SignedStore(PrefixStore("autotune", store), key),
     )
-
-
-def _serve(port: int, listener: int, others: int) -> Store:
-    """Serve the store of all ranks from this process, and keep serving it until they have ended."""
-    # processes that the program starts must not keep the socket and the pipe open
-    for inherited in (listener, others):
-        os.set_inheritable(inherited, False)  # noqa: FBT003 - positional in os
-    store = served_store(port, listener)
-    atexit.register(_stay, store, others, os.getpid())
-    return store
 
 
 def served_store(port: int, listener: int) -> Store:

@@ -76,9 +76,9 @@ def even_out(plan: TracePlan, *, compiles: bool = False) -> None:
 
 
 def _undrop() -> None:
-    for undropped in UNDROPPED:
+    for name, undropped in UNDROPPED.items():
         # As they are: torch.jit.script cannot read the StandIn of a function written in C
-        setattr(functional, undropped.__name__, undropped)
+        setattr(functional, name, undropped)
 
 
 def _seed_the_unseeded(seed: int) -> None:

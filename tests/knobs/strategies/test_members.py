@@ -8,12 +8,17 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.optim import SGD, AdamW
 
+from autotune.inside.listener import Listener
+from autotune.inside.seam_set import SeamSet
+from autotune.inside.seams.optimizer import optimizer_facts
 from autotune.knobs.base import Here
 from autotune.knobs.strategies import STRATEGIES, Strategy
 from autotune.knobs.strategies.model_split import Pipeline, cut
 from autotune.machine.hardware import Hardware
 from autotune.program.config import Config
+from tests.knobs.strategies.together import ByNorm
 from tests.knobs.test_contract import PROFILES, is_clause
 from tests.made import A100, MACHINES, make_hardware, make_profile
 
@@ -71,6 +76,24 @@ def test_stages_are_offered_where_a_sequential_model_fills_a_gpu() -> None:
 def test_an_optimizer_that_decides_by_its_loss_is_kept_on_one_device() -> None:
     optimizer = replace(make_profile().optimizers[0], families=("LBFGS", "Optimizer"))
     assert offered({"optimizers": (optimizer,)}, make_hardware()) == {"single"}
+
+
+def test_an_optimizer_with_a_step_of_its_own_is_not_shown_a_part_of_its_parameters() -> None:
+    class Renamed(AdamW):
+        pass
+
+    parameters = [nn.Parameter(torch.ones(2))]
+    for cls in (ByNorm, SGD, AdamW, Renamed):
+        optimizer = cls(parameters, lr=0.1)
+        seams = SeamSet(Listener(), None)
+        seams.install()  # it wraps steps
+        try:
+            here = Here(TWO_GPUS, make_profile(optimizers=(optimizer_facts(optimizer),)))
+        finally:
+            seams.remove()
+        refusal = STRATEGIES["zero1"].refusal(here)
+        assert "ByNorm" in refusal if refusal else cls is not ByNorm, cls
+        assert STRATEGIES["ddp"].refusal(here) is None
 
 
 @pytest.mark.parametrize(

@@ -58,16 +58,6 @@ def test_options_of_ddp_reach_it(strategy: str) -> None:
     assert (plain.static_graph, asked.static_graph) == (False, True)
 
 
-def test_parameters_that_get_gradients_in_some_steps_only_are_said_with_the_mend() -> None:
-    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
-    called = distribute("ddp", model)
-    called(torch.ones(2, 8)).sum().backward()
-    called(torch.ones(2, 8))
-    model[0](torch.ones(2, 8)).sum().backward()
-    with pytest.raises(RuntimeError, match="Leave strategy and world_size out of the search"):
-        called(torch.ones(2, 8))
-
-
 def test_after_an_evaluation_fsdps_parameters_are_those_that_are_trained() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
     distribute("fsdp", model)
