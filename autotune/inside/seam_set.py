@@ -104,12 +104,7 @@ class SeamSet:
         self.forward = ForwardSeam(
             listener, self._living, self.distribution.route, self._about_to_call
         )
-        self.by_hand = ByHandSeam(
-            self._living,
-            lambda: self.forward.roots,
-            self._stepped_by_hand,
-            lambda: self.optimizer.is_stepping,
-        )
+        self.by_hand = ByHandSeam(self.optimizer, self.forward, self._stepped_by_hand)
         self.checkpoint = CheckpointSeam()
         self.process = TorchSettingsSeam()
         self.transfer = TransferSeam()
@@ -246,16 +241,14 @@ class SeamSet:
         """
         self.uses.install()
         self.flags.install()
-        self.by_hand.note_transforms()
 
-    def guard_files(self, start: Start, tell: Callable[[str], None] = lambda _: None) -> None:
+    def guard_files(self, start: Start) -> None:
         """Keep a trial from changing the user's files, and from reporting to experiment trackers.
 
         Call it before ``install()``, which wraps functions that are redirected here.
 
         Args:
             start: Says which fence surrounds this process, and where shadow files go.
-            tell: Called with each sentence that the user should read about the program's files.
         """
         shadow_dir = Path(start.shadow_dir)
         self._trackers = TrackersSeam(shadow_dir)
@@ -263,7 +256,7 @@ class SeamSet:
         if not start.bare:  # a bare run is not to be changed more than the fence requires
             self.downloads.install()
         if start.fence is FenceKind.OVERLAY:
-            self._files = OverlaySeam(start.devices, start.max_scratch_bytes, tell)
+            self._files = OverlaySeam()
         else:
             places = [*map(Path, start.open_places)]
             self._files = GuardSeam(shadow_dir, places, is_shared=bool(self._group.started_by))

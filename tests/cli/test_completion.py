@@ -86,7 +86,7 @@ def offered(
         ("search --objective en", ["energy"]),
         ("search --budget 1m --sampler t", ["tpe"]),
         ("search --lr-rule s", ["sqrt"]),
-        ("measure --fence l", ["landlock"]),
+        ("doctor --fence l", ["landlock"]),
         ("export --to deep", ["deepspeed"]),
     ],
 )

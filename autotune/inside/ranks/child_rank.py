@@ -29,10 +29,10 @@ from autotune.program.config import KnobValue
 from autotune.program.flags import Flag
 from autotune.rig.link import Link
 from autotune.rig.local_ranks import LOOPBACK, OURS
-from autotune.rig.wire import Progress, Start, ToRig, Warned, decode
+from autotune.rig.wire import Progress, Start, ToRig, decode
 
 if TYPE_CHECKING:
-    from autotune.inside.rehearsing.short_epochs import ShortEpochs
+    from autotune.inside.short_epochs import ShortEpochs
     from autotune.inside.step_tracker import StepTracker
 
 Act = Callable[..., Any]
@@ -147,7 +147,7 @@ def begin(
         listener = _leader(child, start, group, Link(wire))
     else:
         listener = rank_process.follower(start, group)
-        listener.seams.guard_files(start)
+    listener.seams.guard_files(start)
     listener.config_reads = child.config_reads
     seams = listener.seams
     if start.applied is not None:
@@ -172,7 +172,6 @@ def _leader(child: ChildStart, start: Start, group: Group, link: Link) -> StepTr
         listener.stand_aside()
 
     listener = rank_process.leader(link, commands, start, child.started, group, go_on)
-    listener.seams.guard_files(start, tell=lambda sentence: link.send(Warned(sentence)))
     # the rig's first process waits for a step before it lets a child lead
     if start.rehearsal is not None:
         tell_of_first_step(link)

@@ -35,7 +35,7 @@ from autotune.rig.local_ranks import LOOPBACK
 from autotune.rig.wire import Close, Ended, Message, Progress, Ready, Start, ToRig, Warned, encode
 
 if TYPE_CHECKING:
-    from autotune.inside.rehearsing.short_epochs import ShortEpochs
+    from autotune.inside.short_epochs import ShortEpochs
     from autotune.inside.step_tracker import StepTracker
 
 POLL_S = 0.1
