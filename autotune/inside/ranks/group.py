@@ -73,10 +73,7 @@ class Group:
 
     @property
     def store(self) -> SignedStore:
-        """The store that all ranks share; it returns only values that the ranks have signed.
-
-        A process alone has none, so check ``shared`` first where that is possible.
-        """
+        """The store that all ranks share; a process alone has none."""
         assert self.shared is not None, "a process alone shares nothing"
         return self.shared
 
@@ -163,15 +160,11 @@ def served_store(port: int, listener: int) -> Store:
 
 
 def _stay(store: Store, others: int, owner: int) -> None:
-    """Keep serving the store until the other ranks have ended, because they may still read from it.
+    """Keep serving the store until the other ranks have ended, which closes the pipe *others*.
 
     A program that failed does not wait: the launcher then ends the other ranks. Otherwise this rank
-    leaves the process group first, so that no rank waits for it in a collective.
-
-    Args:
-        store: Held by the caller, and so served until this returns.
-        others: A pipe that closes when the other ranks have ended.
-        owner: Id of the process that serves the store; a forked copy returns at once.
+    leaves the process group first, so that no rank waits for it in a collective. A forked copy of
+    the *owner* returns at once.
     """
     del store  # the caller holds it
     has_failed = getattr(sys, "last_value", None) is not None
@@ -189,10 +182,7 @@ def _stay(store: Store, others: int, owner: int) -> None:
 
 
 def hide_launcher(environment: MutableMapping[str, str]) -> None:
-    """Remove all variables that a launcher has set.
-
-    Many scripts distribute themselves when they find these variables.
-    """
+    """Remove all variables of a launcher: many scripts distribute themselves if they find them."""
     for name in list(environment):
         if name in SET_BY_TORCHRUN or name.startswith(("TORCHELASTIC_", OURS)):
             del environment[name]
@@ -203,10 +193,6 @@ def take_device(local_rank: int, environment: MutableMapping[str, str]) -> None:
 
     The entries of ``CUDA_VISIBLE_DEVICES`` (indices, UUIDs or MIG instances) are given to the ranks
     in their order. Call it before CUDA is initialized.
-
-    Args:
-        local_rank: The rank's number on this machine.
-        environment: Changed in place.
 
     Raises:
         UsageError: when fewer GPUs are visible than there are ranks.
@@ -227,8 +213,7 @@ def take_device(local_rank: int, environment: MutableMapping[str, str]) -> None:
 def join_in_place(*, has_device_each: bool) -> Group:
     """Join the group, and leave the program an environment as if it ran alone.
 
-    Args:
-        has_device_each: Each rank trains on a GPU, which becomes the only visible one.
+    With *has_device_each* a rank's GPU becomes the only visible one.
     """
     group = join(os.environ)
     if has_device_each:

@@ -136,25 +136,18 @@ class RankStrategy(Strategy):
     def sync_gradients(self, called: Any, *, enabled: bool) -> None:
         """Set whether the next backward pass averages gradients over the ranks.
 
-        It is called before each forward pass with gradients. Accumulation turns averaging off for
-        all but the last batch of a step. DDP's attribute is set that its ``no_sync()`` sets: the
-        context manager cannot be used, because forward and backward happen in the program's code.
-
-        Args:
-            called: The module that ``distribute()`` returned.
-            enabled: Whether to average.
+        It is called before each forward pass with gradients, with the module that ``distribute()``
+        returned. Accumulation turns averaging off for all but the last batch of a step. DDP's
+        attribute is set that its ``no_sync()`` sets: the context manager cannot be used, because
+        forward and backward happen in the program's code.
         """
         called.require_backward_grad_sync = enabled
 
     def hand_over(self, optimizer: Optimizer, replaced: Mapping[Any, Any]) -> None:
-        """Make an optimizer train the new parameters in place of the old ones.
+        """Make an optimizer train the new parameter of each parameter that was replaced.
 
         It is called for optimizers that are built, or get parameters, after the model was
         distributed by a strategy that replaces parameters.
-
-        Args:
-            optimizer: An optimizer of the program.
-            replaced: The new parameter of each parameter that was replaced.
         """
 
     def adopt(self, optimizer: Optimizer, site: Site) -> None:

@@ -15,7 +15,7 @@ from autotune.inside.seam_set import SeamSet
 from autotune.inside.seams.optimizer import optimizer_facts
 from autotune.knobs.base import Here
 from autotune.knobs.strategies import STRATEGIES, Strategy
-from autotune.knobs.strategies.model_split import Pipeline, cut
+from autotune.knobs.strategies.model_split import cut, staged
 from autotune.machine.hardware import Hardware
 from autotune.program.config import Config
 from tests.knobs.strategies.together import ByNorm
@@ -119,10 +119,10 @@ def test_stages_compute_what_the_whole_model_computes(parts: int) -> None:
     model = nn.Sequential(*(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(5)))
     whole = copy.deepcopy(model)
     cpu = torch.device("cpu")  # in the place of two GPUs: the stages and parts are the same
-    staged = Pipeline(model, [cpu, cpu], parts).staged()
+    split = staged(model, [cpu, cpu], parts)
     batch = torch.randn(7, 6)
-    assert torch.allclose(staged(batch), whole(batch), atol=1e-6)
-    staged(batch).sum().backward()
+    assert torch.allclose(split(batch), whole(batch), atol=1e-6)
+    split(batch).sum().backward()
     whole(batch).sum().backward()
     for ours, theirs in zip(model.parameters(), whole.parameters(), strict=True):
         assert ours.grad is not None
