@@ -19,9 +19,7 @@ import pytest
 import torch.multiprocessing
 from torch.utils.data import DataLoader
 
-from autotune.inside.observe import _no_group
 from autotune.inside.ranks.children import Children
-from autotune.inside.ranks.group import Group
 from autotune.inside.seams.started import PROCESS, Act, Script, StartedSeam, Starting
 from autotune.measurement.turn import Taken
 from autotune.program.fence_options import FenceKind
@@ -175,24 +173,6 @@ def test_a_child_that_trains_beside_the_first_process_goes_on_unmeasured(tmp_pat
         assert child.receive(10) == Close()
         assert parent.receive(0.05) is None
         assert not watcher.stands_aside
-
-
-def test_commands_are_left_as_they_are_however_they_are_given() -> None:
-    with recording() as host:
-        for command in (Path(sys.executable), iter([sys.executable, "-c", "print(1)"])):
-            env = {**os.environ, "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
-            given: Any = command
-            subprocess.run(given, env=env, check=True, stdin=subprocess.DEVNULL)
-    assert not host.scripts
-
-
-def test_processes_that_train_each_for_itself_are_told_what_to_do() -> None:
-    unseen = _no_group(2, Group())
-    assert "in a group of 2 processes, of which autotune has seen one start" in unseen
-    assert "torchrun --nproc-per-node 2" in unseen
-    said = _no_group(1, Group(world_size=2, started_by="torch.multiprocessing.spawn"))
-    assert "in groups of 1 where 2 ranks were started by torch.multiprocessing.spawn" in said
-    assert "Search it with one such process" in said
 
 
 LEAVES = """

@@ -61,7 +61,7 @@ class Strategy(ABC):
     that trains. ``refusal()`` and ``conflict()`` are called in the parent process.
 
     Attributes:
-        name: Its value of the knob ``strategy``.
+        name: With it a value of the knob ``devices`` begins.
         launches_ranks: It runs the program in several processes, one per device.
     """
 

@@ -92,8 +92,8 @@ def main(folder: Path) -> None:
     assert "distributes_itself: ''" in text
     own.write_text(text.replace("distributes_itself: ''", "distributes_itself: itself"))
     loader = make_loader(dataset_len=8, batch_size=1)
-    baseline: dict[str, KnobValue] = {"strategy": "single", "world_size": 1, "batch_size": 1}
-    write_best(ours, baseline, loader, strategy="ddp", world_size=2)
+    baseline: dict[str, KnobValue] = {"devices": "single", "batch_size": 1}
+    write_best(ours, baseline, loader, devices="ddp-2")
     run = [sys.executable, "-m", "autotune", "run"]
     with fence() as fenced:
         for kind, way, line, native in lines():
