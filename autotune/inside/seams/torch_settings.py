@@ -33,6 +33,7 @@ class TorchSettingsSeam(Seam):
 
     def __init__(self) -> None:
         self._wanted: dict[str, KnobValue] = {}
+        self._patches = Patches()
 
     @property
     def is_needed(self) -> bool:

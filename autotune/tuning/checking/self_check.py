@@ -118,7 +118,7 @@ class SelfCheck:
         self._step_s = step_s
         self._known = known
 
-    def plan(self, config: Config, *, shakes: int = 0) -> RehearsalPlan:
+    def plan(self, config: Config, *, shakes: int = 0, shares: int = 1) -> RehearsalPlan:
         """Return how a config is run for the comparison; its steps are those of the baseline."""
         own, theirs = (int(c.get("accumulation_steps", 1)) for c in (self._space.baseline, config))
         steps = math.ceil(self._batches / own)
@@ -127,7 +127,7 @@ class SelfCheck:
             epochs=CHECK_EPOCHS,
             enough_s=0.0,
             least_steps=CHECK_EPOCHS * steps,
-            traces=TracePlan(shakes=shakes),
+            traces=TracePlan(shakes=shakes, shares=shares),
         )
 
     def plan_to_rehearse(self, config: Config, most_s: float) -> RehearsalPlan:
@@ -139,6 +139,11 @@ class SelfCheck:
     def _has_own_samples(self, config: Config) -> bool:
         """Whether the samples of a step stay those of the program."""
         return batch_growth(self._space.baseline, config) == 1.0
+
+    def _shares(self, config: Config) -> int:
+        """Return among how many ranks of a config BatchNorm sees a batch shared out."""
+        is_whole = not self._known.normalises or config.get("sync_batchnorm")
+        return 1 if is_whole else ranks_in(config) // ranks_in(self._space.baseline)
 
     def _takes_same_batches(self, config: Config) -> bool:
         return all(config.get(part) == self._space.baseline.get(part) for part in PARTS)
@@ -153,7 +158,7 @@ class SelfCheck:
         back = {
             knob: own[knob] for knob in by_design(config, own, normalises=self._known.normalises)
         }
-        if "devices" in back and not self._known.normalises:
+        if "devices" in back:
             shared = self._space.with_own_batch(config)
             back |= {knob: shared[knob] for knob in PARTS if knob in back}
             return self._space.canonical(config.replace(**back))
@@ -243,7 +248,8 @@ class SelfCheck:
 
     def _compared(self, config: Config, traced: TrainingTrace | None = None) -> Agreement:
         """Return how a config compares; unknown if there is no time, or if a run failed."""
-        written = self.written()
+        shares = self._shares(config)
+        written = self.written(shares=shares)
         if isinstance(written, Ending):
             return _not_compared(written)
         own = traced or self._runs.trace(config, self.plan(config), self.cost_s)
@@ -253,7 +259,7 @@ class SelfCheck:
             return same(written, own)
         found = NOT_COMPARED
         for count in (1, SHAKES):  # what a single run shows of rounding may be little by chance
-            shaken = [self.written(shakes=number) for number in range(1, count + 1)]
+            shaken = [self.written(shakes=number, shares=shares) for number in range(1, count + 1)]
             known = [trace for trace in shaken if isinstance(trace, TrainingTrace)]
             if not known:
                 return _not_compared(shaken[0])
@@ -262,10 +268,10 @@ class SelfCheck:
                 break
         return found
 
-    def written(self, *, shakes: int = 0) -> TrainingTrace | Ending:
+    def written(self, *, shakes: int = 0, shares: int = 1) -> TrainingTrace | Ending:
         """Return the trace of the program as written, which is run once; else why there is none."""
         config = self._space.baseline
-        plan = self.plan(config, shakes=shakes)
+        plan = self.plan(config, shakes=shakes, shares=shares)
         if plan not in self._known.traces:
             ran = self._runs.trace(config, plan, self.cost_s)
             if isinstance(ran, Ending):
