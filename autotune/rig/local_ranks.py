@@ -36,7 +36,6 @@ OURS = "AUTOTUNE_RANKS_"  # prefix of the variables by which this launcher talks
 KEY = f"{OURS}KEY"  # secret that signs the messages between the ranks
 LISTENER = f"{OURS}LISTENER"  # for rank 0: file descriptor of the store's listening socket
 OTHERS = f"{OURS}OTHERS"  # for rank 0: a pipe that closes when all other ranks have ended
-SLURM_TASKS = "SLURM_STEP_NUM_TASKS"
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # The peers of a dead rank fail within milliseconds, and may be seen to have ended before it.
@@ -55,8 +54,7 @@ class Launch:
     Attributes:
         ranks: Number of ranks, at least 1.
         command: Command line that each rank runs.
-        codes: JSON file to which the exit codes of failed ranks are written, by rank. None prints
-            them on stderr instead.
+        codes: JSON file for the exit codes of failed ranks, by rank; None prints them on stderr.
         pass_fds: File descriptors that rank 0 inherits, such as the wire to the parent.
     """
 
@@ -110,21 +108,8 @@ def environment_of(rank: int, ranks: int, port: int, run_id: str, key: str) -> d
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         **dict.fromkeys(INTERFACES, "lo"),
-        **_slurm(rank, ranks),
         KEY: key,
     }
-
-
-def _slurm(rank: int, ranks: int) -> dict[str, str]:
-    """Return the variables by which srun tells tasks apart, for ranks that replace its tasks.
-
-    Empty unless the SLURM step has the same number of tasks as there are ranks, and more than one.
-    Programs that take their rank from SLURM would otherwise all read this launcher's own number.
-    Source: the output environment variables of ``srun``.
-    """
-    if os.environ.get(SLURM_TASKS) != str(ranks) or ranks == 1:
-        return {}
-    return {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), "SLURM_NODEID": "0"}
 
 
 class Ranks:

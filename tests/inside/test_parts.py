@@ -15,7 +15,6 @@ from torch.optim import SGD, Adam, Optimizer
 from torch.utils.data import DataLoader, Dataset
 
 from autotune.inside.data.feed import _Cached
-from autotune.inside.data.nested import tensors_in
 from autotune.inside.hubs import Hubs
 from autotune.inside.seams import parts
 from autotune.inside.seams.parts import SYNCS, Part, PartsClock, PartsSeam, _moves
@@ -82,25 +81,6 @@ def test_each_moment_of_a_step_goes_to_one_part(passing: Time) -> None:
     assert clock.split() == StepParts(
         wait_s=1, transfer_s=4, compute_s=8, optimizer_s=16, sync_s=32, overhead_s=66, steps=1
     )
-
-
-def test_a_call_within_another_interrupts_it_and_the_outer_one_goes_on(passing: Time) -> None:
-    clock = PartsClock(with_events=False)
-    clock.start()
-    clock.enter(Part.COMPUTE)
-    passing.now += 1
-    clock.enter(Part.SYNC)
-    passing.now += 2
-    clock.enter(Part.TRANSFER)
-    passing.now += 4
-    clock.leave()
-    passing.now += 8
-    clock.leave()
-    passing.now += 16
-    clock.leave()
-    passing.now += 32
-    clock.stop(keep=True)
-    assert clock.split() == StepParts(0, 4, 17, 0, 10, 32, steps=1)
 
 
 def test_to_ask_for_the_next_batch_ends_what_the_one_before_was_for(passing: Time) -> None:
@@ -287,15 +267,6 @@ def test_reading_a_tensor_from_a_device_is_a_sync_call(
     assert told.count("enter sync") == told.count("leave") == len(told) / 2
 
 
-def test_only_a_move_to_another_device_is_a_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
-    with taken_apart(nn.Linear(2, 1)) as clock:
-        told = at_each_call(clock, monkeypatch)
-        tensor = torch.ones(2).to(torch.float64).to("cpu")
-        assert told == []
-        assert tensor.to("meta").device.type == "meta"
-    assert told == ["enter transfer", "leave"]
-
-
 @pytest.mark.parametrize(
     ("name", "args", "kwargs", "moves"),
     [
@@ -321,16 +292,6 @@ def test_a_move_is_told_by_what_the_tensor_is_taken_to(
 
 def nested() -> dict[str, Any]:
     return {"x": torch.ones(2, 3), "more": [torch.zeros(2), (torch.arange(2), "name")]}
-
-
-def test_a_batch_that_nobody_changes_is_made_of_the_same_tensors_again() -> None:
-    batch = nested()
-    cached = _Cached(batch, 2)
-    assert cached.samples == 2
-    for _ in range(2):
-        given = cached.batch()
-        assert [*map(id, tensors_in(given))] == [*map(id, tensors_in(batch))]
-        assert given["more"][1][1] == "name"
 
 
 @pytest.mark.parametrize(
