@@ -42,12 +42,13 @@ FAST = Flag("--fast", ("-f",), False, "bool", is_switch=True)
         (AMP, "--amp x", "false", "--no-amp x"),
         (FAST, "--fast x", "false", "x"),
         (FAST, "x", "true", "x --fast"),
+        (FAST, "--fast  x", "false", " x"),
     ],
 )
 def test_a_flag_takes_the_place_of_what_was_there(
     flag: Flag, before: str, value: str, after: str
 ) -> None:
-    assert " ".join(flag.into(before.split(), value)) == after
+    assert " ".join(flag.into(before.split(" ") if before else [], value)) == after
 
 
 def test_a_flag_is_found_by_any_of_its_spellings() -> None:
