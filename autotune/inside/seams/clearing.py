@@ -73,7 +73,7 @@ class ClearingSeam(Seam, BackwardListener, StepListener):
 
         def zero_grad(target: Any, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002
             seam.own_to_none = set_to_none and seam.own_to_none is not False
-            if not seam._accumulation.clears(target, to_none=set_to_none):
+            if not seam._accumulation.clears(to_none=set_to_none):
                 return
             if seam._drops and not set_to_none:
                 seam._note(target)

@@ -63,7 +63,6 @@ class ForwardSeam(Seam):
         listener: Told about every call of a root; None if nothing is measured.
         optimizers: Returns the living optimizers, whose state follows the memory layout.
         route: Returns the module to call instead of a root, which may be the root itself.
-        before_first: Called before the first call of a root.
 
     Attributes:
         most_parameters: The largest number of parameters of any root that was called so far.
@@ -76,10 +75,8 @@ class ForwardSeam(Seam):
         listener: Listener | None,
         optimizers: Callable[[], Iterable[Optimizer]],
         route: Callable[[nn.Module, tuple[Any, ...]], nn.Module] | None = None,
-        before_first: Callable[[], None] = lambda: None,
     ) -> None:
         self._listener = listener
-        self._before_first = before_first
         self._route = route
         self._optimizers = optimizers
         self._patches = Patches()
@@ -238,8 +235,6 @@ class ForwardSeam(Seam):
         if known is not _UNKNOWN:
             return known
         parameters = list(module.parameters())
-        if parameters and not self.roots:
-            self._before_first()
         if any(map(is_lazy, parameters)):
             return None  # a lazy module knows its parameters after its first call
         root = Root(sum(p.numel() for p in parameters)) if parameters else None
