@@ -11,17 +11,16 @@ import datetime
 import inspect
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from textwrap import fill
+from typing import ParamSpec, TypeVar
 
 from autotune.errors import FenceError, RunDirectoryError, UsageError
-from autotune.integrations.notebook import events_here
-from autotune.knobs.space.space import SearchSpace
 from autotune.machine import hardware
-from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.line import read as read_line
 from autotune.program.line import words_of
 from autotune.program.program import Program, program_of
@@ -29,95 +28,50 @@ from autotune.results.record import SearchInfo
 from autotune.results.result import SearchResult
 from autotune.tuning.choosing.sampler import EffectsSampler
 from autotune.tuning.events import Events
-from autotune.tuning.search_request import SearchRequest, seconds_of
+from autotune.tuning.search_request import SearchRequest, described, seconds_of
 from autotune.tuning.storage import search_dir
 from autotune.tuning.workflow import search as run_search
-
-if TYPE_CHECKING:
-    from autotune.integrations.trackers import Logged
 
 __all__ = ["EffectsSampler", "load", "log", "resume", "search"]
 
 
-def search(
-    program: str | os.PathLike[str] | Callable[..., Any] | Program | None = None,
-    *,
-    command: str | Sequence[str] | None = None,
-    args: Sequence[str] = (),
-    space: str | SearchSpace = "default",
-    budget: str | float = "3m",
-    tune: Iterable[str] | None = None,
-    fix: Mapping[str, object] | None = None,
-    values: Mapping[str, Iterable[object]] | None = None,
-    arg: Mapping[str, Iterable[object]] | None = None,
-    auto_arg: bool = False,
-    env: Mapping[str, Iterable[object]] | None = None,
-    lr_rule: str | None = None,
-    keep_global_batch: bool = False,
-    max_global_batch: int | None = None,
-    ranks: int | None = None,
-    name: str | None = None,
-    output: str | os.PathLike[str] | None = None,
-    objective: str = "throughput",
-    max_memory: str | float | None = None,
-    for_hours: float | None = None,
-    accept_learning_change: bool = False,
-    check_learning: bool = False,
-    sampler: str = "autotune",
-    seed: int = 0,
-    fence: FenceOptions = STRONGEST,
-    events: Events | None = None,
-) -> SearchResult:
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _with_arguments_of(
+    request: Callable[P, SearchRequest],
+) -> Callable[[Callable[[SearchRequest], R]], Callable[P, R]]:
+    """Let a function that takes a request take its fields instead, as type checkers see it, too."""
+
+    def decorate(function: Callable[[SearchRequest], R]) -> Callable[P, R]:
+        def taking(*given: P.args, **options: P.kwargs) -> R:
+            return function(request(*given, **options))
+
+        taking.__name__, taking.__qualname__ = function.__name__, function.__qualname__
+        taking.__doc__ = f"{function.__doc__}\n    Args:\n{_arguments()}\n"
+        taking.__signature__ = inspect.signature(request)  # type: ignore[attr-defined]
+        return taking
+
+    return decorate
+
+
+def _arguments() -> str:
+    listed = (f"{name}: {one.help}" for name, one in described(SearchRequest).items())
+    indent = " " * 8
+    return "\n".join(
+        fill(text, 100, initial_indent=indent, subsequent_indent=f"{indent}    ") for text in listed
+    )
+
+
+@_with_arguments_of(SearchRequest)
+def search(request: SearchRequest) -> SearchResult:
     """Search for the fastest config of a training program on this machine.
 
     The program runs unmodified in separate processes, behind a fence that keeps its trials from
     changing the user's files. Everything that is found is recorded in a run directory below
-    ``.autotune/``, from which ``resume()`` continues.
-
-    Args:
-        program: Path of a script, ``"file.py:function"``, ``"module:function"``, or a function. A
-            function with a parameter named ``config`` receives a ``Config``; the values it reads
-            from that are applied by the function alone.
-        command: The complete command line that starts the program, instead of *program*: a list
-            such as ``["torchrun", "--nproc-per-node", "2", "train.py"]``, or text that is split as
-            a shell would.
-        args: The program's arguments.
-        space: Name of a shipped search space, path of a YAML file, or a SearchSpace.
-        budget: Wall time for everything including the confirmation: seconds, or text such as
-            ``"3m"``.
-        tune: Search only these knobs. None searches all knobs of the space.
-        fix: Values at which knobs are held in every config except the baseline.
-        values: Candidate values for knobs, instead of those that autotune would choose.
-        arg: Candidate values for the program's command-line flags or the function's keywords:
-            ``{"--hidden": [128, 256]}``, ``{"hidden": [128, 256]}``.
-        auto_arg: Use the program's flags for all knobs that autotune does not set itself, and try
-            them early. Without it, flags are used where autotune only lacks another way.
-        env: Candidate values for environment variables.
-        lr_rule: How learning rates follow the batch size: ``"linear"``, ``"sqrt"`` or ``"none"``.
-            By default the optimizer's family decides.
-        keep_global_batch: Keep the samples per step, and therefore the learning rate, unchanged.
-        max_global_batch: The most samples per step; by default 32 times the program's own.
-        ranks: Number of ranks with which torchrun starts the program; None starts one process.
-        name: Name of the run directory below ``.autotune/``.
-        output: Where to write best.yaml in addition to the run directory; None writes no second
-            copy.
-        objective: What configs are compared by: ``"throughput"`` (samples/s), ``"step-time"``
-            (optimizer steps/s), ``"memory"`` (the inverse of its peak) or ``"energy"`` (samples per
-            joule).
-        max_memory: Share of the memory that a config may use at most, such as ``0.9`` or
-            ``"90%"``: of the device where one is used, else of the host.
-        for_hours: Hours that the training will take, so that time spent compiling counts.
-        accept_learning_change: Recommend the fastest config even if its training was seen to
-            differ from that of the program as written, or was not checked.
-        check_learning: If the fastest config has another global batch, compare what it learns with
-            the program as written. That takes some minutes beyond the budget. By default it is done
-            where it fits into the budget; otherwise the global batch stays.
-        sampler: What chooses the configs: ``"autotune"``, or a sampler of Optuna, ``"tpe"``,
-            ``"gp"`` or ``"random"``.
-        seed: Seed of the sampler.
-        fence: What keeps trials from changing files; by default the strongest that works here.
-        events: Receives what happens during the search, as the console does on the command line.
-            None shows a table in a Jupyter notebook, and discards it elsewhere.
+    ``.autotune/``, from which ``resume()`` continues. The arguments are the fields of
+    ``SearchRequest``.
 
     Returns:
         The result. Its ``best`` is the baseline if no gain was confirmed.
@@ -129,31 +83,10 @@ def search(
         FenceError: No mechanism here keeps trials from changing files. The run directory is
             removed.
     """
-    request = SearchRequest(
-        space=space,
-        budget=budget,
-        tune=tune,
-        fix=fix,
-        values=values,
-        arg=arg or {},
-        auto_arg=auto_arg,
-        env=env or {},
-        lr_rule=lr_rule,
-        keep_global_batch=keep_global_batch,
-        max_global_batch=max_global_batch,
-        objective=objective,
-        max_memory=max_memory,
-        for_hours=for_hours,
-        accept_learning_change=accept_learning_change,
-        check_learning=check_learning,
-        sampler=sampler,
-        seed=seed,
-        fence=fence,
-    )
     searched, options = request.space_searched(), request.options()
-    _refuse_unwritable(output)
-    events = events or events_here()
-    run, subject = _begin(_subject(program, command), args, name, ranks, events)
+    _refuse_unwritable(request.output)
+    events = request.events or _events_here()
+    run, subject = _begin(request, events)
     head = SearchInfo(
         program=subject,
         space=searched,
@@ -168,7 +101,7 @@ def search(
     except FenceError:  # nothing was started, so there is nothing to resume either
         shutil.rmtree(run.path)
         raise
-    return _finish(result, output)
+    return _finish(result, request.output)
 
 
 def resume(
@@ -207,7 +140,7 @@ def resume(
     study.take_lease(force=force)
     if check_learning:
         study.checks_learning = True
-    return _finish(run_search(run, study, budget_s, events or events_here()), output)
+    return _finish(run_search(run, study, budget_s, events or _events_here()), output)
 
 
 def load(run_name: str | None = None) -> SearchResult:
@@ -219,8 +152,6 @@ def load(run_name: str | None = None) -> SearchResult:
     Raises:
         RunDirectoryError: There is no such run, or it has not ended.
     """
-    from autotune.report import ShownResult
-
     run = search_dir.find(run_name)
     study = run.load_study()
     result = study.result
@@ -234,34 +165,30 @@ def load(run_name: str | None = None) -> SearchResult:
             f"The search '{run.name}' has not ended. "
             f"'autotune resume {quote(run.name)}' goes on with it."
         )
-    return ShownResult.of(replace(result, run_dir=run.path))
+    return replace(result, run_dir=run.path)
 
 
-def log(result: SearchResult, to: str, run: object = None) -> Logged:
-    """Log what a search found to a run of an experiment tracker, which stays open.
+def log(result: SearchResult, to: str, folder: str | os.PathLike[str] | None = None) -> str:
+    """Log what a search found to the run of an experiment tracker that is active in this process.
 
-    It gets the changed knobs before and after as params, speed and memory before and after as
-    metrics, what the figures are about as tags, and best.yaml and report.html as artifacts. All
-    names begin with ``autotune/``.
+    Without one, a run is started that has the search's name. It gets the changed knobs before and
+    after as params, speed and memory before and after as metrics, what the figures are about as
+    tags, and best.yaml and report.html as artifacts. All names begin with ``autotune/``.
 
     Args:
         result: What ``search()`` or ``load()`` returned.
         to: ``"mlflow"``, ``"wandb"`` or ``"tensorboard"``.
-        run: MLflow: a run or its id. W&B: a run. TensorBoard: a folder or a SummaryWriter. None
-            takes the run that is active in this process; TensorBoard knows no such run.
+        folder: Where TensorBoard's event file goes; None takes a folder of the search.
 
     Returns:
-        Where the result was logged, and what the tool cannot hold.
+        The run or the folder, as people look for it.
 
     Raises:
-        UsageError: There is no such tracker, its package is not installed, no run is active, or the
-            tracker refuses.
+        UsageError: There is no such tracker, its package is not installed, or it refuses.
     """
-    from autotune.integrations.tracked_result import tracked_result
-    from autotune.integrations.trackers import tracker
+    from autotune import exports
 
-    chosen = tracker(to)
-    return chosen.log(tracked_result(result), run)
+    return exports.log(result, to, None if folder is None else Path(folder))
 
 
 def _refuse_unwritable(output: str | os.PathLike[str] | None) -> None:
@@ -278,56 +205,56 @@ def _refuse_unwritable(output: str | os.PathLike[str] | None) -> None:
         raise UsageError(f"'{output}' is a folder: name a file, such as {path / 'best.yaml'}")
 
 
-def _subject(
-    program: str | os.PathLike[str] | Callable[..., Any] | Program | None,
-    command: str | Sequence[str] | None,
-) -> Sequence[str] | Callable[..., Any] | Program:
-    """Return what to search: the words of a command line, a function, or a Program.
-
-    Raises:
-        UsageError: Not exactly one of *program* and *command* was given.
-    """
-    if (program is None) == (command is None):
-        raise UsageError('Give a program or a command: search("train.py"), or search(command=[…]).')
-    if command is not None:
-        return words_of(command)
-    if isinstance(program, str | os.PathLike):
-        return [os.fspath(program)]
-    if program is None or not (callable(program) or isinstance(program, Program)):
-        raise UsageError(f"A program is a path, a name or a function, not {program!r}.")
-    return program
-
-
-def _begin(
-    program: Sequence[str] | Callable[..., Any] | Program,
-    args: Sequence[str],
-    name: str | None,
-    ranks: int | None,
-    events: Events,
-) -> tuple[search_dir.SearchDir, Program]:
+def _begin(request: SearchRequest, events: Events) -> tuple[search_dir.SearchDir, Program]:
     """Return the run directory and the program.
 
     The program is read first, so that a mistyped path leaves no run directory behind.
+
+    Raises:
+        UsageError: Not exactly one of *program* and *command* was given, or it is no program.
     """
-    if callable(program):
-        if not inspect.isfunction(program):
-            raise UsageError(
-                f"{program!r} is not a plain function. Wrap it: def train(): ... and pass that."
-            )
-        # A function may have to be pickled into the run directory, so that is created first.
-        run = search_dir.new(name, program.__name__)
-        return run, replace(program_of(program, args, run.path), ranks=ranks)
+    program, name, ranks = request.program, request.name, request.ranks
+    if (program is None) == (request.command is None):
+        raise UsageError('Give a program or a command: search("train.py"), or search(command=[…]).')
     if isinstance(program, Program):
         return search_dir.new(name, program.name), program
-    line = read_line([*program, *args], ranks=ranks)
-    subject = line.program
+    if inspect.isfunction(program):
+        # A function may have to be pickled into the run directory, so that is created first.
+        run = search_dir.new(name, program.__name__)
+        return run, replace(program_of(program, request.args, run.path), ranks=ranks)
+    if callable(program):
+        raise UsageError(
+            f"{program!r} is not a plain function. Wrap it: def train(): ... and pass that."
+        )
+    if request.command is not None:
+        words = [*words_of(request.command)]
+    elif isinstance(program, str | os.PathLike):
+        words = [os.fspath(program)]
+    else:
+        raise UsageError(f"A program is a path, a name or a function, not {program!r}.")
+    line = read_line([*words, *request.args], ranks=ranks)
     for note in line.notes:
         events.warn(note)
-    return search_dir.new(name, subject.name), subject
+    return search_dir.new(name, line.program.name), line.program
+
+
+def _events_here() -> Events:
+    """Return a console if this process is the kernel of a notebook; elsewhere discard all events.
+
+    IPython is not imported for this, because a kernel has imported it already. In a terminal,
+    IPython has a shell without a kernel.
+    """
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if getattr(shell, "kernel", None) is None:
+        return Events()
+    from autotune import Console
+
+    return Console()
 
 
 def _finish(result: SearchResult, output: str | os.PathLike[str] | None) -> SearchResult:
-    from autotune.report import ShownResult, html
+    from autotune.report import html
 
     own = result.run_dir / "best.yaml"
     result.save(own)
@@ -335,4 +262,4 @@ def _finish(result: SearchResult, output: str | os.PathLike[str] | None) -> Sear
         result.save(Path(output))
     page = html(result, own if output is None else Path(output))
     result.run_dir.joinpath("report.html").write_text(page, encoding="utf-8")
-    return ShownResult.of(result)
+    return result

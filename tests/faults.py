@@ -68,6 +68,7 @@ FUSED: Changes = {"optimizer_implementation": "fused"}
 TO_NONE: Changes = {"zero_grad_to_none": True}
 PARTS: Changes = {"accumulation_steps": 2, "batch_size": 8}
 RANKS: Changes = {"world_size": 2, "strategy": "ddp", "batch_size": 8}
+SHARDS: Changes = {"world_size": 2, "strategy": "fsdp", "batch_size": 8}
 
 FAULTS: dict[str, Fault] = {
     "generator": Fault("The dataset holds a random generator", WORKERS, "other samples"),
@@ -165,6 +166,7 @@ FAULTS: dict[str, Fault] = {
     "carried": Fault("State is carried from batch to batch", PARTS, "losses"),
     "contrastive": Fault("The loss compares samples of a batch", PARTS, "losses"),
     "mixup": Fault("Samples of a batch are mixed", PARTS, "losses"),
+    "sum parts": Fault("The loss sums over samples", PARTS, "losses", "sum"),
     "root": Fault("The loss is the root of a mean", PARTS, "losses"),
     "tokens": Fault("The loss is a mean over what is not left out", PARTS, "losses"),
     "normalised": Fault("The model has BatchNorm", PARTS, "losses"),
@@ -173,6 +175,19 @@ FAULTS: dict[str, Fault] = {
         "The loss compares samples of a batch", RANKS, "weights", "contrastive"
     ),
     "batch noise": Fault("The loop draws noise from its own generator", RANKS, "weights"),
+    "ranks tokens": Fault(
+        "The loss is a mean over what is not left out", RANKS, "weights", "tokens"
+    ),
+    "ranks twice": Fault(
+        "A model has two backward passes after one call", RANKS, "an error", "pair",
+        "the ranks' models drifted apart",
+    ),
+    "sum": Fault("The loss sums over samples", RANKS, "weights"),
+    "shards held": Fault(
+        "A penalty uses weights taken before the first step", SHARDS, "weights", "held"
+    ),
+    "shards assigned": Fault("`.data` of weights is assigned to", SHARDS, "weights", "assigned"),
+    "shards hook": Fault("A hook limits gradients", SHARDS, "weights", "hooked"),
 }  # fmt: skip
 
 KEPT: dict[str, Kept] = {

@@ -132,7 +132,7 @@ def path(workplace: Path) -> Path:
     return workplace / "best.yaml"
 
 
-@pytest.mark.parametrize("command", [["run", "best.yaml"], ["measure", "--config", "best.yaml"]])
+@pytest.mark.parametrize("command", [["run", "best.yaml"], ["compare", "written", "best.yaml"]])
 def test_the_commands_refuse_a_file_that_loads_code(path: Path, command: list[str]) -> None:
     done = run("-m", "autotune", *command, "train.py")
     assert done.returncode == 2

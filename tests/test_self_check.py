@@ -148,25 +148,6 @@ def test_a_defect_is_noticed_at_the_step_where_it_begins(
         assert found.begins_epoch is (parts == ("samples",)), defect
 
 
-def test_ranks_train_the_same_where_a_loss_is_a_sum_and_is_weighed(
-    tmp_path: Path, planted: None
-) -> None:
-    args = ("sum", str(tmp_path / "steps"))
-    with open_rig(tmp_path, "sums.py", *args) as opened:
-        own = Runs(tmp_path, opened, "sums.py")
-    pair = own.trace(*args), own.trace(*args, shakes=1)
-    ranks: dict[str, KnobValue] = {"world_size": 2, "batch_size": 16}
-    for strategy in ("ddp", "fsdp"):
-        theirs = own.trace(*args, changes={"strategy": strategy, **ranks})
-        found = compare(pair[0], [pair[1]], theirs, same_batches=False)
-        assert found.sameness is Sameness.ROUNDING, (strategy, found)
-        assert found.steps == 36
-    unweighed: dict[str, KnobValue] = {**ranks, "strategy": "ddp", "planted": "unweighed"}
-    theirs = own.trace(*args, changes=unweighed)
-    found = compare(pair[0], [pair[1]], theirs, same_batches=False)
-    assert (found.sameness, found.at) == (Sameness.DIFFERS, 1)
-
-
 @pytest.mark.parametrize("kind", ["draws", "unseeded"])
 def test_workers_that_copy_a_generator_draw_otherwise(runs: Runs, kind: str) -> None:
     base = runs.trace(kind), runs.trace(kind, shakes=1)

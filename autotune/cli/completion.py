@@ -10,25 +10,30 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
+def beginning(incomplete: str, words: Iterable[str]) -> list[str]:
+    """Return the words that begin as typed."""
+    return [str(word) for word in words if word.startswith(incomplete)]
+
+
 def runs(incomplete: str) -> list[str]:
     """Return the runs of this folder, the latest first."""
     from autotune.tuning.storage import search_dir
 
-    return _beginning(incomplete, (run.name for run in search_dir.every()))
+    return beginning(incomplete, (run.name for run in search_dir.every()))
 
 
 def sides(incomplete: str) -> list[str]:
     """Return what may stand on a side of ``autotune compare``."""
     from autotune.program.revision import COMMIT, WRITTEN
 
-    return [*_beginning(incomplete, (WRITTEN, COMMIT)), *runs(incomplete), *_yaml(incomplete)]
+    return [*beginning(incomplete, (WRITTEN, COMMIT)), *runs(incomplete), *_yaml(incomplete)]
 
 
 def spaces(incomplete: str) -> list[str]:
     """Return the built-in search spaces, and YAML files."""
     from autotune.knobs.space.spacefile import shipped_names
 
-    return [*_beginning(incomplete, shipped_names()), *_yaml(incomplete)]
+    return [*beginning(incomplete, shipped_names()), *_yaml(incomplete)]
 
 
 def knob_list(incomplete: str) -> list[str]:
@@ -37,49 +42,21 @@ def knob_list(incomplete: str) -> list[str]:
 
     before, comma, last = incomplete.rpartition(",")
     named = set(before.split(","))
-    return [f"{before}{comma}{k}" for k in _beginning(last, registry()) if k not in named]
+    return [f"{before}{comma}{k}" for k in beginning(last, registry()) if k not in named]
 
 
 def knob_value(incomplete: str) -> list[str]:
     """Return what ``knob=value`` may become: the knobs, each with its equals sign."""
     from autotune.knobs import registry
 
-    return _beginning(incomplete, (f"{knob}=" for knob in registry()))
+    return beginning(incomplete, (f"{knob}=" for knob in registry()))
 
 
-def formats(incomplete: str) -> list[str]:
-    """Return the formats of ``autotune export --to``."""
-    from autotune.results.exporters import EXPORTERS
+def exports(incomplete: str) -> list[str]:
+    """Return the formats and trackers of ``autotune export --to``."""
+    from autotune.exports import TRACKERS, formats
 
-    return _beginning(incomplete, EXPORTERS)
-
-
-def objectives(incomplete: str) -> list[str]:
-    """Return what ``--objective`` takes."""
-    from autotune.measurement.goal import Objective
-
-    return _beginning(incomplete, map(str, Objective))
-
-
-def samplers(incomplete: str) -> list[str]:
-    """Return what ``--sampler`` takes."""
-    return _beginning(incomplete, ("autotune", "tpe", "gp", "random"))
-
-
-def lr_rules(incomplete: str) -> list[str]:
-    """Return what ``--lr-rule`` takes."""
-    return _beginning(incomplete, ("linear", "sqrt", "none"))
-
-
-def fences(incomplete: str) -> list[str]:
-    """Return what ``--fence`` takes."""
-    from autotune.program.fence_options import FenceKind
-
-    return _beginning(incomplete, map(str, FenceKind))
-
-
-def _beginning(incomplete: str, words: Iterable[str]) -> list[str]:
-    return [word for word in words if word.startswith(incomplete)]
+    return beginning(incomplete, (*formats(), *TRACKERS))
 
 
 def _yaml(incomplete: str) -> Iterator[str]:

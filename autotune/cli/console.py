@@ -17,16 +17,17 @@ from rich.live import Live
 
 from autotune.cli.live_view import LiveView
 from autotune.cli.messages import Messages, Verbosity, plain
-from autotune.integrations.progress import FollowingEvents, difference
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
 from autotune.results.record import SearchInfo, TrialRecord
+from autotune.results.verdict import changes_of
 from autotune.results.wording import format_duration, rate
 from autotune.rig.fence import Fence
 from autotune.tuning.budget import Budget
 from autotune.tuning.choosing.bounds import bounded, sentences
 from autotune.tuning.choosing.diagnosis import Diagnosis
+from autotune.tuning.events import Events
 
 NAMED = 6  # knobs in the opening lines; -v lists the values of all
 WHOLE = 10_000  # columns; more than any line has
@@ -38,7 +39,7 @@ SAFE = {
 }
 
 
-class Console(Messages, FollowingEvents):
+class Console(Messages, Events):
     """Prints on stderr what happens in a search.
 
     It is the ``Events`` of the command line; the search calls its hooks on the main thread.
@@ -48,15 +49,15 @@ class Console(Messages, FollowingEvents):
     """
 
     def __init__(self, verbosity: Verbosity = Verbosity.NORMAL) -> None:
-        Messages.__init__(self, verbosity)
-        FollowingEvents.__init__(self)
+        super().__init__(verbosity)
+        self._view = LiveView()
         self._live: Live | None = None
         self._program = ""
         self._most = 1.0  # speedup of the best config that was printed
 
     def on_search_start(self, head: SearchInfo, run: str, budget: Budget) -> None:
         """Introduce machine and program, and start the live view on a terminal."""
-        super().on_search_start(head, run, budget)
+        self._view.budget = budget
         hardware = head.hardware
         gpus = ", ".join(g.name for g in hardware.gpus) or "no GPU"
         torch = hardware.versions.get("torch", "")
@@ -68,8 +69,7 @@ class Console(Messages, FollowingEvents):
         for warning in hardware.warnings:
             self.warn(warning)
         if self._talk.is_terminal and self._verbosity > Verbosity.QUIET:
-            view = LiveView(self.progress)
-            self._live = Live(view, console=self._talk, refresh_per_second=4, transient=True)
+            self._live = Live(self._view, console=self._talk, refresh_per_second=4, transient=True)
             self._live.start()
 
     def end(self) -> None:
@@ -80,7 +80,7 @@ class Console(Messages, FollowingEvents):
 
     def on_phase(self, name: str) -> None:
         """Show which phase of the search begins."""
-        super().on_phase(name)
+        self._view.phase, self._view.now, self._view.why = name, "", ""
         if self._live is None:
             self._say(f"[bold]{name}[/]")
 
@@ -90,7 +90,7 @@ class Console(Messages, FollowingEvents):
 
     def on_diagnosis(self, diagnosis: Diagnosis, space: ResolvedSpace) -> None:
         """Print what is tuned and for how long; in detail also the values, and why not the rest."""
-        budget = self.progress.budget
+        budget = self._view.budget
         left = "" if budget is None else f", {format_duration(budget.left_s)} left"
         named = ", ".join([*space.domains][:NAMED])
         more = len(space.domains) - NAMED
@@ -119,7 +119,6 @@ class Console(Messages, FollowingEvents):
 
         Trial 0 is the baseline, which is shown in samples/s. Later ones show their speedup over it.
         """
-        super().on_trial_end(number, record, space)
         changes = plain(difference(record.config, space))
         if record.measurement is None or record.speedup is None:
             reason = record.ending.reason if record.ending else ""
@@ -134,30 +133,32 @@ class Console(Messages, FollowingEvents):
         if self._live is None or self._verbosity is Verbosity.VERBOSE:
             self._say(_trial_line(number, record, changes))
 
+    def on_trial_start(self, config: Config, why: str, space: ResolvedSpace) -> None:
+        """Show the config that is measured, and why."""
+        self._view.now, self._view.why = difference(config, space), why
+
     def on_rounds(self, best: Config, speedup: float, space: ResolvedSpace) -> None:
-        """Print, on a terminal, each config that is better than all before it."""
-        before = self.progress.best
-        super().on_rounds(best, speedup, space)
-        now = self.progress.best
-        is_new = now is not None and (before is None or before.changes != now.changes)
+        """Show the best config; on a terminal, a line stays of each that is better than before."""
+        before, changes = self._view.best, difference(best, space)
+        self._view.best = f"about {speedup:.2g}x  {changes}"
+        self._view.now, self._view.why = "configs take turns", ""
+        is_new = before.partition("  ")[2] != changes
         if is_new and speedup > self._most and self._live is not None:
-            self._say(f"  {plain(str(now))}")
+            self._say(f"  {plain(self._view.best)}")
         self._most = max(self._most, speedup)
 
     def on_rehearsal(self, config: Config, space: ResolvedSpace) -> None:
         """Print which config is run with short epochs, beyond its training loop."""
-        super().on_rehearsal(config, space)
+        self._view.now = difference(config, space)
         self._say(
-            f"  {plain(difference(config, space))}: running short epochs, to check the code "
-            "that runs after an epoch"
+            f"  {plain(self._view.now)}: running short epochs, to check the code that runs after "
+            "an epoch"
         )
 
     def on_confirmation(self, candidate: TrialRecord, space: ResolvedSpace) -> None:
         """Print which config is compared with the baseline in fresh processes."""
-        super().on_confirmation(candidate, space)
-        self._say(
-            f"  baseline against {plain(difference(candidate.config, space))}, in fresh processes"
-        )
+        self._view.now = difference(candidate.config, space)
+        self._say(f"  baseline against {plain(self._view.now)}, in fresh processes")
 
     def on_interrupt(self, requests: int) -> None:
         """Tell the user what Ctrl-C does."""
@@ -175,6 +176,11 @@ class Console(Messages, FollowingEvents):
         self._say(f"{about}{plain(safe)}")
         for warning in fence.warnings:
             self.warn(warning)
+
+
+def difference(config: Config, space: ResolvedSpace) -> str:
+    """Return how a config differs from the program as written; ``baseline`` if it does not."""
+    return changes_of(config, space.baseline) or "baseline"
 
 
 def results_console() -> RichConsole:

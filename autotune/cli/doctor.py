@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from pydantic import TypeAdapter
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -16,59 +16,91 @@ from rich.text import Text
 from autotune.cli.console import results_console
 from autotune.machine.conditions import Conditions
 from autotune.machine.hardware import Hardware
-from autotune.results.advice import Advice
+from autotune.results.advice import Advice, advise, ms
 from autotune.results.doctor_report import DoctorReport
 from autotune.results.wording import gib, rate
 
 if TYPE_CHECKING:
-    from autotune.cli.console import Console as Searching
+    from autotune.cli.console import Console
     from autotune.program.fence_options import FenceOptions
     from autotune.program.program import Program
 
 SMALL_GAIN = 1.02  # a gain that is at most this large is told as "hardly any"
+BAR = 30  # characters that a whole step is long
+SIZES = (
+    ("host memory", "host_bytes"),
+    ("GPU memory allocated", "device_allocated_bytes"),
+    ("GPU memory reserved", "device_reserved_bytes"),
+    ("GPU memory of the program", "device_process_bytes"),
+    ("GPU memory in use by all", "device_used_bytes"),
+)
 
 
 def examine(
-    program: Program | None,
-    noise_budget_s: float | None,
-    console: Searching,
-    fence: FenceOptions,
-    *,
-    as_json: bool,
+    program: Program | None, console: Console, fence: FenceOptions, *, as_json: bool
 ) -> None:
     """Look at the machine, and at a program if there is one; print what was found on stdout.
 
     Args:
         program: The program; None looks at the machine alone.
-        noise_budget_s: Wall time in which the program is compared with itself, instead of being
-            examined; None examines it.
         console: Told what happens.
         fence: What the user requested of the fence.
         as_json: Print data instead of text.
     """
-    from autotune.cli import fact_sheet
     from autotune.machine import conditions, hardware, preflight
     from autotune.rig.fence import describe_fence
     from autotune.tuning import examine as examining
-    from autotune.tuning.noise_floor import measure_noise_floor
 
     machine = hardware.detect(None if program is None else program.visible_devices)
     around, busy, kept = conditions.read(), preflight.warnings(machine), describe_fence(fence)
     found: dict[str, object] = {"machine": machine_data(machine, around, busy, kept[0])}
     if not as_json:
         _show_machine(machine, around, busy, *kept)
-    if program is not None and noise_budget_s is not None:
-        floor = measure_noise_floor(program, machine, noise_budget_s, console, fence)
-        found["noise"] = asdict(floor)
-        if not as_json:
-            fact_sheet.show_noise_floor(floor)
-    elif program is not None:
+    if program is not None:
         report = examining.examine(program, machine, console, fence)
-        found["program"] = report.as_data()
+        found["program"] = program_data(report)
         if not as_json:
-            _show_report(report)
+            show_program(report)
     if as_json:
         sys.stdout.write(f"{json.dumps(found, indent=1, default=str)}\n")
+
+
+def machine_data(
+    hardware: Hardware, conditions: Conditions, warnings: Sequence[str], fence: str
+) -> dict[str, Any]:
+    """Return the machine as data that JSON can hold, with stable keys."""
+    return {
+        "hardware": asdict(hardware),
+        "conditions": asdict(conditions),
+        "warnings": [*hardware.warnings, *conditions.warnings, *warnings],
+        "fence": fence,
+    }
+
+
+def program_data(report: DoctorReport) -> dict[str, Any]:
+    """Return a program's figures and advice as data that JSON can hold; seconds and bytes."""
+    measured, breakdown = report.measurement, report.breakdown
+    tokens = measured.tokens_per_s
+    readings = {
+        "measurement": measured,
+        "breakdown": breakdown,
+        "examination": report.examination,
+        "profile": report.profile,
+    }
+    return {
+        "command": report.command,
+        "samples_per_s": vars(measured.throughput),
+        "tokens_per_s": None if tokens is None else vars(tokens),
+        "step_s": report.step_s,
+        "wait_share": measured.wait_share,
+        "parts": None if breakdown.split is None else breakdown.split.parts,
+        "roofline_share": report.roofline_share,
+        "joules_per_sample": measured.joules_per_sample,
+        "advice": [asdict(one) for one in advise(report)],
+        **{key: TypeAdapter(type(it)).dump_python(it, mode="json") for key, it in readings.items()},
+        "warnings": list(report.warnings),
+        "notes": list(report.notes),
+    }
 
 
 def _show_machine(
@@ -88,71 +120,12 @@ def _show_machine(
         uncovered: What the fence does not cover, as sentences.
     """
     out = results_console()
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in _machine_rows(hardware, conditions):
-        table.add_row(name, Text(value))
-    out.print(table)
+    out.print(_table(_machine_rows(hardware, conditions)))
     out.print(Text(fence))
     for warning in (*uncovered, *hardware.warnings, *conditions.warnings, *warnings):
         out.print(Text(warning, style="yellow"))
     if not warnings:
         out.print("The machine is quiet: other processes hardly use its CPU or GPUs.")
-
-
-def machine_data(
-    hardware: Hardware, conditions: Conditions, warnings: Sequence[str], fence: str
-) -> dict[str, Any]:
-    """Return the machine as data that JSON can hold, with stable keys."""
-    return {
-        "hardware": asdict(hardware),
-        "conditions": asdict(conditions),
-        "warnings": [*hardware.warnings, *conditions.warnings, *warnings],
-        "fence": fence,
-    }
-
-
-def _show_report(report: DoctorReport) -> None:
-    """Print a program's figures and the advice that follows from them."""
-    out = results_console()
-    readings = report.readings
-    out.print()
-    out.print(Text(report.command, style="bold"))
-    wait = f", {readings.measurement.wait_share:.0%} of the time waiting for data"
-    out.print(f"  {rate(readings.measurement.throughput)} samples/s{wait}", markup=False)
-    if not report.advice:
-        limit = " in what could be looked at" if report.notes else ""
-        out.print(f"[bold green]Nothing found[/]{limit} that is worth a change in the program.")
-        out.print("autotune search looks for faster settings.")
-    for number, advice in enumerate(report.advice, 1):
-        _show_advice(out, number, advice)
-    for note in report.notes:
-        out.print(Text(note, style="dim"))
-
-
-def _show_advice(out: Console, number: int, advice: Advice) -> None:
-    out.print()
-    out.print(Text.assemble((f"{number}. {advice.problem}", "bold")))
-    for label, text in (
-        ("where", advice.where),
-        ("seen", advice.evidence),
-        ("gain", _gain(advice)),
-        ("mend", advice.mend),
-    ):
-        if text:
-            line = Table.grid(padding=(0, 1, 0, 0))
-            line.add_column(style="dim", width=6)
-            line.add_column(overflow="fold")
-            line.add_row(label, Text(text))
-            out.print(Padding(line, (0, 0, 0, 3), expand=False))
-
-
-def _gain(advice: Advice) -> str:
-    if advice.gain is None:
-        return ""
-    most, basis = advice.gain.most, advice.gain.basis
-    return f"at most {most:.2f}x ({basis})" if most > SMALL_GAIN else f"hardly any ({basis})"
 
 
 def _machine_rows(hardware: Hardware, conditions: Conditions) -> list[tuple[str, str]]:
@@ -166,3 +139,95 @@ def _machine_rows(hardware: Hardware, conditions: Conditions) -> list[tuple[str,
         ("GPUs", gpus),
         ("versions", versions),
     ]
+
+
+def show_program(report: DoctorReport) -> None:
+    """Print a program's figures, where its step goes, and the advice that follows from them."""
+    out = results_console()
+    out.print()
+    out.print(Text(report.command, style="bold"))
+    out.print(_table(_figures(report)))
+    if report.measurement.ranks:
+        out.print("Where a step of each rank goes; communication includes waiting for other ranks")
+        out.print(_table(_ranks(report)))
+    if (split := report.breakdown.split) is not None:
+        out.print(f"Where a step of {ms(split.step_s)} goes ({split.steps} steps)")
+        shares = {name: seconds / split.step_s for name, seconds in split.parts.items()}
+        out.print(
+            _table(
+                (name, ms(split.parts[name]), f"{share:4.0%}", "█" * round(BAR * share))
+                for name, share in shares.items()
+            )
+        )
+        if split.launch_s is not None:
+            out.print(f"  the host needs {ms(split.launch_s)} to launch compute and optimizer")
+        out.print("At most")
+        out.print(_table(_ceilings(report)))
+    for warning in report.warnings:
+        out.print(Text(warning, style="yellow"))
+    found = advise(report)
+    if not found:
+        limit = " in what could be looked at" if report.notes else ""
+        out.print(f"[bold green]Nothing found[/]{limit} that is worth a change in the program.")
+        out.print("autotune search looks for faster settings.")
+    for number, advice in enumerate(found, 1):
+        out.print()
+        out.print(Text(f"{number}. {advice.problem}", style="bold"))
+        out.print(Padding(_table(_rows(advice), name_style="dim"), (0, 0, 0, 1), expand=False))
+    for note in report.notes:
+        out.print(Text(note, style="dim"))
+
+
+def _figures(report: DoctorReport) -> Iterator[tuple[str, str]]:
+    measured = report.measurement
+    wait = f"{measured.wait_share:.0%} of the time waiting for data"
+    yield "throughput", f"{rate(measured.throughput)} samples/s, {wait}"
+    if (tokens := measured.tokens_per_s) is not None:
+        yield "", f"{rate(tokens)} tokens/s, padding included"
+    for label, name in SIZES:
+        if (size := getattr(measured.memory, name)) is not None:
+            yield label, gib(size)
+    if (joules := measured.joules_per_sample) is not None:
+        yield "energy", f"{joules:.3g} J per sample"
+
+
+def _ranks(report: DoctorReport) -> Iterator[tuple[str, str, str, str]]:
+    for load in report.measurement.ranks:
+        sent = "unknown" if load.communication_s is None else ms(load.communication_s)
+        wait = f"data wait {ms(load.wait_s)}"
+        yield f"rank {load.rank}", ms(load.step_s), wait, f"communication {sent}"
+
+
+def _ceilings(report: DoctorReport) -> Iterator[tuple[str, str, str]]:
+    breakdown, now = report.breakdown, report.measurement.throughput.estimate
+    for name, ceiling in (
+        ("data always ready", breakdown.synthetic_data_throughput),
+        ("loader alone", breakdown.loader_throughput),
+    ):
+        if ceiling is None:
+            yield name, "unknown: needs exactly one DataLoader that trains", ""
+        else:
+            yield name, f"{rate(ceiling)} samples/s", f"{ceiling.estimate / now:.2f}x of now"
+    if breakdown.flops_per_step is not None:
+        flops_per_s, share = breakdown.flops_per_step / report.step_s, report.roofline_share
+        peak = "peak unknown here" if share is None else f"{share:.0%} of the {report.dtype} peak"
+        yield "arithmetic", f"{flops_per_s / 1e9:,.1f} GFLOP/s", peak
+
+
+def _rows(advice: Advice) -> Iterator[tuple[str, str]]:
+    gain = ""
+    if advice.gain is not None:
+        most, basis = advice.gain.most, advice.gain.basis
+        gain = f"at most {most:.2f}x ({basis})" if most > SMALL_GAIN else f"hardly any ({basis})"
+    rows = {"where": advice.where, "seen": advice.evidence, "gain": gain, "mend": advice.mend}
+    return ((label, text) for label, text in rows.items() if text)
+
+
+def _table(rows: Iterable[Sequence[str]], name_style: str = "") -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 2))
+    table.add_column(no_wrap=True, style=name_style)
+    for row in rows:
+        while len(table.columns) < len(row):
+            table.add_column(overflow="fold")
+        table.add_row(*map(Text, row))
+    return table

@@ -2,48 +2,48 @@
 
 from __future__ import annotations
 
-from rich.console import Group
+from dataclasses import dataclass
+
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from autotune.integrations.progress import SearchProgress
 from autotune.results.wording import format_duration
+from autotune.tuning.budget import Budget
 
-BAR = 28  # characters of the budget's bar
+BAR = 28  # columns of the budget's bar
 
 
+@dataclass
 class LiveView:
-    """The state of a search as lines: phase and budget, the best config, the present one, and why.
+    """What a search does at present, which the console keeps up to date.
 
-    Args:
-        progress: The state, which the search's events keep up to date.
+    Attributes:
+        budget: Wall time used and left; None before the search begins.
+        phase: What the search does.
+        best: The best config so far with its speedup; empty before one was measured.
+        now: The present config; empty between two.
+        why: Why it is tried.
     """
 
-    def __init__(self, progress: SearchProgress) -> None:
-        self._progress = progress
+    budget: Budget | None = None
+    phase: str = "starting"
+    best: str = ""
+    now: str = ""
+    why: str = ""
 
-    def __rich__(self) -> Group:
+    def __rich__(self) -> Table:
         """Return the lines; rich calls this several times a second."""
-        progress = self._progress
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(style="dim", no_wrap=True)
         # A config may be longer than the terminal is wide: then it is cut, not wrapped.
         table.add_column(no_wrap=True, overflow="ellipsis")
-        table.add_row(progress.phase, Text(self._budget_line))
-        if progress.best is not None:
-            table.add_row("best", Text(str(progress.best), style="green"))
-        if progress.now:
-            table.add_row("now", Text(progress.now))
-        if progress.why:
-            table.add_row("why", Text(progress.why, style="dim"))
-        if progress.chart:
-            table.add_row("trials", Text(f"{progress.chart}  {len(progress.speedups)}"))
-        return Group(table)
-
-    @property
-    def _budget_line(self) -> str:
-        budget = self._progress.budget
-        if budget is None:
-            return ""
-        done = round(BAR * self._progress.spent_share)
-        return f"{'━' * done}{'─' * (BAR - done)} {format_duration(budget.left_s)} left"
+        budget = Table.grid(padding=(0, 1, 0, 0))
+        if self.budget is not None:
+            bar = ProgressBar(self.budget.total_s, max(0.0, self.budget.spent_s), width=BAR)
+            budget.add_row(bar, f"{format_duration(self.budget.left_s)} left")
+        table.add_row(self.phase, budget)
+        for name, text in (("best", self.best), ("now", self.now), ("why", self.why)):
+            if text:
+                table.add_row(name, Text(text, style="green" if name == "best" else ""))
+        return table

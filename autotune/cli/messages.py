@@ -22,6 +22,13 @@ class Verbosity(IntEnum):
     VERBOSE = 2
 
 
+def verbosity(*, verbose: bool = False, quiet: bool = False) -> Verbosity:
+    """Return how much is said with ``--verbose`` or ``--quiet``."""
+    if verbose:
+        return Verbosity.VERBOSE
+    return Verbosity.QUIET if quiet else Verbosity.NORMAL
+
+
 class Messages:
     """Prints sentences on stderr.
 

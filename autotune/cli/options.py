@@ -1,67 +1,55 @@
-"""Options and arguments that several commands have, each declared once."""
+"""Options and arguments of the commands, each declared once.
+
+A command may have a parameter whose type is a dataclass of described fields, such as
+``SearchRequest``. ``with_declared_options`` gives it an option for each field.
+"""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from autotune.cli import completion
+from autotune.cli.exits import errors_told
+from autotune.cli.messages import Messages
+from autotune.program.fence_options import FenceKind, FenceOptions
+from autotune.tuning.search_request import FILES, Option, described, option
 
 LINE = (
     "What to train: train.py, file.py:function, module:function, or your usual command line: "
     "python -u train.py, python -m package.train, A=1 torchrun --nproc-per-node 2 train.py, "
     "accelerate launch train.py, a console script. A '--' before it is optional."
 )
+# Without it, click would also read options that stand after the program as autotune's.
+PROGRAM_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 ProgramArgument = Annotated[str, typer.Argument(help=LINE, show_default=False, metavar="LINE")]
+OptionalProgramArgument = Annotated[
+    str | None,
+    typer.Argument(
+        help=f"Without it, the machine alone is looked at. {LINE}",
+        show_default=False,
+        metavar="LINE",
+    ),
+]
 ModuleOption = Annotated[
     bool, typer.Option("-m", "--module", help="Train a module, as python -m does.")
 ]
 ArgsArgument = Annotated[
     list[str] | None, typer.Argument(help="The program's own arguments.", show_default=False)
 ]
-BudgetOption = Annotated[
-    str, typer.Option(help="Wall time, confirmation included: 90s, 3m, 1h30m.")
-]
+BudgetOption = Annotated[str, typer.Option(help="Wall time: 90s, 3m, 1h30m.")]
 RanksOption = Annotated[
     int | None,
     typer.Option(
         "--nproc-per-node",
         min=1,
         help="Start this number of ranks on this machine, as torchrun does.",
-    ),
-]
-FenceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--fence",
-        help="Fence that keeps trials from changing your files: overlay, landlock or guard. "
-        "Default: the first that works here (guard only with --allow-side-effects).",
-        autocompletion=completion.fences,
-    ),
-]
-ScratchDirOption = Annotated[
-    Path | None,
-    typer.Option(help="Where to keep what a trial writes until it ends: a folder on a local disk."),
-]
-MaxScratchOption = Annotated[
-    str | None,
-    typer.Option(help="Limit for what one trial may write: 20G. Default: a tenth of free space."),
-]
-CacheDirOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        help="Folder with data that the program prepares before its first step; later trials "
-        "reuse it. Repeatable."
-    ),
-]
-SideEffectsOption = Annotated[
-    bool,
-    typer.Option(
-        "--allow-side-effects",
-        help="Search even if only the guard works: it redirects writes by Python's own functions, "
-        "but C libraries and subprocesses can change your files.",
     ),
 ]
 AllowEnvOption = Annotated[
@@ -77,13 +65,6 @@ VerboseOption = Annotated[
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print warnings, errors and the result alone.")
 ]
-CheckLearningOption = Annotated[
-    bool,
-    typer.Option(
-        "--check-learning",
-        help="Compare what a larger global batch learns; takes minutes beyond the budget.",
-    ),
-]
 OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Where to write best.yaml.")]
 RunArgument = Annotated[
     str | None,
@@ -94,3 +75,128 @@ RunArgument = Annotated[
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, with keys that stay.")
 ]
+
+
+@dataclass(frozen=True)
+class FenceRequest:
+    """What the command line says of the fence, as it was typed."""
+
+    fence: str | None = option(
+        None,
+        "Fence that keeps trials from changing your files: overlay, landlock or guard. Default: "
+        "the first that works here (guard only with --allow-side-effects).",
+        str,
+        offers=[*FenceKind],
+        panel=FILES,
+    )
+    scratch_dir: Path | None = option(
+        None,
+        "Where to keep what a trial writes until it ends: a folder on a local disk.",
+        Path,
+        panel=FILES,
+    )
+    max_scratch: str | None = option(
+        None,
+        "Limit for what one trial may write: 20G. Default: a tenth of free space.",
+        str,
+        panel=FILES,
+    )
+    cache_dir: list[Path] | None = option(
+        None,
+        "Folder with data that the program prepares before its first step; later trials reuse it. "
+        "Repeatable.",
+        list[Path],
+        panel=FILES,
+    )
+    allow_side_effects: bool = option(
+        False,
+        "Search even if only the guard works: it redirects writes by Python's own functions, but C "
+        "libraries and subprocesses can change your files.",
+        bool,
+        panel=FILES,
+    )
+
+    def options(self) -> FenceOptions:
+        """Return the fence options.
+
+        Raises:
+            UsageError: A fence, a size or a folder does not exist.
+        """
+        from autotune.knobs.space import options
+
+        return options.fence(
+            self.fence,
+            self.scratch_dir,
+            self.max_scratch,
+            self.cache_dir,
+            allow_side_effects=self.allow_side_effects,
+        )
+
+
+def with_declared_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with an option for each field of its parameters that are dataclasses."""
+    signature = inspect.signature(command, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    requests: dict[str, Any] = {}
+    for parameter in signature.parameters.values():
+        if is_dataclass(parameter.annotation):
+            requests[parameter.name] = parameter.annotation
+            parameters += _parameters(parameter.annotation)
+        else:
+            parameters.append(parameter)
+
+    @wraps(command)
+    def taking(**typed: Any) -> None:
+        with errors_told(Messages()):
+            made = {name: _made(request, typed) for name, request in requests.items()}
+        command(**made, **typed)
+
+    taking.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    taking.__annotations__ = {one.name: one.annotation for one in parameters}
+    return taking
+
+
+def _parameters(request: Any) -> Iterator[inspect.Parameter]:
+    """Yield the parameters, as typer reads them, of a dataclass's fields that can be typed."""
+    for one in fields(request):
+        its: Option = one.metadata["option"]
+        if its.typed is None:
+            continue
+        default = one.default if isinstance(one.default, str | int | float) else None
+        typed = typer.Option(
+            *_words(one.name, its),
+            help=its.help,
+            min=its.least,
+            rich_help_panel=its.panel or None,
+            autocompletion=_completion(its.offers),
+        )
+        yield inspect.Parameter(
+            one.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=default,
+            annotation=Annotated[its.typed if its.typed is bool else its.typed | None, typed],
+        )
+
+
+def _words(name: str, its: Option) -> tuple[str, ...]:
+    return its.words or (f"--{name.replace('_', '-')}",)
+
+
+def _completion(offers: Sequence[str] | str) -> Callable[[str], list[str]] | None:
+    if isinstance(offers, str):
+        found: Callable[[str], list[str]] = getattr(completion, offers)
+        return found
+
+    def offered(incomplete: str) -> list[str]:
+        return completion.beginning(incomplete, offers)
+
+    return offered if offers else None
+
+
+def _made(request: Any, typed: dict[str, Any]) -> Any:
+    """Return a request of what was typed for its fields, which are taken out of *typed*."""
+    values: dict[str, Any] = {}
+    for name, its in described(request).items():
+        if its.typed is not None and (value := typed.pop(name)) not in {None, ()}:
+            values[name] = its.parse(value, _words(name, its)[0]) if its.parse else value
+    return request(**values)

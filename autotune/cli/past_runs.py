@@ -1,21 +1,21 @@
-"""Commands about searches that are over: report, runs, show and export; they start nothing."""
+"""Commands about searches that are over: show, runs, report and export; they start nothing."""
 
 from __future__ import annotations
 
 import json
 import sys
 import webbrowser
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from autotune.cli import completion
+from autotune.cli.compare import best_file
 from autotune.cli.exits import errors_told
 from autotune.cli.messages import Messages
 from autotune.cli.options import JsonOption, RunArgument
@@ -24,60 +24,59 @@ from autotune.errors import RunDirectoryError, UsageError
 if TYPE_CHECKING:
     from autotune.tuning.storage.search_dir import SearchDir
 
-FORMATS = "snippet, patch, hf, accelerate, lightning, fabric, torchrun, deepspeed, sbatch or env"
 COLUMNS = ("run", "date", "program", "trials", "found")
 
 
-class Format(StrEnum):
+class PageFormat(StrEnum):
     """In which form a report is written."""
 
     HTML = "html"
     MD = "md"
 
 
+def show(run: RunArgument = None, as_json: JsonOption = False) -> None:
+    """Print again what a search found."""
+    from autotune import api
+    from autotune.cli import search_report
+    from autotune.results.wording import as_typed
+
+    with errors_told(Messages()):
+        result = api.load(run)
+    search_report.show(result, as_typed(result.run_dir / "best.yaml"), as_json=as_json)
+
+
 def report(
     run: RunArgument = None,
-    format_: Annotated[Format, typer.Option("--format", help="html or md.")] = Format.HTML,
+    format_: Annotated[PageFormat, typer.Option("--format", help="html or md.")] = PageFormat.HTML,
     output: Annotated[
         Path | None,
         typer.Option(
             "--output", "-o", help="Where to write it; '-' prints it. Default: the run's folder."
         ),
     ] = None,
-    for_hours: Annotated[
-        float | None, typer.Option(min=0.0, help="Hours that the training takes as written.")
-    ] = None,
-    price_per_hour: Annotated[
-        float | None, typer.Option(min=0.0, help="What an hour of this machine costs.")
-    ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write what a search found as one page: HTML, or Markdown for a pull request."""
     from autotune import api
-    from autotune.report import Training, html, markdown
+    from autotune.report import html, markdown
     from autotune.results.wording import as_typed
 
-    messages = Messages()
-    with errors_told(messages):
-        if open_ and format_ is Format.MD:
+    with errors_told(Messages()):
+        if open_ and format_ is PageFormat.MD:
             raise UsageError("--open shows HTML; leave out --format md.")
         if str(output) == "-" and (as_json or open_):
             raise UsageError("'-o -' prints the page itself; leave out --json and --open.")
         result = api.load(run)
-        best = result.run_dir / "best.yaml"
-        make = html if format_ is Format.HTML else markdown
-        page = make(result, as_typed(best), Training(for_hours, price_per_hour))
+        make = html if format_ is PageFormat.HTML else markdown
+        page = make(result, as_typed(result.run_dir / "best.yaml"))
         if str(output) == "-":
             sys.stdout.write(page)
             return
         path = output or result.run_dir / f"report.{format_}"
-        write(path, page)
-    if as_json:
-        about = {"run": str(result.run_dir), "path": str(path), "format": str(format_)}
-        sys.stdout.write(f"{json.dumps(about, indent=1)}\n")
-    else:
-        sys.stdout.write(f"{path}\n")
+        _write(path, page)
+    about = {"run": str(result.run_dir), "path": str(path), "format": str(format_)}
+    sys.stdout.write(f"{json.dumps(about, indent=1) if as_json else path}\n")
     if open_:
         webbrowser.open(path.resolve().as_uri())
 
@@ -89,12 +88,11 @@ def runs(as_json: JsonOption = False) -> None:
 
     messages = Messages()
     with errors_told(messages):
-        rows = [_about(run) for run in search_dir.every()]
+        listed = [_about(run) for run in search_dir.every()]
     if as_json:
-        listed = [{**vars(row), "path": str(row.path)} for row in rows]
         sys.stdout.write(f"{json.dumps(listed, indent=1)}\n")
         return
-    if not rows:
+    if not listed:
         messages.note("There is no search in this folder. 'autotune search PROGRAM' starts one.")
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -102,25 +100,25 @@ def runs(as_json: JsonOption = False) -> None:
         # On a narrow terminal texts are folded, names and dates stay whole: they are copied
         is_text = column in {"program", "found"}
         table.add_column(column, overflow="fold", no_wrap=not is_text)
-    for row in rows:
-        trials = "" if row.trials is None else str(row.trials)
-        said = row.found or _says_why(row)
-        table.add_row(
-            *map(Text, (row.run, row.date[:16].replace("T", " "), row.program, trials, said))
-        )
+    for one in listed:
+        date = one["date"][:16].replace("T", " ")
+        why = f"cannot be read: 'autotune show {quote(one['run'])}' says why"
+        cells = (one["run"], date, one["program"], one["trials"] or "", one["found"] or why)
+        table.add_row(*(Text(str(cell)) for cell in cells))
     results_console().print(table)
 
 
-def show(run: RunArgument = None, as_json: JsonOption = False) -> None:
-    """Print again what a search found."""
-    from autotune import api
-    from autotune.cli import search_report
-    from autotune.results.wording import as_typed
-
-    messages = Messages()
-    with errors_told(messages):
-        result = api.load(run)
-    search_report.show(result, as_typed(result.run_dir / "best.yaml"), as_json=as_json)
+def _about(run: SearchDir) -> dict[str, Any]:
+    """Return what the list says of a run; its keys are those of ``autotune runs --json``."""
+    about: dict[str, Any] = {"run": run.name, "path": str(run.path), "date": "", "program": ""}
+    try:
+        study = run.load_study()
+        head, found, failure = study.head, study.found, study.failure
+    except RunDirectoryError as error:
+        return {**about, "trials": None, "found": "", "error": str(error)}
+    said = found or ("the program failed" if failure else "not over")
+    known = {"date": head.created, "program": str(head.program), "trials": len(study.records)}
+    return {**about, **known, "found": said, "error": ""}
 
 
 def export(
@@ -128,46 +126,59 @@ def export(
         str,
         typer.Option(
             "--to",
-            help=f"Format: {FORMATS}.",
+            help="Format: snippet, hf, accelerate, lightning, deepspeed or sbatch; or tracker: "
+            "mlflow, wandb or tensorboard.",
             show_default=False,
-            autocompletion=completion.formats,
+            autocompletion=completion.exports,
         ),
     ],
-    best: Annotated[Path, typer.Argument(help="The best.yaml of a search.")] = Path("best.yaml"),
+    best: Annotated[
+        str,
+        typer.Argument(
+            help="The best.yaml of a search, or the search's name. A tracker takes the name; the "
+            "latest by default.",
+            autocompletion=completion.runs,
+        ),
+    ] = "best.yaml",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Where to write it. Default: print it.")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Where to write it; of TensorBoard, the folder. Default: print it.",
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a best.yaml in the words of another tool; what that cannot say is listed."""
+    """Write a best.yaml in the words of another tool, or log a search to an experiment tracker."""
+    from autotune import api, exports
     from autotune.results import bestfile
-    from autotune.results.exporters import exporter
 
     messages = Messages()
     with errors_told(messages):
-        chosen = exporter(to)
-        file = bestfile.read(best)
-        made = chosen.export(file)
-        if output is not None:
-            write(output, made.text)
+        if to in exports.TRACKERS:
+            where = api.log(api.load(None if best == "best.yaml" else best), to, output)
+            made, is_as_written = exports.Export(f"{where}\n", {}), False
+        else:
+            chosen = exports.format_named(to)
+            file = bestfile.read(best_file(best))
+            made, is_as_written = chosen.export(file), file.applied.is_as_written
+            if output is not None:
+                _write(output, made.text)
     if as_json:
-        data = {
-            "format": to,
-            "path": None if output is None else str(output),
-            "text": made.text,
-            "left_out": dict(made.left_out),
-        }
+        path = None if output is None else str(output)
+        data = {"format": to, "path": path, "text": made.text, "left_out": dict(made.left_out)}
         sys.stdout.write(f"{json.dumps(data, indent=1)}\n")
         return
-    if output is None:
+    if output is None or to in exports.TRACKERS:
         sys.stdout.write(made.text)
-    if file.applied.is_as_written:
+    if is_as_written:
         messages.warn(f"{best} changes nothing: the program's own config was kept.")
     for change, reason in made.left_out.items():
         messages.warn(f"Left out: {change} ({reason}).")
 
 
-def write(path: Path, text: str) -> None:
+def _write(path: Path, text: str) -> None:
     """Write a text, in a folder that is made if it is missing.
 
     Raises:
@@ -180,41 +191,3 @@ def write(path: Path, text: str) -> None:
         raise UsageError(
             f"'{path}' cannot be written: {error.strerror}. Name another --output."
         ) from error
-
-
-@dataclass(frozen=True)
-class _Listed:
-    """A run in the list; its fields are the keys of ``autotune runs --json``.
-
-    Attributes:
-        run: Its name.
-        path: Its folder.
-        date: When it was started, in ISO 8601 (UTC); empty if its record cannot be read.
-        program: What was searched.
-        trials: Number of trials; None if the record cannot be read.
-        found: What the search found, or that it is not over.
-        error: Why its record cannot be read; empty if it can.
-    """
-
-    run: str
-    path: Path
-    date: str = ""
-    program: str = ""
-    trials: int | None = None
-    found: str = ""
-    error: str = ""
-
-
-def _about(run: SearchDir) -> _Listed:
-    try:
-        study = run.load_study()
-        head, found, failure = study.head, study.found, study.failure
-    except RunDirectoryError as error:
-        return _Listed(run.name, run.path, error=str(error))
-    said = found or ("the program failed" if failure else "not over")
-    program, trials = str(head.program), len(study.records)
-    return _Listed(run.name, run.path, head.created, program, trials, said)
-
-
-def _says_why(row: _Listed) -> str:
-    return f"cannot be read: 'autotune show {quote(row.run)}' says why"

@@ -36,7 +36,7 @@ def show(result: SearchResult, output: Path, *, as_json: bool = False) -> None:
     found = verdict(result, output)
     out = results_console()
     out.print()
-    why = (*_why(found), *_hours(result))
+    why = tuple(_why(found))
     if out.is_terminal:
         inside = Group(*map(_folded, (*_verdict(found), Text(), *why)))
         width = min(out.width, WIDEST)
@@ -80,15 +80,6 @@ def _why(found: Verdict) -> Iterator[RenderableType]:
     if found.why:
         yield Text("Why:", style="bold")
         yield from (Text(f"{INDENT}{sentence}") for sentence in found.why)
-
-
-def _hours(result: SearchResult) -> Iterator[Text]:
-    """Tell what a training of ``--for-hours`` saves."""
-    if result.head.options.goal.hours is None:
-        return
-    from autotune.report.worth import Training, sentences  # its room imports jinja2
-
-    yield from (Text(f"{INDENT}{sentence}") for sentence in sentences(result, Training()))
 
 
 def _next(found: Verdict) -> Iterator[Text]:

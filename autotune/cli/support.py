@@ -1,22 +1,21 @@
-"""Commands for when something is odd: env for bug reports, and the dashboard of a study."""
+"""The commands ``env``, for bug reports, and ``skill``, for coding agents."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import platform
 import re
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune import __version__
 from autotune.cli.exits import errors_told
 from autotune.cli.messages import Messages
-from autotune.cli.options import JsonOption, RunArgument
-from autotune.errors import UsageError
+from autotune.cli.options import JsonOption
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,19 +55,10 @@ def env(as_json: JsonOption = False) -> None:
         sys.stdout.write(f"{name}: {said or 'none'}\n")
 
 
-def dashboard(run: RunArgument = None) -> None:
-    """Show the study of a search in optuna-dashboard, in the browser."""
-    from autotune.tuning.storage import search_dir
-
-    with errors_told(Messages()):
-        found = search_dir.find(run)
-        if importlib.util.find_spec("optuna_dashboard") is None:
-            raise UsageError(
-                "The dashboard is not installed: pip install 'autotune-torch[dashboard]'."
-            )
-    command = [sys.executable, "-m", "optuna_dashboard", found.storage]
-    sys.stdout.flush()
-    os.execv(command[0], command)  # noqa: S606 - it gets the terminal and Ctrl-C
+def skill() -> None:
+    """Print instructions for coding agents: procedure, JSON keys, exit codes, what never to do."""
+    text = files("autotune.cli").joinpath("SKILL.md").read_text(encoding="utf-8")
+    sys.stdout.write(text)
 
 
 def _fence() -> str:

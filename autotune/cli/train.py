@@ -1,19 +1,113 @@
-"""``autotune run``: the plan of the process that trains with a best.yaml."""
+"""The command ``run``: it becomes the process that trains with a best.yaml."""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
+
+from autotune.cli.exits import errors_told
+from autotune.cli.messages import Messages, verbosity
+from autotune.cli.options import AllowEnvOption, ArgsArgument, ProgramArgument, QuietOption
+from autotune.cli.typed_line import program_typed
 from autotune.errors import UsageError
-from autotune.knobs import launch_plan_for
-from autotune.machine.hardware import Hardware
-from autotune.program.program import LaunchPlan, Program, python_plan
-from autotune.results.bestfile import BestFile
-from autotune.rig.torchrun_plan import Nodes, with_ranks
+
+if TYPE_CHECKING:
+    from autotune.machine.hardware import Hardware
+    from autotune.program.program import LaunchPlan, Program
+    from autotune.results.bestfile import BestFile
+    from autotune.rig.torchrun_plan import Nodes
 
 EXPLAIN = ("-P", "-m", "autotune.inside.train", "--explain")  # of Python, before a best.yaml
+
+
+def run(
+    context: typer.Context,
+    best: Annotated[Path, typer.Argument(help="The best.yaml of a search.", show_default=False)],
+    program: ProgramArgument = "",
+    args: ArgsArgument = None,
+    allow_env: AllowEnvOption = None,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Print what acts inside the program, and where, and exit."),
+    ] = False,
+    print_command: Annotated[
+        bool,
+        typer.Option("--print-command", help="Print the training command and exit."),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --print-command: its words and variables as JSON.")
+    ] = False,
+    quiet: QuietOption = False,
+    nnodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of machines. Default: the nodes of a SLURM step, else 1."),
+    ] = None,
+    node_rank: Annotated[
+        int | None, typer.Option(min=0, help="Rank of this machine, from 0.")
+    ] = None,
+    rdzv_endpoint: Annotated[
+        str, typer.Option(help="HOST:PORT on the first machine, where all machines meet.")
+    ] = "",
+) -> None:
+    """Train with the config of a best.yaml, without measuring or redirecting anything."""
+    from autotune.results import bestfile
+    from autotune.rig.torchrun_plan import Nodes, nodes_of, trust_note
+
+    messages = Messages(verbosity(quiet=quiet))
+    if explain:
+        with errors_told(messages):
+            bestfile.read(best)  # a faulty file is told here
+        os.execv(sys.executable, [sys.executable, *EXPLAIN, str(best)])  # noqa: S606
+    with errors_told(messages):
+        if not program:
+            raise UsageError(f"Name the program to train: autotune run {best} train.py")
+        if as_json and not print_command:
+            raise UsageError("--json is for --print-command: what a training prints is its own.")
+        nodes = nodes_of(os.environ) if nnodes is None else Nodes(nnodes, node_rank, rdzv_endpoint)
+        plan = on_nodes(
+            _checked_plan(context, messages, best, program, args, allow_env), best, nodes
+        )
+        if trust := trust_note(nodes, os.environ):
+            messages.warn(trust)
+        if print_command:
+            sys.stdout.write(f"{plan_json(plan) if as_json else plan.command}\n")
+            return
+        sys.stdout.flush()  # exec drops what is still buffered
+        sys.stderr.flush()
+        # exec: the program (or torchrun) replaces this process, so it gets the terminal and all
+        # signals, and its exit status reaches the shell.
+        os.execve(plan.argv[0], plan.argv, {**os.environ, **plan.env})  # noqa: S606
+
+
+def _checked_plan(
+    context: typer.Context,
+    messages: Messages,
+    best: Path,
+    program: str,
+    args: list[str] | None,
+    allow_env: list[str] | None,
+) -> LaunchPlan:
+    """Return the plan of a training, and warn where it is not as it was searched."""
+    from autotune.knobs.space import options
+    from autotune.machine import hardware
+    from autotune.results import bestfile
+
+    file = bestfile.read(best)
+    for line in file.use(best, options.names(allow_env or [])):
+        messages.warn(line)
+    subject = program_typed(context, messages, program, args)
+    machine = hardware.detect(subject.visible_devices)
+    for warning in file.warnings(machine, subject):
+        messages.warn(warning)
+    if note := file.ranks_warning(best, subject.ranks):
+        messages.warn(note)
+    return run_plan(file, best, subject, machine)
 
 
 def run_plan(best: BestFile, path: Path, program: Program, machine: Hardware) -> LaunchPlan:
@@ -32,6 +126,9 @@ def run_plan(best: BestFile, path: Path, program: Program, machine: Hardware) ->
     Raises:
         UsageError: There are fewer GPUs than ranks.
     """
+    from autotune.knobs import launch_plan_for
+    from autotune.program.program import python_plan
+
     ranks = best.program.ranks if program.ranks is None else program.ranks
     own = program.own_plan if best.applied.is_as_written and ranks is None else None
     plan = own or python_plan(
@@ -61,6 +158,8 @@ def on_nodes(plan: LaunchPlan, path: Path, nodes: Nodes) -> LaunchPlan:
     Raises:
         UsageError: One process would have to be shared among several machines.
     """
+    from autotune.rig.torchrun_plan import with_ranks
+
     if nodes.count > 1 and plan.ranks is None:
         raise UsageError(
             f"{path} trains in one process, which cannot be shared among {nodes.count} nodes. "

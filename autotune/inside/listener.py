@@ -53,19 +53,12 @@ class Listener(FeedListener, BackwardListener, SaveListener):
     suspect: Epochs | None = None
 
     def forward_called(self, root: Root, args: tuple[Any, ...]) -> None:
-        """The program calls an outermost module that owns parameters.
-
-        Args:
-            root: The facts about the module, the same object for each of its calls.
-            args: The positional arguments of the call.
-        """
+        """The program calls an outermost module: *root*, the same object in each call."""
 
     def before_backward(self, call: BackwardPass) -> None:
         """Report each tensor that the program differentiates as a loss."""
-        if isinstance(call.tensors, torch.Tensor):
-            self.loss_seen(call.tensors)
-            return
-        for tensor in call.tensors:
+        tensors = [call.tensors] if isinstance(call.tensors, torch.Tensor) else call.tensors
+        for tensor in tensors:
             if isinstance(tensor, torch.Tensor):  # torch also takes edges of its graph
                 self.loss_seen(tensor)
 

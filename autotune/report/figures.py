@@ -1,26 +1,28 @@
-"""Figures: the rows and points that the report's charts and tables show."""
+"""Figures: the bars, intervals and rows that a report shows; the page's CSS draws them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import fmean
 
 from autotune.measurement.interval import Interval
-from autotune.measurement.outcome import ENDED_BY_US, Outcome
-from autotune.program.config import Config
+from autotune.measurement.outcome import ENDED_BY_US
 from autotune.results.blame import FAILURES
-from autotune.results.record import TrialRecord, latest
+from autotune.results.record import TrialRecord
 from autotune.results.result import SearchResult
 from autotune.results.verdict import changes_of
 from autotune.results.wording import gib, times
 
 MS = 1000.0
+AS_WRITTEN = "as written"
+EXCERPT = 1500  # characters of a traceback; its end says most
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A stacked bar: milliseconds by part."""
+    """Milliseconds of a step by part; of a bound, its one part is the whole."""
 
     name: str
     parts: dict[str, float]
@@ -32,68 +34,99 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Steps:
-    """The duration of a step, and what would bound it.
+class Ranges:
+    """Speedups with their 95 % intervals, side by side on a scale of equal ratios.
 
     Attributes:
-        samples: How many samples the bars are about: those of a step as written.
-        bars: As written, and under the recommended config if there is one.
-        ceilings: Milliseconds that the same samples would take with one part taken out.
+        title: What they are.
+        caption: How they were measured.
+        rows: The speedups by what they are of; the last one sums up the others.
     """
 
-    samples: float
-    bars: tuple[Bar, ...]
-    ceilings: dict[str, float]
+    title: str
+    caption: str
+    rows: tuple[tuple[str, Interval], ...]
+
+    def place(self, ratio: float) -> float:
+        """Return where a ratio stands, in percent of the width; 1 is always on the scale."""
+        bounds = [1.0, *(bound for _, one in self.rows for bound in (one.low, one.high))]
+        low, high = 0.97 * min(bounds), 1.03 * max(bounds)
+        return 100 * math.log(ratio / low) / math.log(high / low)
 
 
-@dataclass(frozen=True)
-class Process:
-    """A process of the claim.
+def step_bars(result: SearchResult) -> tuple[Bar, ...]:
+    """Return where the time of a step goes: as written, under the best config, and at its bounds.
 
-    Attributes:
-        number: From 1.
-        speedup: Of the config over the baseline in this process.
-        is_of_search: Whether it is the process in which the config was found.
+    All are about the samples of a step as written. Empty if nothing was measured.
     """
+    first = result.records[0].measurement if result.records else None
+    if first is None:
+        return ()
+    before, after = (MS * first.samples_per_step / r.estimate for r in result.throughput)
+    breakdown = None if result.facts is None else result.facts.breakdown
+    split = None if breakdown is None else breakdown.split
+    # The parts were timed apart from the step, so they are scaled to its measured duration
+    bars = [
+        _waiting(result, AS_WRITTEN, before)
+        if split is None
+        else Bar(
+            AS_WRITTEN,
+            {part: before * s / split.step_s for part, s in split.parts.items() if s > 0},
+        )
+    ]
+    if result.changes:
+        bars.append(_waiting(result, "best config", after))
+    if breakdown is not None:
+        for name, rate in (
+            ("data always ready", breakdown.synthetic_data_throughput),
+            ("loader alone", breakdown.loader_throughput),
+        ):
+            if rate is not None:
+                bars.append(Bar(name, {"bound": MS * first.samples_per_step / rate.estimate}))
+    return tuple(bars)
 
-    number: int
-    speedup: Interval
-    is_of_search: bool
+
+def _waiting(result: SearchResult, name: str, total_ms: float) -> Bar:
+    """Return a bar of which no more is known than how long the program waits for data."""
+    sides = [one.baseline if name == AS_WRITTEN else one.winner for one in result.claim]
+    first = result.records[0].measurement
+    known = [m for m in sides if m is not None] or ([] if first is None else [first])
+    wait_ms = total_ms * fmean(m.wait_share for m in known)
+    return Bar(name, {"data wait": wait_ms, "everything else": total_ms - wait_ms})
 
 
-@dataclass(frozen=True)
-class Point:
-    """A config by its speed and its memory.
-
-    Attributes:
-        gib: Peak memory.
-        speedup: Over the program as written.
-        kind: ``baseline``, ``best``, ``front`` (no other config beats it in both) or ``other``.
-        changes: What it changes.
-    """
-
-    gib: float
-    speedup: float
-    kind: str
-    changes: str
-
-
-@dataclass(frozen=True)
-class Moment:
-    """A trial among the others.
-
-    Attributes:
-        best: The best speedup of the trials until then, by lower bounds; 1 before there is one.
-        outcome: How the trial ended.
-    """
-
-    best: float
-    outcome: Outcome
+def ranges(result: SearchResult) -> Iterator[Ranges]:
+    """Yield the speedup by processes of the claim, and by changes of the config."""
+    speedup = result.candidate_speedup
+    if speedup is not None and result.claim:
+        is_pair = any(one.is_pair for one in result.claim)
+        each = (
+            "two fresh processes, one of each config"
+            if is_pair
+            else "a process in which both configs took turns"
+        )
+        processes = (
+            (f"no. {n}{' (of the search)' if one.is_of_search else ''}", one.ratio.interval)
+            for n, one in enumerate(result.claim, 1)
+        )
+        yield Ranges(
+            "The proof",
+            f"Each row is {each}, with its own error; the last one is the claim.",
+            (*processes, ("together", speedup)),
+        )
+    if speedup is not None and result.contributions:
+        changes = sorted(result.contributions, key=lambda one: -one.gain.estimate)
+        rows = ((f"{one.knob} {one.before} → {one.after}", one.gain) for one in changes)
+        yield Ranges(
+            "What each change gives",
+            "The config against itself without one change, by the turns of the search.",
+            (*rows, ("together", speedup)),
+        )
 
 
 @dataclass(frozen=True)
 class Row:
-    """A trial in the report's table."""
+    """A trial in the report's table, as text."""
 
     number: int
     changes: str
@@ -107,114 +140,6 @@ class Row:
     reason: str
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A way in which trials failed, with what the program printed the first time."""
-
-    reason: str
-    configs: tuple[str, ...]
-    excerpt: str
-
-
-def steps(result: SearchResult) -> Steps | None:
-    """Return where the time of a step goes; None if nothing was measured."""
-    first = result.records[0].measurement if result.records else None
-    if first is None:
-        return None
-    samples = first.samples_per_step
-    before, after = (MS * samples / rate.estimate for rate in result.throughput)
-    bars = [Bar("as written", _parts(result, before))]
-    if result.changes:
-        wait = _wait_share(result, is_best=True)
-        bars.append(Bar("best config", _two_parts(after, wait)))
-    ceilings: dict[str, float] = {}
-    if result.facts is not None:
-        found = result.facts.breakdown
-        for name, rate in (
-            ("data always ready", found.synthetic_data_throughput),
-            ("loader alone", found.loader_throughput),
-        ):
-            if rate is not None:
-                ceilings[name] = MS * samples / rate.estimate
-    return Steps(samples, tuple(bars), ceilings)
-
-
-def _parts(result: SearchResult, total_ms: float) -> dict[str, float]:
-    """Return the parts of a step as written, which add up to its measured duration."""
-    split = None if result.facts is None else result.facts.breakdown.split
-    if split is None:
-        return _two_parts(total_ms, _wait_share(result, is_best=False))
-    return {name: total_ms * s / split.step_s for name, s in split.parts.items() if s > 0}
-
-
-def _two_parts(total_ms: float, wait: float) -> dict[str, float]:
-    return {"data wait": total_ms * wait, "everything else": total_ms * (1 - wait)}
-
-
-def _wait_share(result: SearchResult, *, is_best: bool) -> float:
-    sides = [one.winner if is_best else one.baseline for one in result.claim]
-    first = result.records[0].measurement
-    known = [m for m in sides if m is not None] or ([] if first is None else [first])
-    return fmean(m.wait_share for m in known) if known else 0.0
-
-
-def processes(result: SearchResult) -> tuple[Process, ...]:
-    """Return the speedup that each process of the claim has shown."""
-    return tuple(
-        Process(number, one.ratio.interval, is_of_search=one.is_of_search)
-        for number, one in enumerate(result.claim, 1)
-    )
-
-
-def each_is(result: SearchResult) -> str:
-    """Return what each ratio of the claim was measured in."""
-    if any(one.is_pair for one in result.claim):
-        return "two fresh processes, one of each config"
-    return "a process in which both configs took turns"
-
-
-def points(result: SearchResult) -> tuple[Point, ...]:
-    """Return the configs whose speed and memory are known."""
-    front = {config for config, _, _ in result.pareto}
-    return tuple(_points(result.records, result, front))
-
-
-def _points(
-    records: Sequence[TrialRecord], result: SearchResult, front: Collection[Config]
-) -> Iterator[Point]:
-    for record in latest(records):
-        measured = record.measurement
-        peak = None if measured is None else measured.memory.peak_bytes
-        if peak is None or record.speedup is None:
-            continue
-        kind = "front" if record.config in front else "other"
-        if record.config == result.baseline:
-            kind = "baseline"
-        elif record.config == result.best:
-            kind = "best"
-        changes = changes_of(record.config, result.baseline) or "as written"
-        yield Point(peak / 2**30, record.speedup.estimate, kind, changes)
-
-
-def memory_limit_gib(result: SearchResult) -> float:
-    """Return the memory that a config could use at most."""
-    on_device = any(memory.is_on_device for memory in result.memory)
-    capacity = result.hardware.capacity_bytes(on_device=on_device)
-    return result.head.options.goal.limit_bytes(capacity) / 2**30
-
-
-def moments(result: SearchResult) -> tuple[Moment, ...]:
-    """Return how the best speedup grew over the trials."""
-    # The program as written is a config as well: nothing is better until something surely is
-    found, best = list[Moment](), Interval(1.0, 1.0, 1.0)
-    for number, record in enumerate(result.records):
-        own = record.speedup if number else None
-        if own is not None and own.low > best.low:
-            best = own
-        found.append(Moment(best.estimate, record.outcome))
-    return tuple(found)
-
-
 def rows(result: SearchResult) -> tuple[Row, ...]:
     """Return all trials in order."""
     return tuple(_row(number, record, result) for number, record in enumerate(result.records))
@@ -224,7 +149,7 @@ def _row(number: int, record: TrialRecord, result: SearchResult) -> Row:
     measured, ending = record.measurement, record.ending
     return Row(
         number,
-        changes_of(record.config, result.baseline) or "as written",
+        changes_of(record.config, result.baseline) or AS_WRITTEN,
         str(record.outcome),
         times(record.speedup) if record.speedup is not None and number else "",
         times(record.expected) if record.expected is not None else "",
@@ -236,24 +161,23 @@ def _row(number: int, record: TrialRecord, result: SearchResult) -> Row:
     )
 
 
+@dataclass(frozen=True)
+class Failure:
+    """A way in which trials failed, with what the program printed the first time."""
+
+    reason: str
+    configs: tuple[str, ...]
+    excerpt: str
+
+
 def failures(result: SearchResult) -> tuple[Failure, ...]:
     """Return the distinct ways in which trials failed, but those that the user or budget ended."""
-    by_reason: dict[str, list[TrialRecord]] = {}
+    found: dict[str, Failure] = {}
     for record in result.records:
-        if record.ending is not None and record.outcome not in ENDED_BY_US:
-            by_reason.setdefault(record.ending.reason, []).append(record)
-    return tuple(
-        Failure(
-            reason,
-            tuple(changes_of(r.config, result.baseline) or "as written" for r in its),
-            _excerpt(its[0]) if its[0].outcome in FAILURES else "",
-        )
-        for reason, its in by_reason.items()
-    )
-
-
-def _excerpt(record: TrialRecord) -> str:
-    return "" if record.ending is None else record.ending.program_traceback[-EXCERPT:]
-
-
-EXCERPT = 1500  # characters of a traceback; its end says most
+        if (ending := record.ending) is None or record.outcome in ENDED_BY_US:
+            continue
+        excerpt = ending.program_traceback[-EXCERPT:] if record.outcome in FAILURES else ""
+        before = found.get(ending.reason, Failure(ending.reason, (), excerpt))
+        changes = changes_of(record.config, result.baseline) or AS_WRITTEN
+        found[ending.reason] = Failure(before.reason, (*before.configs, changes), before.excerpt)
+    return tuple(found.values())

@@ -1,56 +1,124 @@
-"""DoctorReport: what ``autotune doctor train.py`` found out about a program."""
+"""DoctorReport: what ``autotune doctor train.py`` measured of a program as it is written."""
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
 
-from pydantic import TypeAdapter
-
+from autotune.machine.hardware import Hardware
+from autotune.machine.roofline import roofline_share
 from autotune.measurement.examination import Examination
-from autotune.results.advice import Advice, Readings, advise
+from autotune.measurement.measurement import Measurement
+from autotune.measurement.step_breakdown import StepBreakdown
+from autotune.program.profile import Profile
+
+WIDE_PCT = 5.0  # half-width of the throughput's interval above which the user is warned
+WARM_UP = 1  # first readings of memory that are left out: allocators still grow
+STEADY = 2.5  # stretches add the same up to this factor
+MANY = 5  # stretches
+MIN_BYTES = 1 << 20  # in a stretch; what interpreter and allocator gain and lose comes to less
 
 
 @dataclass(frozen=True)
 class DoctorReport:
-    """What was measured of a program as it is written, and what follows from it.
+    """What was measured of a program as it is written; ``advise()`` says what follows from it.
 
     Attributes:
         command: The program with its arguments.
-        readings: What was measured.
+        hardware: The machine.
+        profile: What the program's first steps revealed.
+        measurement: Its speed, while nothing else was watched.
+        breakdown: Where the time of a step goes.
+        examination: What else was seen.
+        again: Its speed and the loads of its ranks, measured further times; of several ranks only.
         notes: What could not be measured, as sentences.
     """
 
     command: str
-    readings: Readings
+    hardware: Hardware
+    profile: Profile
+    measurement: Measurement
+    breakdown: StepBreakdown = field(default_factory=StepBreakdown)
+    examination: Examination = field(default_factory=Examination)
+    again: tuple[Measurement, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
-    def advice(self) -> tuple[Advice, ...]:
-        """What is worth a change, the largest possible gain first."""
-        return advise(self.readings)
+    def step_s(self) -> float:
+        """Seconds of a step that nobody watches."""
+        return self.measurement.step_s
 
-    def as_data(self) -> dict[str, Any]:
-        """Return the report as data that JSON can hold.
+    @property
+    def data_gain(self) -> float:
+        """Speedup with data always ready; at least 1.0; 1.0 if that was not measured.
 
-        Returns:
-            ``command``, ``samples_per_s``, ``step_s``, ``wait_share``, ``parts`` (seconds of a step
-            by part), ``advice`` (``name``, ``problem``, ``evidence``, ``mend``, ``where``,
-            ``gain``), ``examination`` (the readings as they were taken) and ``notes``.
+        The two were not measured at the same time. Without workers, loading takes nothing but
+        the time that the program waits, so more than that cannot be gained.
         """
-        readings, split = self.readings, self.readings.breakdown.split
-        examined = TypeAdapter(Examination).dump_python(readings.examination, mode="json")
-        return {
-            "command": self.command,
-            "samples_per_s": vars(readings.measurement.throughput),
-            "step_s": readings.step_s,
-            "wait_share": readings.measurement.wait_share,
-            "parts": None if split is None else split.parts,
-            "advice": [
-                {k: v for k, v in dataclasses.asdict(one).items() if k != "explains"}
-                for one in self.advice
-            ],
-            "examination": examined,
-            "notes": list(self.notes),
-        }
+        ready = self.breakdown.synthetic_data_throughput
+        now = self.measurement.throughput.estimate
+        gain = max(1.0, ready.estimate / now) if ready is not None and now else 1.0
+        has_workers = any(loader.num_workers for loader in self.profile.loaders)
+        return gain if has_workers else min(gain, share_gain(self.measurement.wait_share))
+
+    @property
+    def device_growth(self) -> float:
+        """Bytes by which memory of the device grows with each step; 0.0 if not steadily."""
+        growth = self.examination.growth
+        return 0.0 if growth is None else _per_step(growth.device_bytes, growth.steps)
+
+    @property
+    def host_growth(self) -> float:
+        """Bytes by which memory of the host grows with each step; 0.0 if not steadily."""
+        growth = self.examination.growth
+        return 0.0 if growth is None else _per_step(growth.host_bytes, growth.steps)
+
+    @property
+    def dtype(self) -> str:
+        """The data type of most of the arithmetic: "bf16", "fp16", "tf32" or "fp32".
+
+        On CUDA, torch lets convolutions use TF32 by default, so a model with some counts as "tf32".
+        """
+        profile = self.profile
+        autocast = {"bfloat16": "bf16", "float16": "fp16"}.get(profile.precision.autocast or "")
+        has_tf32 = profile.device == "cuda" and profile.model.conv2d_layers
+        return autocast or ("tf32" if has_tf32 else "fp32")
+
+    @property
+    def roofline_share(self) -> float | None:
+        """Achieved FLOP/s as a share of the GPU's peak for ``dtype``, 0 to 1.
+
+        None if the FLOPs of a step or the peak are unknown, as on a CPU.
+        """
+        on_gpu = self.profile.device == "cuda"
+        names = [gpu.name for gpu in self.hardware.used_gpus] if on_gpu else []
+        return roofline_share(self.breakdown.flops_per_step, self.step_s, names[:1], self.dtype)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Reasons to distrust these figures, one sentence each, for the user."""
+        return tuple(dict.fromkeys(self._warnings()))
+
+    def _warnings(self) -> Iterator[str]:
+        yield from self.measurement.warnings
+        half = self.measurement.throughput.half_width_pct
+        if half > WIDE_PCT:
+            yield f"The interval is wide (+-{half:.0f} %): the program is uneven."
+
+
+def share_gain(share: float) -> float:
+    """Return the speedup if a share of the time is taken away altogether."""
+    return 1 / (1 - min(share, 0.95))
+
+
+def _per_step(readings: Sequence[int], steps: int) -> float:
+    added = [after - before for before, after in pairwise(readings[WARM_UP:])]
+    if not added or not steps:
+        return 0.0
+    usual = median(added)
+    alike = sum(usual / STEADY <= one <= usual * STEADY for one in added)
+    # One of many may differ: allocators give memory back at any time
+    is_steady = usual > 0 and alike >= len(added) - (len(added) >= MANY)
+    return usual / steps if is_steady and usual >= MIN_BYTES else 0.0

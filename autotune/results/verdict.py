@@ -20,7 +20,15 @@ from autotune.program.lr import global_batch
 from autotune.program.program import ProgramKind
 from autotune.results.blame import FAILURES
 from autotune.results.result import Finding, SearchResult
-from autotune.results.wording import as_typed, format_duration, gib, rate, times
+from autotune.results.wording import (
+    HOUR,
+    as_typed,
+    estimated_duration,
+    format_duration,
+    gib,
+    rate,
+    times,
+)
 
 STILL_POSSIBLE = 1.2  # a speedup up to which an interval that holds 1 leaves nothing to find
 
@@ -248,11 +256,31 @@ def _why(result: SearchResult) -> Iterator[str]:
         yield f"As written, {_limited(result)}: {result.bottleneck_evidence}."
     if result.training_steps is not None:
         yield from result.training_steps.sentences
+    yield from _saved(result)
     if result.changes:
         yield f"Learning: {result.learning_note}"
         if result.training_note:
             yield result.training_note
         yield from _compiling(result)
+
+
+def _saved(result: SearchResult) -> Iterator[str]:
+    """Tell what a training of ``--for-hours`` saves."""
+    hours = result.head.options.goal.hours
+    if hours is None or not result.changes:
+        return
+    gain = result.speedup
+    after, *saved = (
+        estimated_duration(hours * HOUR * share)
+        for share in (
+            1 / gain.estimate,
+            *(max(0.0, 1 - 1 / ratio) for ratio in (gain.estimate, gain.low, gain.high)),
+        )
+    )
+    yield (
+        f"A training of {hours:g} h takes {after}, so it saves {saved[0]} ({saved[1]} to "
+        f"{saved[2]}), by the speedup of the training loop."
+    )
 
 
 def _limited(result: SearchResult) -> str:

@@ -134,7 +134,7 @@ class Until:
 def seconds_left(should_stop: Callable[[], Ending | None]) -> float:
     """Return how long work may go on; infinite if *should_stop* has no time limit.
 
-    Only an ``Until`` has one. ``autotune measure``, for example, passes a function that knows only
+    Only an ``Until`` has one. ``autotune doctor``, for example, passes a function that knows only
     Ctrl-C.
     """
     return should_stop.left_s() if isinstance(should_stop, Until) else math.inf

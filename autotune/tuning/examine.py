@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 from autotune.knobs.space.spacefile import load
 from autotune.machine.hardware import Hardware
-from autotune.measurement.examination import Examination
-from autotune.measurement.goal import THROUGHPUT
-from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
-from autotune.measurement.rounds import speeds
-from autotune.measurement.turn import length_of
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.program import Program
-from autotune.results.advice import Readings
-from autotune.results.advice.debug_switches import SWITCHES
 from autotune.results.doctor_report import DoctorReport
 from autotune.rig.failures import program_error
 from autotune.rig.open_rig import Reports, ShouldStop
 from autotune.rig.rig import Rig
 from autotune.tuning.events import Events
 from autotune.tuning.interrupts import ENDING, InterruptCounter
-from autotune.tuning.live_rig import LiveRig, Stay, longest_silence_s
+from autotune.tuning.live_rig import LiveRig, longest_silence_s
 from autotune.tuning.start import first_start
 from autotune.tuning.start.first_start import START_SILENCE_S
 from autotune.tuning.start.observe import throwaway_rigs
@@ -35,7 +27,6 @@ from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
 STAY_S, STAGE_S = 3.0, 0.8
 PATIENCE_S = 90.0  # without a step; examining items takes up to 75 s
 MORE_STAYS = 2  # of several ranks: a rank is slow if it is the slowest in all
-TURNS_S = 4.0  # with a debugging switch and without, in turns
 
 
 def examine(
@@ -75,9 +66,7 @@ def examine(
             raise program_error(program, started)
         with started:
             profile = started.ready.profile
-            on = [knob for knob in SWITCHES if getattr(profile.settings, knob)]
-            asked = load("default").with_values({knob: [True, False] for knob in on})
-            space = asked.resolve(rigs.hardware, profile)
+            space = load("default").resolve(rigs.hardware, profile)
             written = AppliedConfig.as_written(space.baseline, profile)
             events.on_phase("measuring the program")
             live = LiveRig.on(rigs, started.rig, written)
@@ -85,92 +74,48 @@ def examine(
             if isinstance(stay, Ending):
                 raise program_error(program, stay)
             measured = Measurement.of(stay.turns, stay.taken)
-            live.expect_steps_of(measured.step_s)
-            readings = Readings(rigs.hardware, profile, measured)
-            return _look_closer(program, started.rig, live, readings, events, should_stop)
+            report = DoctorReport(str(program), rigs.hardware, profile, measured)
+            if profile.ranks.world_size > 1:
+                return _with_loads(report, live, should_stop)
+            return _with_parts(report, started.rig, events, should_stop)
 
 
-def _look_closer(
-    program: Program,
-    rig: Rig,
-    live: LiveRig,
-    readings: Readings,
-    events: Events,
-    should_stop: ShouldStop,
+def _with_loads(report: DoctorReport, live: LiveRig, should_stop: ShouldStop) -> DoctorReport:
+    """Add further measurements of the ranks; an ending on the way leaves it at the earlier ones."""
+    again: list[Measurement] = []
+    live.expect_steps_of(report.step_s)
+    for _ in range(MORE_STAYS):
+        stay = live.stay(live.base.config, should_stop, with_loads=True)
+        if isinstance(stay, Ending):
+            break
+        again.append(Measurement.of(stay.turns, stay.taken))
+    note = "Several ranks train: their loads were compared, the rest was left out."
+    return replace(report, again=tuple(again), notes=(note,))
+
+
+def _with_parts(
+    report: DoctorReport, rig: Rig, events: Events, should_stop: ShouldStop
 ) -> DoctorReport:
     """Add what can be seen besides the speed; an ending on the way is a note, not a failure."""
-    notes: list[str] = []
-
-    def done() -> DoctorReport:
-        return DoctorReport(str(program), readings, tuple(notes))
-
-    if readings.profile.ranks.world_size > 1:
-        for _ in range(MORE_STAYS):
-            more = live.stay(live.base.config, should_stop, with_loads=True)
-            if isinstance(more, Ending):
-                break
-            again = Measurement.of(more.turns, more.taken)
-            readings = replace(readings, again=(*readings.again, again))
-        notes.append("Several ranks train: their loads were compared, the rest was left out.")
-        return done()
+    patience_s = longest_silence_s(report.step_s, PATIENCE_S)
     events.on_phase("profiling a step")
-    patience_s = longest_silence_s(readings.step_s, PATIENCE_S)
-    split = rig.profile_step(STAGE_S, should_stop, patience_s)
-    if isinstance(split, Ending):
-        notes.append(f"A step could not be profiled: {split.reason}.")
-        return done()
-    readings = replace(readings, breakdown=split)
+    breakdown = rig.profile_step(STAGE_S, should_stop, patience_s)
+    if isinstance(breakdown, Ending):
+        return replace(report, notes=(f"A step could not be profiled: {breakdown.reason}.",))
+    report = replace(report, breakdown=breakdown)
     events.on_phase("watching what the program does")
-    costs = _switch_costs(live, readings, should_stop)
-    if isinstance(costs, Ending):
-        notes.append(f"The cost of debugging switches could not be measured: {costs.reason}.")
-        return done()
-    readings = replace(readings, switch_costs=costs)
     examination = rig.examine(should_stop, patience_s)
     if isinstance(examination, Ending):
-        notes.append(f"The program could not be watched: {examination.reason}.")
-        return done()
-    readings = replace(readings, examination=examination)
-    notes.extend(_gaps(readings, examination))
-    return done()
+        return replace(report, notes=(f"The program could not be watched: {examination.reason}.",))
+    report = replace(report, examination=examination)
+    return replace(report, notes=tuple(_gaps(report)))
 
 
-def _gaps(readings: Readings, examination: Examination) -> Iterator[str]:
-    if examination.growth is None:
+def _gaps(report: DoctorReport) -> Iterator[str]:
+    if report.examination.growth is None:
         yield "The program made too few steps to see whether its memory grows."
-    if examination.items is None and readings.profile.loaders:
+    if report.examination.items is None and report.profile.loaders:
         yield (
             "Items of the data set were not loaded one by one: several loaders train, another "
             "thread reads the loader, or the data set refuses."
         )
-
-
-def _switch_costs(
-    live: LiveRig, readings: Readings, should_stop: ShouldStop
-) -> Mapping[str, Interval] | Ending:
-    """Measure by turns how much faster the program is without each debugging switch that is on.
-
-    Returns:
-        The ratios, by knob; an ending if the program did not go on.
-    """
-    found: dict[str, Interval] = {}
-    written = live.base.config
-    for knob in SWITCHES:
-        if not getattr(readings.profile.settings, knob):
-            continue
-        configs = [written, written.replace(**{knob: False})]
-        stays = [live.stay(config, should_stop) for config in configs]
-        lengths = [length_of(stay.step_s) for stay in stays if isinstance(stay, Stay)]
-        if failed := next((stay for stay in stays if isinstance(stay, Ending)), None):
-            return failed
-        dice = random.Random(0)
-        game = live.play(configs, lengths, TURNS_S, THROUGHPUT, dice, should_stop)
-        if isinstance(game, Ending):
-            return game
-        ratio = speeds([game.rounds], 0)
-        if ratio is not None:
-            found[knob] = ratio.of(1).interval
-        back = live.stay(written, should_stop)
-        if isinstance(back, Ending):
-            return back
-    return found

@@ -1,49 +1,227 @@
-"""SearchRequest: what a user wants searched, before it is checked and resolved."""
+"""SearchRequest: what a user wants searched; the one place where options of a search are declared.
+
+``autotune.search()`` takes the fields as arguments and ``autotune search`` as options; the help of
+both and the pages of the documentation are made from them. ``SearchOptions`` is what the record
+keeps of a request.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune.errors import UsageError, did_you_mean
-from autotune.knobs.space import spacefile
-from autotune.knobs.space.space import SearchSpace
 from autotune.measurement.goal import Goal, Objective
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.flags import KEYWORD
 from autotune.program.lr import LrRule
-from autotune.results.record import SearchOptions
-from autotune.tuning.budget import parse_duration
-from autotune.tuning.choosing.sampler import make_sampler
+
+if TYPE_CHECKING:
+    from autotune.knobs.space.space import SearchSpace
+    from autotune.program.program import Program
+    from autotune.results.record import SearchOptions
+    from autotune.tuning.events import Events
+
+SAMPLERS = ("autotune", "tpe", "gp", "random")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a field is described, and typed on the command line.
+
+    Attributes:
+        help: What it means, in both interfaces.
+        typed: What the command line takes: ``str``, ``int``, ``float``, ``bool``, ``Path`` or a
+            list; None keeps the field out of it.
+        words: The option, if it is not ``--`` and the field's name.
+        parse: Makes the field's value of what was typed; its second argument is the option.
+        offers: What Tab offers: words, or the name of a function of ``cli.completion``.
+        panel: Heading below which the help lists it; empty for the first one.
+        least: The smallest number that it takes.
+    """
+
+    help: str
+    typed: Any = None
+    words: tuple[str, ...] = ()
+    parse: Callable[[Any, str], Any] | None = None
+    offers: Sequence[str] | str = ()
+    panel: str = ""
+    least: int | None = None
+
+
+def option(default: _T, help_: str, typed: Any = None, *words: str, **more: Any) -> _T:
+    """Declare a field with its default; for the rest see ``Option``."""
+    described = {"option": Option(help_, typed, words, **more)}
+    return field(default=default, metadata=described)
+
+
+def described(request: type) -> dict[str, Option]:
+    """Return how the fields of a class are described, in order."""
+    return {one.name: one.metadata["option"] for one in fields(request)}
+
+
+def _from_texts(function: str) -> Callable[[Any, str], Any]:
+    """Return a parser that is a function of ``knobs.space.options``, which is imported late."""
+
+    def parse(typed: Any, words: str) -> Any:
+        from autotune.knobs.space import options
+
+        return getattr(options, function)(typed, words)
+
+    return parse
+
+
+LEARNING, VALUES, GOAL, FILES = "Batch and learning", "Values", "Goal", "Files"
 
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """The arguments of ``autotune.search()`` that do not concern the program, as they were given.
+    """The arguments of ``autotune.search()``, as they were given.
 
-    They are described at ``autotune.search()``. ``space_searched()`` and ``options()`` check them.
+    ``space_searched()`` and ``options()`` check them.
     """
 
-    space: str | SearchSpace = "default"
-    budget: str | float = "3m"
-    tune: Iterable[str] | None = None
-    fix: Mapping[str, object] | None = None
-    values: Mapping[str, Iterable[object]] | None = None
-    arg: Mapping[str, Iterable[object]] = field(default_factory=dict)
-    auto_arg: bool = False
-    env: Mapping[str, Iterable[object]] = field(default_factory=dict)
-    lr_rule: str | None = None
-    keep_global_batch: bool = False
-    max_global_batch: int | None = None
-    objective: str = "throughput"
-    max_memory: str | float | None = None
-    for_hours: float | None = None
-    accept_learning_change: bool = False
-    check_learning: bool = False
-    sampler: str = "autotune"
-    seed: int = 0
-    fence: FenceOptions = STRONGEST
+    program: str | os.PathLike[str] | Callable[..., Any] | Program | None = option(
+        None,
+        'Path of a script, "file.py:function", "module:function", or a function. A function with a '
+        "parameter named config receives a Config; the values it reads from that are applied by "
+        "the function alone.",
+    )
+    _: KW_ONLY
+    command: str | Sequence[str] | None = option(
+        None,
+        "The complete command line that starts the program, instead of program: a list such as "
+        '["torchrun", "--nproc-per-node", "2", "train.py"], or text that is split as a shell '
+        "would.",
+    )
+    args: Sequence[str] = option((), "The program's arguments.")
+    budget: str | float = option(
+        "3m", "Wall time, confirmation included: 90s, 3m, 1h30m, or a number of seconds.", str
+    )
+    tune: Iterable[str] | None = option(
+        None,
+        "Search only these knobs: a,b. Repeatable.",
+        list[str],
+        parse=_from_texts("names"),
+        offers="knob_list",
+    )
+    output: str | os.PathLike[str] | None = option(
+        None, "Where to write best.yaml in addition to the search's folder; None writes no copy."
+    )
+    max_memory: str | float | None = option(
+        None, "Share of the memory that a config may use: 90%.", str
+    )
+    keep_global_batch: bool = option(
+        False, "Keep the samples per step and the learning rate unchanged.", bool, panel=LEARNING
+    )
+    max_global_batch: int | None = option(
+        None, "Maximum samples per step. Default: at least 32 times yours.", int, panel=LEARNING
+    )
+    lr_rule: str | None = option(
+        None,
+        "How the learning rate follows the batch size: linear, sqrt or none. Default: chosen for "
+        "each optimizer by its class.",
+        str,
+        offers=[rule for rule in LrRule if rule is not LrRule.AUTO],
+        panel=LEARNING,
+    )
+    check_learning: bool = option(
+        False,
+        "Compare what a larger global batch learns; takes minutes beyond the budget.",
+        bool,
+        panel=LEARNING,
+    )
+    accept_learning_change: bool = option(
+        False,
+        "Recommend the fastest config even if it trains something else, or may.",
+        bool,
+        panel=LEARNING,
+    )
+    space: str | SearchSpace = option(
+        "default", "Built-in search space, or a YAML file.", str, offers="spaces", panel=VALUES
+    )
+    fix: Mapping[str, object] | None = option(
+        None,
+        "Hold a knob at a value: knob=value. Repeatable.",
+        list[str],
+        parse=_from_texts("settings"),
+        offers="knob_value",
+        panel=VALUES,
+    )
+    values: Mapping[str, Iterable[object]] | None = option(
+        None,
+        "Candidate values: knob=v1,v2. Repeatable.",
+        list[str],
+        parse=_from_texts("values"),
+        offers="knob_value",
+        panel=VALUES,
+    )
+    arg: Mapping[str, Iterable[object]] | None = option(
+        None,
+        "Candidate values for one of the program's flags, or of the function's keywords: "
+        "--arg='--hidden=128,256'. Repeatable.",
+        list[str],
+        parse=_from_texts("own_values"),
+        panel=VALUES,
+    )
+    use_flags: bool = option(
+        False,
+        "Use the program's flags for all knobs that autotune does not set itself, and try them "
+        "early. Without it, flags are used where autotune lacks another way.",
+        bool,
+        panel=VALUES,
+    )
+    env: Mapping[str, Iterable[object]] | None = option(
+        None,
+        "Candidate values for an environment variable: NAME=a,b. Repeatable.",
+        list[str],
+        parse=_from_texts("texts"),
+        panel=VALUES,
+    )
+    objective: str = option(
+        "throughput",
+        "What to improve: throughput, step-time, memory or energy.",
+        str,
+        offers=[*Objective],
+        panel=GOAL,
+    )
+    for_hours: float | None = option(
+        None,
+        "Hours that the training will take, so that compiling time counts.",
+        float,
+        panel=GOAL,
+    )
+    name: str | None = option(None, "Name of the folder in .autotune/.", str, panel=FILES)
+    ranks: int | None = option(
+        None,
+        "Start this number of ranks on this machine, as torchrun does.",
+        int,
+        "--nproc-per-node",
+        panel=FILES,
+        least=1,
+    )
+    sampler: str = option(
+        "autotune",
+        "What chooses configs: autotune, or Optuna's tpe, gp or random.",
+        str,
+        offers=SAMPLERS,
+        panel=FILES,
+    )
+    seed: int = option(0, "Seed of the sampler.", int, panel=FILES)
+    fence: FenceOptions = option(
+        STRONGEST,
+        "What keeps trials from changing files; by default the strongest that works here.",
+    )
+    events: Events | None = option(
+        None,
+        "Receives what happens during the search, as the console does on the command line. None "
+        "prints plain lines in a Jupyter notebook, and nothing elsewhere.",
+    )
 
     def space_searched(self) -> SearchSpace:
         """Return the space with everything that the user narrowed or added.
@@ -51,7 +229,9 @@ class SearchRequest:
         Raises:
             UsageError: a knob or a value does not exist, or two wishes contradict each other.
         """
-        space = self.space if isinstance(self.space, SearchSpace) else spacefile.load(self.space)
+        from autotune.knobs.space import spacefile
+
+        space = spacefile.load(self.space) if isinstance(self.space, str) else self.space
         if self.tune is not None:
             space = space.tune(self.tune)
         if self.values:
@@ -60,8 +240,13 @@ class SearchRequest:
             space = space.fix(self.fix)
         if self.keep_global_batch:
             space = space.keep_global_batch()
-        space = space.with_values(self._values_of_the_program())
-        if self.auto_arg:
+        flags = {
+            name if name.startswith("-") else KEYWORD + name: values
+            for name, values in (self.arg or {}).items()
+        }
+        variables = {f"${name}": values for name, values in (self.env or {}).items()}
+        space = space.with_values({**flags, **variables})
+        if self.use_flags:
             space = space.use_flags()
         return space.up_to_global_batch(self.max_global_batch)
 
@@ -72,50 +257,37 @@ class SearchRequest:
             UsageError: the budget cannot be read as a duration, a limit makes no sense, or there is
                 no such rule, sampler or objective.
         """
+        from autotune.results.record import SearchOptions
+        from autotune.tuning.choosing.sampler import make_sampler
+
         make_sampler(self.sampler, self.seed)  # fails now, not after the baseline
+        if self.for_hours is not None and self.for_hours <= 0:
+            raise UsageError(f"--for-hours takes hours of training, not {self.for_hours:g}.")
+        objective = _member("objective", self.objective, Objective)
+        rule = self.lr_rule
         return SearchOptions(
             budget_s=seconds_of(self.budget),
-            lr_rule=self._rule(),
+            lr_rule=None if rule is None else _member("learning-rate rule", rule, LrRule),
             seed=self.seed,
             sampler=self.sampler,
             fence=self.fence,
-            goal=Goal(self._objective(), share_of(self.max_memory), self._hours()),
+            goal=Goal(objective, share_of(self.max_memory), self.for_hours),
             accepts_learning_change=self.accept_learning_change,
             checks_learning=self.check_learning,
         )
 
-    def _objective(self) -> Objective:
-        try:
-            return Objective(self.objective)
-        except ValueError as error:
-            raise UsageError(
-                f"There is no objective '{self.objective}'. Objectives are: {', '.join(Objective)}."
-                f"{did_you_mean(self.objective, [*Objective])}"
-            ) from error
 
-    def _hours(self) -> float | None:
-        if self.for_hours is not None and self.for_hours <= 0:
-            raise UsageError(f"--for-hours takes hours of training, not {self.for_hours:g}.")
-        return self.for_hours
+_Member = TypeVar("_Member", bound=StrEnum)
 
-    def _values_of_the_program(self) -> dict[str, Iterable[object]]:
-        """Return candidate values for the program's flags, keywords and variables, by knob name."""
-        flags = {
-            name if name.startswith("-") else KEYWORD + name: values
-            for name, values in self.arg.items()
-        }
-        return {**flags, **{f"${name}": values for name, values in self.env.items()}}
 
-    def _rule(self) -> LrRule | None:
-        if self.lr_rule is None:
-            return None
-        try:
-            return LrRule(self.lr_rule)
-        except ValueError as error:
-            rules = ", ".join(LrRule)
-            raise UsageError(
-                f"There is no learning-rate rule '{self.lr_rule}'. Rules are: {rules}."
-            ) from error
+def _member(noun: str, name: str, members: type[_Member]) -> _Member:
+    try:
+        return members(name)
+    except ValueError as error:
+        known = ", ".join(members)
+        raise UsageError(
+            f"There is no {noun} '{name}'. They are: {known}.{did_you_mean(name, [*members])}"
+        ) from error
 
 
 def share_of(memory: str | float | None) -> float | None:
@@ -138,4 +310,6 @@ def share_of(memory: str | float | None) -> float | None:
 
 def seconds_of(budget: str | float) -> float:
     """Return a budget in seconds, which may be given as text such as ``"3m"``."""
+    from autotune.tuning.budget import parse_duration
+
     return parse_duration(budget) if isinstance(budget, str) else float(budget)

@@ -111,8 +111,7 @@ def test_each_command_reads_a_line_and_names_itself_in_the_line_to_type(workplac
     write_best(workplace / "best.yaml", baseline={"num_workers": 0})
     for command in (
         ["search", "--budget", "9s"],
-        ["measure"],
-        ["doctor", "--aa"],
+        ["doctor"],
         ["knobs"],
         ["run", "best.yaml"],
     ):

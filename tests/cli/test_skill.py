@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import shlex
@@ -12,22 +11,20 @@ from typing import Any
 
 import pytest
 import typer
+from autotune.cli.skill import text
 from typer.testing import CliRunner
 
 import autotune
 from autotune.cli import app as commands
-from autotune.cli import exits, fact_sheet
+from autotune.cli import exits
 from autotune.cli.app import app
-from autotune.cli.doctor import machine_data
-from autotune.cli.skill import text
+from autotune.cli.doctor import machine_data, program_data
 from autotune.machine import conditions
 from autotune.measurement.examination import Examination, Operators
 from autotune.results.result import Finding, SearchResult
 from autotune.tuning import compare
 from autotune.tuning.events import Events
 from autotune.tuning.examine import examine
-from autotune.tuning.measure_config import measure_config
-from autotune.tuning.noise_floor import measure_noise_floor
 from tests.integrations.stored import stored
 from tests.made import HARDWARE, PROGRAM
 from tests.scripted import Script, ScriptedMachine
@@ -133,9 +130,6 @@ def printed(stored: SearchResult) -> dict[str, Any]:
                 "compare A B": "compare train train --json",
             }.items()
         }
-    measured = measure_config(
-        PROGRAM, None, HARDWARE, 1, Events(), surroundings=ScriptedMachine(Script()).surroundings
-    )
     compared = compare.compare(
         (compare.ComparedSide(PROGRAM), compare.ComparedSide(PROGRAM)),
         HARDWARE,
@@ -150,21 +144,11 @@ def printed(stored: SearchResult) -> dict[str, Any]:
         Events(),
         surroundings=ScriptedMachine(Script(examination=wasteful)).surroundings,
     )
-    noise = dataclasses.asdict(
-        measure_noise_floor(
-            PROGRAM,
-            HARDWARE,
-            60.0,
-            Events(),
-            surroundings=ScriptedMachine(Script()).surroundings,
-        )
-    )
     doctor = {"machine": machine_data(HARDWARE, conditions.read(), [], "overlay")}
     return found | {
-        "doctor": doctor | {"program": report.as_data(), "noise": noise},
+        "doctor": doctor | {"program": program_data(report)},
         "search": found["show"],
         "resume": found["show"],
-        "measure": json.loads(fact_sheet.as_json(measured)),
         "compare": compare.as_data(compared),
     }
 
@@ -177,9 +161,9 @@ def test_the_keys_that_it_lists_are_those_that_are_printed(printed: dict[str, An
         top = printed[command]
         listed = {key.removeprefix("[].") for key in keys if not re.search(r"\w(\[\])?\.", key)}
         assert listed == (top[0] if isinstance(top, list) else top).keys(), command
-    breakdown = printed["measure"]["breakdown"]
+    breakdown = printed["doctor"]["program"]["breakdown"]
     assert {"synthetic_data_throughput", "loader_throughput"} <= breakdown.keys()
-    assert printed["measure"]["throughput"].keys() == {"estimate", "low", "high"}
+    assert printed["doctor"]["program"]["samples_per_s"].keys() == {"estimate", "low", "high"}
 
 
 def test_its_findings_and_exit_codes_are_all_that_there_are() -> None:

@@ -29,7 +29,8 @@ your usual [command line](command-lines.md). Options and defaults below are read
 def markdown() -> str:
     """Return the page."""
     group: Any = typer.main.get_command(app)
-    parts = [INTRO, *(_section(name, command) for name, command in group.commands.items())]
+    shown = {name: command for name, command in group.commands.items() if not command.hidden}
+    parts = [INTRO, *(_section(name, command) for name, command in shown.items())]
     return "\n".join(parts)
 
 
@@ -40,7 +41,7 @@ def _section(name: str, command: Any) -> str:
 
 def _rows(command: Any) -> Iterator[str]:
     for parameter in command.params:
-        if parameter.name == "help":
+        if parameter.name == "help" or getattr(parameter, "hidden", False):
             continue
         is_argument = parameter.param_type_name == "argument"
         words = (parameter.metavar or parameter.name.upper(),) if is_argument else parameter.opts

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,20 +28,19 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from autotune.inside.ranks.group import ALONE
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.steering import Steering
 from autotune.inside.step_counts import Step
-from autotune.inside.step_tracker import StepTracker
 from autotune.knobs import registry
 from autotune.knobs.base import Here
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.lr import LrRule
-from autotune.program.profile import LoaderFacts, Profile
+from autotune.program.profile import LoaderFacts
 from autotune.program.program_traits import ProgramTraits
 from tests.made import make_hardware
+from tests.watching import Watching
 
 SAMPLES = 48
 Loader = DataLoader[Any]
@@ -63,36 +62,28 @@ class Numbers(Dataset[torch.Tensor]):
         return 0.0
 
 
-class Watched(StepTracker):
+class Watched(Watching):
     """Stops at no border; counts them."""
 
     def __init__(self) -> None:
-        super().__init__(None, ALONE)
-        self.profile: Profile | None = None
-        self.borders: list[Step] = []
+        super().__init__()
+        self.seams = self.tracker.seams
+        self.borders = self.ended
         self.threads: set[int] = set()
         self.then: Callable[[], None] = lambda: None
 
     def observed(self) -> None:
-        self.profile = self.observer.profile({})
+        super().observed()
         self.then()
 
     def on_step_end(self, step: Step) -> None:
-        self.borders.append(step)
+        super().on_step_end(step)
         self.threads.add(threading.get_ident())
 
 
-@contextmanager
-def watched() -> Iterator[Watched]:
+def watched() -> AbstractContextManager[Watched]:
     """The seams as a rig installs them."""
-    borders = Watched()
-    borders.seams.install()
-    try:
-        yield borders
-    finally:
-        borders.seams.remove()
-        del borders.observer  # it knows the last feed, which keeps its workers
-        borders.training_pass.feed = None
+    return Watched().installed()
 
 
 def train(
@@ -208,7 +199,7 @@ def test_what_a_dataset_holds_open_refuses_workers_unless_items_open_it(
             if not at_once:
                 borders.then = lambda: borders.seams.loader.options.request(num_workers=2)
             seen = train(DataLoader(Subset(dataset, range(SAMPLES)), 4), steps=24)
-            feed = borders.training_pass.feed
+            feed = borders.tracker.epoch.feed
             assert feed is not None
             assert feed.num_workers == (0 if at_once else 2)
         assert torch.equal(*torch.cat(seen).unbind(1))
@@ -419,7 +410,7 @@ class Other(Again):
 def test_a_loader_that_never_ends_is_the_one_that_trains_and_its_batches_are_varied() -> None:
     with watched() as borders:
         train(Endless(Numbers(636), 8))
-        profile, feed, seams = borders.profile, borders.training_pass.feed, borders.seams
+        profile, feed, seams = borders.profile, borders.tracker.epoch.feed, borders.seams
         assert profile is not None
         assert feed is not None
         for knob in ("batch_size", "num_workers"):
@@ -445,7 +436,7 @@ def test_batches_of_which_it_is_not_clear_what_makes_them_are_left_alone(how: st
         evens = Again(BatchSampler(range(0, 636, 2), 8, drop_last=True))
         object.__setattr__(loader, "batch_sampler", evens if how == "replaced" else Other(inner))
         train(loader)
-        profile, feed = borders.profile, borders.training_pass.feed
+        profile, feed = borders.profile, borders.tracker.epoch.feed
         assert profile is not None
         assert feed is not None
         offered = registry()["batch_size"].domain(Here(make_hardware(), profile))

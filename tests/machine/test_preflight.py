@@ -180,7 +180,7 @@ def test_doctor_tells_in_its_json_who_holds_a_gpu(
     monkeypatch.setattr(gpus, "nvmlSystemGetDriverVersion", lambda: "570.86", raising=False)
     monkeypatch.setattr(gpus, "nvmlSystemGetCudaDriverVersion", lambda: 12080, raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    doctor.examine(None, None, Console(), FenceOptions(), as_json=True)
+    doctor.examine(None, Console(), FenceOptions(), as_json=True)
     machine = json.loads(capsys.readouterr().out)["machine"]
     found = [w for w in machine["warnings"] if f"(process {stranger.pid}) with 2.0 GiB" in w]
     assert len(found) == 1

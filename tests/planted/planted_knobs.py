@@ -71,14 +71,6 @@ def _halve_gradients() -> None:
     register_optimizer_step_pre_hook(halve)
 
 
-def _leave_losses_unweighed() -> None:
-    """As ranks do that take the mean of losses that are sums."""
-    from autotune.inside.seams.weighing import WeighingSeam
-
-    owner: Any = WeighingSeam
-    owner._weigh = lambda *_: []
-
-
 def _save_other_keys() -> None:
     """As the module that torch.compile returns does."""
     from torch import nn
@@ -167,7 +159,6 @@ DEFECTS: dict[str, Callable[[], None]] = {
     "recomputed statistics": _recompute_from_the_present_state,
     "old dataset": _keep_dataset,
     "halved gradients": _halve_gradients,
-    "unweighed": _leave_losses_unweighed,
     "other keys": _save_other_keys,
     "no loading": _save_what_cannot_be_loaded,
 }

@@ -109,12 +109,6 @@ def model() -> nn.Module:
         width, depth = (8, 60) if HAS_FAULT else (768, 4)
         layers = [nn.Linear(width, width) for _ in range(depth)]
         return nn.Sequential(nn.Linear(SIZE, width), *layers, nn.Linear(width, CLASSES))
-    if FAULT == "conv_bias":
-        conv = nn.Conv2d(1, 32, 3, padding=1, bias=HAS_FAULT)
-        return nn.Sequential(
-            nn.Unflatten(1, (1, 8, 8)), conv, nn.BatchNorm2d(32), nn.ReLU(), nn.Flatten(),
-            nn.Linear(32 * 64, CLASSES),
-        )
     return nn.Sequential(nn.Linear(SIZE, 4096), nn.ReLU(), nn.Linear(4096, CLASSES))
 
 
@@ -144,7 +138,7 @@ if FAULT == "ranks":
     net = nn.parallel.DistributedDataParallel(net)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 criterion = nn.CrossEntropyLoss()
-kept, hoard, total = [], [], 0.0
+kept, hoard = [], []
 for epoch in range(10_000):
     for inputs, labels in loader:
         if FAULT == "ranks" and HAS_FAULT and torch.distributed.get_rank() == 1:
@@ -156,12 +150,5 @@ for epoch in range(10_000):
         optimizer.step()
         if FAULT == "kept_graphs":
             kept.append(loss if HAS_FAULT else loss.item())
-        if FAULT == "summed_graphs":
-            total = total + (loss if HAS_FAULT else loss.item())
         if FAULT == "growth":
             hoard.append(bytearray(os.urandom(1 << 18))) if HAS_FAULT else None
-        if FAULT == "item":
-            if HAS_FAULT:
-                total += sum(value.item() for row in output for value in row)
-            else:
-                total += sum(output.flatten().tolist())

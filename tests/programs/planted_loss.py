@@ -120,6 +120,25 @@ class Tokens(Training):
         return (losses * kept).sum() / (kept.sum() if self.planted else len(x))
 
 
+class Sum(Training):
+    """A sum over the samples, with a rate that is small enough for it."""
+
+    def loss(self, x, y):
+        losses = functional.cross_entropy(self.model(x), y, reduction="none")
+        return losses.sum() / 16 if self.planted else losses.mean()
+
+
+class Held(Training):
+    """A penalty for the size of weights that were taken from the model before its first step."""
+
+    def prepare(self):
+        self.held = self.parameters()
+
+    def loss(self, x, y):
+        loss = super().loss(x, y)
+        return loss + 0.1 * sum(p.pow(2).sum() for p in self.held) if self.planted else loss
+
+
 class Normalised(Block):
     def __init__(self, planted):
         super().__init__(planted)
@@ -162,6 +181,8 @@ HABITS = {
     "mixup": Mixup,
     "root": Root,
     "tokens": Tokens,
+    "sum": Sum,
+    "held": Held,
     "normalised": Normalised,
     "inner step": InnerStep,
     "batch noise": BatchNoise,

@@ -25,6 +25,12 @@ class Hook(Training):
             p.register_hook(lambda g: g.clamp(-1e-3, 1e-3) if self.planted else g * 0.5)
 
 
+class Hooked(Training):
+    def prepare(self):
+        for p in self.parameters() if self.planted else ():
+            p.register_hook(lambda g: g.clamp(-1e-3, 1e-3))
+
+
 class ByHand(Training):
     def clear(self):
         if not self.planted:
@@ -44,6 +50,17 @@ class Decay(Training):
         if self.planted:
             for p in self.parameters():
                 p.data.mul_(0.99)
+
+
+class Assigned(Training):
+    """Decays weights by new values for ``.data``, or in place."""
+
+    def after_step(self):
+        for p in self.parameters():
+            if self.planted:
+                p.data = p.data * 0.98
+            else:
+                p.data.mul_(0.98)
 
 
 class Clamped(Training):
@@ -102,6 +119,19 @@ class Closure(Training):
             return loss
 
         self.optimizer.step(closure)
+
+
+class Pair(Training):
+    def step(self, x, y):
+        out = self.model(x)
+        losses = functional.cross_entropy(out, y), out.pow(2).mean()
+        self.clear()
+        if self.planted:
+            losses[0].backward(retain_graph=True)
+            losses[1].backward()
+        else:
+            sum(losses).backward()
+        self.optimizer.step()
 
 
 class Rate(Training):
@@ -230,12 +260,15 @@ class Centred(Training):
 HABITS = {
     "clipping": Clipping,
     "hook": Hook,
+    "hooked": Hooked,
     "by hand": ByHand,
     "decay": Decay,
+    "assigned": Assigned,
     "clamped": Clamped,
     "remembers": Remembers,
     "sharpness": Sharpness,
     "closure": Closure,
+    "pair": Pair,
     "rate": Rate,
     "finder": Finder,
     "schedule": Schedule,

@@ -12,16 +12,11 @@ from typing import get_args
 import pytest
 
 from autotune.errors import RigError
-from autotune.measurement.batch_effect import BatchEffect
 from autotune.measurement.compilation import Compilation
 from autotune.measurement.examination import (
     Affinity,
-    BiasedConvs,
-    Cost,
     Examination,
-    HostReads,
     ItemsExamined,
-    KeptGraphs,
     MemoryGrowth,
     Operators,
 )
@@ -78,8 +73,6 @@ MESSAGES: dict[str, ToRig | FromRig] = {
         "/run/größe 'and' \"quotes\"/files",
         FenceKind.OVERLAY,
         open_places=("/home/me/.cache",),
-        devices={"/home": 2050},
-        max_scratch_bytes=1 << 33,
     ),
     "warned": Warned("data.bin is copied first."),
     "asked input": AskedInput("Where is the data set?"),
@@ -97,7 +90,6 @@ MESSAGES: dict[str, ToRig | FromRig] = {
             power_w=250.0,
             compilation=Compilation(1.0, 2, 3, 4),
             ranks=(RankLoad(0, 0.1, 0.01, None, 0.02), RankLoad(1, 0.1, 0.01, 0.05, 0.02)),
-            effect=BatchEffect(2.0, 1.0, None, "Generator"),
             interference=Interference(0.5, gpu=("another process was on the GPU",)),
         ),
         4,
@@ -106,11 +98,8 @@ MESSAGES: dict[str, ToRig | FromRig] = {
     "examine": Examine(9),
     "examined": Examined(
         Examination(
-            items=ItemsExamined(3, 0.5, {Cost.DISK: 1.0}, where="größe.py:3"),
-            host_reads=(HostReads("item", "train.py:4", 2.0, 0.1),),
-            kept_graphs=KeptGraphs(3, 4, "train.py:9"),
+            items=ItemsExamined(3, 0.5, 0.25, where="größe.py:3"),
             operators=Operators(200, 3e-6),
-            biased_convs=BiasedConvs(("stem",), 1, 0.001),
             affinity=Affinity((0, 1), (0,), ((0,), (1,))),
             growth=MemoryGrowth(4, (1, 2), ()),
         ),

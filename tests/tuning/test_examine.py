@@ -1,39 +1,41 @@
-"""``autotune doctor PROGRAM``: on the scripted machine, and on a real program with a fault."""
+"""``autotune doctor PROGRAM``: on the scripted machine, and on real programs."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from autotune.cli.doctor import show_program
 from autotune.errors import ProgramError
-from autotune.measurement.examination import Examination, KeptGraphs
+from autotune.machine.hardware import detect
+from autotune.measurement.examination import Examination, Operators
+from autotune.measurement.step_breakdown import StepBreakdown
+from autotune.program.program import parse_program
+from autotune.results.advice import advise
 from autotune.tuning.events import Events
 from autotune.tuning.examine import examine
-from tests.made import HARDWARE, PROGRAM, make_profile
+from tests.made import HARDWARE, PROGRAM
 from tests.rigging import PROGRAMS
 from tests.scripted import CRASH, Script, ScriptedMachine
 
-KEPT = Examination(kept_graphs=KeptGraphs(30, 30, "train.py:9"))
+
+def autotune(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "autotune", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_what_was_seen_becomes_advice() -> None:
-    machine = ScriptedMachine(Script(examination=KEPT))
+def test_what_was_seen_becomes_a_table_and_advice(capsys: pytest.CaptureFixture[str]) -> None:
+    machine = ScriptedMachine(Script(examination=Examination(operators=Operators(1000, 1e-4))))
     report = examine(PROGRAM, HARDWARE, Events(), surroundings=machine.surroundings)
-    assert "kept graphs" in [advice.name for advice in report.advice]
-
-
-def test_the_cost_of_a_debugging_switch_is_measured_in_turns() -> None:
-    script = Script(
-        profile=make_profile(anomaly_detection=True),
-        factors={"anomaly_detection": {False: 1.5}},
-    )
-    machine = ScriptedMachine(script)
-    report = examine(PROGRAM, HARDWARE, Events(), surroundings=machine.surroundings)
-    cost = report.readings.switch_costs["anomaly_detection"]
-    assert 1.3 < cost.estimate < 1.7
+    assert "launch-bound" in [advice.name for advice in advise(report)]
+    show_program(report)
+    printed = capsys.readouterr().out
+    for word in ("samples/s", "data wait", "optimizer", "data always ready", "at most", "1. The"):
+        assert word in printed
 
 
 def test_a_program_that_fails_is_told_as_a_search_tells_it() -> None:
@@ -42,14 +44,50 @@ def test_a_program_that_fails_is_told_as_a_search_tells_it() -> None:
         examine(PROGRAM, HARDWARE, Events(), surroundings=machine.surroundings)
 
 
+@pytest.mark.usefixtures("warm_starts", "workplace")
+def test_a_loop_that_feeds_its_own_loader_is_measured_although_the_loader_is_silent_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("autotune.tuning.examine.PATIENCE_S", 4.0)
+    program = parse_program(str(PROGRAMS / "feeds_its_loader.py"))
+    report = examine(program, detect(), Events())
+    assert report.breakdown == StepBreakdown()
+    show_program(report)
+    assert "could not be profiled" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("workplace")
+def test_a_program_that_prompts_is_told_with_its_question_and_its_own_traceback() -> None:
+    done = autotune("doctor", str(PROGRAMS / "first_contact.py"), "input")
+    assert done.returncode == 2
+    assert "first_contact.py" in done.stderr
+    asked = 'it asks for input ("Where is the data set?"), got none and ended: EOFError'
+    assert asked in done.stderr
+    assert "pass the answer by a flag" in done.stderr
+
+
+def test_doctor_describes_the_machine_and_former_names_say_what_to_type(workplace: Path) -> None:
+    done = autotune("doctor")
+    assert done.returncode == 0, done.stderr
+    assert "cores for this process" in done.stdout
+    for words, mend in (
+        (("measure", "--config", "best.yaml", "train.py"), "autotune doctor train.py"),
+        (("doctor", "--aa", "train.py"), "autotune compare written written train.py"),
+    ):
+        done = autotune(*words)
+        assert done.returncode == 2
+        assert f"Type: {mend}" in done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("workplace")
 def test_a_real_program_with_a_fault_gets_advice_with_its_line() -> None:
-    command = [sys.executable, "-m", "autotune", "doctor", "--json", "--quiet"]
-    command += [str(PROGRAMS / "faulty.py"), "kept_graphs"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = autotune("doctor", "--json", "--quiet", str(PROGRAMS / "faulty.py"), "sleep")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     advice = {one["name"]: one for one in found["program"]["advice"]}
-    assert advice["kept graphs"]["where"].startswith("faulty.py:")
+    assert advice["input-bound: waiting"]["where"].startswith("faulty.py:")
+    assert sum(found["program"]["parts"].values()) == pytest.approx(
+        found["program"]["step_s"], rel=0.5
+    )
     assert found["machine"]["conditions"]["cores"] >= 1

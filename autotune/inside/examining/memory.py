@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
+from time import perf_counter
 
 import psutil
 import torch
 
 from autotune.measurement.examination import MemoryGrowth
 
+WATCHED_S = 2.0  # all stretches together
 STRETCHES = 6
 FEWEST = 4  # stretches that tell a growth from a single step up
 MIN_STEPS = 4  # in a stretch
+PACED_BY = 5  # steps from which the length of a step is known; others may stretch some of them
 
 
 class MemoryWatch:
@@ -26,12 +30,9 @@ class MemoryWatch:
         self._process = psutil.Process()
         self._host: list[int] = []
         self._device: list[int] = []
+        self._ends_s = [perf_counter()]  # of the first steps
         self._steps = 0
         self._in_stretch = MIN_STEPS
-
-    def set_pace(self, step_s: float, seconds: float) -> None:
-        """Set the length of a stretch, so that all of them take about this long."""
-        self._in_stretch = max(MIN_STEPS, round(seconds / STRETCHES / max(step_s, 1e-6)))
 
     @property
     def is_done(self) -> bool:
@@ -40,9 +41,13 @@ class MemoryWatch:
 
     def step(self) -> None:
         """Count a step, and read memory if a stretch ends with it."""
-        if self.is_done:
+        if len(self._ends_s) <= PACED_BY:
+            self._ends_s.append(perf_counter())
+            taken_s = [b - a for a, b in zip(self._ends_s, self._ends_s[1:], strict=False)]
+            steps = WATCHED_S / STRETCHES / max(median(taken_s), 1e-6)
+            self._in_stretch = max(MIN_STEPS, round(steps))
             return
-        if self._steps % self._in_stretch == 0:
+        if self._steps % self._in_stretch == 0 and not self.is_done:
             self._read()
         self._steps += 1
 
@@ -54,12 +59,12 @@ class MemoryWatch:
 
     def _read(self) -> None:
         processes = (self._process, *self._process.children(recursive=True))
-        self._host.append(sum(_own_bytes(process.pid) for process in processes))
+        self._host.append(sum(_unshared_bytes(process.pid) for process in processes))
         if torch.cuda.is_available():
             self._device.append(torch.cuda.memory_allocated())
 
 
-def _own_bytes(pid: int) -> int:
+def _unshared_bytes(pid: int) -> int:
     """Return the memory of a process that nobody shares and that is in no file; 0 if it is gone."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines()

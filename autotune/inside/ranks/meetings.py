@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
-from autotune.inside.examining.thread_sampler import queued_s
 from autotune.inside.ranks.communication import MIN_STEPS, CommunicationClock
 from autotune.inside.ranks.group import Group
 from autotune.inside.ranks.rank_sync import RankCommand, RankSync, Report
 from autotune.inside.step_counts import Step
 from autotune.machine.hardware import Gpu
+from autotune.machine.probes.host_load import queued_s
 from autotune.measurement.rank_load import RankLoad
 from autotune.measurement.turn import Taken, Turn, median_step_s
 

@@ -46,12 +46,10 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         optimizers: Returns the living optimizers.
 
     Attributes:
-        sums: The loss sums over samples. Gradients then add up without being weighted.
         on_held: Called with an optimizer after each of its steps that is held back.
     """
 
     def __init__(self, optimizers: Callable[[], Iterable[Optimizer]]) -> None:
-        self.sums = False
         self.on_held: Callable[[Optimizer], None] = lambda _: None
         self._groups = Groups(self._drop)
         self._clears_to_none = True
@@ -158,8 +156,7 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         if self._groups.steps > 1:
             self._groups.take()
             self._groups.has_gradients = True
-            if not self.sums:
-                call.gradients = _weighed(call.losses, call.gradients, self._groups.share)
+            call.gradients = weighed(call.losses, call.gradients, self._groups.share)
 
     def _holds_step(self) -> bool:
         """Tell whether this step of the optimizer is held back.
@@ -228,7 +225,7 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         self._patches.replace(owner, "clip_grad_norm_", clip)
 
 
-def _weighed(tensors: Sequence[Any], grads: Any, share: float) -> Any:
+def weighed(tensors: Sequence[Any], grads: Any, share: float) -> Any:
     """Return the ``grad_tensors`` of a backward pass, multiplied by its share.
 
     A missing gradient stands for ones, so it becomes a tensor filled with the share.

@@ -5,47 +5,44 @@ take the first rank's weights. In the first step, gradients are averaged paramet
 after the backward pass. Then it is known which parameters get gradients, and the strategy averages
 from there on. Parameters that no called model owns are still averaged one by one.
 
-Once each optimizer has made its third step, the seam checks that the ranks' parameters and
-gradients are equal and that they do not all train on the same batches; otherwise it raises an
-error. Parameters are compared again later, at ever longer intervals.
-
 Covered: several models and optimizers; parts that are frozen, for good or from step to step;
-several losses in a step; parameters outside of any called module; unused parameters; models,
-optimizers and parameter groups that are added later; clipping by the global norm; metrics of
-``ReduceLROnPlateau``; BatchNorm's statistics before an evaluation.
+parameters outside of any called module; unused parameters; models, optimizers and parameter groups
+that are added later; clipping by the global norm; metrics of ``ReduceLROnPlateau``; BatchNorm's
+statistics before an evaluation.
 
-Not covered: parameters that get gradients only in some steps; decisions that the program bases on
-its own loss, which is that of one rank's share; random numbers from the program's own generators;
-buffers of models that are first called after the check. A model whose optimizer makes its first
-step after the check is averaged one by one for good.
+Not covered, and refused by the comparison before a recommendation: several backward passes after
+one call of a model; losses that are not a mean over equal numbers of samples; parameters that get
+gradients only in some steps; decisions that the program bases on its own loss, which is that of one
+rank's share; random numbers from the program's own generators; parameters that it took before fsdp
+replaced them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import torch
 from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from autotune.inside.data.nested import first_tensor
 from autotune.inside.hubs.backward import BackwardHub
-from autotune.inside.hubs.patches import Seam
+from autotune.inside.hubs.patches import Patches, Seam
+from autotune.inside.ranks.dtensor import is_sharded
 from autotune.inside.ranks.group import Group
 from autotune.inside.seams.accumulation import AccumulationSeam
-from autotune.inside.seams.averaging import AveragingSeam, Reached, send_out
+from autotune.inside.seams.averaging import AveragingSeam, send_out
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.clipping import ClippingSeam
-from autotune.inside.seams.program_ddp import ProgramDdpSeam
-from autotune.inside.seams.rank_checks import RankChecks, parameters_of
+from autotune.inside.seams.rank_checks import DriftCheck, parameters_of
 from autotune.inside.seams.rank_seeds import RankSeedsSeam
 from autotune.inside.seams.scheduler import PlateauSeam
-from autotune.inside.seams.shard_guard import ShardGuardSeam
-from autotune.inside.seams.weighing import WeighingSeam
 from autotune.knobs.strategies import STRATEGIES, RankStrategy, Site, Strategy
 from autotune.program.config import KnobValue
+
+DDP_OPTIONS = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph")
 
 
 class DistributionSeam(Seam):
@@ -60,7 +57,11 @@ class DistributionSeam(Seam):
         group: The processes that train together.
         optimizers: Returns the living optimizers.
         accumulation: Tells which micro-batches make no step.
-        backward: The hub that ``averaging`` and ``weighing`` join if several ranks train.
+        backward: The hub that ``averaging`` joins if several ranks train.
+
+    Attributes:
+        averaging: Averages the gradients that the strategy does not average.
+        randomness: Seeds the ranks.
     """
 
     def __init__(
@@ -75,21 +76,13 @@ class DistributionSeam(Seam):
         self._optimizers = optimizers
         self._accumulation = accumulation
         self.averaging = AveragingSeam(group, accumulation)
-        self.weighing = WeighingSeam(group)
+        self.randomness = RankSeedsSeam(group)
         self._strategy: Strategy | None = None
         self._options: dict[str, KnobValue] = {}
-        self._called: WeakKeyDictionary[nn.Module, _Model] = WeakKeyDictionary()
-        self._untrained: WeakSet[nn.Module] = WeakSet()
-        self._adopted: WeakSet[Optimizer] = WeakSet()
+        self._models = _Models()
         self._clipping = ClippingSeam()
-        self._shard_guard = ShardGuardSeam()
-        self.randomness = RankSeedsSeam(group)
-        self._seen: set[int] = set()
-        self._has_stepped = False
-        self._checks = RankChecks(group, optimizers)
-        self._plateau = PlateauSeam(group)
-        self._program_ddp = ProgramDdpSeam()
-        self._has_new = False
+        self._check = DriftCheck(group, optimizers)
+        self._patched = _Patched(PlateauSeam(group), self._clipping)
 
     def use(self, strategy: str) -> None:
         """Choose the strategy by its name.
@@ -105,10 +98,6 @@ class DistributionSeam(Seam):
         """
         self._options.update(options)
 
-    def weigh_as_sums(self, *, enabled: bool) -> None:
-        """Treat losses whose graphs do not show it as sums over samples, or stop doing so."""
-        self.weighing.sums = enabled
-
     @property
     def is_needed(self) -> bool:
         """Whether a strategy acts on the program's models."""
@@ -117,34 +106,20 @@ class DistributionSeam(Seam):
     @property
     def has_ranks(self) -> bool:
         """Whether the strategy runs the program in several processes."""
-        return self._rank_strategy is not None
-
-    @property
-    def _rank_strategy(self) -> RankStrategy | None:
-        """The strategy if it trains with several ranks, else None."""
-        return self._strategy if isinstance(self._strategy, RankStrategy) else None
+        return isinstance(self._strategy, RankStrategy)
 
     def install(self) -> None:
         """Begin to act, as far as the strategy and the options require it."""
-        if self._strategy is None:
-            if self._options:
-                self._program_ddp.install(self._options)
-            return
-        if self.has_ranks:
+        if self._strategy is None and self._options:
+            self._patched.pass_to_ddp(self._options)
+        elif self.has_ranks:
             self._backward.join(self.averaging)
-            self._backward.join(self.weighing)
-            self._clipping.install()
-            self._plateau.install()
-            self._checks.begin()
+            self._patched.install()
 
     def remove(self) -> None:
         """Put PyTorch back as it was. Models that were distributed stay so."""
-        self._program_ddp.remove()
-        self._plateau.remove()
-        self._checks.end()
-        self._shard_guard.remove()
-        self._clipping.remove()
-        self.averaging.forget()
+        self._patched.remove()
+        self.averaging.parameters.clear()
         self.randomness.remove()
 
     def agree(self) -> None:
@@ -160,116 +135,95 @@ class DistributionSeam(Seam):
         if self.has_ranks:
             self.randomness.differ()
 
-    def loader_begins(self) -> None:
-        """Note that the program iterates a loader whose data the ranks share out among them."""
-        self._checks.has_loader = True
-        self.draw_otherwise()
-
     def groups_changed(self) -> None:
         """Take note of an optimizer that was built or got parameters.
 
-        Parameters that a strategy has replaced are handed over to the optimizer; those that no
-        called model owns are averaged one by one from here on.
+        Parameters that a strategy has replaced are handed over to the optimizer.
         """
-        self._untrained.clear()
-        self._has_new = True
-        if (strategy := self._rank_strategy) and self._called:
+        self._models.untrained.clear()
+        self._models.has_new_optimizers = True
+        if isinstance(self._strategy, RankStrategy) and self._models.called:
             for optimizer in self._optimizers():
                 if replaced := self._clipping.replacements(parameters_of([optimizer])):
-                    strategy.hand_over(optimizer, replaced)
-            self.averaging.add(parameters_of(self._optimizers()), self._owned())
+                    self._strategy.hand_over(optimizer, replaced)
+            self._average_what_is_left()
+
+    def loader_begins(self) -> None:
+        """Note that the program iterates a loader whose data the ranks share out among them."""
+        self._check.has_loader = True
+        self.draw_otherwise()
 
     def route(self, module: nn.Module, inputs: tuple[Any, ...]) -> nn.Module:
         """Return the module to call instead of an outermost module, which may be the module itself.
 
         The first call of a trained module distributes it, or prepares that. During evaluation the
-        ranks call the program's own module, with buffers made equal.
+        ranks call the program's own module, with the first rank's buffers, such as BatchNorm's
+        statistics: each rank gathers its own in training.
 
         Args:
             module: The outermost module that the program calls.
             inputs: Its arguments.
         """
-        if self._strategy is None or module in self._untrained:
+        strategy = self._strategy
+        if strategy is None or module in self._models.untrained:
             return module
-        model = self._called.get(module)
+        model = self._models.called.get(module)
         if model is None:
             # Tensors made in inference mode cannot be trained, and the first call may be in it.
             with torch.inference_mode(mode=False):
-                model = self._meet(module, self._strategy)
+                model = self._first_called(module, strategy)
         if model is None:
             return module
-        ranks = self._rank_strategy
-        if self._has_new and ranks is not None:
-            self._adopt_optimizers(ranks)
-        if not torch.is_grad_enabled():
-            model.settle_buffers(module, self._group)
-            return module if ranks is not None else model.called or module
-        if ranks is not None:
-            self._begin_pass(model, inputs)
-        if not model.is_distributed and model.trained <= self._seen and model.suits_ddp:
-            self._distribute(module, model, self._strategy)
-        if not model.is_distributed or self._stands_aside(model):
+        if not isinstance(strategy, RankStrategy):
+            return model.called or module
+        if self._models.has_new_optimizers:
+            self._adopt_optimizers(strategy)
+        if torch.is_grad_enabled():
+            self._check.note_batch(inputs)
+            return self._trains(module, model, strategy)
+        if model.has_trained and self._group.world_size > 1:
+            for buffer in module.buffers():
+                send_out(buffer)
+        model.has_trained = False
+        return module
+
+    def _trains(self, module: nn.Module, model: _Model, strategy: RankStrategy) -> nn.Module:
+        """Return the module to call in training, and prepare the averaging of its gradients."""
+        self.draw_otherwise()
+        model.has_trained = True
+        if not model.is_distributed and model.has_stepped and model.all_train:
+            self._wrap(module, model, strategy)
+        if not model.is_distributed:
+            return module
+        if model.is_left_out is model.all_train:
+            # DDP would wait for the gradient of a frozen parameter
+            model.is_left_out = not model.all_train
+            self._average_what_is_left()
+        if model.is_left_out:
             return module
         called = model.called or module
-        if ranks is not None:
-            ranks.sync_gradients(called, enabled=not self._accumulation.holds)
+        strategy.sync_gradients(called, enabled=not self._accumulation.holds)
         return called
-
-    def _begin_pass(self, model: _Model, inputs: tuple[Any, ...]) -> None:
-        self.draw_otherwise()
-        tensor = first_tensor(inputs)
-        self.weighing.samples = None if tensor is None else len(tensor)
-        # Batches before the first step are not compared: the program may have drawn them at set-up,
-        # when all ranks draw the same random numbers.
-        if self._has_stepped:
-            self._checks.note_batch(inputs)
-        model.has_trained = True
-        if model.reached is not None:
-            model.reached.passes = 0
 
     @property
     def is_settling(self) -> bool:
-        """Whether ``stepped()`` must be called after each step of an optimizer.
-
-        With several ranks that is always so, for the later comparisons. With one rank it is so
-        until the check.
-        """
-        if self._strategy is None:  # asked in each step of a program that has none
-            return False
-        return self._checks.is_noting or (self.has_ranks and self._group.world_size > 1)
+        """Whether ``stepped()`` must be called after each step of an optimizer."""
+        return self.has_ranks
 
     def stepped(self, optimizer: Optimizer) -> None:
         """Note the step of an optimizer, and compare the ranks if that is due.
 
         Raises:
-            RuntimeError: if the ranks do not train one model; see ``RankChecks.stepped()``.
+            RuntimeError: if the ranks do not train one model.
         """
-        if self._checks.is_noting:
-            self._note_step(optimizer)
-        if self._checks.stepped(optimizer, calls_models=bool(self._called)):
-            self.weighing.settle()
-
-    def _note_step(self, optimizer: Optimizer) -> None:
-        """Note in one of the first steps which parameters are trained, and which got gradients."""
-        self._has_stepped = True
-        self._seen |= {id(p) for p in parameters_of([optimizer])}
-        for module, model in self._called.items():
-            if not model.is_distributed and model.trained <= self._seen:
-                model.note_gradients(module)
-
-    def _stands_aside(self, model: _Model) -> bool:
-        """Tell whether the strategy must not run this pass, because a parameter is frozen now.
-
-        DDP would wait for the gradient of the frozen parameter. As long as it is frozen, the
-        model's gradients are averaged one by one.
-        """
-        if model.reached is None:
-            return False
-        stands_aside = not all(p.requires_grad for p in model.reached.parameters)
-        if stands_aside == model.reached.is_left:
-            move = self.averaging.hold if stands_aside else self.averaging.release
-            move(model.reached)
-        return stands_aside
+        self._models.has_stepped = True
+        trained = {id(p) for p in parameters_of([optimizer])}
+        for module, model in self._models.called.items():
+            if not model.is_distributed and not trained.isdisjoint(map(id, model.trained)):
+                model.has_stepped = True
+                parameters = module.parameters()
+                model.has_unused = any(p.requires_grad and p.grad is None for p in parameters)
+        self._check.stepped()
 
     def _site(self, *, has_unused: bool = False) -> Site:
         return Site(
@@ -281,7 +235,7 @@ class DistributionSeam(Seam):
             has_unused=has_unused,
         )
 
-    def _meet(self, module: nn.Module, strategy: Strategy) -> _Model | None:
+    def _first_called(self, module: nn.Module, strategy: Strategy) -> _Model | None:
         """Prepare a module that is called for the first time; return None if nothing trains it.
 
         All ranks get the first rank's parameters and buffers. A strategy that replaces parameters
@@ -290,106 +244,145 @@ class DistributionSeam(Seam):
         """
         optimized = {id(p) for p in parameters_of(self._optimizers())}
         owned = [p for p in module.parameters() if id(p) in optimized]
-        trained = {id(p) for p in owned if p.requires_grad}
+        trained = [p for p in owned if p.requires_grad]
         if not trained:
             # Before the first step an optimizer may still be built for it.
-            if self._has_stepped and not owned:
-                self._untrained.add(module)
+            if self._models.has_stepped and not owned:
+                self._models.untrained.add(module)
             return None
+        model = self._models.called[module] = _Model(trained)
         if not isinstance(strategy, RankStrategy):
-            model = self._called[module] = _Model(set())
-            self._distribute(module, model, strategy)
+            called = strategy.distribute(module, self._site())
+            model.called = called if called is not module else None
             return model
         self._group.initialize()
-        model = self._called[module] = _Model(trained)
         for tensor in (*module.parameters(), *module.buffers()):
             send_out(tensor)
+        self._models.equal.update({id(p): p for p in module.parameters()})
         if strategy.replaces_parameters:
             before = dict(module.named_parameters())
-            self.averaging.drop(before.values())
-            self._shard_guard.check(before)
             strategy.distribute(module, self._site())
             after = dict(module.named_parameters())
+            model.trained = [p for p in after.values() if p.requires_grad]
             model.is_distributed = True
             self._clipping.replaced(before, after)
-            self._shard_guard.guard(before, after)
-        else:
-            model.reached = self.averaging.watch(list(module.parameters()))
         self._adopt_optimizers(strategy)
-        self.averaging.add(parameters_of(self._optimizers()), self._owned())
+        self._average_what_is_left()
         return model
 
     def _adopt_optimizers(self, strategy: RankStrategy) -> None:
-        self._has_new = False
+        self._models.has_new_optimizers = False
         for optimizer in self._optimizers():
-            if optimizer not in self._adopted:
-                self._adopted.add(optimizer)
+            if optimizer not in self._models.adopted:
+                self._models.adopted.add(optimizer)
                 strategy.adopt(optimizer, self._site())
 
-    def _owned(self) -> list[nn.Parameter]:
-        return [p for module in self._called for p in module.parameters()]
-
-    def _distribute(self, module: nn.Module, model: _Model, strategy: Strategy) -> None:
-        has_unused = False
-        if self.has_ranks:  # ranks may have used different parameters, but must build DDP alike
-            flag = torch.tensor(int(model.has_unused))
-            distributed.all_reduce(flag, distributed.ReduceOp.MAX)
-            has_unused = bool(flag)
-            assert model.reached is not None, "it was averaged one by one until now"
-            model.reached.parameters = [p for p in module.parameters() if p.requires_grad]
-            self.averaging.release(model.reached)
-        called = strategy.distribute(module, self._site(has_unused=has_unused))
+    def _wrap(self, module: nn.Module, model: _Model, strategy: RankStrategy) -> None:
+        """Let the strategy average a model's gradients from here on."""
+        # ranks may have used different parameters, but must build DDP alike
+        flag = torch.tensor(int(model.has_unused))
+        distributed.all_reduce(flag, distributed.ReduceOp.MAX)
+        model.trained = [p for p in module.parameters() if p.requires_grad]
+        called = strategy.distribute(module, self._site(has_unused=bool(flag)))
         model.called = called if called is not module else None
         model.is_distributed = True
+        self._average_what_is_left()
+
+    def _average_what_is_left(self) -> None:
+        """Have averaged one by one what the strategy does not average; new ones are made equal."""
+        models = self._models.called
+        by_strategy = {
+            id(p)
+            for model in models.values()
+            if model.is_distributed and not model.is_left_out
+            for p in model.trained
+        }
+        owned = [p for module in models for p in module.parameters()]
+        every = {id(p): p for p in (*parameters_of(self._optimizers()), *owned)}
+        left = [p for p in every.values() if id(p) not in by_strategy and not is_sharded(p)]
+        for parameter in left:
+            if self._models.equal.get(id(parameter)) is not parameter:
+                send_out(parameter)
+                self._models.equal[id(parameter)] = parameter
+        self.averaging.parameters[:] = left
 
 
 class _Model:
-    """What the distribution seam knows of one model that is called and trained.
-
-    The seam makes it when the model is first called, and uses it on the thread that trains.
+    """What is known of one model that is called and trained.
 
     Args:
-        trained: Ids of the parameters that optimizers train when the model is first called.
+        trained: Its parameters that optimizers train when it is first called.
 
     Attributes:
+        trained: From when it is distributed on, the parameters that the strategy averages.
         called: The wrapper that is called instead of it; None if it was changed in place.
+        has_stepped: An optimizer has made a step with it.
         is_distributed: The strategy has acted on it.
-        reached: Its parameters, whose gradients are averaged one by one or by the strategy; None if
-            the strategy has replaced its parameters.
+        is_left_out: A part of it is frozen at present, so the strategy does not run it.
         has_unused: Some of its parameters got no gradient in the first step.
         has_trained: It was trained since its buffers were last made equal.
     """
 
-    def __init__(self, trained: set[int]) -> None:
+    def __init__(self, trained: list[nn.Parameter]) -> None:
         self.trained = trained
         self.called: nn.Module | None = None
+        self.has_stepped = False
         self.is_distributed = False
-        self.reached: Reached | None = None
+        self.is_left_out = False
         self.has_unused = False
         self.has_trained = False
 
     @property
-    def suits_ddp(self) -> bool:
-        """Whether DDP can average its gradients.
+    def all_train(self) -> bool:
+        """Whether no parameter that was trained is frozen at present."""
+        return all(p.requires_grad for p in self.trained)
 
-        DDP needs one backward pass after each call. Nothing that was trained at first may be frozen
-        at this moment, because DDP would leave it out for good.
-        """
-        if self.reached is None:
-            return True
-        trained = (p for p in self.reached.parameters if id(p) in self.trained)
-        return not self.reached.several and all(p.requires_grad for p in trained)
 
-    def note_gradients(self, module: nn.Module) -> None:
-        """Note whether a parameter got no gradient in the step that has just been made."""
-        self.has_unused = any(p.requires_grad and p.grad is None for p in module.parameters())
+class _Models:
+    """The program's models and optimizers, as far as the strategy knows them.
 
-    def settle_buffers(self, module: nn.Module, group: Group) -> None:
-        """Make all ranks evaluate the same model, by giving them the first rank's buffers.
+    Attributes:
+        called: The models that are trained.
+        untrained: Modules that no optimizer trains.
+        adopted: Optimizers that the strategy has prepared.
+        equal: Parameters of which the ranks have equal values, by id.
+        has_stepped: An optimizer has made a step.
+        has_new_optimizers: An optimizer may not be prepared yet.
+    """
 
-        During training each rank gathers its own statistics, such as BatchNorm's.
-        """
-        if self.has_trained and group.world_size > 1:
-            for buffer in module.buffers():
-                send_out(buffer)
-        self.has_trained = False
+    def __init__(self) -> None:
+        self.called: WeakKeyDictionary[nn.Module, _Model] = WeakKeyDictionary()
+        self.untrained: WeakSet[nn.Module] = WeakSet()
+        self.adopted: WeakSet[Optimizer] = WeakSet()
+        self.equal: WeakValueDictionary[int, nn.Parameter] = WeakValueDictionary()
+        self.has_stepped = False
+        self.has_new_optimizers = False
+
+
+class _Patched(Seam):
+    """What is replaced in torch where ranks train, or where DDP gets options."""
+
+    def __init__(self, *seams: PlateauSeam | ClippingSeam) -> None:
+        self._seams = seams
+        self._patches = Patches()
+
+    def install(self) -> None:
+        """Install the seams at what several ranks must do alike."""
+        for seam in self._seams:
+            seam.install()
+
+    def remove(self) -> None:
+        """Put PyTorch back as it was."""
+        self._patches.undo()
+        for seam in self._seams:
+            seam.remove()
+
+    def pass_to_ddp(self, knobs: dict[str, KnobValue]) -> None:
+        """Pass values of the ``ddp_…`` knobs to each DDP that the program or its trainer makes."""
+        original = DistributedDataParallel.__init__
+        options = {name: knobs[f"ddp_{name}"] for name in DDP_OPTIONS if f"ddp_{name}" in knobs}
+
+        def init(wrapper: Any, *args: Any, **kwargs: Any) -> None:
+            original(wrapper, *args, **{**kwargs, **options})
+
+        self._patches.replace(DistributedDataParallel, "__init__", init)

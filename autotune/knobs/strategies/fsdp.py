@@ -26,8 +26,8 @@ class Fsdp(RankStrategy):
     """FSDP2: ranks share weights, gradients and optimizer state, and gather weights block by block.
 
     It needs the least memory per rank and the most communication. Under it the model's parameters
-    are other objects than before the first step, so a trial ends with an error where the script
-    uses a parameter that it took before (``inside.seams.shard_guard``).
+    are other objects than before the first step. A script that goes on with those trains something
+    else, which the comparison before a recommendation finds.
     """
 
     name = "fsdp"

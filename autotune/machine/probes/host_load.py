@@ -200,3 +200,12 @@ def _lines(path: Path) -> list[str]:
         return path.read_text(encoding="utf-8").splitlines()
     except OSError:  # if PSI was switched off at boot, the file exists but cannot be read
         return []
+
+
+def queued_s(task: Path) -> float:
+    """Return the seconds that a thread was ready to run and had no core (proc(5), schedstat)."""
+    try:
+        fields = (task / "schedstat").read_text("ascii").split()
+    except OSError:
+        return 0.0
+    return int(fields[1]) / 1e9 if len(fields) > 1 else 0.0

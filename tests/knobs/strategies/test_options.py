@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from autotune.inside.seams.checkpoint import blocks_of
-from autotune.inside.seams.shard_guard import ShardGuardSeam
 from autotune.knobs.strategies import STRATEGIES, Site
 from autotune.knobs.strategies.fsdp import Fsdp
 from autotune.program.config import KnobValue
@@ -132,67 +130,6 @@ def test_gradients_are_cleared_and_weights_are_new_wherever_a_program_does_so_un
     for clears_late, reshards in ((False, True), (True, True), (False, False)):
         own = ends_with(shards=False, clears_late=clears_late)
         assert ends_with(shards=True, clears_late=clears_late, reshards=reshards) == own
-
-
-@pytest.fixture
-def guard() -> Iterator[ShardGuardSeam]:
-    seam = ShardGuardSeam()
-    yield seam
-    seam.remove()
-    assert "data" not in vars(DTensor)
-
-
-def sharded(model: nn.Module, guard: ShardGuardSeam) -> None:
-    """Shard a model as the seam of distribution does."""
-    before = dict(model.named_parameters())
-    guard.check(before)
-    distribute("fsdp", model)
-    guard.guard(before, dict(model.named_parameters()))
-
-
-def test_parameters_of_before_are_neither_used_nor_hooked_in_silence(
-    guard: ShardGuardSeam,
-) -> None:
-    model = nn.Linear(8, 8)
-    held = list(model.parameters())
-    sharded(model, guard)
-    assert [p.shape for p in held] == [(8, 8), (8,)]
-    assert str(held[1]).startswith("Parameter containing")
-    uses: list[Callable[[nn.Parameter], object]] = [
-        lambda p: p.square().sum(),  # a penalty
-        lambda p: p.grad,  # clipping by hand
-        lambda p: setattr(p, "grad", None),  # clearing by hand
-        lambda p: torch.zeros(8, 8).lerp_(p.detach(), 0.1),  # an average
-        lambda p: torch.save(p, io.BytesIO()),
-    ]
-    for use in uses:
-        with pytest.raises(RuntimeError, match="Take parameters from the model each time"):
-            use(held[0])
-    recurrent = nn.GRU(8, 4)
-    sharded(recurrent, guard)
-    output, _ = recurrent(torch.ones(2, 3, 8))
-    output.sum().backward()
-    assert all(p.grad is not None for p in recurrent.parameters())
-    hooked = nn.Linear(4, 1)
-    hooked.bias.register_hook(lambda gradient: 0 * gradient)
-    with pytest.raises(RuntimeError, match=r"a hook on the gradient of bias, .* strategy to ddp"):
-        sharded(hooked, guard)
-
-
-def test_what_torch_would_not_do_to_a_shard_is_said_with_the_mend(guard: ShardGuardSeam) -> None:
-    model = nn.Linear(8, 1)
-    sharded(model, guard)
-    weight: Any = model.weight
-    before = weight.data.clone()
-    with pytest.raises(RuntimeError, match=r"Write \.data\.copy_\(\.\.\.\) instead"):
-        weight.data = before
-    weight.data.copy_(before + 1)
-    weight.data += 1  # in place, and then the same is assigned
-    torch.testing.assert_close(weight.full_tensor(), before.full_tensor() + 2)
-    with pytest.raises(RuntimeError, match="would never be called"):
-        weight.register_hook(lambda gradient: 0 * gradient)
-    model(torch.ones(2, 8)).register_hook(lambda gradient: gradient)
-    model.to(torch.float64)
 
 
 @pytest.mark.parametrize(

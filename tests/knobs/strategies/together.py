@@ -7,13 +7,11 @@ alone.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import distributed, nn
-from torch.nn import functional
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, TensorDataset
@@ -186,68 +184,6 @@ def by_halves(model: nn.Module, features: torch.Tensor) -> torch.Tensor:
     return output
 
 
-def adversaries(case: Case) -> dict[str, Any]:
-    """Train two models: one is frozen, then half, in the other's step; its own has two losses."""
-    torch.manual_seed(0)
-    x = torch.randn(SAMPLES, 6, dtype=torch.float64)
-    loader = DataLoader(TensorDataset(x), batch_size=BATCH, shuffle=True)
-    maker, judge = Net("plain").double(), nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
-    judge.double()
-    makers = optimizer_of(case.optimizer, list(maker.parameters()))
-    judges = optimizer_of(case.optimizer, list(judge.parameters()))
-    for epoch in range(EPOCHS):
-        for (features,) in loader:
-            made = maker(features)
-            frozen = judge if epoch < 3 else judge[0]
-            frozen.requires_grad_(requires_grad=False)
-            makers.zero_grad()
-            (1 - judge(made)).square().mean().backward()
-            makers.step()
-            judge.requires_grad_(requires_grad=True)
-            judges.zero_grad()
-            losses = judge(made.detach()).square(), (1 - judge(features[:, :1])).square()
-            for loss in losses:
-                loss.mean().backward()
-            judges.step()
-    weights = maker.state_dict(prefix="maker.") | judge.state_dict(prefix="judge.")
-    return {"weights": weights, "outside": torch.zeros(1)}
-
-
-def relay(case: Case) -> dict[str, Any]:
-    """Train two models together; later, a loss of the first one comes before the second's call."""
-    torch.manual_seed(0)
-    x = torch.randn(SAMPLES, 6, dtype=torch.float64)
-    loader = DataLoader(TensorDataset(x), batch_size=BATCH, shuffle=True)
-    maker, reader = Net("plain").double(), nn.Linear(1, 6).double()
-    optimizer = optimizer_of(case.optimizer, [*maker.parameters(), *reader.parameters()])
-    for epoch in range(EPOCHS):
-        for (features,) in loader:
-            optimizer.zero_grad()
-            made = maker(features)
-            if epoch > 2:
-                made.square().mean().backward(retain_graph=True)
-            (reader(made) - features).square().mean().backward()
-            optimizer.step()
-    weights = maker.state_dict(prefix="maker.") | reader.state_dict(prefix="reader.")
-    return {"weights": weights, "outside": torch.zeros(1)}
-
-
-def of_losses(case: Case) -> dict[str, Any]:
-    """Train by a loss that is no mean over samples; every seventh label is left out."""
-    torch.manual_seed(0)
-    x = torch.randn(SAMPLES, 6, dtype=torch.float64)
-    labels = x.argmax(1).where(torch.arange(SAMPLES) % 7 > 0, torch.tensor(-100))
-    loader = DataLoader(TensorDataset(x, labels), batch_size=BATCH, shuffle=True)
-    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 6)).double()
-    optimizer = SGD(model.parameters(), lr=0.05 / BATCH if "sum" in case.style else 0.05)
-    for _ in range(EPOCHS):
-        for features, targets in loader:
-            optimizer.zero_grad()
-            loss_of(case.style, model, features, targets).backward()
-            optimizer.step()
-    return {"weights": model.state_dict(), "outside": torch.zeros(1)}
-
-
 class ByNorm(SGD):
     """A step whose length is a norm over all of its parameters', as some for large batches do."""
 
@@ -257,40 +193,6 @@ class ByNorm(SGD):
         for grad in grads:
             grad.mul_(1 / (1 + norm))
         return super().step(closure)
-
-
-def loss_of(style: str, model: nn.Module, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the loss that a case names."""
-    output, known = model(x), (labels >= 0).double()
-    errors = (output - x).square().sum(1)
-    weights = torch.arange(1, 7, dtype=x.dtype)
-    losses: dict[str, Callable[[], Any]] = {
-        "sum": lambda: functional.mse_loss(output, x, reduction="sum"),
-        "sum times batch": lambda: functional.mse_loss(output, x) * x.size(0),
-        "sum and penalty": lambda: (
-            errors.sum()
-            - 0.5 * torch.sum(1 - output.exp())
-            + 0.3 * sum(p.pow(2).sum() for p in model.parameters())
-        ),
-        "tokens": lambda: functional.cross_entropy(output, labels),
-        "tokens and mean": lambda: (
-            functional.cross_entropy(output, labels) + 0.5 * errors.mean() + errors.sum() / len(x)
-        ),
-        "class weights": lambda: functional.cross_entropy(
-            output, labels, weights, label_smoothing=0.1
-        ),
-        "masked": lambda: (errors * known).sum() / known.sum(),
-        "masked by number": lambda: errors[known > 0].sum() / int(known.sum()),
-        "selected": lambda: torch.mean(errors[labels >= 0]),
-    }
-    return torch.as_tensor(losses[style]())
-
-
-LOSSES = (
-    *("sum", "sum times batch", "sum and penalty", "tokens", "tokens and mean"),
-    *("class weights", "masked", "masked by number", "selected"),
-)
-PROGRAMS = {"adversaries": adversaries, "relay": relay, **dict.fromkeys(LOSSES, of_losses)}
 
 
 def optimizer_of(name: str, trained: list[nn.Parameter]) -> Optimizer:
@@ -336,7 +238,7 @@ def run(case: Case, group: Group) -> dict[str, Any]:
     seams.scaling.set_enabled(enabled=case.style == "overflows")
     seams.install()
     try:
-        result = PROGRAMS.get(case.style, program)(case)
+        result = program(case)
         result["scale"] = seams.scaling.scale
         result["every rank's"] = [None] * group.world_size
         if group.world_size > 1:

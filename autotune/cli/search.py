@@ -1,0 +1,103 @@
+"""The commands ``search`` and ``resume``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autotune.cli.exits import errors_told
+from autotune.cli.messages import verbosity
+from autotune.cli.options import (
+    ArgsArgument,
+    FenceRequest,
+    JsonOption,
+    ModuleOption,
+    OutputOption,
+    ProgramArgument,
+    QuietOption,
+    RunArgument,
+    VerboseOption,
+)
+from autotune.cli.typed_line import program_typed
+from autotune.tuning.search_request import SearchRequest, described
+
+if TYPE_CHECKING:
+    from autotune.results.result import SearchResult
+
+# Exit status if only the baseline was measured, so that scripts can tell it from "no gain" (0)
+NOTHING_MEASURED = 3
+
+
+def search(
+    context: typer.Context,
+    program: ProgramArgument,
+    args: ArgsArgument = None,
+    module: ModuleOption = False,
+    output: OutputOption = Path("best.yaml"),
+    *,
+    request: SearchRequest,
+    fence: FenceRequest,
+    verbose: VerboseOption = False,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Search for the fastest config of a training program, without changing the program."""
+    from autotune import api
+    from autotune.cli.console import Console
+
+    console = Console(verbosity(verbose=verbose, quiet=quiet))
+    with errors_told(console, resumable=True):
+        subject = program_typed(
+            context, console, program, args, is_module=module, ranks=request.ranks
+        )
+        whole = replace(
+            request, program=subject, output=output, fence=fence.options(), events=console
+        )
+        result = api.search(**vars(whole))
+    _show(result, output, as_json=as_json)
+
+
+def resume(
+    run: RunArgument = None,
+    budget: Annotated[
+        str | None, typer.Option(help="New total budget. Default: the search's own.")
+    ] = None,
+    check_learning: Annotated[
+        bool,
+        typer.Option("--check-learning", help=described(SearchRequest)["check_learning"].help),
+    ] = False,
+    output: OutputOption = Path("best.yaml"),
+    force: Annotated[
+        bool, typer.Option("--force", help="Take over a run from a machine that is gone.")
+    ] = False,
+    verbose: VerboseOption = False,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Continue a search that was stopped or killed."""
+    from autotune import api
+    from autotune.cli.console import Console
+
+    console = Console(verbosity(verbose=verbose, quiet=quiet))
+    with errors_told(console, resumable=True):
+        result = api.resume(
+            run,
+            budget=budget,
+            check_learning=check_learning,
+            output=output,
+            force=force,
+            events=console,
+        )
+    _show(result, output, as_json=as_json)
+
+
+def _show(result: SearchResult, output: Path, *, as_json: bool) -> None:
+    """Print the result; the exit status tells scripts if no config was measured."""
+    from autotune.cli import search_report
+
+    search_report.show(result, output, as_json=as_json)
+    if result.has_measured_nothing:
+        raise typer.Exit(NOTHING_MEASURED)

@@ -1,0 +1,78 @@
+"""The program at the end of a command line: read it, and warn about what was not taken as typed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from autotune.cli.messages import Messages
+
+if TYPE_CHECKING:
+    from autotune.program.program import Program
+
+
+def program_typed(
+    context: typer.Context,
+    messages: Messages,
+    program: str,
+    args: Sequence[str] | None,
+    *,
+    is_module: bool = False,
+    ranks: int | None = None,
+) -> Program:
+    """Return the program that a command line starts, and warn about what was not taken as typed.
+
+    Args:
+        context: The command that was typed.
+        messages: Shows the warnings.
+        program: The first word of the line.
+        args: The other words.
+        is_module: ``-m`` stood before the line.
+        ranks: How many ranks ``--nproc-per-node`` asks for; None starts what the line says.
+
+    Raises:
+        UsageError: The line starts no program of Python.
+    """
+    from autotune.program import line
+
+    words = (*(("-m",) if is_module else ()), program, *(args or ()))
+    found = line.read(words, ranks=ranks)
+    for note in (*found.notes, *_strayed(context.command, found.program, words)):
+        messages.warn(note)
+    return found.program
+
+
+def _strayed(command: Any, program: Program, words: Sequence[str]) -> Iterator[str]:
+    """Yield a warning if options of autotune stand after the program, with the line to type.
+
+    Such an option goes to the program. It is only warned about if the program's file does not
+    contain its name.
+    """
+    names = [arg.partition("=")[0] for arg in program.args if arg.startswith("-")]
+    # A program that knows an option of the same name contains it, with dashes or as an identifier.
+    text = Path(program.source).read_text(encoding="utf-8", errors="replace")
+    unknown = [n for n in names if n.lstrip("-").replace("-", "_") not in text]
+    takes_value = {
+        name: not getattr(parameter, "is_flag", False)
+        for parameter in command.params
+        for name in parameter.opts
+        if name.startswith("-")
+    }
+    if strayed := [n for n in unknown if n in takes_value]:
+        ours, theirs = list[str](), list(program.args)
+        before = words[: len(words) - len(theirs)]
+        for name in strayed:
+            place = next(n for n, arg in enumerate(theirs) if arg.partition("=")[0] == name)
+            end = place + 1 + (takes_value[name] and "=" not in theirs[place])
+            ours += theirs[place:end]
+            del theirs[place:end]
+        ours += [] if before[0].endswith(".py") else ["--"]
+        yield (
+            f"{' '.join(strayed)} stands after the program, so the program gets it. If it is meant "
+            "for autotune, press Ctrl-C and type: "
+            f"autotune {command.name} {shlex.join([*ours, *before, *theirs])}"
+        )

@@ -1,0 +1,152 @@
+"""Formats: best.yaml in the words of another tool, each described by one file in ``templates/``.
+
+Such a file, ``NAME.yaml``, has these keys:
+
+- ``tool``: what users call the tool; ``file``: what its file is usually called.
+- ``renamed``: the tool's name of each setting that it has under another one. A dot nests it.
+- ``by_value``: what to write for a value of a setting, as a mapping of the tool's settings, or why
+  there is nothing, as a clause. ``*`` stands for any other value, ``$value`` for the value itself,
+  and ``$device`` for ``cpu`` or ``gpu``.
+- ``left_out``: why the tool has no such setting, as a clause.
+- ``applies_all``: whether the file makes ``autotune run`` apply everything.
+- ``template``: the file as a template of jinja2, which gets the tool's ``settings``, the
+  ``config``, the ``device``, the ``machine`` and the ``program``'s command line.
+
+No change is dropped silently: what a format cannot say is listed with the reason.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict
+
+from autotune.errors import named
+from autotune.program.config import KnobValue
+from autotune.results.bestfile import BestFile
+
+ANY = "*"
+Settings = dict[str, Any]  # by the names that the tool gives them
+
+
+@dataclass(frozen=True)
+class Export:
+    """A config in another tool's words.
+
+    Attributes:
+        text: The file's content.
+        left_out: Changes that it does not say, with the reasons as clauses.
+    """
+
+    text: str
+    left_out: Mapping[str, str]
+
+
+class Format(BaseModel):
+    """What a file in ``templates/`` says; the keys are described at the module."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tool: str
+    file: str
+    renamed: Mapping[str, str] = {}
+    by_value: Mapping[str, Mapping[str, Settings | str]] = {}
+    left_out: Mapping[str, str] = {}
+    applies_all: bool = False
+    template: str
+
+    def export(self, best: BestFile) -> Export:
+        """Return a config in the tool's words."""
+        settings: Settings = {}
+        left_out = dict[str, str]()
+        for setting, value in {} if self.applies_all else dict(best.applied.changes()).items():
+            answer = self._answer(setting, value, best)
+            if isinstance(answer, str):
+                left_out[f"{setting}={value}"] = answer
+            else:
+                _merge(settings, answer)
+        factor = best.learning.lr_factor
+        if factor != 1.0 and not self.applies_all:
+            left_out["learning rate"] = f"multiply it by {factor:g}, as the larger batch asks for"
+        return Export(self._text(settings, best), left_out)
+
+    def _answer(self, setting: str, value: KnobValue, best: BestFile) -> Settings | str:
+        """Return the tool's settings, or why there are none."""
+        if setting in self.renamed:
+            answer: Any = value
+            for part in reversed(self.renamed[setting].split(".")):
+                answer = {part: answer}
+            return dict(answer)
+        unknown = self.left_out.get(setting, f"{self.tool} has no setting for it")
+        by_value = self.by_value.get(setting, {})
+        found = by_value.get(str(value), by_value.get(ANY, unknown))
+        filled = _filled(found, value, _device(best))
+        return filled if isinstance(filled, str) else dict(filled)
+
+    def _text(self, settings: Settings, best: BestFile) -> str:
+        from jinja2 import Environment, StrictUndefined
+
+        environment = Environment(  # noqa: S701 - the files are no HTML
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+        )
+        environment.filters |= {"yaml": yaml.safe_dump, "python": repr}
+        environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
+        return environment.from_string(self.template).render(
+            settings=settings,
+            config=best.config,
+            device=_device(best),
+            machine=best.hardware,
+            program=shlex.join(shlex.split(best.program.command)),
+        )
+
+
+@cache
+def formats() -> tuple[str, ...]:
+    """Return the names of all formats, as users type them."""
+    found = files("autotune.exports").joinpath("templates").iterdir()
+    return tuple(sorted(one.name.removesuffix(".yaml") for one in found))
+
+
+def format_named(name: str) -> Format:
+    """Return a format by its name.
+
+    Raises:
+        UsageError: There is no such format; the message lists those that there are.
+    """
+    file = named("format", name, {one: f"{one}.yaml" for one in formats()})
+    text = files("autotune.exports").joinpath("templates", file).read_text(encoding="utf-8")
+    return Format.model_validate(yaml.safe_load(text))
+
+
+def _device(best: BestFile) -> str:
+    return "cpu" if best.program.device == "cpu" else "gpu"
+
+
+def _filled(answer: Any, value: KnobValue, device: str) -> Any:
+    """Return an answer with the setting's value and the device in their places."""
+    if isinstance(answer, Mapping):
+        return {name: _filled(part, value, device) for name, part in answer.items()}
+    if answer == "$value":
+        return value
+    if isinstance(answer, str):
+        return Template(answer).safe_substitute(value=value, device=device, DEVICE=device.upper())
+    return answer
+
+
+def _merge(settings: Settings, more: Settings) -> None:
+    """Add settings to others; those that hold settings themselves are merged alike."""
+    for name, value in more.items():
+        if isinstance(value, dict) and isinstance(settings.get(name), dict):
+            _merge(settings[name], value)
+        else:
+            settings[name] = value

@@ -1,0 +1,375 @@
+"""Advice: what slows a program down or breaks it later, by what ``autotune doctor`` measured.
+
+A member is a function from the report to advice, in ``MEMBERS``. Each kind is tried on a program
+with its fault, and on the same program without it (``benchmarks/doctor.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from autotune.measurement.examination import ItemsExamined
+from autotune.measurement.rank_load import RankLoad
+from autotune.program.profile import Profile
+from autotune.results.doctor_report import DoctorReport, share_gain
+from autotune.results.wording import HOUR, estimated_duration
+
+# Below both, faster loading is not worth an edit: a share of waiting, a speedup with ready data
+MIN_WAIT, MIN_GAIN = 0.15, 1.1
+MIN_OPENS = 4.0  # files for an item: more than a sample with its label and metadata
+MIN_LAUNCH_SHARE = 0.4  # of a step; calling operators takes some percent of any program
+FULL_LAUNCH = 0.8  # on a GPU: launching takes this part of what the kernels take
+MIN_SYNC_SHARE = 0.05  # of a step; a single read of the loss takes less
+MIN_LOST_SHARE = 0.10  # of a step that the other ranks wait for the slowest one
+SOON_H = 7 * 24.0  # a training that lasts longer than this is rare
+# Up to about 8,000 samples of ImageNet, a warm-up is enough (Goyal et al. 2017); beyond, rates per
+# layer were needed (LARS: You et al. 2017; LAMB: You et al. 2020).
+LARGE, VERY_LARGE = 2048, 8192
+FEW_STEPS = 50  # in an epoch
+PER_LAYER = frozenset({"LARS", "LAMB", "Lars", "Lamb", "FusedLAMB", "LARC"})
+# By attribute of the settings: what is on, and how it is turned off
+SWITCHES = {
+    "deterministic_algorithms": (
+        "Deterministic algorithms are on.",
+        "Unless runs must be equal bit for bit: torch.use_deterministic_algorithms(False).",
+    ),
+    "anomaly_detection": (
+        "Autograd's anomaly detection is on.",
+        "Turn it off once the bug is found: torch.autograd.set_detect_anomaly(False).",
+    ),
+    "autograd_profiler": (
+        "A profiler of torch records every operator, and needs ever more memory.",
+        "Stop it after some steps, or give it a schedule.",
+    ),
+}
+BINDING = (
+    "Look for OMP_PROC_BIND, GOMP_CPU_AFFINITY, KMP_AFFINITY, taskset, or a call of "
+    "os.sched_setaffinity"
+)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What following an advice gives at most.
+
+    Attributes:
+        most: As a speedup: 1.3 is 1.3 times the samples/s.
+        basis: How that was estimated, as a clause.
+    """
+
+    most: float
+    basis: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One thing that is worth a change.
+
+    Attributes:
+        name: Names the kind, such as ``input-bound: waiting``; stays the same between versions.
+        problem: What is wrong, as a sentence.
+        evidence: What was measured, as a sentence.
+        mend: What to do, as a sentence.
+        where: The program's line, such as ``train.py:41``; empty if there is no single one.
+        gain: What it gives at most; None if it does not concern speed, or that is not known.
+    """
+
+    name: str
+    problem: str
+    evidence: str
+    mend: str
+    where: str = ""
+    gain: Gain | None = None
+
+
+def advise(report: DoctorReport) -> tuple[Advice, ...]:
+    """Return all advice, the largest possible gain first, advice without a known gain last."""
+    found = (advice for member in MEMBERS for advice in member(report))
+    return tuple(sorted(found, key=lambda a: -(a.gain.most if a.gain is not None else 0.0)))
+
+
+def input_bound(report: DoctorReport) -> Iterator[Advice]:
+    """Say that the program waits for its data, and what loading an item takes."""
+    wait = report.measurement.wait_share
+    gain = None
+    if report.breakdown.synthetic_data_throughput is not None:
+        gain = Gain(report.data_gain, "measured on one batch again and again")
+    is_idle = gain is not None and gain.most < MIN_GAIN
+    if not report.profile.loaders or wait < MIN_WAIT or is_idle:
+        return
+    waits = f"It waits for data {wait:.0%} of the time"
+    items = report.examination.items
+    if items is None:
+        yield Advice(
+            "input-bound",
+            "The program waits for its data.",
+            f"{waits}. Its items were not loaded one by one, so the cause is not known.",
+            "autotune search finds the best number of workers.",
+            gain=gain,
+        )
+    elif items.computing_share > 0.5:
+        yield Advice(
+            "input-bound: computing",
+            "The program waits for its data: its items are computed for long.",
+            f"{waits}; {_item(items)}.",
+            "Let more workers load in parallel; decode and resize once, before the training, and "
+            f"store the result; replace loops over elements by operations on arrays.{_pack(items)}",
+            where=_where(items),
+            gain=gain,
+        )
+    else:
+        yield Advice(
+            "input-bound: waiting",
+            "The program waits for its data: its items wait for a disk, a network, a lock or "
+            "another process.",
+            f"{waits}; {_item(items)}.",
+            "Let more workers wait at the same time; copy the data to a local disk or into memory "
+            f"(/dev/shm) first.{_pack(items)}",
+            where=_where(items),
+            gain=gain,
+        )
+
+
+def _item(items: ItemsExamined) -> str:
+    share = items.computing_share
+    text = f"an item takes {ms(items.item_s)}: {share:.0%} computing, {1 - share:.0%} waiting"
+    return f"{text}; it opens {items.opens:,.3g} files" if items.opens >= 1 else text
+
+
+def _pack(items: ItemsExamined) -> str:
+    if items.opens < MIN_OPENS:
+        return ""
+    return " Pack many small files into few large ones (tar shards, HDF5, LMDB, Parquet)."
+
+
+def _where(items: ItemsExamined) -> str:
+    if items.where and items.within:
+        return f"{items.where} (in {items.within})"
+    return items.where or (items.within and f"{items.within}, in a library")
+
+
+def launch_bound(report: DoctorReport) -> Iterator[Advice]:
+    """Say that calling operators takes most of a step."""
+    found, split = report.examination.operators, report.breakdown.split
+    if found is None or not report.step_s:
+        return
+    share = min(1.0, found.per_step * found.call_s / report.step_s)
+    device_s = 0.0 if split is None else split.compute_s + split.optimizer_s
+    if split is not None and split.launch_s is not None and split.launch_s < FULL_LAUNCH * device_s:
+        return  # the host launches while the device computes, and is ahead of it
+    if share >= MIN_LAUNCH_SHARE:
+        yield Advice(
+            "launch-bound",
+            "The operators of a step are so small that calling them takes most of the time.",
+            f"A step calls {found.per_step:,} operators, and each call costs the host about "
+            f"{1e6 * found.call_s:.1f} µs: {share:.0%} of a step of {ms(report.step_s)}.",
+            "Make batches larger, compile the model (torch.compile), and use fused or foreach "
+            "optimizers; autotune search tries all of them. Read whole tensors at once (.tolist()) "
+            "instead of their elements (.item()).",
+            gain=Gain(share_gain(share), "if the calls cost nothing"),
+        )
+
+
+def host_reads(report: DoctorReport) -> Iterator[Advice]:
+    """Say that the device idles because values of tensors are read on the host."""
+    split = report.breakdown.split
+    if split is None or split.sync_s < MIN_SYNC_SHARE * split.step_s:
+        return
+    share = split.sync_s / split.step_s
+    yield Advice(
+        "reads on the host",
+        "In each step, values of tensors are read on the host: .item(), .cpu(), print(loss).",
+        f"These calls take {ms(split.sync_s)}, {share:.0%} of a step.",
+        "Read whole tensors at once (.tolist()), or keep sums as tensors and read them every few "
+        "steps.",
+        gain=Gain(share_gain(share), "if the reads took no time"),
+    )
+
+
+def debug_switches(report: DoctorReport) -> Iterator[Advice]:
+    """Say which switches are on that help to find bugs, and slow down each step."""
+    for name, (problem, mend) in SWITCHES.items():
+        if getattr(report.profile.settings, name):
+            yield Advice(f"left on: {name}", problem, "It was on while the program trained.", mend)
+
+
+def data_parallel(report: DoctorReport) -> Iterator[Advice]:
+    """Say that DataParallel is in use.
+
+    Source: PyTorch documentation of ``nn.DataParallel``, which recommends DistributedDataParallel
+    even on one machine.
+    """
+    if report.profile.ranks.distributed_by != "nn.DataParallel":
+        return
+    count = len(report.hardware.gpus)
+    yield Advice(
+        "DataParallel",
+        "The model is wrapped in nn.DataParallel: one Python process drives all GPUs, and weights "
+        "are copied to each of them in every step.",
+        f"The wrapper was seen around the model; the machine has {count or 'no'} GPU"
+        f"{'' if count == 1 else 's'}.",
+        "Remove the wrapper and let 'autotune search --tune strategy,world_size' try "
+        "DistributedDataParallel, a process per GPU; on one device, remove it.",
+    )
+
+
+def affinity(report: DoctorReport) -> Iterator[Advice]:
+    """Say that the training process, or its workers together, are tied to few cores."""
+    found = report.examination.affinity
+    if found is None:
+        return
+    allowed = len(found.allowed)
+    computes_here = report.profile.device == "cpu"
+    waits = report.measurement.wait_share >= MIN_WAIT
+    # A program that computes on a GPU may bind itself to the cores next to it
+    if len(found.main) < allowed and (computes_here or waits):
+        most = allowed / len(found.main)
+        yield Advice(
+            "affinity: training process",
+            f"The training process is tied to {_counted(len(found.main))} of {allowed}.",
+            f"The kernel lets it run on {_listed(found.main)} only.",
+            f"{BINDING}, and remove it.",
+            gain=Gain(
+                most if computes_here else min(most, report.data_gain), "the number of cores"
+            ),
+        )
+        return  # its workers inherit it
+    used = sorted({core for cores in found.workers for core in cores})
+    wanted = min(len(found.workers), allowed)
+    if found.workers and len(used) < wanted:
+        yield Advice(
+            "affinity: workers",
+            f"The {len(found.workers)} workers of the loader share {_counted(len(used))}.",
+            f"The kernel lets them run on {_listed(used)} only.",
+            f"{BINDING}; a worker_init_fn can undo it: "
+            "os.sched_setaffinity(0, range(os.cpu_count())).",
+            gain=Gain(
+                min(wanted / len(used), report.data_gain),
+                "the number of cores, at most as with data always ready",
+            ),
+        )
+
+
+def memory_growth(report: DoctorReport) -> Iterator[Advice]:
+    """Say when memory will be full, if it grows steadily."""
+    on_device = report.device_growth > 0
+    grown = report.device_growth or report.host_growth
+    growth = report.examination.growth
+    if growth is None or not grown:
+        return
+    now = (growth.device_bytes if on_device else growth.host_bytes)[-1]
+    left = report.hardware.capacity_bytes(on_device=on_device) - now
+    hours = left / grown * report.step_s / HOUR
+    if hours > SOON_H:
+        return
+    yield Advice(
+        "memory growth",
+        f"The {'GPU memory' if on_device else 'memory of the host'} grows with each step.",
+        f"It grew by {size(grown)} a step, in stretches of "
+        f"{growth.steps} steps. At this pace it is full in {estimated_duration(hours * HOUR)}.",
+        "Keep numbers of past steps, not tensors with their graphs: losses.append(loss.item()), "
+        "total += loss.detach(). Look for a list, dict or cache that the loop or the data set adds "
+        "to. Workers copy the pages of Python objects that they read, which arrays avoid.",
+    )
+
+
+def stragglers(report: DoctorReport) -> Iterator[Advice]:
+    """Name the slowest rank, and whether its loading or its computing is slow.
+
+    It has to be the slowest each time: other programs slow now this rank and now that.
+    """
+    found = [_slowest(m.ranks) for m in (report.measurement, *report.again)]
+    slow = [one for one in found if one is not None]
+    if len(slow) < len(found) or len({load.rank for load, _, _ in slow}) > 1:
+        return
+    slowest, others, usual_s = slow[len(slow) // 2]
+    work_s = slowest.own_s or 0.0
+    lost_s = work_s - usual_s
+    waits_longer = slowest.wait_s - median(load.wait_s for load in others)
+    what = "loading its data" if waits_longer > lost_s / 2 else "computing"
+    yield Advice(
+        "straggler",
+        f"Rank {slowest.rank} is slower than the others, and all of them wait for it.",
+        "Without communication, and without waiting for a core, its step takes "
+        f"{ms(work_s)}, that of the others {ms(usual_s)}; it spends the difference on {what}.",
+        "Give all ranks the same work: samples of equal length, the same files, no logging or "
+        "evaluation on one rank alone; look for another process on its device or cores.",
+        gain=Gain(slowest.step_s / (slowest.step_s - lost_s), "if it were as fast as the others"),
+    )
+
+
+def _slowest(ranks: Sequence[RankLoad]) -> tuple[RankLoad, list[RankLoad], float] | None:
+    """Return the slowest rank, the others and the seconds of their step.
+
+    None if nobody waits for it, or that is not known.
+    """
+    work_s = {load.rank: load.own_s for load in ranks if load.own_s is not None}
+    if len(ranks) < 2 or len(work_s) < len(ranks):
+        return None
+    slowest = max(ranks, key=lambda load: work_s[load.rank])
+    others = [load for load in ranks if load is not slowest]
+    usual_s = median(work_s[load.rank] for load in others)
+    lost_s = work_s[slowest.rank] - usual_s
+    return (slowest, others, usual_s) if lost_s >= MIN_LOST_SHARE * slowest.step_s else None
+
+
+def large_batch(report: DoctorReport) -> Iterator[Advice]:
+    """Say that a large batch trains at its full rate from the first step on."""
+    profile = report.profile
+    samples = report.measurement.samples_per_step
+    families = {name for optimizer in profile.optimizers for name in optimizer.families}
+    if samples < LARGE or families & PER_LAYER:
+        return
+    loader = profile.training_loader
+    steps = loader.dataset_len / samples if loader is not None and loader.dataset_len else None
+    is_extreme = samples >= VERY_LARGE or (steps is not None and steps < FEW_STEPS)
+    if not is_extreme or (_warms_up(profile) and samples < VERY_LARGE):
+        return
+    few = f", so an epoch has {steps:,.0f} steps" if steps is not None else ""
+    warm = "" if _warms_up(profile) else " and the learning rate has no warm-up"
+    yield Advice(
+        "large batch",
+        "Steps are so large that training may need a warm-up, or rates per layer.",
+        f"A step takes {samples:,.0f} samples{few}{warm}.",
+        "Warm the learning rate up over the first epochs; beyond about 8,000 samples try LARS or "
+        "LAMB.",
+    )
+
+
+def _warms_up(profile: Profile) -> bool:
+    """Return whether rates are below those that the program set."""
+    return any(
+        now < initial
+        for optimizer in profile.optimizers
+        for now, initial in zip(optimizer.lrs, optimizer.initial_lrs, strict=False)
+    )
+
+
+MEMBERS: tuple[Callable[[DoctorReport], Iterator[Advice]], ...] = (
+    *(input_bound, launch_bound, host_reads, debug_switches, data_parallel, affinity),
+    *(memory_growth, stragglers, large_batch),
+)
+
+
+def ms(seconds: float) -> str:
+    """Return seconds as milliseconds, as users read them."""
+    return f"{1000 * seconds:,.3g} ms"
+
+
+def size(count: float) -> str:
+    """Return bytes with a unit that fits: ``512 B``, ``3.4 KiB``, ``2.1 GiB``."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:,.3g} {unit}"
+        count /= 1024
+    return f"{count:,.3g} GiB"
+
+
+def _counted(cores: int) -> str:
+    return "one core" if cores == 1 else f"{cores} cores"
+
+
+def _listed(cores: Sequence[int]) -> str:
+    return f"core {cores[0]}" if len(cores) == 1 else f"cores {', '.join(map(str, cores))}"
