@@ -43,9 +43,6 @@ class Groups:
     whole batch is done to the whole group: if it makes no step with one micro-batch, for example
     because the loss is not finite, the whole group is left out.
 
-    Args:
-        drop: Clears the gradients that were accumulated, in the way that the program does it.
-
     Attributes:
         steps: Number of micro-batches in a group; 1 means that nothing is accumulated.
         waits: Whether a step of the present group was held back and is still to come.
@@ -79,13 +76,7 @@ class Groups:
             self._next, self.steps = None, steps
 
     def hand_out(self, number: int, epoch: EpochShape, iteration: object = None) -> None:
-        """Note that a training loader hands out a micro-batch.
-
-        Args:
-            number: Its number in the epoch, from 1.
-            epoch: The epoch that it belongs to.
-            iteration: Identifies the pass over the loader, for ``end()``.
-        """
+        """Note that a training loader hands out a micro-batch."""
         self._next = number, epoch, iteration
 
     def take(self) -> None:
@@ -121,9 +112,6 @@ class Groups:
 
         Groups of data without a length are kept, because they continue in the next epoch. A pass
         that the program did not train on is ignored.
-
-        Args:
-            iteration: The pass that ends, as it was given to ``hand_out()``.
         """
         if iteration is not self._iteration:
             return
@@ -164,7 +152,6 @@ class Groups:
         return position
 
     def _abandon(self) -> None:
-        """Drop the gradients that were accumulated for a step that will not be made."""
         if self.waits or self.has_gradients:
             self._drop()
         self.waits = self.has_gradients = self.is_left_out = False

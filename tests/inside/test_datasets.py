@@ -141,7 +141,7 @@ def facts_of(build: Callable[[], Loader]) -> LoaderFacts:
     with watched() as borders:
         loader = build()
         borders.seams.loader.built.training_begins()
-        return borders.seams.loader.facts(loader)
+        return borders.seams.loader.built.facts(loader)
 
 
 class Shuffled:

@@ -42,9 +42,6 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
     The loader seam reports each micro-batch with ``begin()`` and the end of an iteration with
     ``end()``. The replaced functions run where the program calls them, on its training thread.
 
-    Args:
-        optimizers: Returns the living optimizers.
-
     Attributes:
         on_held: Called with an optimizer after each of its steps that is held back.
     """
@@ -80,13 +77,7 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         return not self._groups.is_last or self._groups.is_left_out
 
     def begin(self, number: int, epoch: EpochShape, iteration: object = None) -> None:
-        """Note that a training loader hands out a micro-batch.
-
-        Args:
-            number: Its position in the epoch, from 1.
-            epoch: How many batches of which sizes the epoch has.
-            iteration: Identifies the pass over the loader that hands it out.
-        """
+        """Note that a training loader hands out a micro-batch."""
         self._groups.hand_out(number, epoch, iteration)
 
     def end(self, iteration: object) -> None:
@@ -103,9 +94,6 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         Between a backward pass and its step, ``zero_grad()`` discards gradients that may hold NaN.
         It is then carried out, and the group is left out. Otherwise it is carried out only where
         no gradients accumulate.
-
-        Args:
-            to_none: What the program passes as ``set_to_none``; dropped groups are cleared alike.
         """
         self._clears_to_none = to_none
         if self._groups.steps == 1:
@@ -171,7 +159,6 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         return is_held
 
     def _drop(self) -> None:
-        """Clear the gradients of a group, to None or to zeros as the program clears its own."""
         groups = (group for optimizer in self._optimizers() for group in optimizer.param_groups)
         for parameter in (p for group in groups for p in group["params"] if p.grad is not None):
             if self._clears_to_none:
@@ -210,11 +197,7 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         self._patches.replace(GradScaler, "step", step)
 
     def _hold_clipping_by_norm(self, owner: Any) -> None:
-        """Clip nothing while steps are held back, but still return the norm.
-
-        Programs use the returned norm, for example to log it. An infinite limit gives it to them
-        without changing gradients.
-        """
+        """Clip nothing while steps are held back, but still return the norm."""
         original = owner.clip_grad_norm_
         seam = self
 

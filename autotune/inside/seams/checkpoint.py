@@ -94,15 +94,7 @@ class CheckpointSeam(Seam):
 def _recomputed(
     forward: Callable[..., Any], block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Return the output of a block, which is computed again when gradients need it.
-
-    Args:
-        forward: The ``forward`` of the block's class.
-        block: The block.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments. torch's checkpoint gets them by position: only in positional
-            arguments does it notice later changes, and look for devices whose random state to keep.
-    """
+    """Return the output of a block, which is computed again when gradients need it."""
     names, count = tuple(kwargs), len(args)
     given = (*args, *kwargs.values())
     first = [given]

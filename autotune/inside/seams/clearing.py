@@ -29,9 +29,6 @@ class ClearingSeam(Seam, BackwardListener, StepListener):
     ``Steering`` calls ``drop_zeros()`` on the main thread between two steps. The replaced functions
     run where the program calls them, on its training thread.
 
-    Args:
-        accumulation: Tells whether a call is to be carried out while gradients accumulate.
-
     Attributes:
         own_to_none: Whether the program's calls set gradients to None. False if it asked for zeros
             at least once; None if it has never called ``zero_grad``.
@@ -83,7 +80,6 @@ class ClearingSeam(Seam, BackwardListener, StepListener):
         self._patches.replace(owner, "zero_grad", zero_grad)
 
     def _note(self, target: Optimizer | nn.Module) -> None:
-        """Remember which parameters have a gradient, before it is set to None."""
         if self._are_filled:  # a new round begins; several targets may be cleared in one
             self._dropped, self._are_filled = [], False
         self._dropped += (p for p in _parameters(target) if p.grad is not None)
@@ -99,7 +95,6 @@ class ClearingSeam(Seam, BackwardListener, StepListener):
             self._fill()
 
     def _fill(self) -> None:
-        """Give zeros to remembered parameters for which no gradient was computed."""
         if self._are_filled:
             return
         self._are_filled = True

@@ -42,11 +42,6 @@ class ForwardSeam(Seam):
     ``Steering`` calls the methods that choose, on the main thread between two steps. The wrapped
     call runs on the thread on which the program calls a module.
 
-    Args:
-        listener: Told about every call of a root; None if nothing is measured.
-        optimizers: Returns the living optimizers, whose state follows the memory layout.
-        route: Returns the module to call instead of a root, which may be the root itself.
-
     Attributes:
         most_parameters: The largest number of parameters of any root that was called so far.
     """
@@ -79,12 +74,7 @@ class ForwardSeam(Seam):
         return {module: root for module, root in self._roots.items() if root is not None}
 
     def set_autocast(self, dtype: torch.dtype | None, device: str = "cpu") -> None:
-        """Run the model under autocast to *dtype*, and convert its outputs to fp32 for the loss.
-
-        Args:
-            dtype: None leaves the precision to the program.
-            device: Type of the device that computes, which may differ from that of the parameters.
-        """
+        """Run the model under autocast to *dtype*, and convert its outputs to fp32 for the loss."""
         self._autocast, self._device = dtype, device
         self._regions.clear()
 
@@ -189,7 +179,6 @@ class ForwardSeam(Seam):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Call a root under the memory layout and the precision that are chosen now."""
         if self._channels_last:
             args, kwargs = map_tensors(_to_channels_last, (args, kwargs))
         called = module if self._route is None else self._route(module, inputs)
