@@ -105,8 +105,8 @@ class SeamSet:
         self._output: RankFilesSeam | None = None
         self._imported = ImportedSeam()
         # The order of the listeners, the outermost first: what changes the gradients with which a
-        # pass begins comes before what looks at the pass, and gradients are complete (clearing)
-        # and averaged before they are unscaled.
+        # pass begins comes before what looks at the pass, and gradients are averaged before they
+        # are unscaled.
         measuring = () if listener is None else (listener,)
         hubs.backward.order = (
             *measuring,
@@ -114,12 +114,10 @@ class SeamSet:
             self.scaling,
             self.by_hand,
             self.distribution.averaging,
-            self.clearing,
         )
         hubs.steps.order = (
             self.accumulation,
             self.scaling,
-            self.clearing,
             self.optimizer,
             self.rates,
         )
@@ -139,7 +137,7 @@ class SeamSet:
         is_measured = self._listener is not None
         self.loader.install()
         self.optimizer.install(watches=is_measured)
-        if is_measured or self.accumulation.is_needed or self.clearing.is_needed:
+        if is_measured or self.accumulation.is_needed:
             self.clearing.install()
         self.distribution.install()
         at_calls = (self.forward, self.checkpoint, self.distribution)
@@ -162,7 +160,7 @@ class SeamSet:
         listener, hubs = self._listener, self.hubs
         is_measured = listener is not None
         hubs.steps.join(self.optimizer)
-        for seam in (self.accumulation, self.scaling, self.clearing):
+        for seam in (self.accumulation, self.scaling):
             if is_measured or seam.is_needed:
                 hubs.backward.join(seam)
                 hubs.steps.join(seam)

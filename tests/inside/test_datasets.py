@@ -110,7 +110,7 @@ def running(
     facts: LoaderFacts, own: Mapping[str, KnobValue], **changes: KnobValue
 ) -> Iterator[SeamSet]:
     """The seams as ``autotune run`` installs them."""
-    baseline = Config({"num_workers": 0, "persistent_workers": False, **own})
+    baseline = Config({"workers": 0, **own})
     applied = AppliedConfig(
         baseline.replace(**changes), baseline, ProgramTraits("cpu", facts), LrRule.NONE
     )
@@ -204,7 +204,7 @@ def test_what_a_dataset_holds_open_refuses_workers_unless_items_open_it(
             assert feed.num_workers == (0 if at_once else 2)
         assert torch.equal(*torch.cat(seen).unbind(1))
         assert borders.profile is not None
-        offered = registry()["num_workers"].domain(Here(make_hardware(), borders.profile))
+        offered = registry()["workers"].domain(Here(make_hardware(), borders.profile))
         assert isinstance(offered, NotOffered) is at_once
         assert not at_once or "holds open (dataset.file)" in offered.reason  # type: ignore[union-attr]
         assert dataset.file is not None
@@ -248,9 +248,7 @@ def test_workers_that_stay_are_started_anew_where_the_dataset_has_changed(change
         return seen
 
     facts = facts_of(lambda: DataLoader(Epochs(), 2, num_workers=1))
-    first, one, second, other = seen_under(
-        program, facts, {"num_workers": 1}, persistent_workers=True
-    )
+    first, one, second, other = seen_under(program, facts, {"workers": 1}, workers=2)
     assert (first == second) is (change == "nothing")
     assert [one, other] == program()[1::2]
 
@@ -285,16 +283,15 @@ def test_no_loader_knob_changes_which_samples_come_in_which_order(name: str) -> 
         ]
 
     alone, facts = program(), facts_of(build)
-    own = {
-        "num_workers": facts.num_workers,
-        "persistent_workers": facts.persistent_workers,
+    own: dict[str, KnobValue] = {
+        "workers": facts.num_workers,
         "prefetch_factor": 2,
-        "pin_memory": False,
+        "pinning": "off",
     }
     changes: tuple[dict[str, KnobValue], ...] = (
-        {"num_workers": 0, "persistent_workers": False},
-        {"num_workers": 2, "prefetch_factor": 3, "persistent_workers": False},
-        {"num_workers": 1, "persistent_workers": True, "pin_memory": True},
+        {"workers": 0},
+        {"workers": 2, "prefetch_factor": 3},
+        {"workers": 1, "pinning": "blocking"},
     )
     for change in changes:
         assert seen_under(program, facts, own, **change) == alone, change
@@ -318,7 +315,7 @@ def test_a_program_sets_its_start_method_after_it_has_iterated() -> None:
 
     alone = program()
     multiprocessing.set_start_method(None, force=True)
-    assert seen_under(program, facts, num_workers=1) == alone
+    assert seen_under(program, facts, workers=1) == alone
     assert facts_of(lambda: DataLoader(Numbers(8), 4)).start_method == "spawn"
 
 
@@ -413,7 +410,7 @@ def test_a_loader_that_never_ends_is_the_one_that_trains_and_its_batches_are_var
         profile, feed, seams = borders.profile, borders.tracker.epoch.feed, borders.seams
         assert profile is not None
         assert feed is not None
-        for knob in ("batch_size", "num_workers"):
+        for knob in ("batch_size", "workers"):
             offered = registry()[knob].domain(Here(make_hardware(), profile))
             assert isinstance(offered, Domain), offered
         assert seams.loader.sizes.round_of(feed.loader) == 80

@@ -45,11 +45,11 @@ PATCHED = (
 )
 FACTS = make_loader(dataset_len=100, batch_size=10)
 BASELINE: dict[str, KnobValue] = {
-    "num_workers": 0,
+    "workers": 0,
     "batch_size": 10,
     "precision": "fp32",
-    "channels_last": False,
-    "num_threads": 2,
+    "memory_format": "contiguous",
+    "threads": 2,
     "compile": "off",
 }
 
@@ -151,11 +151,11 @@ def test_channels_last_reaches_weights_state_and_inputs_and_keeps_the_result() -
         optimizer = torch.optim.Adam(model.parameters(), lr=0.0)
         step(model, optimizer)
         weight = next(model.parameters())
-        Steering(seams).apply(applied(channels_last=True), since=applied())
+        Steering(seams).apply(applied(memory_format="channels_last"), since=applied())
         assert is_nhwc(weight)
         assert is_nhwc(optimizer.state[weight]["exp_avg"])
         torch.testing.assert_close(model(x), expected)
-        Steering(seams).apply(applied(), since=applied(channels_last=True))
+        Steering(seams).apply(applied(), since=applied(memory_format="channels_last"))
         assert weight.is_contiguous()
     finally:
         seams.remove()
@@ -231,7 +231,7 @@ def test_a_move_between_overlays_that_fails_leaves_no_part_behind(
 
 
 def test_the_loader_that_trains_gets_the_options_and_its_length_is_true() -> None:
-    with running(batch_size=25, num_workers=1, prefetch_factor=5):
+    with running(batch_size=25, workers=1, prefetch_factor=5):
         train = train_loader()
         val = DataLoader(TensorDataset(torch.randn(40, 1)), batch_size=10)
         assert (len(train), train.batch_size) == (4, 25)
@@ -244,7 +244,7 @@ def test_settings_that_the_program_sets_itself_are_set_again_before_its_model_is
     """The algorithms of the first call are kept by cuDNN, whatever is set later."""
     seen, before, threads = [], cudnn.benchmark, torch.get_num_threads()
     try:
-        with running(cudnn_benchmark=True, num_threads=1):
+        with running(cudnn="benchmark", threads=1):
             cudnn.benchmark = False
             torch.set_num_threads(2)
             model = conv_net()

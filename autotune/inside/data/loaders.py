@@ -185,14 +185,20 @@ class BuiltLoaders:
         return {other.site for other in before if replace(other, site="") == kind}
 
     def _lasting(self, facts: LoaderFacts) -> LoaderFacts:
-        """Return the facts without those that may differ from run to run."""
-        blank: dict[str, Any] = {"batch_size": None, "num_workers": 0, "pin_memory": False}
-        left_out = {name: none for name, none in blank.items() if name in self._program_knobs}
-        if {"num_workers", "prefetch_factor"} & set(self._program_knobs):
-            left_out |= {"prefetch_factor": None, "persistent_workers": False}
-        if "world_size" in self._program_knobs:
-            left_out |= {"sampler": "", "has_batch_sampler": False, "drop_last": False}
-        left_out |= {"is_rewrapped": False, "in_order": True, "start_method": ""}
+        """Return the facts without those that may differ from run to run.
+
+        Besides such facts, the options of knobs that the program sets itself are left out.
+        """
+        by_knob: dict[str, dict[str, Any]] = {
+            "batch_size": {"batch_size": None},
+            "workers": {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False},
+            "prefetch_factor": {"prefetch_factor": None, "persistent_workers": False},
+            "pinning": {"pin_memory": False},
+            "devices": {"sampler": "", "has_batch_sampler": False, "drop_last": False},
+        }
+        left_out: dict[str, Any] = {"is_rewrapped": False, "in_order": True, "start_method": ""}
+        for knob in self._program_knobs:
+            left_out |= by_knob.get(knob, {})
         return replace(facts, batch_sampler="", **left_out)
 
 
