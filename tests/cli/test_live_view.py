@@ -5,10 +5,10 @@ from __future__ import annotations
 from io import StringIO
 from pathlib import Path
 
+from autotune.integrations.progress import FollowingEvents, SearchProgress
 from rich.console import Console as Output
 
 from autotune.cli.live_view import LiveView
-from autotune.integrations.progress import FollowingEvents, SearchProgress
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.program.config import Config
 from autotune.results.record import TrialRecord

@@ -10,10 +10,10 @@ from typing import Any
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
-
 from autotune.integrations.notebook import events_here, live_table
 from autotune.integrations.progress import Best, SearchProgress
+from nbclient import NotebookClient
+
 from autotune.tuning.budget import Budget
 from autotune.tuning.events import Events
 from tests.report.test_report import HOSTILE, text_of

@@ -12,13 +12,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from autotune.report.svg import Scale
 
 from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config, KnobValue
 from autotune.program.run_length import RunLength
 from autotune.report import ShownResult, Training, html, markdown
-from autotune.report.svg import Scale
 from autotune.results.record import TrialRecord
 from autotune.results.result import Finding, SearchResult
 from autotune.results.training_steps import TrainingSteps

@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from autotune.inside.code.standstill import waits_for_processes
 from autotune.inside.ranks.child_rank import Act, Bystander, Part, Place, Training
 from autotune.inside.ranks.forks import PATIENCE_S, ForkTrainingError
 from autotune.inside.ranks.group import served_store
 from autotune.inside.ranks.rank_process import quit_process
+from autotune.inside.reporter import waits_for_processes
 from autotune.inside.seams.started import PROCESS, Script, StartedSeam, Starting
 from autotune.rig.link import Link, LinkClosed
 from autotune.rig.local_ranks import LOOPBACK, OURS
