@@ -45,14 +45,12 @@ for epoch in range(4):
         {update}
 """
 NEEDS_AN_OPTIMIZER = (
-    "optimizer_implementation",
+    "optimizer",
     "batch_size",
     "accumulation_steps",
-    "zero_grad_to_none",
-    "strategy",
-    "world_size",
+    "devices",
 )
-WORKS_WITHOUT = ("num_workers", "num_threads", "precision", "compile")
+WORKS_WITHOUT = ("workers", "threads", "precision", "compile")
 
 
 def line_of(tmp_path: Path, text: str) -> str:

@@ -267,15 +267,13 @@ def test_equal_loaders_that_are_built_again_for_each_epoch_stay_two() -> None:
 
 
 def test_workers_that_stay_are_the_same_from_one_true_epoch_to_the_next() -> None:
-    for persistent, mode_is_kept in ((True, True), (False, False)):
-        with watched() as borders:
-            request = partial(borders.seams.loader.options.request, num_workers=1)
-            borders.at[15] = partial(request, persistent_workers=persistent)
-            done = train(loader_of(), 4)
-        third, fourth = (done.workers[n * BATCHES + 2] for n in (2, 3))
-        assert len(third) == len(fourth) == 1, "the workers of an epoch that is over have gone"
-        assert (third == fourth) is mode_is_kept
-        assert done.passes == [BATCHES] * 4
+    with watched() as borders:
+        borders.at[15] = partial(borders.seams.loader.options.request, num_workers=1)
+        done = train(loader_of(), 4)
+    third, fourth = (done.workers[n * BATCHES + 2] for n in (2, 3))
+    assert len(third) == 1, "the workers of an epoch that is over have gone"
+    assert third == fourth
+    assert done.passes == [BATCHES] * 4
 
 
 def test_passes_that_rest_longest_end_where_too_many_workers_would_stay(

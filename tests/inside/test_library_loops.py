@@ -98,5 +98,5 @@ for _ in range(40):
         assert watching.profile is not None
         assert [facts.batch_size for facts in watching.profile.loaders] == [8]
         assert watching.samples == [8, 8, 8]
-        offer = registry()["num_workers"].domain(Here(make_hardware(), watching.profile))
+        offer = registry()["workers"].domain(Here(make_hardware(), watching.profile))
         assert not isinstance(offer, NotOffered)
