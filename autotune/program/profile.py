@@ -293,9 +293,9 @@ class Profile:
         if not self.loop.length.bounded_by_steps:
             return domain
         return NotOffered(
-            f"the program makes a fixed number of steps ({self.loop.length.where}): more samples in "
-            "each would be more training, not an earlier end; name the knob in --tune or --fix to "
-            "try it",
+            f"the program makes a fixed number of steps ({self.loop.length.where}): more samples "
+            "in each would be more training, not an earlier end; name the knob in --tune or --fix "
+            "to try it",
             by_name=domain,
         )
 
