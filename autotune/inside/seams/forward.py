@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from threading import get_ident
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,29 +18,13 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from autotune.inside.data.nested import first_tensor, map_tensors
+from autotune.inside.data.nested import map_tensors
 from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.listener import Listener, Root
 from autotune.inside.seams.autocast import autocast
 
 RECOMPILES = 8  # torch's default for one program (torch._dynamo.config.recompile_limit)
 Call = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class OutermostCall:
-    """An outermost call with gradients enabled.
-
-    ``BatchProbe`` counts these, to see which parts of the program follow a new batch size.
-
-    Attributes:
-        module: Class name of the module that was called.
-        first_dim: First dimension of the first tensor among its arguments, mostly the batch size;
-            None without a tensor.
-    """
-
-    module: str
-    first_dim: int | None
 
 
 _UNKNOWN = Root(-1)
@@ -67,8 +50,6 @@ class ForwardSeam(Seam):
 
     Attributes:
         most_parameters: The largest number of parameters of any root that was called so far.
-        records_calls: Whether outermost calls are recorded in ``calls``.
-        calls: The recorded calls of the present step; the step tracker clears them as it ends.
     """
 
     def __init__(
@@ -94,8 +75,6 @@ class ForwardSeam(Seam):
         self._dynamic: bool | None = None
         self._narrowed = False
         self.most_parameters = 0
-        self.records_calls = False
-        self.calls: list[OutermostCall] = []
 
     @property
     def roots(self) -> dict[nn.Module, Root]:
@@ -203,10 +182,6 @@ class ForwardSeam(Seam):
         if root is None:
             return original(module, *args, **kwargs)
         inputs = args or tuple(kwargs.values())
-        if self.records_calls and torch.is_grad_enabled():
-            tensor = first_tensor(inputs)
-            first_dim = None if tensor is None else int(tensor.shape[0])
-            self.calls.append(OutermostCall(type(module).__name__, first_dim))
         if self._listener is not None:
             self._listener.forward_called(root, inputs)
         return self._under_settings(original, module, inputs, args, kwargs)
