@@ -102,7 +102,7 @@ class NvmlMemory(Probe):
             return None
         # An id without a match here is another user's, or the rig's in another pid namespace; in
         # the second case the sum is 0, which is reported as unknown.
-        ours = _tree_pids(self._pid)
+        ours = {process.pid for process in tree(self._pid)}
         sizes = [process.usedGpuMemory for gpu in lists for process in gpu if process.pid in ours]
         return None if None in sizes else sum(map(int, sizes)) or None
 
@@ -203,7 +203,12 @@ class _Driver:
     def __init__(self, uuids: tuple[str, ...], nvml: ModuleType | None) -> None:
         self.uuids = uuids
         self.nvml: Any = nvml or importlib.import_module("pynvml")
-        self.is_alive = bool(uuids) and self._init()
+        self.is_alive = bool(uuids)
+        try:
+            if uuids:
+                self.nvml.nvmlInit()
+        except self.nvml.NVMLError:
+            self.is_alive = False
 
     def handles(self) -> dict[str, Any]:
         """Return the GPUs' handles by UUID; empty once the driver failed to find one of them."""
@@ -226,24 +231,12 @@ class _Driver:
         except (self.nvml.NVMLLibraryMismatchError, AttributeError):
             return None  # LibraryMismatch: the driver is too old to list processes
 
-    def _init(self) -> bool:
-        try:
-            self.nvml.nvmlInit()
-        except self.nvml.NVMLError:
-            return False
-        return True
-
 
 def _larger(peak_bytes: int | None, now_bytes: int | None) -> int | None:
     return max((size for size in (peak_bytes, now_bytes) if size is not None), default=None)
 
 
-def _tree_pids(pid: int) -> frozenset[int]:
-    """Return the ids of a process and its descendants; empty if it has ended."""
-    return frozenset(process.pid for process in tree(pid))
-
-
 def _strangers(listed: frozenset[int], pid: int) -> frozenset[int]:
     """Return those of the listed processes that do not belong to a process tree."""
-    ours = _tree_pids(pid) if listed else frozenset()
+    ours = frozenset(process.pid for process in tree(pid)) if listed else frozenset()
     return (listed & frozenset(psutil.pids())) - ours if ours else frozenset()
