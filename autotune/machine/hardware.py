@@ -27,7 +27,6 @@ import psutil
 from autotune.machine import cgroups
 
 PACKAGES = ("torch", "torchvision", "optuna", "autotune-torch")
-PRELOADABLE = ("libjemalloc.so.2", "libtcmalloc.so.4")
 # bfloat16 instruction sets as /proc/cpuinfo names them: the first three of x86, the last of ARM
 BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"})
 # NVIDIA's driver makes it, and a container that is given a GPU has it
@@ -68,7 +67,6 @@ class Hardware:
         has_cxx_compiler: Whether a C++ compiler is on PATH; torch.compile on the CPU needs one.
         system: Name and release of the operating system.
         versions: Versions of Python and of those of ``PACKAGES`` that are installed, by name.
-        libraries: Shared libraries that a knob can preload, by soname.
         warnings: What could not be read, as sentences for the user.
     """
 
@@ -81,7 +79,6 @@ class Hardware:
     has_cxx_compiler: bool
     system: str
     versions: Mapping[str, str] = field(default_factory=dict)
-    libraries: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
@@ -158,18 +155,8 @@ def detect(visible: str | None = None) -> Hardware:
         has_cxx_compiler=any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++", "clang++"))),
         system=f"{platform.system()} {platform.release()}",
         versions=_versions(),
-        libraries=_preloadable(),
         warnings=warnings,
     )
-
-
-def _preloadable() -> tuple[str, ...]:
-    """Return those of ``PRELOADABLE`` that the dynamic linker finds, according to its own cache."""
-    try:
-        cache = Path("/etc/ld.so.cache").read_bytes()
-    except OSError:
-        return ()
-    return tuple(soname for soname in PRELOADABLE if soname.encode() + b"\0" in cache)
 
 
 def cpu_quota(proc: Path = cgroups.PROC) -> int:

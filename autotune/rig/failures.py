@@ -95,7 +95,7 @@ FORKS_MEND = (
     "it trains in processes that it forks itself (os.fork, multiprocessing), or in several that do "
     "not train together, and neither can be measured. Start the ranks of one training by "
     "torch.multiprocessing.spawn(), or search a script that trains in one process; autotune can "
-    "start several ranks of it: --tune strategy,world_size"
+    "start several ranks of it: --tune devices"
 )
 
 # What input(), getpass (EOFError) and click.prompt() (Abort) raise if nobody answers

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import typer
-from autotune.results.exporters import EXPORTERS
 
 from autotune.cli import completion
 from autotune.cli.app import app
@@ -17,6 +16,7 @@ from autotune.knobs import registry
 from autotune.measurement.goal import Objective
 from autotune.program.fence_options import FenceKind
 from autotune.program.lr import LrRule
+from autotune.results.exporters import EXPORTERS
 from autotune.tuning.choosing.sampler import SAMPLERS
 
 # What each shell's script sets for "autotune show f", and how it marks a completion
@@ -76,11 +76,11 @@ def offered(
         ("compare ", ["written", "git:", "fast", "slow", "best.yaml"]),
         ("compare --quiet written b", ["best.yaml"]),
         ("compare fast sl", ["slow"]),
-        ("search --tune num_w", ["num_workers"]),
-        ("search --tune num_workers,prefe", ["num_workers,prefetch_factor"]),
-        ("search --tune num_workers,num_w", []),
-        ("search --fix num_w", ["num_workers="]),
-        ("search --values sdpa", ["sdpa_backend="]),
+        ("search --tune num_w", ["workers"]),
+        ("search --tune workers,prefe", ["workers,prefetch_factor"]),
+        ("search --tune workers,num_w", []),
+        ("search --fix num_w", ["workers="]),
+        ("search --values sdpa", ["attention="]),
         ("search --space q", ["quick"]),
         ("search --space b", ["best.yaml"]),
         ("search --objective en", ["energy"]),

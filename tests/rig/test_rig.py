@@ -45,9 +45,9 @@ def test_many_configs_are_measured_live_in_one_process(tmp_path: Path) -> None:
         assert opened.rig.pid is not None
         process = psutil.Process(opened.rig.pid)
         slow = opened.measured()
-        opened.measured(num_workers=2)
+        opened.measured(workers=2)
         assert _worker_count(process) == 2
-        larger = opened.measured(batch_size=64, num_workers=2)
+        larger = opened.measured(batch_size=64, workers=2)
         again = opened.measured()
         assert process.is_running()
     assert again.samples_per_step == again.largest_step == 16
@@ -95,8 +95,8 @@ def test_once_a_program_trains_only_the_gpus_that_it_uses_are_read(
 def test_every_knob_acts_and_returns_to_the_baseline_in_a_running_program(tmp_path: Path) -> None:
     with open_rig(tmp_path, "conv.py") as opened:
         for changes in (
-            {"precision": "bf16", "channels_last": True, "batch_size": 64, "num_threads": 1},
-            {"num_workers": 1, "prefetch_factor": 4},
+            {"precision": "bf16", "memory_format": "channels_last", "batch_size": 64, "threads": 1},
+            {"workers": 1, "prefetch_factor": 4},
             {},
         ):
             measurement = opened.measured(**changes)
@@ -122,12 +122,12 @@ def test_a_program_that_writes_its_weights_itself_is_measured_and_gets_workers_l
     with open_rig(tmp_path, "by_hand.py", str(driven), "2") as opened:
         assert opened.profile.loop.steps_by_hand == "by_hand.py:33"
         assert opened.profile.device == "cpu"
-        assert "optimizer_implementation" not in opened.base.baseline
+        assert "optimizer" not in opened.base.baseline
         assert opened.rig.pid is not None
         process = psutil.Process(opened.rig.pid)
         as_written = opened.measured()
         losses = opened.seen(driven).read_text().splitlines()
-        measured = opened.measured(num_workers=2, num_threads=1)
+        measured = opened.measured(workers=2, threads=1)
         assert _worker_count(process) == 2
     expected = alone.read_text().splitlines()
     assert len(losses) > 8
@@ -148,7 +148,7 @@ def test_leaving_the_loop_keeps_the_config_and_holds_the_schedule(tmp_path: Path
         assert [loader.batch_size for loader in opened.profile.loaders] == [16]
         written = opened.base.baseline.replace(batch_size=16)  # not offered: its schedule counts
         opened.base = replace(opened.base, config=written, baseline=written)
-        larger = applied_with(opened.base, batch_size=32, num_workers=1)
+        larger = applied_with(opened.base, batch_size=32, workers=1)
         taken = opened.rig.take_turns([larger], [PlannedTurn(0, 60)], never, 60.0)
         again = opened.measured()
     assert isinstance(taken, Taken), taken
@@ -164,8 +164,8 @@ def test_of_two_training_loaders_none_is_touched_and_files_are_renamed_aside(
     (workplace / "last.pt").write_text("precious")
     with open_rig(workplace, "two_loaders.py") as opened:
         assert [loader.batch_size for loader in opened.profile.loaders] == [16, 32]
-        assert not {"num_workers", "batch_size"} & set(opened.base.baseline)
-        opened.measured(num_threads=1)
+        assert not {"workers", "batch_size"} & set(opened.base.baseline)
+        opened.measured(threads=1)
     assert (workplace / "last.pt").read_text() == "precious"
 
 
@@ -216,7 +216,7 @@ def test_a_batch_sampler_of_the_programs_own_is_left_alone(tmp_path: Path) -> No
     with open_rig(tmp_path, "batch_sampler.py") as opened:
         assert opened.profile.loaders[0].has_batch_sampler
         assert "batch_size" not in opened.base.baseline
-        measurement = opened.measured(num_workers=1)  # batches of 8, 16 and 24 in turn
+        measurement = opened.measured(workers=1)  # batches of 8, 16 and 24 in turn
         assert (measurement.samples_per_step, measurement.largest_step) == (16, 24)
 
 
@@ -296,7 +296,7 @@ def test_a_rig_that_is_not_open_says_so_and_may_be_closed_twice(tmp_path: Path) 
 @pytest.mark.real_starts
 def test_closing_a_rig_leaves_no_process(tmp_path: Path) -> None:
     with open_rig(tmp_path, "slow_items.py") as opened:
-        opened.measured(num_workers=2)
+        opened.measured(workers=2)
         assert opened.rig.pid is not None
         tree = [psutil.Process(opened.rig.pid), *psutil.Process(opened.rig.pid).children()]
         assert len(tree) == 3
@@ -336,7 +336,7 @@ subject = parse_program(str(PROGRAMS / "own_ddp.py"), (), directory, ranks=2)
 subject = replace(subject, mode=RunMode(terminal=True))
 ranks = Rig(subject, directory / "ranks", directory / "cache", fence())
 with open_rig(directory, "slow_items.py") as opened, ranks:
-    opened.measured(num_workers=2)
+    opened.measured(workers=2)
     assert isinstance(ranks.open(None, never, 60.0), Ready)
     rigs = [psutil.Process(pid) for pid in (opened.rig.pid, ranks.pid)]
     trees = [(rig, *rig.children(recursive=True)) for rig in rigs]

@@ -60,7 +60,7 @@ from tests.made import (
 from tests.readings import MIG_GPU, unused
 
 APPLIED = make_applied(
-    {"batch_size": 128, "pin_memory": True, "precision": "bf16"},
+    {"batch_size": 128, "keep_freed_memory": True, "precision": "bf16"},
     lr_rule=LrRule.SQRT,
     program_knobs=("hidden",),
 )
