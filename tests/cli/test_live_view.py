@@ -5,10 +5,10 @@ from __future__ import annotations
 from io import StringIO
 from pathlib import Path
 
+from autotune.integrations.progress import FollowingEvents, SearchProgress
 from rich.console import Console as Output
 
 from autotune.cli.live_view import LiveView
-from autotune.integrations.progress import FollowingEvents, SearchProgress
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.program.config import Config
 from autotune.results.record import TrialRecord
@@ -47,22 +47,22 @@ class Watching(FollowingEvents):
 
 def test_the_view_follows_a_search_from_its_first_phase_to_its_end(tmp_path: Path) -> None:
     events = Watching()
-    script = Script({"num_workers": {1: 1.5}})
-    knobs = {"num_workers": (0, 1, 2), "batch_size": (64, 128)}
+    script = Script({"workers": {1: 1.5}})
+    knobs = {"workers": (0, 1, 2), "batch_size": (64, 128)}
     result = begin(tmp_path, script, knobs).go_on(180.0, events)
     said = "\n".join(events.seen)
     phases = [said.index(phase) for phase in ("baseline", "searching", "confirming")]
     assert phases == sorted(phases)
-    for words in ("━", "left", "now", "num_workers=1", "configs take turns", "why", "trials", "▁"):
+    for words in ("━", "left", "now", "workers=1", "configs take turns", "why", "trials", "▁"):
         assert words in said
     assert all(len(line) <= 80 for text in events.seen for line in text.splitlines())
     best = events.progress.best
     assert best is not None
-    assert best.changes == "num_workers=1", "the config that was confirmed"
-    assert f"about {best.speedup:.2g}x  num_workers=1" in events.seen[-1]
+    assert best.changes == "workers=1", "the config that was confirmed"
+    assert f"about {best.speedup:.2g}x  workers=1" in events.seen[-1]
     assert events.progress.is_over
     assert not shown(events.progress).count("now")
-    assert result.best["num_workers"] == 1
+    assert result.best["workers"] == 1
 
 
 def test_what_is_not_known_yet_is_left_out() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import typer
+from autotune.cli.skill import text
 from typer.testing import CliRunner
 
 import autotune
@@ -18,7 +19,6 @@ from autotune.cli import app as commands
 from autotune.cli import exits
 from autotune.cli.app import app
 from autotune.cli.doctor import machine_data, program_data
-from autotune.cli.skill import text
 from autotune.machine import conditions
 from autotune.measurement.examination import Examination, Operators
 from autotune.results.result import Finding, SearchResult

@@ -10,10 +10,10 @@ from typing import Any
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
-
 from autotune.integrations.notebook import events_here, live_table
 from autotune.integrations.progress import Best, SearchProgress
+from nbclient import NotebookClient
+
 from autotune.tuning.budget import Budget
 from autotune.tuning.events import Events
 from tests.report.test_report import HOSTILE, text_of
@@ -26,8 +26,8 @@ from autotune.integrations.notebook import events_here
 from autotune.report import ShownResult
 from tests.scripted import Script, begin
 
-knobs = {"num_workers": (0, 1, 2), "batch_size": (64, 128)}
-searched = begin(Path("."), Script({"num_workers": {1: 1.5}}), knobs)
+knobs = {"workers": (0, 1, 2), "batch_size": (64, 128)}
+searched = begin(Path("."), Script({"workers": {1: 1.5}}), knobs)
 result = ShownResult.of(searched.go_on(180.0, events_here()))
 """
 # A real one, which ends when the program has started
@@ -83,12 +83,12 @@ def test_a_notebook_shows_the_search_while_it_runs_and_then_its_result(
     places = [said.index(f"autotune {phase}") for phase in phases]
     assert places == sorted(places)
     assert re.search(r"baseline \dm \d\ds left", said)
-    assert re.search(r"now num_workers=1.* why \w+", said)
+    assert re.search(r"now workers=1.* why \w+", said)
     assert "now configs take turns" in said
-    assert re.search(r"best about 1\.\d+x num_workers=1", shown[-1])
+    assert re.search(r"best about 1\.\d+x workers=1", shown[-1])
 
     (card,) = result
-    for words in ("x faster", "confirmed in fresh processes", "samples/s", "num_workers 0 → 1"):
+    for words in ("x faster", "confirmed in fresh processes", "samples/s", "workers 0 → 1"):
         assert words in text_of(card)
     assert "autotune run .autotune/train/best.yaml" in text_of(card)
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from autotune.integrations.tracked_result import TrackedResult, tracked_result
 from typer.testing import CliRunner
 
 from autotune.cli.app import app
 from autotune.errors import UsageError
-from autotune.integrations.tracked_result import TrackedResult, tracked_result
 from autotune.integrations.trackers import TRACKERS, tracker
 from autotune.report import html
 from autotune.results.result import Finding, SearchResult
@@ -82,8 +82,8 @@ def _plain(value: object) -> str:
 def test_what_is_tracked_is_what_the_result_says(stored: SearchResult) -> None:
     found = tracked_result(stored)
     assert stored.finding is Finding.FASTER
-    assert found.params["autotune/num_workers/before"] == 0
-    assert found.params["autotune/num_workers/after"] == 1
+    assert found.params["autotune/workers/before"] == 0
+    assert found.params["autotune/workers/after"] == 1
     assert len(found.params) == 2 * len(stored.changes)
     assert found.metrics["autotune/speedup"] == stored.speedup.estimate
     assert found.metrics["autotune/speedup_low"] == stored.speedup.low

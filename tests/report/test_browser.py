@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from autotune.results.two_runs import TwoRuns
 
 from autotune.report import html, html_of_two
 from autotune.results.result import SearchResult
-from autotune.results.two_runs import TwoRuns
 from tests.report.test_report import BEST, HOSTILE, found
 
 __all__ = ["found"]
