@@ -46,7 +46,7 @@ class Command(TyperCommand):
         """Parse as usual."""
         try:
             return super().parse_args(ctx, args)
-        except Exception as error:  # typer brings a click of its own, or takes the installed one
+        except Exception as error:  # some versions of typer have a copy of click
             name = f"{self.name} {getattr(error, 'option_name', '')}"
             if name not in GONE_OPTIONS:
                 raise
@@ -63,17 +63,16 @@ def _gone(name: str, instead: str) -> Callable[..., None]:
     return command
 
 
-STARTING: tuple[Callable[..., None], ...] = (
-    *(search.search, train.run, compare.compare, examine.doctor, examine.knobs),
-)
-OTHERS: tuple[Callable[..., None], ...] = (
-    *(search.resume, past_runs.show, past_runs.runs, past_runs.report, past_runs.export),
+COMMANDS: tuple[Callable[..., None], ...] = (
+    *(search.search, train.run, search.resume, compare.compare, examine.doctor),
+    *(past_runs.show, past_runs.export, past_runs.report, past_runs.runs, examine.knobs),
     *(support.env, support.skill),
 )
-for function in STARTING:
-    app.command(cls=Command, context_settings=PROGRAM_LAST)(with_declared_options(function))
-for function in OTHERS:
-    app.command(cls=Command)(function)
+for function in COMMANDS:
+    has_program = "program" in function.__annotations__
+    app.command(cls=Command, context_settings=PROGRAM_LAST if has_program else None)(
+        with_declared_options(function)
+    )
 for gone, instead in GONE_COMMANDS.items():
     app.command(
         gone,
