@@ -108,7 +108,7 @@ def _rig_inside(steps: int) -> SeamSet:
     for _ in range(10_000):
         commands.put(TakeTurns(configs, (PlannedTurn(0, steps), PlannedTurn(1, steps)) * ROUNDS))
     start = Start(parse_program(__file__, []), None, "", FenceKind.OVERLAY)
-    return LeadRank(Link(ours), commands, start, perf_counter(), lambda: None).seams
+    return LeadRank(Link(ours), commands, start, perf_counter(), lambda: None).tracker.seams
 
 
 def _run_seams() -> SeamSet:

@@ -57,7 +57,6 @@ PROGRAMS = (
     "tests/programs/batch_sampler.py",
     "tests/programs/two_loaders.py",
     "benchmarks/self_checked/teacher.py",
-    "tests/programs/sums.py mean /dev/null",
     "tests/programs/called_twice.py",
 )
 MOST_S = 120.0  # of one run

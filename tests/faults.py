@@ -166,6 +166,7 @@ FAULTS: dict[str, Fault] = {
     "carried": Fault("State is carried from batch to batch", PARTS, "losses"),
     "contrastive": Fault("The loss compares samples of a batch", PARTS, "losses"),
     "mixup": Fault("Samples of a batch are mixed", PARTS, "losses"),
+    "sum parts": Fault("The loss sums over samples", PARTS, "losses", "sum"),
     "root": Fault("The loss is the root of a mean", PARTS, "losses"),
     "tokens": Fault("The loss is a mean over what is not left out", PARTS, "losses"),
     "normalised": Fault("The model has BatchNorm", PARTS, "losses"),

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from autotune.inside.hubs.saving import SaveHub
-from autotune.inside.seams.checkpoint_exchange import TellSavesSeam
 from autotune.inside.seams.guard import GuardSeam
-from autotune.inside.seams.rank_output import RankOutputSeam
+from autotune.inside.seams.rank_files import RankFilesSeam
 
 
 @contextmanager
-def installed(seam: GuardSeam | TellSavesSeam | RankOutputSeam) -> Iterator[None]:
+def installed(seam: GuardSeam | RankFilesSeam) -> Iterator[None]:
     """Let a seam act, with a hub for it alone."""
     saving = SaveHub()
     saving.join(seam)

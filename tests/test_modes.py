@@ -45,19 +45,12 @@ def test_what_a_failure_asks_for_is_tried_once_and_given_up_where_it_does_not_he
         beyond = failed("ZeroDivisionError: modulo", Epochs.TRUE)
         assert rigs.learn(beyond)
         assert rigs.program.mode.epochs is Epochs.TRUE
-        cut = failed("ValueError: lengths", Epochs.WHOLE, line=30)
-        assert rigs.learn(cut)
-        assert not rigs.learn(replace(cut, suspect=None), as_written=False)
-        assert rigs.mode.epochs is Epochs.WHOLE, (
-            "a config that fails so says nothing of the program"
-        )
-        assert not rigs.learn(replace(cut, suspect=None)), "it fails with whole ones, too"
-        assert not rigs.learn(cut)
-        assert rigs.program.mode.epochs is Epochs.TRUE
-        assert not rigs.learn(replace(beyond, suspect=None))
+        assert not rigs.learn(replace(beyond, suspect=None), as_written=False)
+        assert rigs.mode.epochs is Epochs.TRUE, "a config that fails so says nothing of the program"
+        assert not rigs.learn(replace(beyond, suspect=None)), "it fails with true ones, too"
         assert not rigs.learn(beyond)
         assert str(rigs.program.mode.epochs) == "endless"
-    assert [mode.epochs for mode in modes] == ["true", "whole", "true", "endless"]
+    assert [mode.epochs for mode in modes] == ["true", "endless"]
     assert said[0] == (
         "ends_its_epochs.py fails if autotune prolongs its epoch (ZeroDivisionError at "
         "train.py:12): in trials, its epochs now end as the program expects."
@@ -65,7 +58,7 @@ def test_what_a_failure_asks_for_is_tried_once_and_given_up_where_it_does_not_he
 
 
 @pytest.mark.slow
-def test_a_program_that_needs_true_and_whole_epochs_and_is_short_is_measured(
+def test_a_program_that_needs_true_epochs_and_is_short_is_measured(
     tmp_path: Path,
 ) -> None:
     """Sixty steps, in three epochs, whose evaluation needs all of its data."""
@@ -83,5 +76,5 @@ def test_a_program_that_needs_true_and_whole_epochs_and_is_short_is_measured(
             stay = live.stay(base.config, never, 5.0)
         assert isinstance(stay, Stay), stay
         assert 0 < sum(len(turn.seconds) for turn in stay.turns) <= 60
-    assert rigs.mode == RunMode(epochs=Epochs.WHOLE)
-    assert len(said) == 2
+    assert rigs.mode == RunMode(epochs=Epochs.TRUE)
+    assert len(said) == 1

@@ -148,23 +148,6 @@ def test_a_defect_is_noticed_at_the_step_where_it_begins(
         assert found.begins_epoch is (parts == ("samples",)), defect
 
 
-def test_ranks_train_the_same_where_a_loss_is_known_to_be_a_sum(tmp_path: Path) -> None:
-    args = ("sum", str(tmp_path / "steps"))
-    with open_rig(tmp_path, "sums.py", *args) as opened:
-        own = Runs(tmp_path, opened, "sums.py")
-    pair = own.trace(*args), own.trace(*args, shakes=1)
-    ranks: dict[str, KnobValue] = {"world_size": 2, "batch_size": 16, "strategy": "ddp"}
-    theirs = own.trace(*args, changes=ranks)
-    found = compare(pair[0], [pair[1]], theirs, same_batches=False)
-    assert (found.sameness, found.at) == (Sameness.DIFFERS, 1)
-    own.base = replace(own.base, sums=True)
-    for strategy in ("ddp", "fsdp"):
-        theirs = own.trace(*args, changes={**ranks, "strategy": strategy})
-        found = compare(pair[0], [pair[1]], theirs, same_batches=False)
-        assert found.sameness is Sameness.ROUNDING, (strategy, found)
-        assert found.steps == 36
-
-
 @pytest.mark.parametrize("kind", ["draws", "unseeded"])
 def test_workers_that_copy_a_generator_draw_otherwise(runs: Runs, kind: str) -> None:
     base = runs.trace(kind), runs.trace(kind, shakes=1)

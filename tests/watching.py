@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import torch
 
 from autotune.inside.ranks.group import ALONE
 from autotune.inside.step_counts import Step
-from autotune.inside.step_tracker import StepTracker
+from autotune.inside.step_tracker import Rank, StepTracker
+from autotune.measurement.run_mode import Epochs
 from autotune.program.profile import Profile
 
 OPENING = """
@@ -30,30 +33,53 @@ class Enough(Exception):
     """The profile is known."""
 
 
-class Watching(StepTracker):
+class Watching(Rank):
     """Watches a program, and the borders that follow its profile.
 
+    Args:
+        borders: After so many of them the program is ended; None lets it go on.
+        epochs: How its epochs end.
+
     Attributes:
+        tracker: The listener of the seams.
         profile: What the first steps revealed, None before.
-        samples: Of the steps that ended since.
+        ended: The steps that ended since.
     """
 
-    def __init__(self, borders: int = 0) -> None:
-        super().__init__(None, ALONE)
+    def __init__(self, borders: int | None = None, epochs: Epochs = Epochs.ENDLESS) -> None:
+        self.tracker = StepTracker(None, ALONE, self, epochs)
         self._borders = borders
         self.profile: Profile | None = None
-        self.samples: list[int] = []
+        self.ended: list[Step] = []
+
+    @property
+    def samples(self) -> list[int]:
+        """Of the steps that ended."""
+        return [step.samples for step in self.ended]
+
+    @contextmanager
+    def installed(self) -> Iterator[Self]:
+        """Install the seams as a rig does."""
+        seams = self.tracker.seams
+        seams.install()
+        seams.watch()
+        try:
+            yield self
+        finally:
+            seams.remove()
+            del self.tracker.first  # it knows the last feed, which keeps its workers
+            self.tracker.epoch.feed = None
 
     def observed(self) -> None:
-        self.profile = self.observer.profile({})
+        self.profile = self.tracker.profile()
         self._end()
 
     def on_step_end(self, step: Step) -> None:
-        self.samples.append(step.samples)
+        self.ended.append(step)
         self._end()
 
     def _end(self) -> None:
-        if len(self.samples) >= self._borders:
+        if self._borders is not None and len(self.ended) >= self._borders:
             raise Enough
 
 
@@ -62,12 +88,10 @@ def watched(tmp_path: Path, source: str, *args: str, borders: int = 0) -> Watchi
     path = tmp_path / "train.py"
     path.write_text(OPENING + source)
     watching = Watching(borders)
-    watching.seams.install()
-    watching.seams.watch()
     names: dict[str, Any] = {"__name__": "__main__"}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # beside other tests, threads wait for each other
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, watching.installed():
         patch.setattr(sys, "argv", [str(path), *args])
         try:
             exec(compile(path.read_text(), str(path), "exec"), names)
@@ -75,7 +99,6 @@ def watched(tmp_path: Path, source: str, *args: str, borders: int = 0) -> Watchi
             pass
         finally:
             torch.set_num_threads(threads)
-            watching.seams.remove()
     return watching
 
 

@@ -23,12 +23,11 @@ from autotune.inside.ranks import rank_process
 from autotune.inside.ranks.group import Group, hide_launcher, join, rank_of, take_device
 from autotune.inside.ranks.rank_process import end_with_starter, listen, quit_process
 from autotune.rig.link import Link, LinkClosed
-from autotune.rig.wire import AskedInput, Ended, Start, ToRig, Warned, decode, encode
+from autotune.rig.wire import AskedInput, Ended, Start, ToRig, decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
 
-    from autotune.inside.rehearsing.short_epochs import ShortEpochs
+    from autotune.inside.short_epochs import ShortEpochs
     from autotune.inside.step_tracker import StepTracker
 
 
@@ -78,15 +77,12 @@ def _lead(
     if group.is_launched:
         group.store.set("start", encode(start).decode())
 
-    def tell(sentence: str) -> None:
-        link.send(Warned(sentence))
-
     if start.bare:
-        ended = _run_bare(start, group, tell)
+        ended = _run_bare(start, group)
     else:
         watch_input(lambda prompt: link.send(AskedInput(prompt)))
         listener = rank_process.leader(link, commands, start, started, group)
-        listener.seams.guard_files(start, tell)
+        listener.seams.guard_files(start)
         from autotune.inside.ranks.children import Children
 
         children = Children(link, commands, start, started, listener, shared)
@@ -163,7 +159,7 @@ def _run(listener: StepTracker | ShortEpochs, start: Start, group: Group) -> End
     )
 
 
-def _run_bare(start: Start, group: Group, tell: Callable[[str], None] = lambda _: None) -> Ended:
+def _run_bare(start: Start, group: Group) -> Ended:
     """Run the program to its end without the seams that measure or tune; return how it ended.
 
     Only the file guard is installed, to protect the user's files. The search uses such a run to see
@@ -171,7 +167,7 @@ def _run_bare(start: Start, group: Group, tell: Callable[[str], None] = lambda _
     """
     from autotune.inside.seam_set import SeamSet
 
-    SeamSet(None, None, group=group).guard_files(start, tell)
+    SeamSet(None, None, group=group).guard_files(start)
     config = run_program.RecordedConfig({})
     return rank_process.run(None, lambda: run_program.run(start.program, config), group)
 

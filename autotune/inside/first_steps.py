@@ -14,6 +14,8 @@ from torch.utils.data import DataLoader
 
 from autotune.inside.data.feed import Feed
 from autotune.inside.ranks.group import ALONE, Group
+from autotune.inside.seams.optimizer import optimizer_facts
+from autotune.program.profile import OptimizerFacts
 
 OBSERVED_STEPS = 4
 SLOW_STEP_S = 0.5
@@ -28,8 +30,8 @@ MAX_FIRST_STEPS_OF_ANOTHER = 3
 class FirstSteps:
     """Watches the program's first batches and steps until it is clear what trains.
 
-    ``Observer`` extends it, and ``StepTracker`` calls it: for steps in the program's main thread,
-    for batches in the thread that asks for them.
+    ``StepTracker`` calls it: for steps in the program's main thread, for batches in the thread that
+    asks for them.
 
     The steps that count are those of the first optimizer, or those that the program makes by hand.
     The observation starts again if an optimizer steps after steps by hand, because those were
@@ -40,9 +42,6 @@ class FirstSteps:
     step and again before the third. So loaders that the program reads to show a sample or to
     validate do not count.
 
-    Args:
-        group: The processes that train together.
-
     Attributes:
         group: The processes that train together; set anew, before the program trains, where it
             starts further ranks itself.
@@ -50,6 +49,7 @@ class FirstSteps:
             Steps count for this once it is known which loaders train. It then stays so.
         lead: The optimizer whose steps count; None before the first step, and if the program makes
             its steps by hand.
+        optimizers: Facts of each optimizer that stepped, by its id.
         loaders: The loaders that train; None until the third step, empty for a program without a
             DataLoader.
         loader_thread: Whether another thread than the one that steps asks for the batches.
@@ -58,40 +58,21 @@ class FirstSteps:
     def __init__(self, group: Group = ALONE) -> None:
         self.group = group
         self.is_complete = False  # asked in each step, so no property
-        self._since_step: list[DataLoader[Any]] = []
-        self._threads: dict[DataLoader[Any], int] = {}
-        self._feed: Feed | None = None
+        self.optimizers: dict[int, OptimizerFacts] = {}
         self.loader_thread = False
-        self._batches = 0
+        # The pass that handed out the last batch, and how many it did
+        self._pass: tuple[Feed | None, int] = None, 0
+        # The thread that asked each loader last, and the steps before which it handed out a batch
+        self._fed: dict[DataLoader[Any], tuple[int, set[int]]] = {}
         self._begin(lead=None)
 
     def _begin(self, lead: Optimizer | None) -> None:
         self.lead = lead
-        self._steps = 0
-        self._steps_of_another: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
-        self._before: list[DataLoader[Any]] = []
-        self._batches_per_step: list[int] = []
-        self._batches_by_step: list[int] = []
-        self._stepped_at: list[float] = []
         self.loaders: tuple[DataLoader[Any], ...] | None = None
-
-    @property
-    def _is_slow(self) -> bool:
-        """Whether each of the first steps took longer than ``SLOW_STEP_S``.
-
-        Always False with several ranks: their step times differ, but all must end the observation
-        at the same step to synchronize.
-        """
-        if self.group.world_size > 1 or len(self._stepped_at) < 3:
-            return False
-        first, second, third = self._stepped_at[:3]
-        return min(second - first, third - second) > SLOW_STEP_S
-
-    @property
-    def batches_per_step(self) -> int:
-        """Batches between the second and the third step, at least 1."""
-        _, second, third = self._batches_by_step[:3]
-        return max(1, third - second)
+        self._fed = {loader: (thread, set()) for loader, (thread, _) in self._fed.items()}
+        self._made: list[tuple[float, int]] = []  # steps: when, and batches of the pass until then
+        self._steps_of_another: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
+        self._batches_per_step: list[int] = []
 
     @property
     def reads_ahead(self) -> bool:
@@ -99,19 +80,20 @@ class FirstSteps:
 
         By the third step it has then taken more than the batches of three steps.
         """
-        _, second, third = self._batches_by_step[:3]
-        per_step = third - second
-        return per_step > 0 and third > 3 * per_step
+        (_, second), (_, third) = self._made[1:3]
+        return 0 < 3 * (third - second) < third
 
     def batch_handed_out(self, feed: Feed) -> None:
         """Note a batch; batches without gradients are ignored, because they do not train."""
         if self.is_complete or not torch.is_grad_enabled():
             return
-        if feed.loader not in self._since_step:
-            self._since_step.append(feed.loader)
-        self._threads[feed.loader] = feed.thread
-        self._batches = self._batches + 1 if feed is self._feed else 1
-        self._feed = feed
+        if self.loaders is None:
+            _, steps = self._fed.get(feed.loader, (0, set()))
+            if len(self._made) not in steps:  # the last loader is the one that began last to feed
+                self._fed.pop(feed.loader, None)
+            self._fed[feed.loader] = feed.thread, {*steps, len(self._made)}
+        last, batches = self._pass
+        self._pass = feed, batches + 1 if feed is last else 1
 
     def optimizer_stepped(self, optimizer: Optimizer) -> bool:
         """Note a step of an optimizer; return whether its steps are the ones that count.
@@ -124,6 +106,8 @@ class FirstSteps:
             if self._steps_of_another:
                 self._steps_of_another.clear()
             return True
+        if not self.is_complete and id(optimizer) not in self.optimizers:
+            self.optimizers[id(optimizer)] = optimizer_facts(optimizer)
         if self.lead is None or self._has_taken_over(optimizer):
             if self.is_complete:  # the profile was sent already, but its steps still count
                 self.lead = optimizer
@@ -157,7 +141,7 @@ class FirstSteps:
         return (
             self.loaders is not None
             and feed.wants_gradients
-            and any(feed.loader is own for own in self.loaders)
+            and any(feed.loader is one for one in self.loaders)
         )
 
     def step_ended(self, batches: int = 1) -> None:
@@ -165,8 +149,20 @@ class FirstSteps:
         self._batches_per_step.append(batches)
         wanted = OBSERVED_SLOW_STEPS if self._is_slow else OBSERVED_STEPS
         self.is_complete = self.loaders is not None and len(self._batches_per_step) >= wanted
-        if self.is_complete:  # hold nothing that the program may drop
-            self._before, self._since_step, self._feed = [], [], None
+        if self.is_complete:
+            self._pass = None, 0  # hold nothing that the program may drop
+
+    @property
+    def _is_slow(self) -> bool:
+        """Whether each of the first steps took longer than ``SLOW_STEP_S``.
+
+        Always False with several ranks: their step times differ, but all must end the observation
+        at the same step to synchronize.
+        """
+        if self.group.world_size > 1 or len(self._made) < 3:
+            return False
+        (first, _), (second, _), (third, _) = self._made[:3]
+        return min(second - first, third - second) > SLOW_STEP_S
 
     @property
     def batches_per_whole_step(self) -> float:
@@ -174,16 +170,15 @@ class FirstSteps:
         return median(self._batches_per_step)
 
     def _step_made(self) -> None:
-        self._steps += 1
-        if self._steps <= 3:
-            self._stepped_at.append(perf_counter())
-        self._batches_by_step.append(self._batches)
-        if self._steps == 3:
+        if len(self._made) >= 3:
+            return
+        self._made.append((perf_counter(), self._pass[1]))
+        if len(self._made) == 3:
             # If no loader fed both steps, take the last one that fed the third, else one that
             # another thread reads: it may have taken its batches long before these steps.
-            both = [own for own in self._since_step if own in self._before]
-            foreign = [own for own, thread in self._threads.items() if thread != get_ident()]
-            self.loaders = tuple(both or self._since_step[-1:] or foreign)
-            self.loader_thread = any(own in foreign for own in self.loaders)
-            self._threads.clear()
-        self._before, self._since_step = self._since_step, []
+            both = [loader for loader, (_, steps) in self._fed.items() if {1, 2} <= steps]
+            third = [loader for loader, (_, steps) in self._fed.items() if 2 in steps]
+            foreign = [one for one, (thread, _) in self._fed.items() if thread != get_ident()]
+            self.loaders = tuple(both or third[-1:] or foreign)
+            self.loader_thread = any(loader in foreign for loader in self.loaders)
+            self._fed.clear()

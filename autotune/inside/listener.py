@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from autotune.inside.data.feed import Feed
+from autotune.inside.data.feed import FeedListener
 from autotune.inside.hubs.backward import BackwardListener, BackwardPass
 from autotune.inside.hubs.saving import SaveListener
 from autotune.measurement.run_mode import Epochs
@@ -35,81 +35,30 @@ class Root:
     parameters: int
 
 
-class Listener(BackwardListener, SaveListener):
+class Listener(FeedListener, BackwardListener, SaveListener):
     """Base class of all that follow a running program: ``StepTracker`` and ``ShortEpochs``.
 
-    The seams call the hooks in the thread that does what the hook reports, which for most is the
-    program's main thread; batches may be asked for in another. A subclass overrides only the hooks
-    that it needs.
+    The hooks run in the thread that does what they report, which for most is the program's main
+    thread. A subclass overrides only those that it needs.
 
     Attributes:
         rehearsal: How short epochs are in a rehearsal; None outside of one.
-        is_endless: Whether training continues beyond the program's epoch, also in the loop of a
-            library's trainer.
         switched_at: Total number of steps when the config changed last.
         suspect: The epoch mode to try next if the present one may be why the program fails; None if
             it is not suspected.
     """
 
     rehearsal: RehearsalPlan | None = None
-    is_endless: bool = False
     switched_at: int = 0
     suspect: Epochs | None = None
 
-    def before_batch(self, feed: Feed) -> None:
-        """The program asks a feed for its next batch, which is not fetched yet."""
-
-    def after_batch(self, feed: Feed, batch: Any, samples: int, wait_s: float) -> None:
-        """A feed is about to hand a batch to the program.
-
-        Args:
-            feed: The iterator that the program reads.
-            batch: What it hands out.
-            samples: Samples in the batch.
-            wait_s: Seconds that the program has waited for it.
-        """
-
-    def trains_on(self, feed: Feed) -> bool:  # noqa: ARG002
-        """Return whether the feed drives optimizer steps.
-
-        If it does, a config's loader options apply to it.
-        """
-        return False
-
-    def starts_over(self, feed: Feed) -> bool:  # noqa: ARG002
-        """Return whether a training feed restarts when its data are used up, or ends its pass.
-
-        Not asked where training is endless.
-        """
-        return False
-
-    def cuts(self, feed: Feed) -> bool:  # noqa: ARG002
-        """Return whether the feed ends its pass here, although its loader may have more batches.
-
-        Not asked where training is endless.
-        """
-        return False
-
-    def epoch_ended(self, feed: Feed) -> None:
-        """A feed's data are used up, and it starts over instead of ending the program's loop."""
-
-    def pass_ended(self, feed: Feed) -> None:
-        """A feed's pass is over: the program's loop gets no more batches from it."""
-
     def forward_called(self, root: Root, args: tuple[Any, ...]) -> None:
-        """The program calls an outermost module that owns parameters.
-
-        Args:
-            root: The facts about the module, the same object for each of its calls.
-            args: The positional arguments of the call.
-        """
+        """The program calls an outermost module: *root*, the same object in each call."""
 
     def before_backward(self, call: BackwardPass) -> None:
         """Report each tensor that the program differentiates as a loss."""
-        if isinstance(call.tensors, torch.Tensor):
-            self.loss_seen(call.tensors)
-            return
-        for tensor in call.tensors:
+        tensors = [call.tensors] if isinstance(call.tensors, torch.Tensor) else call.tensors
+        for tensor in tensors:
             if isinstance(tensor, torch.Tensor):  # torch also takes edges of its graph
                 self.loss_seen(tensor)
 

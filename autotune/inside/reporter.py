@@ -31,8 +31,8 @@ MAX_STEPS, LONGEST_S = 200, 10.0
 class Reporter:
     """Holds the link to the parent, and reports by it what nobody asks for.
 
-    ``LeadRank`` has one and calls it in the program's main thread. Three background threads
-    describe a slow start, watch for training in forked processes and report long absences.
+    ``LeadRank`` has one and calls it in the program's main thread. One background thread describes
+    a slow start and then reports long absences, another watches for training in forked processes.
 
     Args:
         link: To the parent.
@@ -64,7 +64,7 @@ class Reporter:
         self.is_ready = False
         self._start_is_over = threading.Event()
         self._first_step_s: float | None = None
-        for work in (self._describe_start, self._watch_forks, self._tell_of_absences):
+        for work in (self._describe, self._watch_forks):
             threading.Thread(target=work, daemon=True).start()
 
     def send(self, message: FromRig) -> None:
@@ -131,8 +131,8 @@ class Reporter:
                 self._link.send(Progress("start-up", steps, elapsed_s, what, unseen))
                 self.sent = perf_counter()
 
-    def _describe_start(self) -> None:
-        """Report what the program does while it makes no step; runs in a background thread.
+    def _describe(self) -> None:
+        """Report what the program does while it makes no step, and later its long absences.
 
         The messages become rarer with time and end when their interval reaches ``LAST_WORD_S``, so
         that the parent can take the silence after that for a hang.
@@ -143,21 +143,13 @@ class Reporter:
                 if perf_counter() - self.sent > wait_s / 2:
                     self._tell_start(doing(), self._tracker.seams.by_hand.unseen())
                 wait_s *= LATER_WORDS
-
-    def _tell_of_absences(self) -> None:
-        """Report when long absences begin and end; runs in a background thread."""
-        self._start_is_over.wait()
-        with suppress(LinkClosed):
+            self._start_is_over.wait()
             while True:
                 sleep(SIGN_OF_LIFE_S)
                 self.absence.tell(self._tell)
 
     def _watch_forks(self) -> None:
-        """End the rig if the program trains in forked processes; runs in a background thread.
-
-        The program's first process then waits for the others, so there are no steps to measure in
-        it.
-        """
+        """End the rig if the program trains in forked processes, whose steps are not seen here."""
         tracker = self._tracker
         trainer = tracker.forks.wait_for_trainer(lambda: tracker.steps > 0, waits_for_processes)
         if trainer is not None:
@@ -171,10 +163,8 @@ class Absence:
 
     Between two epochs a program may evaluate or save for minutes, which must not look like a hang
     to the parent. A program may also never come back, because it trains on with other loaders.
-
-    ``LeadRank`` calls ``begin()`` and ``end()`` in the program's main thread, where epochs end and
-    where training continues. A thread of ``Reporter`` calls ``tell()`` every few seconds, so that
-    short absences cost nothing.
+    ``LeadRank`` calls ``begin()`` and ``end()`` where epochs end and where training continues; a
+    thread of ``Reporter`` calls ``tell()`` every few seconds, so that short absences cost nothing.
 
     Attributes:
         since: Total steps and time at the end of the last epoch; None while the program trains.
@@ -190,10 +180,7 @@ class Absence:
         return "turns" if self.since is None else "between epochs"
 
     def tell(self, say: Callable[[Phase], None]) -> None:
-        """Call *say* with the phase if it has changed since the last call.
-
-        An absence that begins and ends between two calls is never reported.
-        """
+        """Call *say* with the phase if it has changed since the last call."""
         if (phase := self.phase) != self._told:
             self._told = phase
             say(phase)
@@ -212,10 +199,6 @@ class Absence:
         That is the case if its last epoch ended more than ``LONGEST_S`` seconds ago and it has made
         more steps since than both ``MAX_STEPS`` and the steps of that epoch. A search does not tune
         such a stage.
-
-        Args:
-            steps: Optimizer steps that the program has made in total.
-            epoch_steps: Optimizer steps of the last epoch.
         """
         if self.since is None:
             return False

@@ -25,7 +25,6 @@ from autotune.inside.seams.autocast import AutocastSeam
 from autotune.inside.seams.by_hand import ByHandSeam
 from autotune.inside.seams.call_detection import CallDetectionSeam
 from autotune.inside.seams.checkpoint import CheckpointSeam
-from autotune.inside.seams.checkpoint_exchange import TellSavesSeam
 from autotune.inside.seams.clearing import ClearingSeam
 from autotune.inside.seams.distribution import DistributionSeam
 from autotune.inside.seams.downloads import DownloadsSeam
@@ -36,7 +35,7 @@ from autotune.inside.seams.imported import ImportedSeam
 from autotune.inside.seams.loader import LoaderSeam
 from autotune.inside.seams.optimizer import OptimizerSeam
 from autotune.inside.seams.overlay import OverlaySeam
-from autotune.inside.seams.rank_output import RankOutputSeam, mute_output
+from autotune.inside.seams.rank_files import RankFilesSeam, mute_output
 from autotune.inside.seams.rates import RatesSeam
 from autotune.inside.seams.scaling import ScalingSeam
 from autotune.inside.seams.scheduler import SchedulerSeam
@@ -105,12 +104,7 @@ class SeamSet:
         self.forward = ForwardSeam(
             listener, self._living, self.distribution.route, self._about_to_call
         )
-        self.by_hand = ByHandSeam(
-            self._living,
-            lambda: self.forward.roots,
-            self._stepped_by_hand,
-            lambda: self.optimizer.is_stepping,
-        )
+        self.by_hand = ByHandSeam(self.optimizer, self.forward, self._stepped_by_hand)
         self.checkpoint = CheckpointSeam()
         self.process = TorchSettingsSeam()
         self.transfer = TransferSeam()
@@ -121,7 +115,7 @@ class SeamSet:
         self.downloads = DownloadsSeam()
         self._trackers: TrackersSeam | None = None
         self._files: OverlaySeam | GuardSeam | None = None
-        self._output: TellSavesSeam | RankOutputSeam | None = None
+        self._output: RankFilesSeam | None = None
         self._imported = ImportedSeam()
         self._compiling = Patches()
         self._order()
@@ -247,16 +241,14 @@ class SeamSet:
         """
         self.uses.install()
         self.flags.install()
-        self.by_hand.note_transforms()
 
-    def guard_files(self, start: Start, tell: Callable[[str], None] = lambda _: None) -> None:
+    def guard_files(self, start: Start) -> None:
         """Keep a trial from changing the user's files, and from reporting to experiment trackers.
 
         Call it before ``install()``, which wraps functions that are redirected here.
 
         Args:
             start: Says which fence surrounds this process, and where shadow files go.
-            tell: Called with each sentence that the user should read about the program's files.
         """
         shadow_dir = Path(start.shadow_dir)
         self._trackers = TrackersSeam(shadow_dir)
@@ -264,7 +256,7 @@ class SeamSet:
         if not start.bare:  # a bare run is not to be changed more than the fence requires
             self.downloads.install()
         if start.fence is FenceKind.OVERLAY:
-            self._files = OverlaySeam(start.devices, start.max_scratch_bytes, tell)
+            self._files = OverlaySeam()
         else:
             places = [*map(Path, start.open_places)]
             self._files = GuardSeam(shadow_dir, places, is_shared=bool(self._group.started_by))
@@ -274,22 +266,17 @@ class SeamSet:
     def silence(self, shadow_dir: Path, open_places: Sequence[Path] = ()) -> None:
         """Let only the first of several ranks print and write the program's files.
 
-        Call it after ``guard_files()``, because the first rank announces its checkpoints by the
-        places to which the guard redirects them.
-
         Args:
             shadow_dir: The folder that takes the files of this rank, if it is not the first.
             open_places: Folders in which every rank may write, besides caches and temporary files.
         """
         if self._group.is_first:
-            place_of = self._files.place_of if isinstance(self._files, GuardSeam) else str
-            self._output = TellSavesSeam(self._group, place_of)
-        else:
-            mute_output()
-            if self._trackers is None:  # a guarded rank has them already
-                self._trackers = TrackersSeam(shadow_dir)
-                self._trackers.install()
-            self._output = RankOutputSeam(shadow_dir, [*_unguarded(), *open_places], self._group)
+            return
+        mute_output()
+        if self._trackers is None:  # a guarded rank has them already
+            self._trackers = TrackersSeam(shadow_dir)
+            self._trackers.install()
+        self._output = RankFilesSeam(shadow_dir, [*_unguarded(), *open_places])
         self._output.install()
         self.hubs.saving.join(self._output, within=True)
 

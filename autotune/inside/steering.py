@@ -66,8 +66,6 @@ class Steering:
             batch_parts(applied.baseline),
             applied.traits.optimizers,
         )
-        if applied.sums is not None:
-            self.set_sums(sums=applied.sums)
         before = since.config if since is not None else applied.baseline
         self._seams.forward.allow_recompiles()
         # A feed in another thread must not rebuild its loader for each knob of the config.
@@ -102,7 +100,7 @@ class Steering:
         if not self._seams.distribution.is_needed:
             self._seams.distribution.use("ddp")
         if self._seams.group.world_size > 1:
-            self._seams.loader.share(self._seams.group, self._seams.distribution.draw_otherwise)
+            self._seams.loader.share(self._seams.group, self._seams.distribution.loader_begins)
         self._seams.rates.follow(world_size=self._seams.group.world_size)
 
     def set_precision(self, dtype_name: str | None) -> None:
@@ -121,14 +119,6 @@ class Steering:
             self._seams.forward.set_autocast(dtype, self._traits.device)
         scales = dtype is torch.float16 and not self._traits.program_scaler
         self._seams.scaling.set_enabled(enabled=scales)
-
-    def set_sums(self, *, sums: bool) -> None:
-        """Tell the seams whether gradients grow with the batch, as those of a loss that sums do.
-
-        The learning rate, the weights of micro-batches and those of the ranks depend on it.
-        """
-        self._seams.rates.sums = self._seams.accumulation.sums = sums
-        self._seams.distribution.averaging.sums = sums
 
     def set_accumulation_steps(self, steps: int) -> None:
         """Make one optimizer step of this many batches.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,10 +10,11 @@ import torch
 
 from autotune.inside.data.feed import Feed
 from autotune.inside.data.nested import first_tensor
-from autotune.inside.epochs import EpochEnds, TrainingPass
+from autotune.inside.first_steps import FirstSteps
 from autotune.inside.hubs.saving import Save
 from autotune.inside.listener import Listener, Root
-from autotune.inside.observe import Observer
+from autotune.inside.observe import device_of, insist_on_one_group, profile_of
+from autotune.inside.passes import EpochEnds
 from autotune.inside.ranks.forks import ForkGuard
 from autotune.inside.ranks.group import Group
 from autotune.inside.seam_set import SeamSet
@@ -25,66 +25,23 @@ from autotune.inside.turns.edges import edges_of
 from autotune.measurement.run_mode import Epochs
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
+from autotune.program.profile import Profile
 from autotune.rig.wire import TakeTurns
 
 TOKEN_DTYPES = {torch.int64, torch.int32}  # what embeddings take
 
 
-class StepTracker(Listener):
-    """Base class of the listeners that measure: finds step boundaries and counts samples.
+class Rank:
+    """What a process does with the steps that a ``StepTracker`` finds: it leads, or it follows.
 
-    The seams call it inside the calls that they intercept, in the program's main thread; batches
-    may be asked for in another thread. Subclasses are ``LeadRank``, which obeys the parent, and
-    ``FollowerRank``, which obeys the first rank.
-
-    A step boundary is where the program asks the training loader for a batch after an optimizer
-    step. For programs without a DataLoader, or whose loader is read by another thread, it is the
-    end of an optimizer step. A step that the program makes by hand ends when the program returns to
-    its loader, its model or its next backward pass. At a boundary a subclass may wait as long as it
-    likes, for example for the parent's next command: the program stands still there.
-
-    Args:
-        applied: What the program starts under; None runs it as written.
-        group: The processes that train together.
-        epochs: How the program's epochs end.
-
-    Attributes:
-        config_reads: The knobs that the program read from its config, with the values it got.
-        seams: The seams of this process.
-        steering: Applies configs by these seams.
-        applied: The config that it trains under; None runs it as written.
-        observer: What the first steps show.
-        training_pass: The pass over the training loader that the program is in.
-        loss: The last loss, still on its device; None if the program has not shown one.
-        steps: Total optimizer steps of the program, in this process.
-        forks: Tells whether this process was forked.
+    Each hook does nothing by default. They are called in the program's main thread; at step
+    boundaries a rank may wait as long as it likes, for example for the parent's next command: the
+    program stands still there.
     """
 
-    def __init__(
-        self, applied: AppliedConfig | None, group: Group, epochs: Epochs = Epochs.ENDLESS
-    ) -> None:
-        self._ends = EpochEnds(epochs)
-        self.is_endless = self._ends.is_endless
-        self.config_reads: Mapping[str, KnobValue] = {}
-        self.seams = (
-            SeamSet(self, applied.traits.loader, loose_knobs(applied), group)
-            if applied
-            else SeamSet(self, target=None, group=group)
-        )
-        self.steering = Steering(self.seams)
-        self.applied = applied
-        self.observer = Observer(self.seams, group)
-        self.training_pass = TrainingPass()
-        self.loss: torch.Tensor | None = None
-        self.steps = 0
-        self._counts = StepCounts()
-        self.forks = ForkGuard(self._forked)
-
-    @abstractmethod
     def on_step_end(self, step: Step) -> None:
         """A step has ended; called from the first step on that follows the observed ones."""
 
-    @abstractmethod
     def observed(self) -> None:
         """The first steps have shown all that a profile holds; called once, at a step boundary."""
 
@@ -101,24 +58,99 @@ class StepTracker(Listener):
             begin_s: Seconds that the new pass over the loader took to begin.
         """
 
-    def program_ended(self, *, has_failed: bool = False) -> None:
-        """The program has ended.
+    def step_made(self) -> None:
+        """A step was counted, within the present step or at its end."""
 
-        Args:
-            has_failed: Whether it ended with an exception.
-        """
+    def program_ended(self, *, has_failed: bool) -> None:
+        """The program has ended, with an exception if it *has_failed*."""
+
+    def left_alone(self) -> None:
+        """Another process is measured instead of this one."""
+
+    def leads(self, group: Group) -> None:
+        """This process is the first of several ranks that the program itself starts."""
+
+    def forked(self) -> None:
+        """The program has forked this process, whose steps are not measured."""
+
+
+class StepTracker(Listener):
+    """The listener that measures: finds the boundaries of steps and counts what is in them.
+
+    The seams call it inside the calls that they intercept, in the program's main thread; batches
+    may be asked for in another thread.
+
+    A step boundary is where the program asks the training loader for a batch after an optimizer
+    step. For programs without a DataLoader, or whose loader is read by another thread, it is the
+    end of an optimizer step. A step that the program makes by hand ends when the program returns to
+    its loader, its model or its next backward pass.
+
+    Args:
+        applied: What the program starts under; None runs it as written.
+        group: The processes that train together.
+        rank: Is told of the steps.
+        epochs: How the program's epochs end.
+
+    Attributes:
+        config_reads: The knobs that the program read from its config, with the values it got.
+        seams: The seams of this process.
+        steering: Applies configs by these seams.
+        applied: The config that it trains under; None runs it as written.
+        first: What the first steps show.
+        epoch: The pass over the training loader that the program is in, and how it ends.
+        counts: What the present step holds so far.
+        loss: The last loss, still on its device; None if the program has not shown one.
+        steps: Total optimizer steps of the program, in this process.
+        forks: Tells whether this process was forked.
+    """
+
+    def __init__(
+        self,
+        applied: AppliedConfig | None,
+        group: Group,
+        rank: Rank,
+        epochs: Epochs = Epochs.ENDLESS,
+    ) -> None:
+        self.epoch = EpochEnds(epochs)
+        self.is_endless = self.epoch.is_endless
+        self.config_reads: Mapping[str, KnobValue] = {}
+        loader, loose = (applied.traits.loader, loose_knobs(applied)) if applied else (None, ())
+        self.seams = SeamSet(self, loader, loose, group)
+        self.steering = Steering(self.seams)
+        self.applied = applied
+        self.first = FirstSteps(group)
+        self.loss: torch.Tensor | None = None
+        self.steps = 0
+        self.counts = StepCounts()
+        self.forks = ForkGuard(self._forked)
+        self._rank = rank
+
+    @property
+    def device(self) -> str:
+        """Type of the device that holds the trained parameters, such as ``cuda``."""
+        return device_of(self.first, self.seams)
+
+    def profile(self) -> Profile:
+        """Return what the first steps have shown."""
+        return profile_of(self.first, self.seams, self.config_reads)
+
+    def program_ended(self, *, has_failed: bool = False) -> None:
+        """Tell the rank that the program has ended, with an exception if it *has_failed*."""
+        self._rank.program_ended(has_failed=has_failed)
 
     def stand_aside(self) -> None:
         """Leave the program alone, because another process is measured instead of this one."""
         self.forks.stand_aside()
+        self._rank.left_alone()
 
     def take_ranks(self, group: Group) -> None:
         """Become one of several ranks that the program itself starts, before it trains."""
-        self.observer.group = group
+        self.first.group = group
+        self._rank.leads(group)
 
     def _forked(self) -> None:
-        """Reset the state in a process that the program has forked; its steps are not measured."""
-        self._counts.has_stepped = False
+        self.counts.has_stepped = False
+        self._rank.forked()
 
     def before_batch(self, feed: Feed) -> None:
         """End the step before, if one was made since the last boundary.
@@ -129,46 +161,44 @@ class StepTracker(Listener):
         """
         if not self.seams.by_hand.rests:
             self.seams.by_hand.look()
-        now = self.training_pass
+        now = self.epoch
         is_new = feed is not now.feed
-        if is_new and not (self.observer.is_training(feed) and self._leads(feed)):
+        if is_new and not (self.first.is_training(feed) and self._leads(feed)):
             return
         # This is then the thread that loads, which asks at any time in a step: no boundary here.
-        if self.observer.loader_thread:
+        if self.first.loader_thread:
             if is_new:
                 now.feed = feed
-                self._ends.trains(feed)
+                self.epoch.trains(feed)
             return
-        counts = self._counts
+        counts = self.counts
         is_after_a_pause = is_new and not (counts.has_stepped or counts.batches)
         is_part_of_the_step = now.feed is not None and now.steps == 0
         if is_new and not is_part_of_the_step and not is_after_a_pause:
-            self.disturbed()  # the program comes back to its loop after doing something else
+            self._rank.disturbed()  # the program comes back to its loop after doing something else
         if counts.has_stepped:
             self._border()
         if is_new:
-            now.begin(feed, is_endless=self.is_endless)
-            self._ends.trains(feed)
+            now.begin(feed)
+            self.epoch.trains(feed)
             if is_after_a_pause:
                 counts.begin()
-                self.resumed(feed.begin_s)
+                self._rank.resumed(feed.begin_s)
         if counts.clock is not None:
             counts.clock.asked()
 
     def after_batch(self, feed: Feed, batch: Any, samples: int, wait_s: float) -> None:  # noqa: ARG002
         """Count a batch of a training loader; a batch of another loader disturbs the step."""
-        counts = self._counts
-        if counts.clock is not None and not self.observer.loader_thread:
+        counts = self.counts
+        if counts.clock is not None and not self.first.loader_thread:
             counts.clock.leave()
-        if feed is not self.training_pass.feed:
-            self.observer.batch_handed_out(feed)
-            is_training = self.observer.is_training(feed)
+        if feed is not self.epoch.feed:
+            self.first.batch_handed_out(feed)
+            is_training = self.first.is_training(feed)
             if is_training and not self.forks.is_child:
-                self._ends.trains(feed)
-            else:
-                self._ends.took(feed, self.steps)
-            if self.observer.loaders is not None and not is_training:
-                self.disturbed()
+                self.epoch.trains(feed)
+            if self.first.loaders is not None and not is_training:
+                self._rank.disturbed()
                 return
             if not self._leads(feed):
                 counts.wait_s += wait_s
@@ -181,26 +211,23 @@ class StepTracker(Listener):
         """Return whether a feed belongs to a training loader; always False in a forked process."""
         if self.forks.is_child:
             return False
-        if not feed.handed:
-            self._adopt(feed)
-        return feed is self.training_pass.feed or self.observer.is_training(feed)
+        loaders = self.first.loaders
+        if not feed.handed and not self.is_endless and loaders and feed.wants_gradients:
+            facts = self.seams.loader.facts
+            self.first.loaders = self.epoch.with_rebuilt(feed, loaders, facts)
+        return feed is self.epoch.feed or self.first.is_training(feed)
 
     def starts_over(self, feed: Feed) -> bool:
         """Return whether a training feed restarts when its data are used up.
 
         In endless mode all do, and the program's code at the end of an epoch does not run.
         """
-        return self._ends.starts_over(feed)
+        return self.epoch.starts_over(feed)
 
     def cuts(self, feed: Feed) -> bool:
-        """Return whether a feed ends here; only in true or whole epochs.
-
-        Training ends where the program expects its epoch to end. In true epochs, passes that train
-        nothing are also cut short.
-        """
-        if self.is_endless or self.forks.is_child or self.observer.loaders is None:
-            return False
-        return self._ends.cuts(feed, self.steps, trains=self.trains_on(feed))
+        """Return whether a training feed ends here, where the program expects its epoch to end."""
+        is_training = self.first.loaders is not None and self.trains_on(feed)
+        return is_training and self.epoch.cuts(feed)
 
     def epoch_ended(self, feed: Feed) -> None:  # noqa: ARG002
         """Stop learning rate schedules: from here on there are more steps than were planned."""
@@ -208,8 +235,8 @@ class StepTracker(Listener):
 
     def pass_ended(self, feed: Feed) -> None:
         """Pause the clocks: until the next pass begins, nothing is part of a step."""
-        if feed is self.training_pass.feed and not self.observer.loader_thread:
-            self.paused()
+        if feed is self.epoch.feed and not self.first.loader_thread:
+            self._rank.paused()
 
     def hold_schedules(self) -> None:
         """Stop learning rate schedules in endless mode, where they would pass their planned end.
@@ -219,34 +246,34 @@ class StepTracker(Listener):
         if self.is_endless:
             self.seams.scheduler.hold()
 
-    def turns(self, asked: TakeTurns, hands: Hands) -> Turns:
-        """Begin with a schedule of turns, and return it; loaders of configs that rest are kept."""
+    def begin_turns(self, asked: TakeTurns, hands: Hands) -> Turns:
+        """Begin with a schedule of turns, and return it.
+
+        Loaders of configs that rest are kept, and rates stay as the program sets them.
+        """
         self.seams.rates.hold(held=True)
         self.seams.loader.keep(enabled=True)
         devices = (p.device for root in self.seams.forward.roots for p in root.parameters())
         return Turns(asked, hands, edges_of(devices))
 
-    def _switch(self, applied: AppliedConfig) -> None:
+    def switch(self, applied: AppliedConfig) -> None:
+        """Apply a config between two steps."""
         before = self.applied.config if self.applied else applied.baseline
         if applied.config != before:
             self.hold_schedules()
-            self.note_switch()
+            self.epoch.note_switch(self.steps)
         self.steering.apply(applied, since=self.applied)
         self.applied = applied
-
-    def note_switch(self) -> None:
-        """Note that the config changes here, to tell its failures from those of the epoch mode."""
-        self._ends.note_switch(self.steps)
 
     @property
     def switched_at(self) -> int:  # type: ignore[override]
         """Total number of steps when the config changed last."""
-        return self._ends.switched_at
+        return self.epoch.switched_at
 
     @property
     def suspect(self) -> Epochs | None:  # type: ignore[override]
         """The epoch mode to try next if the present one may be why the program fails; else None."""
-        return self._ends.suspect(self.steps)
+        return self.epoch.suspect(self.steps)
 
     def forward_called(self, root: Root, args: tuple[Any, ...]) -> None:
         """Count samples and tokens at the largest model that is called with gradients.
@@ -258,7 +285,7 @@ class StepTracker(Listener):
         """
         if not self.seams.by_hand.rests:
             self.seams.by_hand.look()
-        counts = self._counts
+        counts = self.counts
         if not torch.is_grad_enabled():
             is_largest = root.parameters >= self.seams.forward.most_parameters
             counts.calls_without_grad += is_largest
@@ -276,7 +303,7 @@ class StepTracker(Listener):
 
     def after_save(self, save: Save) -> None:  # noqa: ARG002
         """Count what is saved in the thread that trains; another thread saves while it trains."""
-        self._counts.saves += threading.current_thread() is threading.main_thread()
+        self.counts.saves += threading.current_thread() is threading.main_thread()
 
     def loss_seen(self, loss: torch.Tensor) -> None:
         """Keep the last loss without reading it, because reading would wait for the device."""
@@ -290,7 +317,7 @@ class StepTracker(Listener):
         """
         if self.forks.is_child:
             self.forks.tell_step()
-        elif self.observer.optimizer_stepped(optimizer):
+        elif self.first.optimizer_stepped(optimizer):
             self.step_made()
 
     def stepped_by_hand(self) -> None:
@@ -298,51 +325,43 @@ class StepTracker(Listener):
         if self.forks.is_child:
             self.forks.tell_step()
             return
-        self.observer.stepped_by_hand()
+        self.first.stepped_by_hand()
         self.step_made()
 
     def step_made(self) -> None:
         """Count a step; for programs without a DataLoader it ends the step, too."""
         self.steps += 1
-        self._counts.has_stepped = True
-        if self.observer.loaders is None:
-            self._counts.begin()  # discard what happened before the first step: set-up
-        elif not self.observer.loaders or self.observer.loader_thread:
+        self.counts.has_stepped = True
+        if self.first.loaders is None:
+            self.counts.begin()  # discard what happened before the first step: set-up
+        elif not self.first.loaders or self.first.loader_thread:
             self._border()
-
-    def _adopt(self, feed: Feed) -> None:
-        """Recognize a training loader that the program has rebuilt for a new epoch."""
-        loaders = self.observer.loaders
-        if not self.is_endless and loaders and feed.wants_gradients:
-            facts = self.seams.loader.facts
-            self.observer.loaders = self.training_pass.adopting(feed, loaders, facts)
+        self._rank.step_made()
 
     def _leads(self, feed: Feed) -> bool:
-        loaders = self.observer.loaders
+        loaders = self.first.loaders
         return not loaders or feed.loader is loaders[0]
 
     def _border(self) -> None:
-        observer, counts = self.observer, self._counts
-        is_ahead = not observer.loaders or observer.loader_thread
+        first, counts = self.first, self.counts
+        is_ahead = not first.loaders or first.loader_thread
         samples = counts.forward_samples if is_ahead else counts.batch_samples
-        if not observer.loaders and not self.seams.forward.roots:
+        if not first.loaders and not self.seams.forward.roots:
             samples = 1  # the program trains bare tensors: only steps can be counted
         if not samples and is_ahead:
-            samples = counts.in_steps(is_observed=not observer.is_complete)
+            samples = counts.in_steps(is_observed=not first.is_complete)
         step, batches = Step(samples, counts.wait_s, counts.tokens), counts.batches
         is_usual = counts.end()
-        self.training_pass.steps += 1
-        self.training_pass.samples += samples
+        self.epoch.step_ended(samples)
         if not is_usual:
-            self.disturbed()  # a validation pass or a checkpoint
-        if observer.is_complete:
-            self.on_step_end(step)
-            self.seams.forward.calls.clear()
+            self._rank.disturbed()  # a validation pass or a checkpoint
+        if first.is_complete:
+            self._rank.on_step_end(step)
             return
         if samples:
-            observer.step_ended(max(1, batches))
-        if observer.is_complete:
+            first.step_ended(max(1, batches))
+        if first.is_complete:
             if self.seams.loader.misses_target:
                 raise LookupError(self.seams.loader.describe_missing_target())
-            observer.insist_on_one_group()
-            self.observed()
+            insist_on_one_group(first.group, self.seams)
+            self._rank.observed()

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from autotune.measurement.batch_effect import BatchEffect
 from autotune.measurement.compilation import Compilation
 from autotune.measurement.interference import Interference
 from autotune.measurement.interval import Interval
@@ -37,7 +36,6 @@ class Measurement:
             counter can be read.
         compilation: What torch.compile did; None if the process compiles nothing.
         ranks: How the ranks spent their time; empty for a single process.
-        effect: The effect of another batch size on the steps; None if it was not examined.
         interference: What others took from the machine meanwhile; None if that cannot be seen.
     """
 
@@ -54,7 +52,6 @@ class Measurement:
     power_w: float | None = None
     compilation: Compilation | None = None
     ranks: tuple[RankLoad, ...] = ()
-    effect: BatchEffect | None = None
     interference: Interference | None = None
 
     @classmethod
@@ -86,7 +83,6 @@ class Measurement:
             taken.power_w,
             taken.compilation,
             taken.ranks,
-            taken.effect,
             taken.interference,
         )
 

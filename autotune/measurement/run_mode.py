@@ -12,9 +12,7 @@ class Epochs(StrEnum):
     ENDLESS = "endless"
     """The loader starts over, so that the program's training loop never ends. The default."""
     TRUE = "true"
-    """The epoch ends as the program expects; loaders that do not train are cut short."""
-    WHOLE = "whole"
-    """The epoch ends as the program expects, and every other loader is iterated completely."""
+    """The epoch ends as the program expects, and what lies between epochs runs as it is."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from statistics import median, pvariance
 
-from autotune.measurement.batch_effect import BatchEffect
 from autotune.measurement.compilation import Compilation
 from autotune.measurement.interference import Interference
 from autotune.measurement.interval import Interval, LogRatio
@@ -96,7 +95,6 @@ class Taken:
             counter can be read.
         compilation: What torch.compile did meanwhile; None if the process compiles nothing.
         ranks: How the ranks spent their time; empty for a single process, and if not asked for.
-        effect: What another batch size does to the gradients; None if that was not examined.
         interference: What others took from the machine meanwhile; None if that cannot be seen.
     """
 
@@ -107,7 +105,6 @@ class Taken:
     power_w: float | None = None
     compilation: Compilation | None = None
     ranks: tuple[RankLoad, ...] = ()
-    effect: BatchEffect | None = None
     interference: Interference | None = None
 
     def of(self, config: int) -> tuple[Turn, ...]:

@@ -27,15 +27,12 @@ class AppliedConfig:
             applied.
         traits: What does not change about the program from process to process.
         lr_rule: How learning rates follow the global batch size.
-        sums: Whether gradients grow with the batch, as they do when the loss sums over its samples.
-            None until this was measured.
     """
 
     config: Config
     baseline: Config
     traits: ProgramTraits
     lr_rule: LrRule = LrRule.AUTO
-    sums: bool | None = None
 
     @classmethod
     def as_written(

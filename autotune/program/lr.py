@@ -54,9 +54,6 @@ RULE_BY_FAMILY = {
     "Muon": LrRule.SQRT,
     "Adadelta": LrRule.NONE,
 }
-# Optimizers whose step is proportional to the gradient. If the loss sums over samples, a larger
-# batch already lengthens their step, and scaling the rate as well would count the growth twice.
-STEPS_BY_SIZE = frozenset({"SGD", "ASGD"})
 
 
 def rule_for(families: Iterable[str]) -> LrRule:
@@ -119,19 +116,12 @@ def lr_factor(rule: LrRule, growth: float) -> float:
             assert_never(rule)
 
 
-def optimizer_factor(
-    rule: LrRule, families: Iterable[str], growth: float, *, sums: bool = False
-) -> float:
+def optimizer_factor(rule: LrRule, families: Iterable[str], growth: float) -> float:
     """Return the factor for the learning rate of one optimizer.
 
     Args:
         rule: The chosen rule, or AUTO for that of the optimizer's family.
         families: Names of the optimizer's class and its base classes.
         growth: Ratio of the samples per step (after / before).
-        sums: Whether the loss sums over samples, so that gradients grow with the batch. For SGD and
-            ASGD the factor is then divided by the growth.
     """
-    families = tuple(families)
-    factor = lr_factor(rule_for(families) if rule is LrRule.AUTO else rule, growth)
-    grows_by_itself = sums and rule is not LrRule.NONE and not STEPS_BY_SIZE.isdisjoint(families)
-    return factor / growth if grows_by_itself else factor
+    return lr_factor(rule_for(families) if rule is LrRule.AUTO else rule, growth)

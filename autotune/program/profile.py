@@ -236,9 +236,7 @@ class Profile:
         loop: How it makes its steps.
         ranks: Its processes.
         holds_open: What its dataset has held open since the loader was built; empty if nothing.
-        bounded_by_steps: The code that fixes the number of steps regardless of the batch size, such
-            as ``train.py:57: for step in range(200)``; empty if none was seen.
-        length: How many epochs it trains.
+        length: How many epochs or steps it trains.
         flags: The options of its command line, or the parameters of its function.
         config_reads: Knobs that the program reads from its ``config`` parameter, with the values it
             got. The program applies these itself, and the seams leave them alone.
@@ -254,7 +252,6 @@ class Profile:
     loop: LoopFacts
     ranks: RankFacts
     holds_open: str = ""
-    bounded_by_steps: str = ""
     length: RunLength = field(default_factory=RunLength)
     flags: tuple[Flag, ...] = ()
     config_reads: Mapping[str, KnobValue] = field(default_factory=dict)
@@ -295,10 +292,10 @@ class Profile:
         With a fixed number of steps a larger batch means more training, not an earlier end, so the
         user has to name the knob. The refusal keeps *domain* for that case.
         """
-        if not self.bounded_by_steps:
+        if not self.length.bounded_by_steps:
             return domain
         return NotOffered(
-            f"the program makes a fixed number of steps ({self.bounded_by_steps}): more samples in "
+            f"the program makes a fixed number of steps ({self.length.where}): more samples in "
             "each would be more training, not an earlier end; name the knob in --tune or --fix to "
             "try it",
             by_name=domain,

@@ -31,8 +31,8 @@ class ProgramTraits:
         distributes_itself: The API with which the program trains on several devices; empty if it
             does not.
         optimizers: The program's optimizers, in the order of their first steps.
-        bounded_by_steps: The code that fixes the number of steps, such as ``train.py:57: for step
-            in range(200)``; empty if none was found.
+        bounded_by_steps: What fixes the number of steps, such as ``--max-steps 200``; empty if
+            nothing was found.
         mmap_threshold: From how many bytes on its malloc returns a block as soon as it is freed;
             None if that is not known.
     """
@@ -67,6 +67,6 @@ class ProgramTraits:
             flags=flags or {},
             distributes_itself=profile.ranks.distributed_by,
             optimizers=profile.optimizers,
-            bounded_by_steps=profile.bounded_by_steps,
+            bounded_by_steps=profile.length.bounded_by_steps,
             mmap_threshold=profile.allocators.mmap_threshold,
         )

@@ -1,13 +1,13 @@
 """Environment variables that disable W&B, Comet and other experiment trackers during trials.
 
-Without them every trial would appear as a run among the user's experiments.
-
-Covered: trackers that an environment variable switches off, in every process that inherits it. Not
-covered: a program that overrides the environment in its code (``wandb.init(mode="online")``,
-``mlflow.set_tracking_uri("http://...")``), and uploads. ``inside/seams/trackers.py`` handles these.
+Without them every trial would appear as a run among the user's experiments. They reach every
+process that inherits them. What a program's code says against them (``wandb.init(mode="online")``,
+``mlflow.set_tracking_uri("http://...")``), and uploads, ``inside/seams/trackers.py`` handles.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 TRACKERS_OFF = {
     # docs.wandb.ai/models/track/environment-variables
@@ -34,3 +34,17 @@ TRACKERS_OFF = {
     # huggingface.co/docs/huggingface_hub/package_reference/environment_variables
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
+
+# They name where runs go on a server, and are unset during a trial.
+DESTINATIONS = (
+    *("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID"),
+    *("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL", "TRACKIO_DATASET_ID"),
+    *("TRACKIO_BUCKET_ID", "TRACKIO_WEBHOOK_URL"),
+)
+
+
+def local_places(folder: Path) -> dict[str, str]:
+    """Return variables that make trackers without a switch write below a folder of the trial."""
+    names = ("TRACKIO_DIR", "NEPTUNE_DATA_DIRECTORY", "NEPTUNE_LOG_DIRECTORY")
+    places = {name: str(folder / name.lower()) for name in names}
+    return {**places, "MLFLOW_TRACKING_URI": (folder / "mlflow").absolute().as_uri()}

@@ -159,7 +159,6 @@ class LearningSection(_Section):
 
     Attributes:
         lr_rule: How learning rates follow the global batch.
-        sums: Whether gradients grow with the batch; null if unknown.
         lr_factor: Factor on the learning rate of the first optimizer.
         batch_size: Samples in one optimizer step; null if unknown.
         loss: Mean of the processes' last losses; null if the program shows none.
@@ -175,7 +174,7 @@ class LearningSection(_Section):
     """
 
     lr_rule: LrRule
-    sums: bool | None = None
+    sums: bool | None = Field(default=None, exclude=True)  # of earlier versions
     lr_factor: float
     batch_size: dict[Literal["baseline", "best"], int | None]
     loss: dict[Literal["baseline", "best"], float | None]
@@ -258,7 +257,6 @@ class BestFile(_Section):
             baseline=Config(self.baseline),
             traits=self.program.traits,
             lr_rule=self.learning.lr_rule,
-            sums=self.learning.sums,
         )
 
     def warnings(self, hardware: Hardware, program: Program | None) -> list[str]:

@@ -54,12 +54,12 @@ class Learning:
         """
         if "batch_size" in self.applied.traits.program_knobs:
             return []
-        chosen, sums = self.applied.lr_rule, bool(self.applied.sums)
+        chosen = self.applied.lr_rule
         return [
             (
                 facts.name,
                 rule_for(facts.families) if chosen is LrRule.AUTO else chosen,
-                optimizer_factor(chosen, facts.families, self.batch_growth, sums=sums),
+                optimizer_factor(chosen, facts.families, self.batch_growth),
             )
             for facts in self.applied.traits.optimizers
         ]
@@ -119,9 +119,7 @@ class Learning:
             if factor != 1.0
         }
         if not scaled:
-            return "the learning rate stays" + (
-                ", for the loss sums over its samples" if self.applied.sums else ""
-            )
+            return "the learning rate stays"
         return "in each step the learning rate of " + " and that of ".join(scaled)
 
     @property

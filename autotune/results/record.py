@@ -141,16 +141,6 @@ def slowest_compilation(records: Sequence[TrialRecord], config: Config) -> Compi
     return max(filter(None, seen), key=lambda c: c.seconds, default=None)
 
 
-def gradients_sum(records: Iterable[TrialRecord]) -> bool | None:
-    """Return whether gradients grow with the batch, as those of a loss that sums over samples do.
-
-    The first trial that saw a change of the batch decides; None if none did.
-    """
-    seen = (r.measurement.effect for r in records if r.measurement is not None)
-    signs = (effect.sums for effect in seen if effect is not None)
-    return next((sign for sign in signs if sign is not None), None)
-
-
 @dataclass(frozen=True)
 class PlayedRounds:
     """Rounds of the race, as one answer of a rig gave them.

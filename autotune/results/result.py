@@ -442,7 +442,6 @@ class SearchResult:
             memory=bestfile.MemorySection(baseline=self.memory[0], best=self.memory[1]),
             learning=bestfile.LearningSection(
                 lr_rule=self.applied.lr_rule,
-                sums=self.applied.sums,
                 lr_factor=round(self.lr_factor, 6),
                 batch_size=dict(zip(sides, self.global_batches, strict=True)),
                 loss=dict(zip(sides, self.losses, strict=True)),

@@ -5,7 +5,6 @@ What a program does besides training steps is unknown, and so is how long it tak
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from autotune.measurement.interval import Interval
@@ -19,7 +18,7 @@ class TrainingSteps:
     """The training steps of the whole training, without evaluation and checkpoints.
 
     Attributes:
-        length: How long the program trains, by its trainer or its code.
+        length: How long the program trains, by its trainer or a flag.
         samples: Of the whole training.
         startup_s: Seconds until its first step.
         throughput: Samples per second as written and, if something is recommended, under that.
@@ -51,22 +50,10 @@ class TrainingSteps:
         )
 
 
-def training_samples(
-    length: RunLength, written: Measurement, batches_per_step: float
-) -> float | None:
-    """Return the samples of the whole training; None if their number is unknown.
-
-    Args:
-        length: How long the program trains.
-        written: The program as written.
-        batches_per_step: Of the program as written.
-    """
+def training_samples(length: RunLength, written: Measurement) -> float | None:
+    """Return the samples of the whole training; None if their number is unknown."""
     if length.steps is not None:
         return length.steps * written.samples_per_step
-    per_epoch = written.samples_per_epoch
-    if length.epochs is None or not per_epoch:
+    if length.epochs is None or not written.samples_per_epoch:
         return None
-    if length.batches is not None:
-        samples_per_batch = written.samples_per_step / max(1.0, batches_per_step)
-        per_epoch = min(per_epoch, math.ceil(length.batches * samples_per_batch))
-    return length.epochs * per_epoch
+    return length.epochs * written.samples_per_epoch

@@ -13,29 +13,60 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from platform import python_version
+from typing import assert_never
 
 from autotune.errors import ProgramError
 from autotune.measurement.outcome import Cause, Ending, Outcome
 from autotune.program.program import Program
-from autotune.rig.complaint import complaint
 from autotune.rig.wire import Ended, decode
 
-# Spellings: torch.OutOfMemoryError and c10's messages; CUDA and HIP runtime errors; cuBLAS and
-# cuDNN handle creation; c10's CPU allocator; Python's own.
-DEVICE_MEMORY = re.compile(
-    r"OutOfMemoryError|(CUDA|HIP)\]?:?( driver)?( error:)? out of memory|CUBLAS_STATUS_ALLOC_FAILED"
-    r"|CUDNN_STATUS_ALLOC_FAILED|hipErrorOutOfMemory|MPS backend out of memory"
+SHM_MEND = (
+    "shared memory (/dev/shm) is too small: use fewer workers, or start the container with a "
+    "larger --shm-size"
 )
-HOST_MEMORY = re.compile(
-    r"DefaultCPUAllocator: (can't|not enough memory)|MemoryError\b"
-    r"|\[Errno 12\]|Cannot allocate memory"
-)
-SHARED_MEMORY = re.compile(
-    r"[Bb]us error|insufficient shared memory|unable to (allocate|write|mmap).*shared memory"
-    r"|file </torch_\d+.*No space left on device|No space left on device: '/dev/shm|shm_open"
+# The outcome of an exception about memory, by the spellings of torch, CUDA, HIP, cuBLAS, cuDNN,
+# c10 and Python. Shared memory comes first: its errors may end with "Cannot allocate memory".
+MEMORY = (
+    (
+        re.compile(
+            r"[Bb]us error|insufficient shared memory|file </torch_\d+.*No space left on device"
+            r"|unable to (allocate|write|mmap).*shared memory"
+            r"|No space left on device: '/dev/shm|shm_open"
+        ),
+        Outcome.SHARED_MEMORY,
+        SHM_MEND,
+    ),
+    (
+        re.compile(
+            r"OutOfMemoryError|(CUDA|HIP)\]?:?( driver)?( error:)? out of memory"
+            r"|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|hipErrorOutOfMemory"
+            r"|MPS backend out of memory"
+        ),
+        Outcome.OUT_OF_MEMORY,
+        "the device ran out of memory",
+    ),
+    (
+        re.compile(
+            r"DefaultCPUAllocator: (can't|not enough memory)|MemoryError\b"
+            r"|\[Errno 12\]|Cannot allocate memory"
+        ),
+        Outcome.HOST_OUT_OF_MEMORY,
+        "the host ran out of memory",
+    ),
+    (
+        re.compile(r"DataLoader worker .* killed by signal: Killed"),
+        Outcome.HOST_OUT_OF_MEMORY,
+        (
+            "a loader worker was killed, as the kernel does when host memory runs out; fewer "
+            "workers need less"
+        ),
+    ),
 )
 # What a rank says when another one has gone: gloo (its file names and timeouts), NCCL, torch's
 # TCPStore, torch.distributed's monitored barrier, and torch.multiprocessing.spawn() about its
@@ -46,7 +77,6 @@ LOST_PEER = re.compile(
     r"|ncclRemoteError|communicator was aborted|TCPStore|DistNetworkError|DistStoreError"
     r"|failed to pass monitoredBarrier|ProcessExitedException|process \d+ terminated"
 )
-LOADER_WORKER_KILLED = re.compile(r"DataLoader worker .* killed by signal: Killed")
 
 # Signals that may reach a rank because a peer failed: launchers end the others by SIGTERM, and the
 # threads that watch collectives abort. No other signal does.
@@ -89,13 +119,37 @@ FENCED_OFF = re.compile(
 # batch, and after its last step the program may request none: one more.
 MIN_STEPS = 10
 
-SHM_MEND = (
-    "shared memory (/dev/shm) is too small: use fewer workers, or start the container with a "
-    "larger --shm-size"
-)
-WORKER_KILLED = (
-    "a loader worker was killed, as the kernel does when host memory runs out; fewer workers need "
-    "less"
+
+# What a program that does not train as it is written is told, by how it ended
+COMPLAINTS = {
+    Outcome.RAN_OUT: (
+        "There is nothing to measure in {program}: {reason}, and one run of a program needs "
+        f"{MIN_STEPS} to be observed and measured. Is this the training script? Give it more data "
+        "or epochs."
+    ),
+    Outcome.INTERRUPTED: (
+        "Stopped before the baseline of {name} was measured; there is nothing to report."
+    ),
+    Outcome.OUT_OF_MEMORY: (
+        "{name} does not fit as it is written: {reason}. Make its batch or its model smaller first."
+    ),
+    Outcome.HOST_OUT_OF_MEMORY: (
+        "{name} does not fit as it is written: {reason}. Make its batch or its model smaller first."
+    ),
+    Outcome.SHARED_MEMORY: "{name} does not fit as it is written: {reason}.",
+    Outcome.HUNG: (
+        "{name} hangs: {reason}. Its last output is above. Run it once without autotune to see "
+        "whether it hangs there too."
+    ),
+    Outcome.SCRATCH_FULL: (
+        "{name} writes more than a trial may: {reason}. A file that is opened for change counts "
+        "whole: open data read-only. Or allow more with --max-scratch 20G, or name a larger disk: "
+        "--scratch-dir FOLDER."
+    ),
+}
+UNSEEN_STEPS = (
+    "There is nothing to measure in {program}: {reason}. Have an optimizer of torch.optim make the "
+    "updates, or write them in place: parameter.copy_(new) under torch.no_grad()."
 )
 
 
@@ -107,36 +161,22 @@ def from_exception(ended: Ended) -> Ending:
     every other exception is ``CRASHED``, with the first line of its text (up to 300 characters) as
     the reason.
     """
+    text, traceback = _of_child(ended.exception, ended.traceback)
+    if not text:
+        reason = f"the program ended after {ended.steps} steps"
+        ending = Ending(Outcome.RAN_OUT, f"{reason}: {ended.unseen}" if ended.unseen else reason)
+    elif TRAINS_IN_FORKS.search(text):
+        ending = Ending(Outcome.CRASHED, FORKS_MEND)
+    else:
+        found = ((outcome, reason) for spelt, outcome, reason in MEMORY if spelt.search(text))
+        outcome, reason = next(found, (Outcome.CRASHED, text.splitlines()[0][:300]))
+        ending = Ending(outcome, reason, traceback)
     return replace(
-        _from_exception(ended),
+        ending,
         steps=ended.steps,
         steps_under_config=ended.steps_under_config,
         suspect=ended.suspect,
     )
-
-
-def _from_exception(ended: Ended) -> Ending:
-    text, traceback = _of_child(ended.exception, ended.traceback)
-    if not text:
-        after = f"the program ended after {ended.steps} steps"
-        return Ending(Outcome.RAN_OUT, f"{after}: {ended.unseen}" if ended.unseen else after)
-    if TRAINS_IN_FORKS.search(text):
-        return Ending(Outcome.CRASHED, FORKS_MEND)
-    first = text.splitlines()[0][:300]
-    # Shared memory comes first: its errors may end with "Cannot allocate memory", as host memory's.
-    for pattern, outcome, line in (
-        (SHARED_MEMORY, Outcome.SHARED_MEMORY, SHM_MEND),
-        (DEVICE_MEMORY, Outcome.OUT_OF_MEMORY, "the device ran out of memory"),
-        (HOST_MEMORY, Outcome.HOST_OUT_OF_MEMORY, "the host ran out of memory"),
-        (
-            LOADER_WORKER_KILLED,
-            Outcome.HOST_OUT_OF_MEMORY,
-            WORKER_KILLED,
-        ),
-    ):
-        if pattern.search(text):
-            return Ending(outcome, line, traceback)
-    return Ending(Outcome.CRASHED, first, traceback)
 
 
 def _of_child(text: str, traceback: str) -> tuple[str, str]:
@@ -196,7 +236,8 @@ def from_ranks(
     ended = {r: c for r, c in silent.items() if c not in {0, -signal.SIGTERM}}
     killed = {r: c for r, c in ended.items() if c < 0 and c not in FOLLOW}
     in_order = sorted(words, key=lambda word: word.at_s)
-    reasons = [word for word in in_order if not _blames_another(word)]
+    # neither came to its end nor failed because another one had gone
+    reasons = [w for w in in_order if w.exception and not LOST_PEER.search(w.exception)]
     if any(RAISED_IN_CHILD in word.exception for word in words):
         killed = {}
     if killed or (ended and not reasons):
@@ -208,11 +249,6 @@ def from_ranks(
     if exit_code is None:
         return Ending(Outcome.CRASHED, "it closed its connection to autotune", log_tail)
     return from_exit_code(exit_code, log_tail)
-
-
-def _blames_another(word: Ended) -> bool:
-    """Return whether a rank came to its end, or failed because another one had gone."""
-    return not word.exception or LOST_PEER.search(word.exception) is not None
 
 
 def left_words(folder: Path) -> list[Ended]:
@@ -270,20 +306,13 @@ def from_exit_code(code: int, log_tail: str) -> Ending:
     """
     if code >= 0:
         return Ending(Outcome.CRASHED, f"the process exited with code {code}", log_tail)
-    number = -code
-    known = {s.value: s.name for s in signal.Signals}
-    name = known.get(number, f"signal {number}")
-    match number:
-        case signal.SIGKILL:
-            return Ending(
-                Outcome.HOST_OUT_OF_MEMORY,
-                "the process was killed (SIGKILL), as the kernel does when host memory runs out",
-                log_tail,
-            )
-        case signal.SIGBUS:
-            return Ending(Outcome.SHARED_MEMORY, f"{name}: {SHM_MEND}", log_tail)
-        case _:
-            return Ending(Outcome.CRASHED, f"the process died of {name}", log_tail)
+    name = next((s.name for s in signal.Signals if s == -code), f"signal {-code}")
+    killed = "the process was killed (SIGKILL), as the kernel does when host memory runs out"
+    if -code == signal.SIGKILL:
+        return Ending(Outcome.HOST_OUT_OF_MEMORY, killed, log_tail)
+    if -code == signal.SIGBUS:
+        return Ending(Outcome.SHARED_MEMORY, f"{name}: {SHM_MEND}", log_tail)
+    return Ending(Outcome.CRASHED, f"the process died of {name}", log_tail)
 
 
 def is_settled(program: Program, ending: Ending) -> bool:
@@ -316,61 +345,61 @@ def program_error(program: Program, ending: Ending) -> ProgramError:
     """
     if ending.reason == FORKS_MEND:
         return ProgramError(f"{program.name} cannot be searched: {FORKS_MEND}")
-    return ProgramError(_complaint(program, ending), ending.program_traceback)
+    said = COMPLAINTS.get(ending.outcome)
+    if said is None:
+        return ProgramError(_crash(program, ending), ending.program_traceback)
+    if ending.outcome is Outcome.RAN_OUT and UNSEEN in ending.reason:
+        said = UNSEEN_STEPS
+    text = said.format(name=program.name, program=program, reason=ending.reason)
+    return ProgramError(text, ending.program_traceback)
 
 
-def _complaint(program: Program, ending: Ending) -> str:
-    name = program.name
-    match ending.outcome:
-        case Outcome.RAN_OUT:
-            return f"There is nothing to measure in {program}: {ending.reason}{_mend(ending)}"
-        case Outcome.INTERRUPTED:
-            return (
-                f"Stopped before the baseline of {name} was measured; there is nothing to report."
-            )
-        case Outcome.OUT_OF_MEMORY | Outcome.HOST_OUT_OF_MEMORY | Outcome.SHARED_MEMORY:
-            # The reason for lack of shared memory says itself what to do.
-            is_shared = ending.outcome is Outcome.SHARED_MEMORY
-            mend = "" if is_shared else " Make its batch or its model smaller first."
-            return f"{name} does not fit as it is written: {ending.reason}.{mend}"
-        case Outcome.HUNG:
-            return (
-                f"{name} hangs: {ending.reason}. Its last output is above. Run it once without "
-                "autotune to see whether it hangs there too."
-            )
-        case Outcome.SCRATCH_FULL:
-            return (
-                f"{name} writes more than a trial may: {ending.reason}. Allow more with "
-                "--max-scratch 20G, or name a larger disk: --scratch-dir FOLDER."
-            )
-        case _:
-            return _complaint_of_error(program, ending)
-
-
-def _mend(ending: Ending) -> str:
-    """Return what to do about a program that made too few steps, or none that could be seen."""
-    if UNSEEN in ending.reason:
-        return (
-            ". Have an optimizer of torch.optim make the updates, or write them in place: "
-            "parameter.copy_(new) under torch.no_grad()."
-        )
-    return (
-        f", and one run of a program needs {MIN_STEPS} to be observed and measured. Is this the "
-        "training script? Give it more data or epochs."
-    )
-
-
-def _complaint_of_error(program: Program, ending: Ending) -> str:
-    name = program.name
+def _crash(program: Program, ending: Ending) -> str:
+    name, reason = program.name, ending.reason
     if is_fenced_off(ending):
         return (
-            f"{name} failed when it wrote a file: {ending.reason}. If that happens without "
-            "autotune too, mend it first. If not, the fence around trials forbids that write: "
-            "write below the working directory or a folder of yours, or try --fence landlock."
+            f"{name} failed when it wrote a file: {reason}. If that happens without autotune too, "
+            "mend it first. If not, the fence around trials forbids that write: write below the "
+            "working directory or a folder of yours, or try --fence landlock."
         )
     if _wants_launcher(program, ending):
         return (
-            f"{name} wants to be started by a launcher ({ending.reason}). Say how many ranks "
-            f"to start: autotune search --nproc-per-node 2 {program}"
+            f"{name} wants to be started by a launcher ({reason}). Say how many ranks to start: "
+            f"autotune search --nproc-per-node 2 {program}"
         )
-    return complaint(name, ending)
+    # Who is to blame is known only if a second start, without autotune's hooks, showed it.
+    clause = ending.evidence
+    evidence = f"{clause[:1].upper()}{clause[1:]}. " if clause else ""
+    match ending.cause:
+        case Cause.PROGRAM:
+            return (
+                f"{name} fails by itself, before autotune changed anything: {reason}\n"
+                f"{evidence.rstrip()}"
+            )
+        case Cause.AUTOTUNE:
+            versions = ", ".join(f"{what} {version}" for what, version in _versions())
+            return (
+                f"{name} trains by itself but not under autotune, which is a defect of autotune. "
+                f"Under autotune it ended with: {reason}\n{evidence}"
+                "Please report it to autotune's authors, with the traceback above, what the "
+                f"program does there, and these versions: {versions}."
+            )
+        case Cause.INPUT:
+            mend = "Nobody can type in a trial: pass the answer by a flag, a file or a variable."
+            return f"{name} cannot be measured: {reason}\n{evidence or mend}"
+        case Cause.UNCLEAR | None:
+            return (
+                f"{name} failed under autotune, and it is unclear whether it does so by itself: "
+                f"{reason}\n{evidence}Run it once without autotune: if it "
+                "trains, that is a defect of autotune, and its authors want to know."
+            )
+        case _:
+            assert_never(ending.cause)
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    """Yield what a report of a defect needs: the versions of autotune, torch and Python."""
+    for package in ("autotune-torch", "torch"):
+        with suppress(PackageNotFoundError):  # it is imported from a checkout
+            yield package, version(package)
+    yield "python", python_version()

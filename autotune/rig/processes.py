@@ -34,7 +34,7 @@ def start(
         own_terminal: Pseudo-terminal to use for input and output instead; it writes the log.
     """
     with log.open("ab") as output:
-        variables = terminal.variables(os.environ) if own_terminal is not None else {}
+        variables = terminal.variables() if own_terminal is not None else {}
         return subprocess.Popen(
             plan.argv,
             cwd=plan.cwd,

@@ -234,8 +234,6 @@ class Rig:
             str(view.shadow_dir),
             self._fence.kind,
             open_places=tuple(map(str, (*self._fence.open_places, view.own_dir, *own))),
-            devices=self._fence.devices,
-            max_scratch_bytes=self._fence.max_scratch_bytes,
             rehearsal=plan,
             allowed_cores=tuple(sorted(os.sched_getaffinity(0))),
             bare=bare,

@@ -97,8 +97,7 @@ class RigFactory:
         if self._causes.get(mode.epochs) == ending.way:
             if not as_written:
                 return False
-            before = Epochs.TRUE if mode.epochs is Epochs.WHOLE else Epochs.ENDLESS
-            self.take_mode(replace(mode, epochs=before))
+            self.take_mode(replace(mode, epochs=Epochs.ENDLESS))
             self.reports.warning(
                 f"{ending.where}: the program fails there in this mode too, so its epochs end "
                 "again as they did before."
@@ -109,7 +108,10 @@ class RigFactory:
             return False
         self._causes[suspect] = ending.way
         self.take_mode(replace(mode, epochs=suspect))
-        self.reports.warning(_said(self.program.file_name, ending, suspect))
+        self.reports.warning(
+            f"{self.program.file_name} fails if autotune prolongs its epoch ({ending.where}): in "
+            "trials, its epochs now end as the program expects."
+        )
         return True
 
     @property
@@ -133,16 +135,3 @@ class RigFactory:
             Resources(tuple(gpu.uuid for gpu in self.hardware.gpus)),
             self.reports,
         )
-
-
-def _said(name: str, ending: Ending, epochs: Epochs) -> str:
-    """Return the sentence that tells the user why epochs end otherwise from now on."""
-    if epochs is Epochs.TRUE:
-        return (
-            f"{name} fails if autotune prolongs its epoch ({ending.where}): in trials, its epochs "
-            "now end as the program expects."
-        )
-    return (
-        f"{name} fails when a trial shortens its evaluation ({ending.where}): trials now evaluate "
-        "on all of the data."
-    )

@@ -3,11 +3,8 @@
 Some programs ask for the size of the terminal or open ``/dev/tty``, and fail without. This terminal
 is the standard input, output and error of a rig. What the program prints is appended to the rig's
 log unchanged. Nobody types: every read is answered with end-of-file. If the parent dies, the kernel
-closes the terminal and sends SIGHUP to the rig.
-
-Covered: ``os.get_terminal_size()``, ``stty size``, ``/dev/tty``, ``isatty``, progress bars, several
-prompts in a row, passwords, programs that change the terminal's mode. Not covered: ``/dev/tty`` in
-ranks, each of which is in a new session; a program that waits for a certain key.
+closes the terminal and sends SIGHUP to the rig. Not covered: ``/dev/tty`` in ranks, each of which
+is in a new session; a program that waits for a certain key.
 """
 
 from __future__ import annotations
@@ -17,7 +14,6 @@ import os
 import select
 import termios
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +24,8 @@ from autotune.program.printed import last_line
 ROWS, COLUMNS = 40, 120
 END_OF_FILE = b"\x04"  # ^D; each one ends a single read
 POLL_S = 0.05  # a read of the program waits at most this long for its end-of-file
-SETTLE_S = 0.02  # printed text arrives within microseconds, but later on a busy machine
-CHUNK_BYTES = 1 << 16
+SETTLE_S = 1.0  # a program that goes on printing is not waited for longer
 TAIL_BYTES = 2000
-USUAL_TYPE = "xterm"
 
 
 @dataclass(frozen=True)
@@ -52,8 +46,6 @@ class Asked:
 class Terminal:
     """A pseudo-terminal and the thread that empties its output and answers reads.
 
-    The thread runs in the parent process until ``close()``.
-
     Args:
         log: File to which the program's output is appended.
 
@@ -66,16 +58,15 @@ class Terminal:
 
     def __init__(self, log: Path) -> None:
         self._ours, self.theirs = os.openpty()
-        os.set_blocking(self._ours, False)
         termios.tcsetwinsize(self.theirs, (ROWS, COLUMNS))
-        _make_plain(self.theirs)
-        self._input = select.poll()
-        self._input.register(self.theirs, select.POLLIN)
+        mode = termios.tcgetattr(self.theirs)
+        mode[1] &= ~termios.OPOST  # else each newline would come as carriage return and newline
+        mode[3] &= ~termios.ECHO
+        termios.tcsetattr(self.theirs, termios.TCSANOW, mode)
         self._log = log.open("ab", buffering=0)
         self._tail = b""
-        self._pumping = threading.Lock()
-        self._ended = threading.Event()
         self._reads, self._read_at_s = 0, 0.0
+        self._is_closing, self._is_empty = False, threading.Event()
         os.write(self._ours, END_OF_FILE)
         self._thread = threading.Thread(target=self._run, name="terminal", daemon=True)
         self._thread.start()
@@ -91,54 +82,41 @@ class Terminal:
         return Asked(last_line(self._tail.decode(errors="replace")), self._read_at_s, self._reads)
 
     def settle(self) -> None:
-        """Write to the log what a process that has ended left in the terminal."""
-        while self._pump():
-            select.select([self._ours], [], [], SETTLE_S)
+        """Wait until what a process that has ended left in the terminal is in the log."""
+        self._is_empty.clear()
+        self._is_empty.wait(SETTLE_S)
 
     def close(self) -> None:
-        """Stop the thread, write the rest to the log, and close both sides.
+        """Write the rest to the log, end the thread and close both sides.
 
         Call it after the program has ended, because closing sends SIGHUP to what still uses it.
         """
-        self._ended.set()
+        self._is_closing = True
         self._thread.join()
-        with suppress(OSError):
-            self.settle()
         self._log.close()
         os.close(self.theirs)
         os.close(self._ours)
 
     def _run(self) -> None:
-        """Empty the output and refill the input with an end-of-file, until ``close()``.
+        """Empty the output, which would block the program if it were full, and refill the input.
 
-        A full output buffer would block the program. Output can be waited for, but no call tells
-        when the program consumes an end-of-file, so the input is polled.
+        No call tells when the program consumes an end-of-file, so the input is polled.
         """
-        while not self._ended.is_set():
-            select.select([self._ours], [], [], POLL_S)
-            self._pump()
-            if not self._input.poll(0):
-                self._answer()
-
-    def _pump(self) -> bool:
-        """Move one chunk of output to the log; return False if there was none.
-
-        Both the thread and ``settle()`` call it, so a lock keeps the chunks in order.
-        """
-        with self._pumping:
-            try:
-                printed = os.read(self._ours, CHUNK_BYTES)
-            except BlockingIOError:
-                return False
-            self._tail = (self._tail + printed)[-TAIL_BYTES:]
-            with suppress(OSError):  # a full disk must not stall the program
-                self._log.write(printed)
-        return True
-
-    def _answer(self) -> None:
-        with suppress(BlockingIOError):  # the kernel's input queue is full
-            os.write(self._ours, END_OF_FILE)
-            self._reads, self._read_at_s = self._reads + 1, monotonic()
+        unread = select.poll()
+        unread.register(self.theirs, select.POLLIN)
+        while True:
+            if select.select([self._ours], [], [], POLL_S)[0]:
+                printed = os.read(self._ours, 1 << 16)
+                self._tail = (self._tail + printed)[-TAIL_BYTES:]
+                with suppress(OSError):  # a full disk must not stall the program
+                    self._log.write(printed)
+            else:
+                self._is_empty.set()
+                if self._is_closing:
+                    return
+            if not unread.poll(0) and select.select([], [self._ours], [], 0)[1]:
+                os.write(self._ours, END_OF_FILE)
+                self._reads, self._read_at_s = self._reads + 1, monotonic()
 
 
 def is_available() -> bool:
@@ -163,27 +141,10 @@ def take() -> None:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-def variables(environment: Mapping[str, str]) -> dict[str, str]:
+def variables() -> dict[str, str]:
     """Return the variables to set for a process that gets this terminal.
 
-    ``TERM`` stays the user's, because the program is known to work in the user's terminal; without
-    one it becomes ``xterm``. ``COLUMNS`` and ``LINES`` are set only if the user's shell exports
-    them, because they would contradict the size of this terminal.
-
-    Args:
-        environment: The environment that the process would inherit.
+    ``TERM`` stays the user's, because the program is known to work in the user's terminal.
     """
-    sizes = {"COLUMNS": str(COLUMNS), "LINES": str(ROWS)}
-    told = {name: size for name, size in sizes.items() if name in environment}
-    return told if environment.get("TERM") else {**told, "TERM": USUAL_TYPE}
-
-
-def _make_plain(side: int) -> None:
-    """Switch echo and output processing off, so that the log gets exactly what was printed.
-
-    A terminal otherwise writes each newline as carriage return and newline.
-    """
-    mode = termios.tcgetattr(side)
-    mode[1] &= ~termios.OPOST
-    mode[3] &= ~termios.ECHO
-    termios.tcsetattr(side, termios.TCSANOW, mode)
+    type_ = os.environ.get("TERM") or "xterm"
+    return {"TERM": type_, "COLUMNS": str(COLUMNS), "LINES": str(ROWS)}

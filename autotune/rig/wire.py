@@ -11,8 +11,7 @@ can connect: the rig inherits one end of a pair of sockets that have no name.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Literal
 
@@ -30,7 +29,7 @@ from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.program.rehearsal import RehearsalPlan, Seen
 
-PROTOCOL = 21  # raised when messages change, so that two versions of autotune refuse to mix
+PROTOCOL = 22  # raised when messages change, so that two versions of autotune refuse to mix
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,6 @@ class Start:
         shadow_dir: Folder for what Python's functions write, under a guard.
         fence: The kind of fence that keeps the program from changing the user's files.
         open_places: Folders that the program may change under a guard.
-        devices: Device numbers of the folders that overlays cover, by path.
-        max_scratch_bytes: How much the program may write; None sets no limit.
         rehearsal: Run with short epochs instead, to see what happens between and after them.
         allowed_cores: The numbers of the cores that the parent may use.
         bare: Run without seams instead, to see if the program fails without autotune's hooks.
@@ -56,8 +53,6 @@ class Start:
     shadow_dir: str
     fence: FenceKind
     open_places: tuple[str, ...] = ()
-    devices: Mapping[str, int] = field(default_factory=dict)
-    max_scratch_bytes: int | None = None
     rehearsal: RehearsalPlan | None = None
     allowed_cores: tuple[int, ...] = ()
     bare: bool = False

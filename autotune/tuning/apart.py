@@ -13,7 +13,7 @@ from dataclasses import replace
 from autotune.measurement.claim import APART_TAU
 from autotune.measurement.interval import Interval, LogRatio
 from autotune.measurement.measurement import Measurement
-from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.outcome import Ending
 from autotune.measurement.turn import Played
 from autotune.program.config import Config
 from autotune.results.blame import judged
@@ -23,11 +23,6 @@ from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.choosing.proposals import Proposals
 from autotune.tuning.race import tell, work_factor
 from autotune.tuning.session import Session
-
-UNASKED = (
-    "autotune could not see whether the loss is a sum or a mean over samples, so it does not know "
-    "the learning rate for another batch size"
-)
 
 
 def try_apart(session: Session, baseline: Baseline, diagnosis: Diagnosis) -> None:
@@ -73,8 +68,6 @@ class Apart:
     def _measured(self, config: Config) -> Measurement | Ending:
         session = self._session
         live, stop = session.live, session.until_confirmation
-        if live.base.sums is None and _has_other_batch(self._baseline, config):
-            return Ending(Outcome.CONFLICT, UNASKED)
         stay = live.alone(config, stop)
         if isinstance(stay, Ending):
             session.rigs.learn(stay, as_written=False)
@@ -95,15 +88,3 @@ class Apart:
             sides.append(math.log(worth.work / worth.cost))
         factor = work_factor(self._session, self._baseline, config, measured)
         return LogRatio(sides[1] - sides[0] + math.log(factor), APART_TAU).interval
-
-
-def _has_other_batch(baseline: Baseline, config: Config) -> bool:
-    """Return whether a config has another batch, for which autotune sets the learning rate.
-
-    That depends on whether the loss sums over samples, which is visible only when a running program
-    switches its batch: a process that starts with the new one has no earlier losses to compare.
-    """
-    own, size = baseline.space.baseline.get("batch_size"), config.get("batch_size")
-    traits = baseline.applied.traits
-    by_itself = "batch_size" in traits.program_knobs or "batch_size" in traits.flags
-    return bool(own and size and own != size) and not by_itself

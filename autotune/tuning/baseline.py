@@ -20,7 +20,7 @@ from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.measurement.turn import Played
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.profile import Profile
-from autotune.results.record import BaselineInfo, SearchInfo, TrialRecord, gradients_sum
+from autotune.results.record import BaselineInfo, SearchInfo, TrialRecord
 from autotune.rig.failures import program_error
 from autotune.tuning.live_rig import Stay
 from autotune.tuning.session import Session
@@ -89,9 +89,6 @@ def _from_record(session: Session) -> Baseline | None:
         return None
     space = study.space
     applied = _applied(space, facts.profile, study.head)
-    # Trials of the earlier session have seen whether the loss sums over samples; the learning rate
-    # of a larger batch depends on it.
-    applied = replace(applied, sums=gradients_sum(records))
     measurement = next(r.measurement for r in records if r.measurement is not None)
     session.live.set_up(space, applied, measurement.step_s)
     if facts.page_faults is not None:

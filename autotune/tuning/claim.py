@@ -34,7 +34,7 @@ from autotune.measurement.rounds import TAU, speeds
 from autotune.measurement.turn import Played, played, rate
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
-from autotune.results.record import ClaimProcess, TrialRecord, gradients_sum, slowest_compilation
+from autotune.results.record import ClaimProcess, TrialRecord, slowest_compilation
 from autotune.rig.open_rig import ShouldStop
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.baseline import Baseline
@@ -509,7 +509,7 @@ def claim_best(session: Session, baseline: Baseline) -> ClaimResult:
 def match_of(session: Session, baseline: Baseline, candidate: TrialRecord) -> Match:
     """Return the match of a candidate with the program as written."""
     study, config = session.study, candidate.config
-    base = replace(baseline.applied, sums=gradients_sum(study.records))
+    base = baseline.applied
     compilation = slowest_compilation(study.records, config)
     compile_s = 0.0 if compilation is None else compilation.seconds
     factor = study.goal.kept_share(compile_s)

@@ -325,7 +325,6 @@ def _applied(
         baseline=space.baseline,
         traits=written.traits,
         lr_rule=written.lr_rule,
-        sums=next((f.learning.sums for f in files if f is not None), None),
     )
 
 

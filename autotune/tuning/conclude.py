@@ -25,7 +25,6 @@ from autotune.results.blame import judged
 from autotune.results.contribution import Contribution
 from autotune.results.record import (
     TrialRecord,
-    gradients_sum,
     slowest_compilation,
 )
 from autotune.results.result import Finding, LargerBatch, SearchResult
@@ -98,7 +97,7 @@ def conclude(
         ),
         records=tuple(records),
         head=session.study.head,
-        applied=_applied(session, baseline, records, best),
+        applied=_applied(session, baseline, best),
         seconds=session.budget.spent_s,
         processes=session.rigs.started,
         run_dir=session.run.path,
@@ -160,11 +159,9 @@ def _usual_rate(session: Session, baseline: Baseline) -> Interval:
     return rate([replace(one, cost=one.seconds, work=one.samples) for one in own])
 
 
-def _applied(
-    session: Session, baseline: Baseline, records: Sequence[TrialRecord], best: Config
-) -> AppliedConfig:
+def _applied(session: Session, baseline: Baseline, best: Config) -> AppliedConfig:
     """Return the program as written, with the learning-rate rule that suits the best config."""
-    applied = replace(baseline.applied, sums=gradients_sum(records))
+    applied = baseline.applied
     checked = trained(session.study.rehearsals, best)
     if checked is None or checked.lr_rule is LrRule.AUTO:
         return applied
@@ -209,7 +206,7 @@ def _training_steps(
         throughput: Before and after.
     """
     facts, profile = session.study.facts, baseline.profile
-    samples = training_samples(profile.length, baseline.measurement, profile.loop.batches_per_step)
+    samples = training_samples(profile.length, baseline.measurement)
     if facts is None or samples is None:
         return None
     compilation = None if best is None else slowest_compilation(session.study.records, best)

@@ -186,10 +186,7 @@ class LiveRig:
 
     @property
     def base(self) -> AppliedConfig:
-        """The program as written, against which every config is applied.
-
-        It changes during a search, when a trial shows whether the loss sums over samples.
-        """
+        """The program as written, against which every config is applied."""
         assert self._base is not None, "set_up() comes first"
         return self._base
 
@@ -321,8 +318,6 @@ class LiveRig:
         if isinstance(taken, Ending):
             self.close()
             return taken
-        if taken.effect is not None and taken.effect.sums is not None:
-            self.base = replace(self.base, sums=taken.effect.sums)
         self._trained.update(configs)
         if len(self._trained) == 1:
             self.faults.see_alone(configs[0], taken.turns)

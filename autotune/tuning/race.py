@@ -320,13 +320,6 @@ class Race:
             return excess
         if self._study.goal.worth(Played(1.0, 1.0), taken) is None:
             return Ending(Outcome.UNCLEAR, NO_COUNTER[self._study.goal.objective])
-        own, size = (c.get("batch_size") for c in (self._written, config))
-        if taken.effect is not None and taken.effect.unmoved and size != own:
-            return Ending(
-                Outcome.CONFLICT,
-                f"the program calls {taken.effect.unmoved} with {own} samples at any batch size, "
-                "so another batch size would change the proportions of the data that it trains on",
-            )
         return self._misnamed(config, measured)
 
     def _misnamed(self, config: Config, measured: Measurement) -> Ending | None:

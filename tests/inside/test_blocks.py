@@ -11,42 +11,24 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
-from autotune.inside.ranks.group import ALONE
-from autotune.inside.step_counts import Step
-from autotune.inside.step_tracker import StepTracker
 from autotune.knobs import registry
 from autotune.knobs.base import Here
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import Profile
 from tests.made import make_hardware
-
-
-class Watcher(StepTracker):
-    """Watches a program in this process."""
-
-    profile: Profile | None = None
-
-    def on_step_end(self, step: Step) -> None:
-        """Measure nothing."""
-
-    def observed(self) -> None:
-        self.profile = self.observer.profile({})
+from tests.watching import Watching
 
 
 def observed(model: nn.Module, step: Callable[[torch.Tensor], torch.Tensor]) -> Profile:
     """Return what is seen of a program that trains a model in steps that return a loss."""
-    watcher = Watcher(None, ALONE)
-    watcher.seams.install()
-    watcher.seams.watch()
-    try:
+    watcher = Watching()
+    with watcher.installed():
         loader = DataLoader(TensorDataset(torch.randn(32, 3, 4, 4)), 4)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for (x,) in islice(loader, 8):  # it never ends for one who watches
             optimizer.zero_grad()
             step(x).backward()
             optimizer.step()
-    finally:
-        watcher.seams.remove()
     assert watcher.profile is not None
     return watcher.profile
 

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,20 +29,19 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from autotune.inside.ranks.group import ALONE
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.steering import Steering
 from autotune.inside.step_counts import Step
-from autotune.inside.step_tracker import StepTracker
 from autotune.knobs import registry
 from autotune.knobs.base import Here
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.lr import LrRule
-from autotune.program.profile import LoaderFacts, Profile
+from autotune.program.profile import LoaderFacts
 from autotune.program.program_traits import ProgramTraits
 from tests.made import make_hardware
+from tests.watching import Watching
 
 SAMPLES = 48
 Loader = DataLoader[Any]
@@ -64,36 +63,28 @@ class Numbers(Dataset[torch.Tensor]):
         return 0.0
 
 
-class Watched(StepTracker):
+class Watched(Watching):
     """Stops at no border; counts them."""
 
     def __init__(self) -> None:
-        super().__init__(None, ALONE)
-        self.profile: Profile | None = None
-        self.borders: list[Step] = []
+        super().__init__()
+        self.seams = self.tracker.seams
+        self.borders = self.ended
         self.threads: set[int] = set()
         self.then: Callable[[], None] = lambda: None
 
     def observed(self) -> None:
-        self.profile = self.observer.profile({})
+        super().observed()
         self.then()
 
     def on_step_end(self, step: Step) -> None:
-        self.borders.append(step)
+        super().on_step_end(step)
         self.threads.add(threading.get_ident())
 
 
-@contextmanager
-def watched() -> Iterator[Watched]:
+def watched() -> AbstractContextManager[Watched]:
     """The seams as a rig installs them."""
-    borders = Watched()
-    borders.seams.install()
-    try:
-        yield borders
-    finally:
-        borders.seams.remove()
-        del borders.observer  # it knows the last feed, which keeps its workers
-        borders.training_pass.feed = None
+    return Watched().installed()
 
 
 def train(
@@ -208,8 +199,8 @@ def test_live_workers_open_for_themselves_what_items_had_opened_in_the_program(
     with watched() as borders:
         borders.then = lambda: borders.seams.loader.options.request(num_workers=2)
         seen = train(DataLoader(dataset, 4), steps=40)
-        assert borders.training_pass.feed is not None
-        assert borders.training_pass.feed.num_workers == 2
+        assert borders.tracker.epoch.feed is not None
+        assert borders.tracker.epoch.feed.num_workers == 2
     assert torch.equal(*torch.cat(seen).unbind(1))
     own = dataset.dataset.file  # type: ignore[attr-defined]
     assert own.tell() == 8 * own_position(seen)
@@ -537,7 +528,7 @@ def test_a_loader_that_never_ends_is_the_one_that_trains_and_its_batches_are_var
     for kind in (Endless, Begun):
         with watched() as borders:
             train(kind(Numbers(636), 8))
-            profile, feed, seams = borders.profile, borders.training_pass.feed, borders.seams
+            profile, feed, seams = borders.profile, borders.tracker.epoch.feed, borders.seams
             assert profile is not None, kind
             assert feed is not None, kind
             for knob in ("batch_size", "num_workers"):
@@ -567,7 +558,7 @@ class Replaced(Begun):
 def test_batches_of_another_sampler_than_the_loader_was_built_with_are_left_alone() -> None:
     with watched() as borders:
         train(Replaced(Numbers(636), 8))
-        profile, feed = borders.profile, borders.training_pass.feed
+        profile, feed = borders.profile, borders.tracker.epoch.feed
         assert profile is not None
         assert feed is not None
         assert isinstance(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import multiprocessing
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,35 +15,39 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from autotune.inside.data import loader_pass
-from autotune.inside.ranks.group import ALONE
+from autotune.inside.data import feed
 from autotune.inside.step_counts import Step
 from autotune.inside.step_profiler import StepProfiler
-from autotune.inside.step_tracker import StepTracker
 from autotune.measurement.run_mode import Epochs
+from tests.watching import Watching
 
 BATCHES = 12
 
 
-class Watched(StepTracker):
+class Watched(Watching):
     """Counts borders and pauses, and does something at one of them."""
 
     def __init__(self, epochs: Epochs) -> None:
-        super().__init__(None, ALONE, epochs)
-        self.ended: list[Step] = []
+        super().__init__(None, epochs)
+        self.seams = self.tracker.seams
         self.pauses = 0
         self.disturbances = 0
         self.at: dict[int, Callable[[], None]] = {}
         self.dissection: StepProfiler | None = None
 
+    @property
+    def suspect(self) -> Epochs | None:
+        """The epoch mode to try next."""
+        return self.tracker.suspect
+
     def observed(self) -> None:
         """Go on."""
 
     def on_step_end(self, step: Step) -> None:
-        self.ended.append(step)
+        super().on_step_end(step)
         if self.dissection is not None and not self.dissection.is_done:
             self.dissection.step(step.samples, step.wait_s)
-        self.at.pop(self.steps, lambda: None)()
+        self.at.pop(self.tracker.steps, lambda: None)()
 
     def disturbed(self) -> None:
         self.disturbances += 1
@@ -57,17 +61,9 @@ class Watched(StepTracker):
         self.disturbances = 0
 
 
-@contextmanager
-def watched(epochs: Epochs = Epochs.TRUE) -> Iterator[Watched]:
+def watched(epochs: Epochs = Epochs.TRUE) -> AbstractContextManager[Watched]:
     """The seams as a rig installs them."""
-    borders = Watched(epochs)
-    borders.seams.install()
-    try:
-        yield borders
-    finally:
-        borders.seams.remove()
-        del borders.observer  # it knows the last feed, which keeps its workers
-        borders.training_pass.feed = None
+    return Watched(epochs).installed()
 
 
 @pytest.fixture(autouse=True)
@@ -145,14 +141,13 @@ def fails_as_timm_does(length: int) -> Callable[[int], None]:
 
 
 def test_losses_of_true_epochs_are_those_of_the_program_alone() -> None:
-    workers = {"num_workers": 1, "persistent_workers": True}
-    for options, mode, evaluated in ((workers, Epochs.TRUE, 2), ({}, Epochs.WHOLE, BATCHES)):
+    for options in ({"num_workers": 1, "persistent_workers": True}, {}):
         alone = train(loader_of(**options), 2)
-        with watched(mode):
+        with watched():
             under_seams = train(loader_of(**options), 2)
         assert under_seams.losses == alone.losses
         assert under_seams.passes == alone.passes == [BATCHES] * 2
-        assert under_seams.evaluated[1:] == [evaluated]
+        assert under_seams.evaluated == alone.evaluated
 
 
 def test_what_fails_beyond_its_own_length_says_which_epochs_it_needs() -> None:
@@ -189,7 +184,7 @@ def test_a_schedule_that_ends_has_as_many_steps_as_it_was_made_for() -> None:
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=2 * len(loader))
         with watched(mode) if mode else nullcontext() as borders:
             if borders is not None:
-                borders.at[15] = borders.hold_schedules  # as where the config changes
+                borders.at[15] = borders.tracker.hold_schedules  # as where the config changes
             rates[mode] = []
             for _ in range(2):
                 for _batch in loader:
@@ -233,7 +228,8 @@ def test_a_failure_within_the_epoch_or_at_once_after_a_switch_is_no_matter_of_ep
         assert borders.suspect is None
     for switched_at, suspect in ((28, None), (20, Epochs.TRUE)):
         with watched(Epochs.ENDLESS) as borders:
-            borders.at[switched_at] = borders.note_switch
+            note = partial(borders.tracker.epoch.note_switch, switched_at)
+            borders.at[switched_at] = note
             with pytest.raises(RuntimeError):
                 train(loader_of(), 1, fails_at(30))
             assert borders.suspect is suspect
@@ -243,7 +239,7 @@ def test_a_short_batch_that_another_batch_size_brings_is_no_matter_of_epochs() -
     for batch, suspect in ((40, None), (8, Epochs.TRUE)):  # 96 samples: two of 40 and one of 16
 
         def each(_number: int) -> None:
-            own = borders.training_pass.feed
+            own = borders.tracker.epoch.feed
             if own is not None and own.handed > 2 * BATCHES and own._pass.number % 3 == 0:
                 raise RuntimeError
 
@@ -294,12 +290,11 @@ def fails_beyond_ten(number: int) -> None:
 
 
 def test_a_loader_that_is_built_again_for_each_epoch_is_not_cut() -> None:
-    for mode in (Epochs.TRUE, Epochs.WHOLE):
-        with watched(mode) as borders:
-            borders.at[15] = partial(borders.seams.loader.options.request, batch_size=16)
-            done = train(loader_of)
-        assert done.passes == [BATCHES] * 3
-        assert borders.ended[-1].samples == 16
+    with watched() as borders:
+        borders.at[15] = partial(borders.seams.loader.options.request, batch_size=16)
+        done = train(loader_of)
+    assert done.passes == [BATCHES] * 3
+    assert borders.ended[-1].samples == 16
 
 
 def test_equal_loaders_that_are_built_again_for_each_epoch_stay_two() -> None:
@@ -311,38 +306,10 @@ def test_equal_loaders_that_are_built_again_for_each_epoch_stay_two() -> None:
                 optimizer.zero_grad()
                 (model(one) + model(other)).sum().backward()
                 optimizer.step()
-            loaders = borders.observer.loaders
+            loaders = borders.tracker.first.loaders
             assert loaders is not None
             assert len({id(own) for own in loaders}) == 2
         assert [step.samples for step in borders.ended[-BATCHES:]] == [8] * BATCHES
-
-
-def test_a_failure_after_a_loader_was_cut_asks_for_whole_ones() -> None:
-    for cut, suspect in ((True, Epochs.WHOLE), (False, None)):
-        with watched(Epochs.TRUE if cut else Epochs.WHOLE) as borders:
-            with pytest.raises(AssertionError):
-                evaluates_strictly(right=cut)
-            assert borders.suspect is suspect
-    with watched(Epochs.WHOLE):
-        evaluates_strictly(right=True)
-
-
-def evaluates_strictly(*, right: bool) -> None:
-    done = train(loader_of(), 2)
-    assert done.evaluated[-1] == (BATCHES if right else 3)
-
-
-def test_a_failure_in_training_after_an_evaluation_was_cut_is_not_put_down_to_it() -> None:
-    made = iter(range(100))
-
-    def step(_number: int) -> None:
-        if next(made) == BATCHES + 2:
-            raise RuntimeError
-
-    with watched() as borders:
-        with pytest.raises(RuntimeError):
-            train(loader_of(), 2, step)
-        assert borders.suspect is None
 
 
 def test_workers_that_stay_are_the_same_from_one_true_epoch_to_the_next() -> None:
@@ -360,7 +327,7 @@ def test_workers_that_stay_are_the_same_from_one_true_epoch_to_the_next() -> Non
 def test_passes_that_rest_longest_end_where_too_many_workers_would_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(loader_pass, "MOST_WORKERS", 2)
+    monkeypatch.setattr(feed, "MOST_WORKERS", 2)
     with watched() as borders:
         borders.seams.loader.keep(enabled=True)
         for step, workers in ((14, 1), (16, 2), (18, 0), (20, 1)):

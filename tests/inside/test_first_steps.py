@@ -11,11 +11,8 @@ from torch.optim import SGD
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 
 from autotune.inside.first_steps import MAX_STEPS_OF_ANOTHER, FirstSteps
-from autotune.inside.ranks.group import ALONE
-from autotune.inside.step_counts import Step
-from autotune.inside.step_tracker import StepTracker
-from autotune.program.profile import Profile
 from autotune.rig.wire import Ready, decode, encode
+from tests.watching import Watching
 
 
 def optimizers(count: int) -> list[SGD]:
@@ -58,26 +55,11 @@ def test_a_stage_with_an_optimizer_of_its_own_is_counted_after_some_steps() -> N
     assert steps.is_complete, "what was observed stays"
 
 
-class Observed(StepTracker):
-    """Keeps the profile."""
-
-    known: Profile | None = None
-
-    def on_step_end(self, step: Step) -> None:
-        """Measure nothing."""
-
-    def observed(self) -> None:
-        """The first steps are over."""
-        self.known = self.observer.profile({})
-
-
 @pytest.mark.parametrize(("batches", "skips"), [(1, False), (2, False), (3, False), (1, True)])
 def test_the_batches_of_a_step_are_counted_whatever_makes_them(batches: int, skips: bool) -> None:
     """By a batch sampler; one batch that is skipped, as a scaler does, is no accumulation."""
-    observed = Observed(None, ALONE)
-    observed.seams.install()
-    observed.seams.watch()
-    try:
+    watching = Watching()
+    with watching.installed():
         data = TensorDataset(torch.randn(160, 4))
         sampler = BatchSampler(SequentialSampler(data), 4, drop_last=False)
         loader = DataLoader(data, batch_sampler=Unequal(sampler))
@@ -89,11 +71,9 @@ def test_the_batches_of_a_step_are_counted_whatever_makes_them(batches: int, ski
                 continue
             optimizer.step()
             optimizer.zero_grad()
-            if observed.known is not None:
+            if watching.profile is not None:
                 break
-    finally:
-        observed.seams.remove()
-    profile = observed.known
+    profile = watching.profile
     assert profile is not None
     assert profile.loop.batches_per_step == batches
     assert profile.loop.accumulates == (batches > 1)

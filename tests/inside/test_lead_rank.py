@@ -15,6 +15,7 @@ from autotune.inside import reporter
 from autotune.inside.lead_rank import LeadRank
 from autotune.inside.reporter import MAX_STEPS, Reporter
 from autotune.inside.step_counts import Step
+from autotune.inside.step_tracker import StepTracker
 from autotune.measurement.turn import PlannedTurn, Turn
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
@@ -101,11 +102,7 @@ class Parent:
 
 @pytest.fixture
 def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Parent]:
-    for thread in (
-        "_describe_start",
-        "_watch_forks",
-        "_tell_of_absences",
-    ):  # there is no program to look after
+    for thread in ("_describe", "_watch_forks"):  # there is no program to look after
         monkeypatch.setattr(Reporter, thread, lambda _: None)
     commands: queue.SimpleQueue[ToRig] = queue.SimpleQueue()
     ours, theirs = socket.socketpair()
@@ -123,7 +120,7 @@ def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Parent]:
         driver._question._overtime.cancel()
         if driver._question._overtime.ident is not None:
             driver._question._overtime.join()
-        driver.seams.remove()
+        driver.tracker.seams.remove()
         other.close()
         ours.close()
 
@@ -136,8 +133,8 @@ def test_the_parent_is_told_the_gpus_of_a_program_that_trains_on_one(
     seen = (unused(H100), A100)
     torch_sees(monkeypatch, *seen)
     driver = parent.driver
-    monkeypatch.setattr(driver.observer, "device", lambda: device)
-    monkeypatch.setattr(driver.observer, "profile", lambda _: make_profile(device=device))
+    monkeypatch.setattr(StepTracker, "device", device)
+    monkeypatch.setattr(driver.tracker, "profile", lambda: make_profile(device=device))
     parent.ask(Close())
     with pytest.raises(ProgramQuitError):
         driver.observed()
@@ -183,7 +180,7 @@ def test_a_program_that_ends_gives_its_whole_turns_once_and_one_that_fails_nothi
         parent.let_run(3)
         parent.driver.program_ended(has_failed=has_failed)
         parent.driver._question.task = None
-        parent.driver.program_ended()
+        parent.driver.program_ended(has_failed=False)
     assert parent.heard() == [("took_turns", 2)]
     assert [len(taken) for taken in parent.taken] == [1]
 
@@ -191,11 +188,11 @@ def test_a_program_that_ends_gives_its_whole_turns_once_and_one_that_fails_nothi
 def test_a_loss_from_before_the_turns_does_not_count_and_one_that_is_not_finite_does(
     parent: Parent,
 ) -> None:
-    parent.driver.loss = torch.tensor(float("nan"))
+    parent.driver.tracker.loss = torch.tensor(float("nan"))
     parent.ask(turns(1), Close())
     parent.driver._obey()
     parent.let_run(2)
-    parent.driver.loss = torch.tensor(float("inf"))
+    parent.driver.tracker.loss = torch.tensor(float("inf"))
     parent.let_run(2)
     parent.heard()
     assert [turn.is_finite for turn in parent.taken[0]] == [True, False]
@@ -217,7 +214,7 @@ def test_of_a_long_absence_the_parent_is_told_and_of_a_short_one_not(parent: Par
     for _ in range(2):
         driver._reporter.absence.tell(driver._reporter._tell)
     assert told() == ["turns"]
-    driver.forks.is_child = True
+    driver.tracker.forks.is_child = True
     driver.paused()
     driver._reporter.sent = -1e9
     driver.disturbed()
@@ -235,43 +232,20 @@ def driver_phases(parent: Parent) -> Callable[[], list[str]]:
 def test_a_program_that_goes_on_to_train_with_other_loaders_has_come_to_its_end(
     parent: Parent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver = parent.driver
+    driver, tracker = parent.driver, parent.driver.tracker
     monkeypatch.setattr(reporter, "LONGEST_S", 0.0)
     for epoch_steps, away in ((0, MAX_STEPS), (3 * MAX_STEPS, 3 * MAX_STEPS)):
         driver.paused()
-        driver.training_pass.steps, before = epoch_steps, driver.steps
-        while driver.steps < before + away:
-            driver.step_made()
+        tracker.epoch.steps, before = epoch_steps, tracker.steps
+        while tracker.steps < before + away:
+            tracker.step_made()
         with pytest.raises(ProgramQuitError):
-            driver.step_made()
+            tracker.step_made()
     for longest_s, comes_back in ((0.0, True), (600.0, False)):
         monkeypatch.setattr(reporter, "LONGEST_S", longest_s)
         driver.paused()
-        driver.training_pass.steps = 0
+        tracker.epoch.steps = 0
         for _ in range(10 * MAX_STEPS):
-            driver.step_made()
+            tracker.step_made()
             if comes_back:
                 driver.resumed(0.0)
-
-
-def test_a_look_at_another_batch_comes_before_the_turns_and_gives_signs_of_life(
-    parent: Parent,
-) -> None:
-    driver, own = parent.driver, Config({"batch_size": 8})
-    applied = [
-        AppliedConfig(config, own, ProgramTraits("cpu"), LrRule.AUTO)
-        for config in (own, Config({"batch_size": 32}))
-    ]
-    parent.ask(turns(1, 2, *applied), turns(2, 1, *applied), Close())
-    driver._obey()
-    driver._reporter.sent = -1e9  # one is due
-    parent.let_run(1)
-    assert parent.hears_life()
-    while driver._probes.present is not None:
-        parent.let_run(1)
-    assert driver.applied == applied[1]
-    parent.let_run(4)
-    assert parent.heard() == [("took_turns", 1)]
-    assert [turn.config for turn in parent.taken[0]] == [1, 1]
-    parent.let_run(2)
-    assert parent.heard() == [("took_turns", 1), ("took_turns", 2)], "in vain, but only once"

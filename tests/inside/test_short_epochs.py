@@ -11,8 +11,8 @@ from time import perf_counter
 
 import pytest
 
-from autotune.inside.rehearsing import short_epochs
-from autotune.inside.rehearsing.short_epochs import ShortEpochs
+from autotune.inside import short_epochs
+from autotune.inside.short_epochs import ShortEpochs
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
@@ -104,8 +104,8 @@ def run(program: str, role: str, plan: RehearsalPlan, applied: AppliedConfig) ->
         ending = Ending(Outcome.CRASHED, f"{type(error).__name__}: {error}")
     finally:
         sys.argv = argv
-        listener._timer.cancel()
-        listener._timer.join()
+        listener._report.timer.cancel()
+        listener._report.timer.join()
         listener.seams.remove()
     return Rehearsal(told[0] if told else None, ending)
 

@@ -18,12 +18,11 @@ import huggingface_hub
 import pytest
 from huggingface_hub import HfApi, hf_api
 
-from autotune.inside.seams.trackers import DESTINATIONS, TrackersSeam
-from autotune.program.trackers import TRACKERS_OFF
+from autotune.inside.seams.trackers import TrackersSeam
+from autotune.program.trackers import DESTINATIONS, TRACKERS_OFF, local_places
 
-# The trackers themselves are large (mlflow-skinny brings 40 packages); where one is installed, the
-# program below runs on it, elsewhere stand-ins show that the seam finds its place. Run by hand on
-# mlflow-skinny 3.17.2, wandb 0.31.0 and tensorboardX 2.6.5.
+# The trackers themselves are large; where one is installed, the program below runs on it. Run by
+# hand on mlflow-skinny 3.17.2, wandb 0.31.0 and tensorboardX 2.6.5.
 PROGRAMS = {
     "mlflow": """
 import mlflow, os
@@ -64,25 +63,16 @@ seam.install()
 runpy.run_path(sys.argv[2], run_name="__main__")
 seam.remove()
 """
+# Libraries as the seam knows them, and one that it does not know
 STAND_INS = {
-    "wandb/sdk/wandb_init.py": "def init(project=None, mode=None):\n    return mode\n",
-    "wandb/__init__.py": "from wandb.sdk.wandb_init import init\n",
-    "wandb/sdk/__init__.py": "",
-    "tensorboardX/__init__.py": "from tensorboardX.writer import SummaryWriter\n",
+    "tensorboardX/__init__.py": "",
     "tensorboardX/writer.py": (
         "class SummaryWriter:\n    def __init__(self, logdir=None, comment=''):\n"
         "        self.logdir = logdir\n"
     ),
-    "mlflow/__init__.py": "from mlflow.tracking._tracking_service.utils import get_tracking_uri\n",
-    "mlflow/tracking/__init__.py": "",
-    "mlflow/tracking/_tracking_service/__init__.py": "",
-    "mlflow/tracking/_tracking_service/utils.py": (
-        "def get_tracking_uri():\n    return 'http://server'\n"
-    ),
-    "mlflow/tracking/_tracking_service/registry.py": (
-        "class TrackingStoreRegistry:\n    def get_store(self, uri=None, artifact_uri=None):\n"
-        "        return uri, artifact_uri\n"
-    ),
+    "trackio.py": "def init(project, space_id=None):\n    return project, space_id\n",
+    "dvclive/__init__.py": "",
+    "dvclive/live.py": "",
 }
 
 
@@ -126,18 +116,6 @@ def seam(tmp_path: Path) -> Iterator[TrackersSeam]:
     seam.install()
     yield seam
     seam.remove()
-
-
-@pytest.fixture
-def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name, text in STAND_INS.items():
-        path = tmp_path / "packages" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path / "packages")
-    yield
-    for name in [n for n in sys.modules if n.split(".")[0] in {"wandb", "tensorboardX", "mlflow"}]:
-        del sys.modules[name]
 
 
 @pytest.mark.parametrize("library", PROGRAMS)
@@ -187,61 +165,37 @@ def test_a_download_still_reaches_the_hub(server: Server, seam: TrackersSeam) ->
     assert server.requests == ["GET /api/whoami-v2"]
 
 
-def test_functions_of_the_hub_are_kept_as_the_methods_are(
-    seam: TrackersSeam, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING, "autotune"):
-        for _ in range(2):
-            assert hf_api.create_repo("model").repo_id == "trial/model"
-        huggingface_hub.upload_file(path_or_fileobj=b"x", path_in_repo="a", repo_id="me/model")
-    told = [record.getMessage() for record in caplog.records]
-    assert told == [
-        "autotune: not uploaded in a trial (HfApi.create_repo)",
-        "autotune: not uploaded in a trial (HfApi.upload_file)",
-    ]
+def test_functions_of_the_hub_are_kept_as_the_methods_are(seam: TrackersSeam) -> None:
+    for _ in range(2):
+        assert hf_api.create_repo("model").repo_id == "trial/model"
+    huggingface_hub.upload_file(path_or_fileobj=b"x", path_in_repo="a", repo_id="me/model")
 
 
-def test_what_the_seam_replaced_comes_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stand_ins: None
+def test_arguments_in_the_programs_code_are_overruled_until_the_seam_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("MLFLOW_RUN_ID", "of the server")
-    before = dict(vars(HfApi)), dict(os.environ), list(sys.meta_path)
+    for name, text in STAND_INS.items():
+        path = tmp_path / "packages" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    for variable in (*DESTINATIONS, *local_places(tmp_path)):
+        monkeypatch.setenv(variable, "of the server")
+    before = dict(vars(HfApi)), list(sys.meta_path)
     seam = TrackersSeam(tmp_path)
     seam.install()
     assert not set(DESTINATIONS) & set(os.environ)
-    assert vars(HfApi)["upload_file"] is not before[0]["upload_file"]
-    wandb = importlib.import_module("wandb.sdk.wandb_init")
-    assert wandb.init(mode="online") == "disabled"
-    seam.remove()
-    assert (dict(vars(HfApi)), dict(os.environ), list(sys.meta_path)) == before
-    assert wandb.init(mode="online") == "online"
-
-
-def test_arguments_in_the_programs_code_do_not_switch_a_tracker_on(
-    seam: TrackersSeam, stand_ins: None, tmp_path: Path
-) -> None:
-    wandb = importlib.import_module("wandb")
-    assert wandb.init("mine", "online") == wandb.init() == "disabled"
-    writer = importlib.import_module("tensorboardX").SummaryWriter
-    places = [writer("s3://bucket/a").logdir, writer("s3://bucket/b").logdir, writer().logdir]
-    assert len(set(places)) == 3
-    assert all(place.startswith(str(tmp_path)) for place in places)
-
-
-def test_every_address_of_mlflow_is_a_store_in_the_trials_folder(
-    seam: TrackersSeam, stand_ins: None, tmp_path: Path
-) -> None:
-    mlflow = importlib.import_module("mlflow")
-    stores = importlib.import_module("mlflow.tracking._tracking_service.registry")
-    uri, _ = stores.TrackingStoreRegistry().get_store("http://server")
-    assert uri.startswith(tmp_path.as_uri())
-    assert mlflow.get_tracking_uri() == uri == os.environ["MLFLOW_TRACKING_URI"]
-
-
-def test_a_version_that_the_seam_does_not_know_is_told(
-    seam: TrackersSeam, stand_ins: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "packages/wandb/sdk/wandb_init.py").write_text("init = None\n", encoding="utf-8")
+    assert os.environ["MLFLOW_TRACKING_URI"].startswith(tmp_path.as_uri())
     with caplog.at_level(logging.WARNING, "autotune"):
-        importlib.import_module("wandb")
-    assert "this version of wandb has no wandb.sdk.wandb_init.init, so" in caplog.text
+        writer, trackio, _ = map(
+            importlib.import_module, ("tensorboardX.writer", "trackio", "dvclive.live")
+        )
+    assert "this version of dvclive has no dvclive.live.Live.__init__, so" in caplog.text
+    assert writer.SummaryWriter("s3://bucket/a").logdir.startswith(str(tmp_path))
+    assert trackio.init("mine", "me/space") == ("mine", None)
+    assert vars(HfApi)["upload_file"] is not before[0]["upload_file"]
+    seam.remove()
+    assert trackio.init("mine", "me/space") == ("mine", "me/space")
+    assert (dict(vars(HfApi)), list(sys.meta_path)) == before
+    for name in [n for n in sys.modules if f"{n.partition('.')[0]}" in {"tensorboardX", "trackio"}]:
+        del sys.modules[name]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autotune.inside.data.built_loaders import BuiltLoaders
+from autotune.inside.data.loaders import BuiltLoaders
 from autotune.program.rehearsal import RehearsalPlan
 from tests.inside.test_short_epochs import applied_of, run
 

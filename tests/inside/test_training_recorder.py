@@ -10,7 +10,7 @@ from torch import nn
 from torch.backends import cuda
 from torch.optim import SGD
 
-from autotune.inside.rehearsing.training_recorder import CANCELLING, REDUCED, TrainingRecorder
+from autotune.inside.training_recorder import CANCELLING, REDUCED, TrainingRecorder
 from autotune.measurement.learning.training_trace import LAST_LOSSES
 from autotune.program.rehearsal import TracePlan
 

@@ -15,6 +15,7 @@ from autotune.program.domain import Domain
 from autotune.program.flags import AS_WRITTEN, Flag, find
 from autotune.program.profile import OptimizerFacts
 from autotune.program.program import LaunchPlan
+from autotune.program.run_length import RunLength
 from tests.made import MACHINES, make_hardware, make_loader, make_profile
 
 HIDDEN = Flag("--hidden", ("-H",), 128, "int")
@@ -204,7 +205,7 @@ def test_a_flag_of_the_batch_is_used_unasked_where_the_rate_can_follow_it() -> N
     for changes, is_used in (
         ({"optimizers": (adam,)}, True),
         ({"optimizers": (sgd,)}, False),
-        ({"optimizers": (adam,), "bounded_by_steps": "train.py:9: range(100)"}, False),
+        ({"optimizers": (adam,), "length": RunLength(steps=100, where="--max-steps 100")}, False),
         ({"optimizers": (adam,), "steps_by_hand": "train.py:9"}, False),
     ):
         profile = make_profile(loaders=(), flags=(BATCH,), **changes)

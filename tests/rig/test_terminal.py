@@ -11,7 +11,7 @@ import psutil
 
 from autotune.program.printed import last_line
 from autotune.program.program import LaunchPlan
-from autotune.rig import processes, terminal
+from autotune.rig import processes
 from autotune.rig.terminal import Terminal
 
 # Reads and asks in every way that a training script may; what it found goes to a file.
@@ -101,13 +101,6 @@ def test_what_sits_in_a_terminal_ends_when_the_one_who_holds_it_is_killed(tmp_pa
         child = psutil.Process(int(holder.stdout.readline()))
         holder.kill()
         assert not psutil.wait_procs([child], timeout=10)[1]
-
-
-def test_a_terminal_is_of_the_users_own_type_and_no_variable_contradicts_its_size() -> None:
-    assert terminal.variables({}) == {"TERM": "xterm"}
-    assert terminal.variables({"TERM": "screen"}) == {}
-    told = terminal.variables({"TERM": "screen", "COLUMNS": "80", "LINES": "24"})
-    assert told == {"COLUMNS": "120", "LINES": "40"}
 
 
 def test_the_question_is_the_last_line_before_a_failure_without_colours() -> None:

@@ -12,7 +12,6 @@ from typing import get_args
 import pytest
 
 from autotune.errors import RigError
-from autotune.measurement.batch_effect import BatchEffect
 from autotune.measurement.compilation import Compilation
 from autotune.measurement.examination import (
     Affinity,
@@ -74,8 +73,6 @@ MESSAGES: dict[str, ToRig | FromRig] = {
         "/run/größe 'and' \"quotes\"/files",
         FenceKind.OVERLAY,
         open_places=("/home/me/.cache",),
-        devices={"/home": 2050},
-        max_scratch_bytes=1 << 33,
     ),
     "warned": Warned("data.bin is copied first."),
     "asked input": AskedInput("Where is the data set?"),
@@ -93,7 +90,6 @@ MESSAGES: dict[str, ToRig | FromRig] = {
             power_w=250.0,
             compilation=Compilation(1.0, 2, 3, 4),
             ranks=(RankLoad(0, 0.1, 0.01, None, 0.02), RankLoad(1, 0.1, 0.01, 0.05, 0.02)),
-            effect=BatchEffect(2.0, 1.0, None, "Generator"),
             interference=Interference(0.5, gpu=("another process was on the GPU",)),
         ),
         4,

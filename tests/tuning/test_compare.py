@@ -16,6 +16,7 @@ from autotune.machine import hardware
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program import line
 from autotune.program.revision import at_revision
+from autotune.program.run_length import RunLength
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
 from autotune.rig.rig_factory import RigFactory
@@ -93,13 +94,14 @@ def test_the_second_config_is_faster_slower_or_alike(
     assert [side["name"] for side in data["sides"]] == ["a.yaml", "b.yaml"]
 
 
-@pytest.mark.parametrize(("bounded_by_steps", "truth"), [("", 1.3), ("train.py:5: steps", 0.65)])
+@pytest.mark.parametrize(("bounded_by_steps", "truth"), [("", 1.3), ("--max-steps 200", 0.65)])
 def test_a_batch_of_double_size_must_be_twice_as_fast_where_the_number_of_steps_is_fixed(
     tmp_path: Path, bounded_by_steps: str, truth: float
 ) -> None:
     path = tmp_path / "batch.yaml"
     write_best(path, {"batch_size": 64}, make_loader(), batch_size=128)
-    profile = make_profile(bounded_by_steps=bounded_by_steps)
+    length = RunLength(steps=200, where=bounded_by_steps) if bounded_by_steps else RunLength()
+    profile = make_profile(length=length)
     script = Script({"batch_size": {128: 1.3}}, noise=0.02, profile=profile)
     sides = configs(None, bestfile.read(path))
     surroundings = ScriptedMachine(script).surroundings

@@ -187,7 +187,7 @@ def test_an_objective_has_a_name_and_a_training_takes_hours() -> None:
 
 def test_a_larger_batch_saves_nothing_where_the_number_of_steps_is_fixed(tmp_path: Path) -> None:
     length = RunLength(steps=5000, where="train.py:5: for step in range(5000)")
-    profile = make_profile(length=length, bounded_by_steps=length.where)
+    profile = make_profile(length=length)
     result = searched(tmp_path, Goal(), profile=profile)
     assert result.finding is Finding.FASTER
     assert result.best["batch_size"] == 64

@@ -47,25 +47,25 @@ def told(result: SearchResult, folder: Path, capsys: pytest.CaptureFixture[str])
 def test_the_steps_of_all_epochs_are_estimated_before_and_after(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = found(tmp_path, RunLength(30.0, "train.py:5: for epoch in range(30)"))
+    result = found(tmp_path, RunLength(30.0, "--epochs 30"))
     assert result.training_steps is not None
     seconds = result.training_steps.seconds
     assert seconds["baseline"] == pytest.approx(3 + 30 * LOOP_S, rel=0.05)
     assert seconds["best"] == pytest.approx(3 + 30 * LOOP_S / 2, rel=0.05)
     out = told(result, tmp_path, capsys)
-    assert "The training steps of the whole training, estimated: 30 epochs (train.py:5: for" in out
+    assert "The training steps of the whole training, estimated: 30 epochs (--epochs 30)" in out
     assert "Evaluation and checkpoints, which were not timed, come on top." in out
 
 
 def test_a_program_that_counts_its_steps_is_told_how_long_they_take(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    length = RunLength(steps=5000, where="train.py:5: for step in range(5000)")
-    result = found(tmp_path, length, bounded_by_steps=length.where)
+    length = RunLength(steps=5000, where="--max-steps 5000")
+    result = found(tmp_path, length)
     assert result.training_steps is not None
     seconds = result.training_steps.seconds
     assert seconds["best"] < seconds["baseline"]
-    assert "estimated: 5,000 steps (train.py:5: for step in" in told(result, tmp_path, capsys)
+    assert "estimated: 5,000 steps (--max-steps 5000)" in told(result, tmp_path, capsys)
     section = bestfile.read(result.save(tmp_path / "best.yaml")).training_steps
     assert section is not None
     assert section.steps == 5000
@@ -82,11 +82,8 @@ def test_the_hours_of_a_training_are_told_by_the_speedup_of_the_loop(
     assert "by the speedup of the training loop" in out
 
 
-def test_a_pass_that_is_left_early_has_fewer_samples() -> None:
+def test_the_samples_of_a_training_are_those_of_its_epochs_or_of_its_steps() -> None:
     written = replace(make_measurement(), samples_per_epoch=10_000)
-    batch = written.samples_per_step / 2
-    assert training_samples(RunLength(3.0), written, 2.0) == 30_000
-    assert training_samples(RunLength(3.0, batches=20.0), written, 2.0) == 60 * batch
-    assert training_samples(RunLength(3.0, batches=10.0**6), written, 2.0) == 30_000
-    assert training_samples(RunLength(steps=7.0), written, 2.0) == 14 * batch
-    assert training_samples(RunLength(), written, 2.0) is None
+    assert training_samples(RunLength(3.0), written) == 30_000
+    assert training_samples(RunLength(steps=7.0), written) == 7 * written.samples_per_step
+    assert training_samples(RunLength(), written) is None

@@ -15,17 +15,17 @@ WHOLE_BYTES, SAMPLED = 1 << 20, 4096  # of an array that is read whole; elements
 BY_IDENTITY = (FunctionType, BuiltinFunctionType, ModuleType, type)
 
 
-class _Hash:
-    """A file that keeps a digest of what is written."""
+class _Digest:
+    """The file to which the parts are pickled."""
 
     def __init__(self) -> None:
-        self.digest, self._left = hashlib.blake2b(), MOST_BYTES
+        self.hash, self._left = hashlib.blake2b(), MOST_BYTES
 
     def write(self, data: Any) -> None:
         self._left -= len(data)
         if self._left < 0:
             raise OverflowError("it is too large")
-        self.digest.update(data)
+        self.hash.update(data)
 
 
 class _Pickler(pickle.Pickler):
@@ -33,9 +33,14 @@ class _Pickler(pickle.Pickler):
 
     def persistent_id(self, part: Any) -> Any:
         if isinstance(part, torch.Tensor):
-            return _of_tensor(part)
+            version = None if part.is_inference() else part._version  # noqa: SLF001
+            facts = (tuple(part.shape), str(part.dtype), version)
+            if part.device.type != "cpu" or part.layout is not torch.strided:
+                return (*facts, id(part))
+            flat = part.detach().as_subclass(torch.Tensor).contiguous().flatten()
+            return (*facts, _elements(flat.view(torch.uint8).numpy()))
         if isinstance(part, numpy.ndarray) and not part.dtype.hasobject:
-            return _of_array(part)
+            return part.shape, part.dtype.str, _elements(numpy.ndarray.view(part, numpy.ndarray))
         return (type(part).__name__, id(part)) if isinstance(part, BY_IDENTITY) else None
 
 
@@ -45,25 +50,15 @@ def digest_of(*parts: Any) -> bytes | None:
     A change of single elements of a large array goes unseen, if it is not a tensor. What cannot be
     pickled, or is very large, has no digest.
     """
-    found = _Hash()
+    found = _Digest()
     try:
         _Pickler(found, pickle.HIGHEST_PROTOCOL).dump(parts)
     except Exception:  # noqa: BLE001 - the program's own code may raise anything
         return None
-    return found.digest.digest()
+    return found.hash.digest()
 
 
-def _of_tensor(tensor: torch.Tensor) -> Any:
-    version = None if tensor.is_inference() else tensor._version  # noqa: SLF001 - autograd's own
-    facts = (tuple(tensor.shape), str(tensor.dtype), version)
-    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
-        return (*facts, id(tensor))
-    flat = tensor.detach().as_subclass(torch.Tensor).contiguous().flatten()
-    return (*facts, _of_array(flat.view(torch.uint8).numpy()))
-
-
-def _of_array(array: numpy.ndarray[Any, Any]) -> Any:
-    array = numpy.ndarray.view(array, numpy.ndarray)
+def _elements(array: numpy.ndarray[Any, Any]) -> bytes:
     flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
     step = 1 if array.nbytes <= WHOLE_BYTES else array.size // SAMPLED
-    return array.shape, array.dtype.str, numpy.asarray(flat[::step]).tobytes()
+    return numpy.asarray(flat[::step]).tobytes()

@@ -2,41 +2,105 @@
 
 It hands out the loader's batches, times how long the program waits for them, and can start over at
 the end of the data, so that training goes on for as long as it is measured.
+
+While configs take turns, the workers of those that wait are stopped by SIGSTOP, so that they load
+nothing ahead at another config's expense, and their buffers are as they were when their turn comes
+again. A stopped process handles no signal but SIGKILL and SIGCONT: it cannot end when it is asked
+to, nor see that its parent has died. So all are woken before this process ends, and each dies with
+the thread that started it (PR_SET_PDEATHSIG).
 """
 
 from __future__ import annotations
 
+import atexit
 import copy
-from threading import get_ident
+import ctypes
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from time import perf_counter
 from typing import Any, Protocol
 
 import torch
 from torch.utils.data import DataLoader
 
-from autotune.inside.data.loader_options import end_workers
-from autotune.inside.data.loader_pass import LoaderPass, Loaders, RestingPasses
-from autotune.inside.data.nested import map_tensors, tensors_in
+from autotune.inside.data.loader_options import RequestedOptions, end_workers
+from autotune.inside.data.loader_variants import LoaderSizes, LoaderVariants
+from autotune.inside.data.loaders import BuiltLoaders
+from autotune.inside.data.nested import first_tensor, map_tensors, tensors_in
+
+MOST_WORKERS = max(8, 2 * len(os.sched_getaffinity(0)))  # of all passes that are kept
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-class _Listener(Protocol):
-    """The calls that a feed makes to its listener; class ``Listener`` documents each of them."""
+class FeedListener:
+    """Follows what the program reads; the hooks run on the thread that asks for batches.
 
-    is_endless: bool
+    Attributes:
+        is_endless: Whether training continues beyond the program's epoch, also in the loop of a
+            library's trainer.
+    """
 
-    def before_batch(self, feed: Feed) -> None: ...
+    is_endless: bool = False
 
-    def after_batch(self, feed: Feed, batch: Any, samples: int, wait_s: float) -> None: ...
+    def before_batch(self, feed: Feed) -> None:
+        """The program asks a feed for its next batch, which is not fetched yet."""
 
-    def trains_on(self, feed: Feed) -> bool: ...
+    def after_batch(self, feed: Feed, batch: Any, samples: int, wait_s: float) -> None:
+        """A feed is about to hand a batch to the program.
 
-    def starts_over(self, feed: Feed) -> bool: ...
+        Args:
+            feed: The iterator that the program reads.
+            batch: What it hands out.
+            samples: Samples in the batch.
+            wait_s: Seconds that the program has waited for it.
+        """
 
-    def cuts(self, feed: Feed) -> bool: ...
+    def trains_on(self, feed: Feed) -> bool:  # noqa: ARG002
+        """Return whether the feed drives optimizer steps.
 
-    def epoch_ended(self, feed: Feed) -> None: ...
+        If it does, a config's loader options apply to it.
+        """
+        return False
 
-    def pass_ended(self, feed: Feed) -> None: ...
+    def starts_over(self, feed: Feed) -> bool:  # noqa: ARG002
+        """Return whether a training feed restarts when its data are used up, or ends its pass.
+
+        Not asked where training is endless.
+        """
+        return False
+
+    def cuts(self, feed: Feed) -> bool:  # noqa: ARG002
+        """Return whether the feed ends its pass here, although its loader may have more batches.
+
+        Not asked where training is endless.
+        """
+        return False
+
+    def epoch_ended(self, feed: Feed) -> None:
+        """A feed's data are used up, and it starts over instead of ending the program's loop."""
+
+    def pass_ended(self, feed: Feed) -> None:
+        """A feed's pass is over: the program's loop gets no more batches from it."""
+
+
+class _Passes(Protocol):
+    """What feeds need of the program's loaders; ``seams.loader.Passes`` documents it."""
+
+    built: BuiltLoaders
+    options: RequestedOptions
+    sizes: LoaderSizes
+    variants: LoaderVariants
+    resting: Resting
+    replays: bool
+
+    def begin(self, loader: DataLoader[Any], written: DataLoader[Any]) -> Iterator[Any]: ...
+
+    def hand_out(
+        self, loader: DataLoader[Any], number: int, iteration: object = None, *, trains: bool
+    ) -> None: ...
 
 
 class Feed:
@@ -56,34 +120,34 @@ class Feed:
         thread: Id of the thread that asked for the last batch.
     """
 
-    def __init__(self, loader: DataLoader[Any], loaders: Loaders, listener: _Listener) -> None:
+    def __init__(self, loader: DataLoader[Any], passes: _Passes, listener: FeedListener) -> None:
         self.loader = loader
         self.handed = 0
         self._has_started_over = False
-        self._loaders = loaders
+        self._loaders = passes
         self._listener = listener
-        self._version = loaders.options.version
-        self._resting = RestingPasses(loaders.variants.resting)
+        self._version = passes.options.version
+        self._resting: dict[DataLoader[Any], LoaderPass] = {}
         self.wants_gradients = torch.is_grad_enabled()
-        self.thread = get_ident()
+        self.thread = threading.get_ident()
         self._cached: _Cached | None = None
-        first = loaders.variants.of(loader) if listener.trains_on(self) else loader
+        first = passes.variants.of(loader) if listener.trains_on(self) else loader
         self.is_mixed = self._differs(first)
-        self._pass = self._begin(first)
+        self._pass = LoaderPass(first, loader, passes)
 
     def __iter__(self) -> Feed:
         return self
 
     def __del__(self) -> None:
         if "_resting" in vars(self):  # not yet if the feed could not be made
-            self._resting.drop()
+            self._drop_resting()
 
     def __len__(self) -> int:
         return len(self._pass.loader)
 
     def __next__(self) -> Any:
         listener = self._listener
-        self.thread = get_ident()
+        self.thread = threading.get_ident()
         listener.before_batch(self)
         if not listener.is_endless and listener.cuts(self):
             self._pass.end()
@@ -192,11 +256,8 @@ class Feed:
                 raise
             self._listener.epoch_ended(self)
             self._has_started_over = True
-            self._pass = self._begin(self._pass.loader)
+            self._pass = LoaderPass(self._pass.loader, self.loader, self._loaders)
             return self._pass.take()
-
-    def _begin(self, loader: DataLoader[Any]) -> LoaderPass:
-        return LoaderPass(loader, self.loader, self._loaders)
 
     def _differs(self, variant: DataLoader[Any]) -> bool:
         sizes = self._loaders.sizes
@@ -212,15 +273,148 @@ class Feed:
         self._version = self._loaders.options.version
         variant = self._loaders.variants.of(self.loader)
         self.is_mixed = bool(self.handed) or self._differs(variant)
-        if self._loaders.variants.keeps:
-            if variant is not self._pass.loader:
-                rested = self._resting.change(self._pass, variant)
-                self._pass = self._begin(variant) if rested is None else rested
+        rested = None
+        if not self._loaders.variants.keeps:
+            self._drop_resting()
+            self._pass.end()
+            end_workers(self._pass.loader)
+        elif variant is self._pass.loader:
             return
-        self._resting.drop()
-        self._pass.end()
-        end_workers(self._pass.loader)
-        self._pass = self._begin(variant)
+        else:
+            rested = self._change_turns(variant)
+        self._pass = rested or LoaderPass(variant, self.loader, self._loaders)
+
+    def _change_turns(self, variant: DataLoader[Any]) -> LoaderPass | None:
+        """Let the present pass rest; return the one over *variant*, awake, if it has rested.
+
+        Those that have rested longest are dropped while too many workers rest.
+        """
+        resting = self._loaders.resting
+        resting.stop(self._pass)
+        self._resting[self._pass.loader] = self._pass
+        wanted = self._resting.pop(variant, None)
+        most_workers = MOST_WORKERS - variant.num_workers
+        while self._resting and sum(loader.num_workers for loader in self._resting) > most_workers:
+            resting.wake(self._resting.pop(next(iter(self._resting))))
+        if wanted is not None:
+            resting.wake(wanted)
+        return wanted
+
+    def _drop_resting(self) -> None:
+        """Let all go: torch would wait in vain for the end of workers that are stopped."""
+        while self._resting:
+            self._loaders.resting.wake(self._resting.popitem()[1])
+
+
+class LoaderPass:
+    """A pass over a loader, which begins when this is made: workers start then.
+
+    A feed makes it and takes batches on the thread on which the program iterates.
+
+    Args:
+        loader: The loader with the options of the config.
+        written: The loader that the program built.
+        passes: Begins it.
+
+    Attributes:
+        loader: The loader that is iterated.
+        iterator: PyTorch's iterator. It is never unset, because other threads may read its queues.
+        begin_s: Seconds in which PyTorch's iterator was made and workers started.
+        number: Batches that were taken.
+        is_short: Whether the last batch is a smaller one that only occurs because autotune changed
+            the batch size. The program alone might never meet one.
+        is_target: Whether this is the training loader known from an earlier run.
+    """
+
+    def __init__(self, loader: DataLoader[Any], written: DataLoader[Any], passes: _Passes) -> None:
+        began = perf_counter()
+        self.loader, self._written = loader, written
+        self._sizes = sizes = passes.sizes
+        self.number = 0
+        self.is_short = False
+        self._batch_size = sizes.batch_size(loader)
+        facts = passes.built.facts(written)
+        self.is_target = passes.built.is_target(written)
+        self._short_batch = None if facts.drop_last or facts.iterable else sizes.round_of(loader)
+        self.iterator: Iterator[Any] = passes.begin(loader, written)
+        self.begin_s = perf_counter() - began
+
+    def take(self) -> tuple[Any, int]:
+        """Return the next batch and its samples: the loader's batch size, or counted in tensors.
+
+        A loader without a batch size leaves only the tensors. The last batch of an epoch may be
+        smaller, which follows from the length of the dataset.
+
+        Raises:
+            StopIteration: at the end of the data.
+        """
+        batch = next(self.iterator)
+        self.number += 1
+        self.is_short = False
+        if self._batch_size is None:
+            tensor = first_tensor(batch)
+            return batch, int(tensor.shape[0]) if tensor is not None else 1
+        if self._short_batch is None or self.number % self._short_batch:
+            return batch, self._batch_size
+        dataset_len = self._sizes.dataset_len(self._written) or self._batch_size
+        samples = (dataset_len - 1) % self._batch_size + 1
+        is_written_size = self._batch_size == self._sizes.batch_size(self._written)
+        self.is_short = samples < self._batch_size and not is_written_size
+        return batch, samples
+
+    def end(self) -> None:
+        """End before the data end; workers end or persist, as they would then."""
+        self.iterator = iter(())
+
+
+class Resting:
+    """Stops the workers of passes whose options do not have their turn, and wakes them.
+
+    It is used on the thread that iterates; ``wake_all`` also at the end of the process.
+    """
+
+    def __init__(self) -> None:
+        self._stopped: dict[int, list[int]] = {}  # process ids, by the id of a pass
+        atexit.register(self.wake_all)
+
+    def stop(self, one: LoaderPass) -> None:
+        """Stop the workers of a pass; without workers nothing happens."""
+        workers = getattr(one.iterator, "_workers", ())
+        self._stopped[id(one)] = [worker.pid for worker in workers if worker.is_alive()]
+        _signal(self._stopped[id(one)], signal.SIGSTOP)
+
+    def wake(self, one: LoaderPass) -> None:
+        """Let the workers of a pass go on."""
+        _signal(self._stopped.pop(id(one), []), signal.SIGCONT)
+
+    def wake_all(self) -> None:
+        """Let all workers go on, because their passes are to end."""
+        while self._stopped:
+            _signal(self._stopped.popitem()[1], signal.SIGCONT)
+
+
+def _signal(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def die_with_parent(is_worker: Callable[[], bool]) -> None:
+    """Have the kernel kill forked workers when the thread that forked them ends.
+
+    Only for workers that the main thread starts: another thread may end before its workers do.
+
+    Args:
+        is_worker: Asked in each forked process whether it is a worker of a loader.
+    """
+    main = threading.main_thread().ident
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def in_child() -> None:
+        if threading.get_ident() == main and is_worker():
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    os.register_at_fork(after_in_child=in_child)
 
 
 class _Cached:

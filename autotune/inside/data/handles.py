@@ -1,20 +1,20 @@
 """Open files and connections of a dataset, which worker processes must not share.
 
 Many datasets open their file when the first item is read. In a search the program has read items
-before workers start, and a forked worker would share the file's position with all others. So the
-copy that workers get is as if it had never been opened.
+before workers start, and a forked worker would share the file's position with all others. So
+workers start while what items have opened is taken out of the dataset.
 
 Objects are read by Python's own attributes and containers alone, to a limited depth; no code of
-the program runs. Not covered: what a global, a closure or a class attribute holds.
+the program runs. Not covered: what a global, a closure, a class attribute or a tuple holds.
 """
 
 from __future__ import annotations
 
-import copy
 import io
 import socket
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy
@@ -35,67 +35,74 @@ CONNECTIONS = {
 LMDB = "Environment"  # its module depends on how lmdb was built
 MAPPINGS = (dict, OrderedDict, defaultdict)
 
-Path = tuple[tuple[str, Any], ...]
-"""From a dataset to a part of it: ``("attr", name)`` or ``("item", index or key)`` for each step"""
+
+def places(dataset: Any) -> dict[str, bool]:
+    """Return the places in a dataset, such as ``.files[0]``, and whether they are taken."""
+    return {path: part is not None for path, _, _, part in _parts(dataset)}
 
 
-def places(dataset: Any) -> dict[Path, bool]:
-    """Return the places in a dataset, and whether something other than None lies there."""
-    return {path: part is not None for path, part in _parts(dataset)}
-
-
-def held_open(dataset: Any, built: Mapping[Path, bool]) -> str:
+def held_open(dataset: Any, built: Mapping[str, bool]) -> str:
     """Return what a dataset has held open since its loader was built; empty if nothing.
 
     Each worker would move one position in one file. Whether a short run shows that is chance: of
     two runs of ``tests/programs/planted.py file``, one did.
     """
-    held = (path for path, part in _parts(dataset) if path and _is_open(part) and built.get(path))
-    path = next(held, ())
-    return "".join(f".{key}" if how == "attr" else f"[{key!r}]" for how, key in path).lstrip(".")
+    found = _parts(dataset)
+    held = (path for path, _, _, part in found if built.get(path) and _is_open(part))
+    return next(held, "").lstrip(".")
 
 
-def without_handles(dataset: Any, built: Mapping[Path, bool]) -> Any:
-    """Return the dataset in the state that workers of a fresh process would get.
-
-    Only the objects that lead to a handle are copied; everything else is shared with the original.
+@contextmanager
+def without_handles(dataset: Any, built: Mapping[str, bool]) -> Iterator[None]:
+    """Take what items have opened out of the dataset within the context.
 
     Args:
-        dataset: The program's own; returned itself if its items have opened nothing, or if it
-            cannot be copied, as a subclass of list.
+        dataset: The program's dataset.
         built: Its places before any item was read. A handle in a place that held something then
             was not opened by an item.
     """
-    opened = [path for path, part in _parts(dataset) if path and _is_open(part)]
-    back = [path for path in opened if not built.get(path)]
+    opened = [found for found in _parts(dataset) if not built.get(found[0]) and _is_open(found[3])]
+    for path, holder, key, _ in opened:
+        # it was None before, or it is an entry of a list, whose length must stay
+        if path in built or isinstance(holder, list):
+            holder[key] = None
+        else:
+            del holder[key]
     try:
-        return _without(dataset, back, (), built) if back else dataset
-    except TypeError:
-        return dataset
+        yield
+    finally:
+        for _, holder, key, part in opened:
+            holder[key] = part
 
 
-def _parts(dataset: Any) -> Iterator[tuple[Path, Any]]:
-    """Yield what a dataset holds, nearest first, with the way to it."""
-    todo: deque[tuple[Path, Any]] = deque([((), dataset)])
-    seen = set()
-    for _ in range(MAX_PARTS):
-        if not todo:
-            return
-        path, part = todo.popleft()
-        yield path, part
-        if id(part) not in seen and len(path) < MAX_LEVELS and not _is_open(part):
-            seen.add(id(part))
-            todo.extend(((*path, step), held) for step, held in _held(part))
+def _parts(dataset: Any) -> Iterator[tuple[str, Any, Any, Any]]:
+    """Yield the path to each part of a dataset, its holder and key there, and the part."""
+    todo: deque[tuple[str, int, Any]] = deque([("", 0, dataset)])
+    seen = {id(dataset)}
+    number = 0
+    while todo:
+        way, level, whole = todo.popleft()
+        for path, holder, key, part in _held(whole, way):
+            if (number := number + 1) > MAX_PARTS:
+                return
+            yield path, holder, key, part
+            if id(part) not in seen and level < MAX_LEVELS - 1 and not _is_open(part):
+                seen.add(id(part))
+                todo.append((path, level + 1, part))
 
 
-def _held(part: Any) -> Iterator[tuple[tuple[str, Any], Any]]:
-    if type(part) in {list, tuple} and len(part) <= FEW:
-        yield from ((("item", number), held) for number, held in enumerate(part))
-    elif type(part) in MAPPINGS and len(part) <= FEW:
-        plain = ((key, held) for key, held in part.items() if type(key) in {str, int})
-        yield from ((("item", key), held) for key, held in plain)
-    elif not issubclass(type(part), (torch.Tensor, numpy.ndarray, type)):
-        yield from ((("attr", name), held) for name, held in (attributes(part) or {}).items())
+def _held(whole: Any, way: str) -> Iterator[tuple[str, Any, Any, Any]]:
+    if type(whole) is list and len(whole) <= FEW:
+        for number, part in enumerate(whole):
+            yield f"{way}[{number}]", whole, number, part
+    elif type(whole) in MAPPINGS and len(whole) <= FEW:
+        for key, part in [*whole.items()]:
+            if type(key) in {str, int}:
+                yield f"{way}[{key!r}]", whole, key, part
+    elif not issubclass(type(whole), (torch.Tensor, numpy.ndarray, type)):
+        entries = attributes(whole) or {}
+        for name, part in [*entries.items()]:
+            yield f"{way}.{name}", entries, name, part
 
 
 def _is_open(part: Any) -> bool:
@@ -103,7 +110,7 @@ def _is_open(part: Any) -> bool:
     kind = type(part)
     if issubclass(kind, io.IOBase):
         is_in_memory = issubclass(kind, (io.BytesIO, io.StringIO))
-        return not is_in_memory and not _says(part, "closed", otherwise=False)
+        return not is_in_memory and getattr(part, "closed", False) is not True
     if issubclass(kind, socket.socket):
         return socket.socket.fileno(part) >= 0
     names = {f"{owner.__module__}.{owner.__qualname__}" for owner in kind.__mro__}
@@ -112,46 +119,4 @@ def _is_open(part: Any) -> bool:
         return False
     if hasattr(part, "fp"):  # a zip archive
         return part.fp is not None
-    return not _says(part, "closed", otherwise=False)
-
-
-def _says(part: Any, name: str, *, otherwise: bool) -> bool:
-    found = getattr(part, name, otherwise)
-    return found if isinstance(found, bool) else otherwise
-
-
-def _without(part: Any, paths: Sequence[Path], place: Path, built: Mapping[Path, bool]) -> Any:
-    """Return a copy of an object in which the handles at *paths* are unset.
-
-    Args:
-        part: The object.
-        paths: Of the handles, from this object on.
-        place: Of the object in the dataset.
-        built: The dataset's places before any item was read.
-    """
-    below: dict[tuple[str, Any], list[Path]] = defaultdict(list)
-    for path in paths:
-        below[path[0]].append(path[1:])
-    new = _shallow(part)
-    for step, rest in below.items():
-        how, key = step
-        holder, here = vars(new) if how == "attr" else new, (*place, step)
-        if rest != [()]:
-            holder[key] = _without(holder[key], rest, here, built)
-        # it was None before, or it is an entry of a list, whose length must stay
-        elif here in built or isinstance(holder, list):
-            holder[key] = None
-        else:
-            del holder[key]
-    return tuple(new) if type(part) is tuple else new
-
-
-def _shallow(part: Any) -> Any:
-    """Return a shallow copy without calling any code of the object's class; tuples become lists."""
-    if type(part) in {list, tuple}:
-        return [*part]
-    if type(part) in MAPPINGS:
-        return copy.copy(part)
-    new = object.__new__(type(part))
-    vars(new).update(vars(part))
-    return new
+    return getattr(part, "closed", False) is not True

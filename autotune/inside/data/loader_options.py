@@ -1,7 +1,7 @@
-"""Loader options: what the program gave a loader, what a config requests, and what follows.
+"""Loader options: what a config requests of the training loader.
 
-What follows are attributes of the loader. They are written to ``vars(loader)``, because
-DataLoader's ``__setattr__`` refuses some of these names after construction.
+A loader's attributes are written to ``vars(loader)``, because DataLoader's ``__setattr__`` refuses
+some of these names after construction.
 """
 
 from __future__ import annotations
@@ -15,20 +15,9 @@ from torch import multiprocessing
 from torch.utils.data import DataLoader
 
 from autotune.program.config import KnobValue
-from autotune.program.profile import LoaderFacts
 
 # The attribute behind ``multiprocessing_context``, whose setter raises for 0 workers.
 CONTEXT = "_DataLoader__multiprocessing_context"
-
-
-@dataclass(frozen=True)
-class ProgramOptions:
-    """Objects that the program gave its loader; the facts hold plain values only."""
-
-    batch_sampler: Any
-    timeout: float
-    context: Any
-    worker_init_fn: Callable[[int], None] | None
 
 
 class RequestedOptions:
@@ -70,11 +59,7 @@ class RequestedOptions:
         self._is_held = False
         if self._is_behind:
             self._is_behind = False
-            self.renew()
-
-    def renew(self) -> None:
-        """Have feeds take their loaders anew with their next batch."""
-        self.version += 1
+            self.version += 1
 
     @property
     def change_workers(self) -> bool:
@@ -84,54 +69,19 @@ class RequestedOptions:
 
 @dataclass(frozen=True)
 class WorkerThreads:
-    """A ``worker_init_fn`` that sets torch's threads and then calls the program's own.
+    """A ``worker_init_fn`` that sets torch's threads and then calls the program's.
 
-    PyTorch calls it in each worker process. It is a class because spawned workers get it pickled,
-    which a local function does not allow.
-
-    Attributes:
-        threads: Threads per worker.
-        own: The program's ``worker_init_fn``; None without one.
+    It is a class because spawned workers get it pickled, which a local function does not allow.
     """
 
     threads: int
-    own: Callable[[int], None] | None
+    written: Callable[[int], None] | None
 
     def __call__(self, worker: int) -> None:
         """Set up the worker process that calls this; *worker* is its number."""
         torch.set_num_threads(self.threads)
-        if self.own is not None:
-            self.own(worker)
-
-
-def worker_attributes(
-    facts: LoaderFacts, program: ProgramOptions, options: Mapping[str, KnobValue]
-) -> dict[str, Any]:
-    """Return the attributes of a loader that concern its workers and its copies to a device.
-
-    Args:
-        facts: The loader as the program built it.
-        program: The objects that the program gave it.
-        options: Values of the loader's knobs; those that are missing stay the program's.
-    """
-    workers = int(options.get("num_workers", facts.num_workers))
-    prefetch = options.get("prefetch_factor", facts.prefetch_factor or 2)
-    persistent = options.get("persistent_workers", facts.persistent_workers)
-    attributes: dict[str, Any] = {
-        "num_workers": workers,
-        "timeout": program.timeout if workers else 0,  # torch refuses a timeout without workers
-        "prefetch_factor": prefetch if workers else None,
-        "pin_memory": options.get("pin_memory", facts.pin_memory),
-        "persistent_workers": bool(persistent) and workers > 0,
-        "in_order": options.get("in_order", facts.in_order),
-        "worker_init_fn": program.worker_init_fn,
-        CONTEXT: program.context,
-    }
-    if (threads := int(options.get("worker_threads", 1))) > 1:
-        attributes["worker_init_fn"] = WorkerThreads(threads, program.worker_init_fn)
-    if (method := options.get("start_method", facts.start_method)) != facts.start_method:
-        attributes[CONTEXT] = multiprocessing.get_context(str(method))
-    return attributes
+        if self.written is not None:
+            self.written(worker)
 
 
 def start_method(context: Any = None) -> str:

@@ -1,50 +1,165 @@
-"""Loader variants: copies of a loader with the options that a config requests."""
+"""What the training loader becomes under a config: its share of the data, its sizes, its copies."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from contextlib import suppress
 from operator import itemgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from torch import multiprocessing
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from autotune.inside.data.built_loaders import BuiltLoaders
-from autotune.inside.data.loader_facts import rewrapped
 from autotune.inside.data.loader_options import (
+    CONTEXT,
     RequestedOptions,
+    WorkerThreads,
     end_workers,
     with_attributes,
-    worker_attributes,
 )
-from autotune.inside.data.loader_shares import LoaderShares
-from autotune.inside.data.resting import Resting
-from autotune.inside.ranks.data_sharding import ShardedSampler
+from autotune.inside.data.loaders import BuiltLoaders, plain_batches, rewrapped
+from autotune.inside.micro_batches import EpochShape
+from autotune.inside.ranks.data_sharding import ShardedIterable, ShardedSampler, share_of
+from autotune.inside.ranks.group import ALONE, Group
 
 
-@dataclass(frozen=True)
-class Variant:
-    """A copy of a loader with other options.
+class LoaderShares:
+    """Gives each rank its part of the training loader's data, until the process ends.
+
+    Args:
+        built: The program's loaders.
 
     Attributes:
-        copy: The copy.
-        version: The version of the options that it has.
-        attributes: The original loader's attributes when the copy was made.
+        group: The processes that train together; one until ``begin()``.
     """
 
-    copy: DataLoader[Any]
-    version: int
-    attributes: dict[str, Any]
-
-    def is_of(self, loader: DataLoader[Any], version: int) -> bool:
-        """Tell whether the copy is current: neither options nor loader changed since."""
-        now = _without_iterator(loader)
-        return (
-            self.version == version
-            and now.keys() == self.attributes.keys()
-            and all(now[name] is value for name, value in self.attributes.items())
+    def __init__(self, built: BuiltLoaders) -> None:
+        self.group = ALONE
+        self._loaders = built
+        self._begins: Callable[[], None] = lambda: None
+        self._made = 0
+        self._shards: WeakKeyDictionary[DataLoader[Any], ShardedSampler | ShardedIterable] = (
+            WeakKeyDictionary()
         )
+
+    def begin(self, group: Group, begins: Callable[[], None]) -> None:
+        """Share the training loader's data from here on.
+
+        Args:
+            group: The processes that train together.
+            begins: Called whenever the program begins to iterate the training loader with
+                gradients enabled.
+        """
+        self.group, self._begins = group, begins
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether there are several ranks."""
+        return self.group.world_size > 1
+
+    def divides(self, loader: DataLoader[Any]) -> bool:
+        """Return whether each rank gets a part of this loader's data only."""
+        return self.is_shared and self._loaders.is_target(loader)
+
+    def iterates(self, loader: DataLoader[Any]) -> None:
+        """Note that the program begins to iterate a loader that is shared out."""
+        self._begins()
+        if isinstance(loader.dataset, ShardedIterable):
+            loader.dataset.begin()
+
+    def of(self, loader: DataLoader[Any]) -> ShardedSampler | ShardedIterable | None:
+        """Return the sampler or dataset of this rank's share; None if the rank gets all data.
+
+        It is one object for all epochs, because it counts them.
+        """
+        if not self.divides(loader):
+            return None
+        if loader not in self._shards:
+            name = f"loader {self._made}"  # never reused: the store may hold an order by that name
+            self._made += 1
+            if isinstance(loader.dataset, IterableDataset):
+                self._shards[loader] = ShardedIterable(loader.dataset, self.group, name)
+            else:
+                whole, plain = self._loaders.of(loader).batch_sampler, plain_batches(loader)
+                if plain is not None or whole is None:  # batch_size=None: the items are batches
+                    whole = (plain or loader).sampler
+                drop_last = self._loaders.facts(loader).drop_last
+                self._shards[loader] = ShardedSampler(whole, self.group, name, drop_last=drop_last)
+        return self._shards[loader]
+
+
+class LoaderSizes:
+    """Counts the batches and samples of loaders, and remembers the lengths that the program read.
+
+    Args:
+        length: PyTorch's ``DataLoader.__len__``.
+        built: The program's loaders.
+        shares: How the training loader's data are divided.
+    """
+
+    def __init__(
+        self, length: Callable[[DataLoader[Any]], int], built: BuiltLoaders, shares: LoaderShares
+    ) -> None:
+        self._length = length
+        self._built = built
+        self._shares = shares
+        self._read: WeakKeyDictionary[DataLoader[Any], int] = WeakKeyDictionary()
+
+    def length(self, loader: DataLoader[Any]) -> int | None:
+        """Return the number of batches in an epoch; None for data without a length."""
+        with suppress(Exception):  # the program did not ask, so its error must not end it
+            return self._length(loader)
+        return None
+
+    def note_read(self, loader: DataLoader[Any], batches: int) -> None:
+        """Note which length the program has got for a training pass."""
+        self._read[loader] = batches
+
+    def length_read(self, loader: DataLoader[Any]) -> int | None:
+        """Return the length that the program last read from a loader, or else the present one."""
+        read = self._read.get(loader)
+        return self.length(loader) if read is None else read
+
+    def dataset_len(self, loader: DataLoader[Any]) -> int | None:
+        """Return the number of samples per epoch in this process; None for data without a length.
+
+        For the training loader of several ranks this is the rank's share.
+        """
+        facts = self._built.facts(loader)
+        if facts.dataset_len is None or not self._shares.divides(loader):
+            return facts.dataset_len
+        drop_last = facts.drop_last or facts.iterable
+        return share_of(facts.dataset_len, self._shares.group, drop_last=drop_last)
+
+    def batch_size(self, loader: DataLoader[Any]) -> int | None:
+        """Return the samples per batch; None if the program's own code makes the batches."""
+        plain = self._built.batches(loader)
+        return None if plain is None else plain.batch_size
+
+    def round_of(self, loader: DataLoader[Any]) -> int | None:
+        """Return the number of batches until the data repeat; None if unknown.
+
+        Differs from ``length()`` for a loader whose sampler cycles through the data endlessly.
+        """
+        plain = self._built.batches(loader)
+        with suppress(Exception):  # the program's sampler may have no length
+            return self.length(loader) if plain is None else len(plain)
+        return None
+
+    def epoch_of(self, loader: DataLoader[Any]) -> EpochShape:
+        """Return the number of batches in an epoch and their sizes.
+
+        The sizes are unknown if the program's own code makes the batches or if the data have no
+        length.
+        """
+        batches, plain = self.length(loader), plain_batches(loader)
+        dataset_len = self.dataset_len(loader)
+        if plain is None or dataset_len is None:
+            return EpochShape(batches)
+        size = plain.batch_size
+        last = size if plain.drop_last else (dataset_len - 1) % size + 1
+        return EpochShape(batches, size, last)
 
 
 class LoaderVariants:
@@ -60,18 +175,19 @@ class LoaderVariants:
 
     Attributes:
         keeps: Whether the passes of all options stay alive, because configs take turns.
-        resting: Stops the workers of passes that rest.
     """
 
     def __init__(
         self, built: BuiltLoaders, options: RequestedOptions, shares: LoaderShares
     ) -> None:
         self.keeps = False
-        self.resting = Resting()
         self._built = built
         self._options = options
         self._shares = shares
-        self._present: WeakKeyDictionary[DataLoader[Any], Variant] = WeakKeyDictionary()
+        # By a loader: its copy, with the version of the options and the loader's attributes then
+        self._present: WeakKeyDictionary[
+            DataLoader[Any], tuple[DataLoader[Any], int, dict[str, Any]]
+        ] = WeakKeyDictionary()
         self._kept: WeakKeyDictionary[DataLoader[Any], dict[Hashable, DataLoader[Any]]] = (
             WeakKeyDictionary()
         )
@@ -79,14 +195,20 @@ class LoaderVariants:
     def of(self, loader: DataLoader[Any]) -> DataLoader[Any]:
         """Return a copy of the loader with the requested options; itself if they change nothing.
 
-        The same copy is returned until the options or the loader change, because persistent workers
-        belong to the copy. Workers of a copy or loader that is no longer used are dropped, unless
-        configs take turns.
+        One copy serves until the options or the loader change, because persistent workers belong to
+        the copy. Workers of a copy or loader that is no longer used are dropped, unless configs
+        take turns.
         """
-        if not self.keeps and (known := self._present.get(loader)) is not None:
-            if known.is_of(loader, self._options.version):
-                return known.copy
-            end_workers(self._present.pop(loader).copy)
+        if not self.keeps and loader in self._present:
+            copy, version, attributes = self._present[loader]
+            now = _without_iterator(loader)
+            is_same = now.keys() == attributes.keys() and all(
+                now[name] is value for name, value in attributes.items()
+            )
+            if is_same and version == self._options.version:
+                return copy
+            del self._present[loader]
+            end_workers(copy)
         changes = self.changes(loader)
         if all(vars(loader)[name] == value for name, value in changes.items()):
             return loader
@@ -94,19 +216,18 @@ class LoaderVariants:
             return self._kept_copy(loader, changes)
         copy = with_attributes(loader, changes)
         end_workers(loader)  # the copy is iterated from here on, so these would stay idle
-        self._present[loader] = Variant(copy, self._options.version, _without_iterator(loader))
+        self._present[loader] = copy, self._options.version, _without_iterator(loader)
         return copy
 
     def keep(self, *, enabled: bool) -> None:
         """Keep the passes of all options alive while configs take turns, or drop those that rest.
 
-        The workers of a pass that rests are stopped (``Resting``).
+        Feeds drop what they keep with their next batch.
         """
         has_kept, self.keeps = self.keeps, enabled
         if has_kept and not enabled:
-            self.resting.wake_all()
             self._kept.clear()
-            self._options.renew()  # feeds drop what they keep with their next batch
+            self._options.version += 1
 
     def _kept_copy(self, loader: DataLoader[Any], changes: dict[str, Any]) -> DataLoader[Any]:
         # A batch sampler is made anew each time; the batch size says all that it may differ in.
@@ -120,28 +241,50 @@ class LoaderVariants:
 
     def changes(self, loader: DataLoader[Any]) -> dict[str, Any]:
         """Return the attributes that the loader has under the options, for ``vars(loader)``."""
-        facts, given = self._built.facts(loader), self._built.of(loader).given
-        options = self._options.values
-        changes = worker_attributes(facts, given, options)
+        built = self._built.of(loader)
+        facts, options = self._built.facts(loader), self._options.values
+        changes = self._workers(loader)
         shard = self._shares.of(loader)
         if isinstance(shard, IterableDataset):
             changes["dataset"] = shard
         present = self._built.batches(loader)
         if present is None:
             if isinstance(shard, ShardedSampler):
-                changes["sampler" if given.batch_sampler is None else "batch_sampler"] = shard
+                changes["sampler" if built.batch_sampler is None else "batch_sampler"] = shard
             return changes
         size = int(options.get("batch_size", facts.batch_size) or 0)
-        sampler = shard if isinstance(shard, ShardedSampler) else given.batch_sampler.sampler
+        written = built.batch_sampler
+        sampler = shard if isinstance(shard, ShardedSampler) else written.sampler
         if present.batch_size != size or present.sampler is not sampler:
-            is_given = size == facts.batch_size and sampler is given.batch_sampler.sampler
-            made = (
-                given.batch_sampler if is_given else BatchSampler(sampler, size, present.drop_last)
-            )
+            is_written = size == facts.batch_size and sampler is written.sampler
+            made = written if is_written else BatchSampler(sampler, size, present.drop_last)
             changes["batch_sampler"] = rewrapped(loader.batch_sampler, made)
             if loader.batch_size is not None:  # None if the program passed a batch sampler
                 changes["batch_size"] = size
         return changes
+
+    def _workers(self, loader: DataLoader[Any]) -> dict[str, Any]:
+        """Return the attributes that concern a loader's workers and its copies to a device."""
+        built, options = self._built.of(loader), self._options.values
+        facts = self._built.facts(loader)
+        workers = int(options.get("num_workers", facts.num_workers))
+        prefetch = options.get("prefetch_factor", facts.prefetch_factor or 2)
+        persistent = options.get("persistent_workers", facts.persistent_workers)
+        attributes: dict[str, Any] = {
+            "num_workers": workers,
+            "timeout": built.timeout if workers else 0,  # torch refuses a timeout without workers
+            "prefetch_factor": prefetch if workers else None,
+            "pin_memory": options.get("pin_memory", facts.pin_memory),
+            "persistent_workers": bool(persistent) and workers > 0,
+            "in_order": options.get("in_order", facts.in_order),
+            "worker_init_fn": built.worker_init_fn,
+            CONTEXT: built.context,
+        }
+        if (threads := int(options.get("worker_threads", 1))) > 1:
+            attributes["worker_init_fn"] = WorkerThreads(threads, built.worker_init_fn)
+        if (method := options.get("start_method", facts.start_method)) != facts.start_method:
+            attributes[CONTEXT] = multiprocessing.get_context(str(method))
+        return attributes
 
 
 def _without_iterator(loader: DataLoader[Any]) -> dict[str, Any]:

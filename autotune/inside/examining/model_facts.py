@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorms
 
-from autotune.inside.compiled import frames_compiled
 from autotune.inside.listener import Root
+from autotune.inside.readings import frames_compiled
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.program.profile import ModelFacts
 

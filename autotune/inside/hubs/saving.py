@@ -31,13 +31,11 @@ class Save:
         what: The object.
         file: Where the program has ``torch.save`` write it; None for another function.
         where: Where it is really written.
-        is_dropped: It is not written at all.
     """
 
     what: Any
     file: Any
     where: Any
-    is_dropped: bool = False
 
     @property
     def is_to_path(self) -> bool:
@@ -133,8 +131,7 @@ class SaveHub(Hub[SaveListener]):
         try:
             for tell in self._before:
                 tell(call)
-            if not call.is_dropped:
-                go()
+            go()
             for tell in self._after:
                 tell(call)
         finally:

@@ -23,10 +23,10 @@ from autotune.program.config import KnobValue
 from autotune.program.flags import Flag
 from autotune.rig.link import Link
 from autotune.rig.local_ranks import LOOPBACK
-from autotune.rig.wire import Progress, Start, ToRig, Warned, decode
+from autotune.rig.wire import Progress, Start, ToRig, decode
 
 if TYPE_CHECKING:
-    from autotune.inside.rehearsing.short_epochs import ShortEpochs
+    from autotune.inside.short_epochs import ShortEpochs
     from autotune.inside.step_tracker import StepTracker
 
 Act = Callable[..., Any]
@@ -225,7 +225,7 @@ def _leader(
         listener.stand_aside()
 
     listener = rank_process.leader(link, commands, start, part.started, group, go_on)
-    listener.seams.guard_files(start, tell=lambda sentence: link.send(Warned(sentence)))
+    listener.seams.guard_files(start)
     # the rig's first process waits for a step before it lets a child lead
     if start.rehearsal is not None:
         tell_of_steps(link)

@@ -37,7 +37,7 @@ from autotune.rig.local_ranks import LOOPBACK, OURS
 from autotune.rig.wire import Close, Ended, Message, Progress, Ready, Start, ToRig, Warned, encode
 
 if TYPE_CHECKING:
-    from autotune.inside.rehearsing.short_epochs import ShortEpochs
+    from autotune.inside.short_epochs import ShortEpochs
     from autotune.inside.step_tracker import StepTracker
 
 PART = f"{OURS}PART"  # environment variable for a script that the program starts again as a rank

@@ -10,7 +10,7 @@ from autotune.inside.ranks.group import Group
 from autotune.inside.ranks.meetings import Tally
 from autotune.inside.ranks.rank_sync import RankCommand, RankSync
 from autotune.inside.step_counts import Step
-from autotune.inside.step_tracker import StepTracker
+from autotune.inside.step_tracker import Rank, StepTracker
 from autotune.inside.turns import Hands, Turns
 from autotune.machine.hardware import Gpu
 from autotune.machine.probes.torch_memory import torch_gpus
@@ -19,7 +19,7 @@ from autotune.measurement.turn import Turn
 from autotune.program.applied_config import AppliedConfig
 
 
-class FollowerRank(StepTracker):
+class FollowerRank(Rank):
     """Counts steps and synchronizes with the first rank.
 
     Every rank but the first has one, created before the program runs. The seams call it on the
@@ -31,6 +31,9 @@ class FollowerRank(StepTracker):
         group: The processes that train together.
         quit_process: Ends the process at once.
         epochs: How the program's epochs end.
+
+    Attributes:
+        tracker: The listener of the seams, which finds the steps.
     """
 
     def __init__(
@@ -40,7 +43,7 @@ class FollowerRank(StepTracker):
         quit_process: Callable[[], None],
         epochs: Epochs = Epochs.ENDLESS,
     ) -> None:
-        super().__init__(applied, group, epochs)
+        self.tracker = StepTracker(applied, group, self, epochs)
         self._quit = quit_process
         self._meetings = RankSync(group)
         self._communication = CommunicationClock()
@@ -53,7 +56,7 @@ class FollowerRank(StepTracker):
 
         At every synchronization the first rank announces the step of the next one.
         """
-        self._meet(torch_gpus(self.observer.device()))
+        self._meet(torch_gpus(self.tracker.device))
 
     def paused(self) -> None:
         """Stop the clock at the end of an epoch.
@@ -79,7 +82,7 @@ class FollowerRank(StepTracker):
             self._turns.step(step.samples, step.wait_s, step.tokens)
             if self._turns.is_done:
                 taken, self._turns = self._turns.told(), None
-                self.seams.rates.hold(held=False)
+                self.tracker.seams.rates.hold(held=False)
                 self._meet(turns=taken)
             return
         self._steps_left -= 1
@@ -104,6 +107,6 @@ class FollowerRank(StepTracker):
         if order.ends:
             self._quit()
         if order.turns is not None:
-            self._turns = self.turns(order.turns, Hands(self._switch))
+            self._turns = self.tracker.begin_turns(order.turns, Hands(self.tracker.switch))
         if order.records:
             self._communication.start()

@@ -28,7 +28,7 @@ from autotune.rig.link import Link, LinkClosed
 from autotune.rig.wire import Ended, Rehearsed, Start, ToRig, encode
 
 if TYPE_CHECKING:
-    from autotune.inside.rehearsing.short_epochs import ShortEpochs
+    from autotune.inside.short_epochs import ShortEpochs
     from autotune.inside.step_tracker import StepTracker
     from autotune.program.rehearsal import Seen
 
@@ -60,9 +60,9 @@ def leader(
     if start.rehearsal is None:
         from autotune.inside.lead_rank import LeadRank
 
-        return LeadRank(link, commands, start, started, close, group)
+        return LeadRank(link, commands, start, started, close, group).tracker
     assert start.applied is not None, "a rehearsal runs a config"
-    from autotune.inside.rehearsing.short_epochs import ShortEpochs
+    from autotune.inside.short_epochs import ShortEpochs
 
     def over(seen: Seen) -> None:
         link.send(Rehearsed(seen))
@@ -70,8 +70,7 @@ def leader(
             commands.get()  # the parent answers with Close once it has read the result
             close()
 
-    epochs = start.program.mode.epochs
-    return ShortEpochs(start.applied, start.rehearsal, over, started, group, epochs)
+    return ShortEpochs(start.applied, start.rehearsal, over, started, group)
 
 
 def follower(start: Start, group: Group) -> StepTracker | ShortEpochs:
@@ -79,12 +78,11 @@ def follower(start: Start, group: Group) -> StepTracker | ShortEpochs:
     if start.rehearsal is None:
         from autotune.inside.ranks.follower_rank import FollowerRank
 
-        return FollowerRank(start.applied, group, quit_process, start.program.mode.epochs)
+        return FollowerRank(start.applied, group, quit_process, start.program.mode.epochs).tracker
     assert start.applied is not None, "a rehearsal runs a config"
-    from autotune.inside.rehearsing.short_epochs import ShortEpochs
+    from autotune.inside.short_epochs import ShortEpochs
 
-    epochs = start.program.mode.epochs
-    return ShortEpochs(start.applied, start.rehearsal, None, perf_counter(), group, epochs)
+    return ShortEpochs(start.applied, start.rehearsal, None, perf_counter(), group)
 
 
 def own_files(start: Start, rank: int) -> Start:

@@ -48,12 +48,10 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         optimizers: Returns the living optimizers.
 
     Attributes:
-        sums: The loss sums over samples. Gradients then add up without being weighted.
         on_held: Called with an optimizer after each of its steps that is held back.
     """
 
     def __init__(self, optimizers: Callable[[], Iterable[Optimizer]]) -> None:
-        self.sums = False
         self.on_held: Callable[[Optimizer], None] = lambda _: None
         self._groups = Groups(self._drop)
         self._clears_to_none = True
@@ -163,8 +161,7 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         if self._groups.steps > 1:
             self._groups.take()
             self._groups.gradients_come()
-            if not self.sums:
-                call.gradients = weighed(call.losses, call.gradients, self._groups.share)
+            call.gradients = weighed(call.losses, call.gradients, self._groups.share)
 
     def _holds_step(self, optimizer: Optimizer) -> bool:
         """Tell whether this step of an optimizer is held back.

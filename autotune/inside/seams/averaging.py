@@ -16,7 +16,7 @@ from torch import distributed, nn
 
 from autotune.inside.hubs.backward import BackwardListener, BackwardPass
 from autotune.inside.ranks.group import Group
-from autotune.inside.seams.accumulation import AccumulationSeam, weighed
+from autotune.inside.seams.accumulation import AccumulationSeam
 
 
 class AveragingSeam(BackwardListener):
@@ -31,19 +31,12 @@ class AveragingSeam(BackwardListener):
 
     Attributes:
         parameters: Those whose gradients are averaged here; the same on all ranks.
-        sums: The loss sums over samples, so that the ranks' gradients add up.
     """
 
     def __init__(self, group: Group, accumulation: AccumulationSeam) -> None:
         self.parameters: list[nn.Parameter] = []  # strong references: ranks must keep the same
-        self.sums = False
         self._group = group
         self._accumulation = accumulation
-
-    def before_backward(self, call: BackwardPass) -> None:
-        """Weigh a loss that is a sum so that the mean over ranks is the sum over their samples."""
-        if self.sums:
-            call.gradients = weighed(call.losses, call.gradients, self._group.world_size)
 
     def after_backward(self, call: BackwardPass) -> None:  # noqa: ARG002
         """Average what a pass has computed."""

@@ -2,9 +2,9 @@
 
 Such a program computes gradients, by ``backward()`` or ``torch.autograd.grad``, and then writes its
 weights itself, or leaves that to an object that is not a torch ``Optimizer``. A step has ended when
-weights have other values than after the last backward pass. The seam compares values, because
-``p.data.add_()`` does not change the version counter. It does so only in the first three steps;
-later a step is assumed after each time the same number of passes as the third step took.
+weights have another norm than after the last backward pass. (Their version counters would not do:
+``p.data.add_()`` leaves them.) Only the first three steps are found in this way; later a step is
+assumed after each time the same number of passes as the third step took.
 
 A program may also own a torch optimizer without using it. Then the weights of its models are
 compared only after ``IDLE_PASSES`` passes without a step, and never while the optimizer steps. So
@@ -12,31 +12,29 @@ gradient accumulation, adversarial attacks that change their inputs, and LBFGS c
 taken for steps.
 
 Not covered: weights that are replaced by new tensors instead of being written in place, as programs
-on ``torch.func`` do. ``unseen()`` describes these.
+on ``torch.func`` do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import get_ident
 from typing import Any
 
 import torch
-from torch import nn
-from torch.optim import Optimizer
 
 from autotune.inside.code.frames import Place, own_place
 from autotune.inside.hubs.backward import BackwardListener, BackwardPass
 from autotune.inside.hubs.patches import Patches, Seam
+from autotune.inside.seams.forward import ForwardSeam
+from autotune.inside.seams.optimizer import OptimizerSeam
 
-STEPS_COMPARED = 3  # by values; the last one tells how many passes a step takes
+STEPS_COMPARED = 3  # by norms; the last one tells how many passes a step takes
 MAX_WEIGHTS = 16  # that are compared, spread over the model
-MAX_VALUES = 8  # compared per weight, where its gradient is largest: a step changes it most there
 # Backward passes without a step after which an optimizer counts as unused. Programs that accumulate
 # gradients make many passes before their optimizer steps.
 IDLE_PASSES = 16
-MAX_NODES = 10_000  # of a loss's graph that are searched for weights outside of modules
-TRANSFORMS = ("grad", "grad_and_value", "vjp")
+MAX_NODES = 10_000  # of a loss's graph that are searched for weights
 # rig/failures.py recognises this sentence by its first words (UNSEEN)
 MEND = (
     "autotune recognises a step when a torch.optim optimizer steps, or when weights change in "
@@ -52,10 +50,9 @@ class ByHandSeam(Seam, BackwardListener):
     ended by then. ``SeamSet`` calls ``rest()`` at the first step of an optimizer.
 
     Args:
-        optimizers: Returns the living optimizers.
-        models: Returns the outermost modules that were called.
+        optimizer: Knows the living optimizers, and whether one of them steps now.
+        forward: Knows the outermost modules that were called.
         stepped: Called after each step, on the training thread.
-        is_stepping: Returns whether an optimizer is within its step.
 
     Attributes:
         place: The line of the program that last computed gradients, in the first steps; None before
@@ -65,27 +62,18 @@ class ByHandSeam(Seam, BackwardListener):
     """
 
     def __init__(
-        self,
-        optimizers: Callable[[], Sequence[Optimizer]],
-        models: Callable[[], Iterable[nn.Module]],
-        stepped: Callable[[], None],
-        is_stepping: Callable[[], bool] = lambda: False,
+        self, optimizer: OptimizerSeam, forward: ForwardSeam, stepped: Callable[[], None]
     ) -> None:
-        self._is_stepping = is_stepping
-        self._optimizers = optimizers
-        self._models = models
-        self._stepped = stepped
-        self._patches, self._noting = Patches(), Patches()
+        self._optimizer, self._forward, self._stepped = optimizer, forward, stepped
+        self._patches = Patches()
         self.rests = False
-        self._watched: list[_Watched] = []
-        self._lead: list[torch.Tensor] = []
-        self._steps = 0
-        self._passes = self._all_passes = 0
-        self._passes_per_step: int | None = None
-        self._thread = 0
-        self._transform = self._idle = ""
         self.place: Place | None = None
         self.device = "cpu"
+        self._norms: dict[int, tuple[torch.Tensor, float]] = {}  # by the id of the weight
+        self._lead: set[int] = set()
+        self._made: list[int] = []  # passes of the first steps
+        self._passes = 0  # since the last step
+        self._thread = 0
 
     def install(self) -> None:
         """Begin to watch ``torch.autograd.grad``."""
@@ -114,42 +102,29 @@ class ByHandSeam(Seam, BackwardListener):
         inputs = call.options.get("inputs")
         self._passed(_tensors(call.tensors if inputs is None else inputs))
 
-    def note_transforms(self) -> None:
-        """Note also whether the program computes gradients by ``torch.func``.
-
-        This ends at the first step. ``unseen()`` names the call if no step follows.
-        """
-        for name in TRANSFORMS:
-            self._note(name, getattr(torch.func, name))
-
     def look(self) -> None:
         """Report a step if one has ended.
 
-        The listener calls it where the program returns to its loader or its model. Calls on another
-        thread than that of the last backward pass are ignored, such as those of a thread that only
-        loads batches.
+        Calls on another thread than that of the last backward pass are ignored, such as those of a
+        thread that only loads batches.
         """
-        if self.rests or not self._passes or get_ident() != self._thread or self._is_stepping():
+        is_elsewhere = get_ident() != self._thread
+        if self.rests or not self._passes or is_elsewhere or self._optimizer.is_stepping:
             return
-        if self._passes_per_step is None:
+        if len(self._made) < STEPS_COMPARED:
             self._compare()
-        elif self._passes >= self._passes_per_step:
+        elif self._passes >= self._made[-1]:
             self._passes = 0
             self._stepped()
 
     def rest(self) -> None:
-        """Stop counting backward passes, because an optimizer makes the steps.
-
-        Cannot be undone.
-        """
+        """Stop counting backward passes for good, because an optimizer makes the steps."""
         self.rests = True
-        self._watched.clear()
-        self._lead.clear()
+        self._norms.clear()
         self.remove()
 
     def remove(self) -> None:
-        """Put PyTorch back as it was, ``torch.func`` included."""
-        self._noting.undo()
+        """Put PyTorch back as it was."""
         self._patches.undo()
 
     def unseen(self) -> str:
@@ -158,114 +133,52 @@ class ByHandSeam(Seam, BackwardListener):
         It is a clause for the message to the user, and says what autotune can see as a step. Empty
         if a step was made, or if the program computed no gradients.
         """
-        if self._steps or self.rests:
+        if self._made or self.rests or not self._passes:
             return ""
-        if self._transform:
-            return f"it takes gradients by {self._transform}, and no step was seen: {MEND}"
-        if not self._all_passes:
-            return ""
-        did = "no weights changed in place after them"
-        if self._idle:
-            did = f"its {self._idle} made no step"
-        return f"it computed gradients {self._all_passes} times ({self.place}), and {did}: {MEND}"
-
-    def _note(self, name: str, original: Callable[..., Any]) -> None:
-        def transform(*args: Any, **kwargs: Any) -> Any:
-            if not self._transform and not torch.compiler.is_compiling():
-                self._transform = f"torch.func.{name} ({own_place()})"
-            return original(*args, **kwargs)
-
-        self._noting.replace(torch.func, name, transform)
+        return (
+            f"it computed gradients {self._passes} times ({self.place}), and no weights changed in "
+            f"place after them: {MEND}"
+        )
 
     def _passed(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Count a backward pass; in the first steps also keep values of weights that it reached."""
+        """Count a backward pass; in the first steps also note the weights that it reached."""
         self._thread = get_ident()
         self._passes += 1
-        self._all_passes += 1
-        if self._passes_per_step is not None:
+        if len(self._made) == STEPS_COMPARED:
             return
         self.place = own_place() or self.place
-        optimizers = self._optimizers()
-        self._idle = " and ".join(dict.fromkeys(type(own).__name__ for own in optimizers))
-        if optimizers and self._all_passes < IDLE_PASSES:
+        is_idle = bool(self._optimizer.optimizers)
+        if is_idle and self._passes + sum(self._made) < IDLE_PASSES:
             return
-        known = {id(watched.leaf) for watched in self._watched}
-        weights = self._weights(tensors)
-        for leaf in weights[:: -(-len(weights) // MAX_WEIGHTS) or 1]:
-            if id(leaf) not in known:
-                self._watched.append(_Watched(leaf))
-
-    def _weights(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the weights whose values are to be compared.
-
-        These are the models' parameters that have gradients or that the pass reached. Without any,
-        they are the leaves that the loss depends on, unless the program owns an optimizer.
-        """
         leaves = list(_leaves(tensors))
-        reached = {id(leaf) for leaf in leaves}
-        own = [p for model in self._models() for p in model.parameters() if p.requires_grad]
-        its: list[torch.Tensor] = [p for p in own if p.grad is not None or id(p) in reached]
-        return its or ([] if self._idle else leaves)
+        models = {id(weight) for model in self._forward.roots for weight in model.parameters()}
+        weights = [leaf for leaf in leaves if id(leaf) in models] or ([] if is_idle else leaves)
+        for leaf in weights[:: -(-len(weights) // MAX_WEIGHTS) or 1]:
+            if id(leaf) not in self._norms:
+                self._norms[id(leaf)] = leaf, _norm(leaf)
 
     def _compare(self) -> None:
-        changed = [watched.leaf for watched in self._watched if watched.has_changed()]
-        if not changed:
-            return
-        self._watched = [w for w in self._watched if not _has(changed, w.leaf)]
+        changed = {
+            key: leaf for key, (leaf, before) in self._norms.items() if _norm(leaf) != before
+        }
+        for key in changed:
+            del self._norms[key]
         # Of several models, the one whose weights change first leads, and changes of the others do
         # not count. Otherwise a program that updates two models would make two steps per batch.
-        self._lead = self._lead or changed
-        if not any(_has(self._lead, leaf) for leaf in changed):
+        self._lead = self._lead or set(changed)
+        if self._lead.isdisjoint(changed):
             return
-        self.device = changed[0].device.type
-        passes, self._passes = self._passes, 0
-        self._steps += 1
-        if self._steps == STEPS_COMPARED:
-            self._passes_per_step = passes
-            self._watched.clear()
-            self._lead.clear()
-        self._noting.undo()
+        self.device = next(iter(changed.values())).device.type
+        self._made.append(self._passes)
+        self._passes = 0
+        if len(self._made) == STEPS_COMPARED:
+            self._norms.clear()
         self._stepped()
 
 
-class _Watched:
-    """A weight, and a few of its values right after a backward pass.
-
-    ``ByHandSeam`` makes and asks it on the thread that trains. It keeps few values, because it
-    reads them from the device.
-    """
-
-    def __init__(self, leaf: torch.Tensor) -> None:
-        self.leaf = leaf
-        self._at = _most_moved(leaf)
-        self._values = self._read()
-
-    def has_changed(self) -> bool:
-        return not torch.equal(self._read().to(self._values.device), self._values)
-
-    def _read(self) -> torch.Tensor:
-        flat = self.leaf.detach().reshape(-1)
-        return flat[self._at[self._at < flat.numel()].to(flat.device)]
-
-
-def _most_moved(leaf: torch.Tensor) -> torch.Tensor:
-    """Return the flat indices at which a leaf's gradient is largest, as a tensor on the CPU.
-
-    Without a gradient they are spread evenly. Of a sparse gradient they lie in the first rows
-    that have one, because a step changes no other rows.
-    """
-    count = min(MAX_VALUES, leaf.numel())
-    gradient = leaf.grad
-    if gradient is None:
-        return torch.linspace(0, max(0, leaf.numel() - 1), count).long().cpu()
-    if gradient.is_sparse:
-        rows = gradient.detach().coalesce().indices()[0, :MAX_VALUES].cpu()
-        return rows * (leaf.numel() // max(1, leaf.shape[0]))
-    return gradient.detach().abs().reshape(-1).topk(count).indices.cpu()
-
-
-def _has(tensors: Iterable[torch.Tensor], wanted: torch.Tensor) -> bool:
-    return any(tensor is wanted for tensor in tensors)
+def _norm(leaf: torch.Tensor) -> float:
+    dtype = None if leaf.is_complex() else torch.float64
+    return float(torch.linalg.vector_norm(leaf.detach(), dtype=dtype))
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
@@ -273,9 +186,8 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [tensor for tensor in found if isinstance(tensor, torch.Tensor)]
 
 
-def _leaves(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+def _leaves(tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
     """Yield the leaves on which tensors depend, from at most ``MAX_NODES`` nodes of the graph."""
-    tensors = list(tensors)
     yield from (t for t in tensors if t.is_leaf and t.requires_grad)
     todo: list[Any] = [tensor.grad_fn for tensor in tensors]
     seen: set[Any] = set()

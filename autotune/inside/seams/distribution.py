@@ -11,7 +11,7 @@ that are added later; clipping by the global norm; metrics of ``ReduceLROnPlatea
 statistics before an evaluation.
 
 Not covered, and refused by the comparison before a recommendation: several backward passes after
-one call of a model; losses that are no mean over equal numbers of samples; parameters that get
+one call of a model; losses that are not a mean over equal numbers of samples; parameters that get
 gradients only in some steps; decisions that the program bases on its own loss, which is that of one
 rank's share; random numbers from the program's own generators; parameters that it took before fsdp
 replaced them.
@@ -148,7 +148,12 @@ class DistributionSeam(Seam):
                     self._strategy.hand_over(optimizer, replaced)
             self._average_what_is_left()
 
-    def route(self, module: nn.Module) -> nn.Module:
+    def loader_begins(self) -> None:
+        """Note that the program iterates a loader whose data the ranks share out among them."""
+        self._check.has_loader = True
+        self.draw_otherwise()
+
+    def route(self, module: nn.Module, inputs: tuple[Any, ...]) -> nn.Module:
         """Return the module to call instead of an outermost module, which may be the module itself.
 
         The first call of a trained module distributes it, or prepares that. During evaluation the
@@ -157,6 +162,7 @@ class DistributionSeam(Seam):
 
         Args:
             module: The outermost module that the program calls.
+            inputs: Its arguments.
         """
         strategy = self._strategy
         if strategy is None or module in self._models.untrained:
@@ -173,6 +179,7 @@ class DistributionSeam(Seam):
         if self._models.has_new_optimizers:
             self._adopt_optimizers(strategy)
         if torch.is_grad_enabled():
+            self._check.note_batch(inputs)
             return self._trains(module, model, strategy)
         if model.has_trained and self._group.world_size > 1:
             for buffer in module.buffers():

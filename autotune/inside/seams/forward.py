@@ -75,7 +75,7 @@ class ForwardSeam(Seam):
         self,
         listener: Listener | None,
         optimizers: Callable[[], Iterable[Optimizer]],
-        route: Callable[[nn.Module], nn.Module] | None = None,
+        route: Callable[[nn.Module, tuple[Any, ...]], nn.Module] | None = None,
         before_first: Callable[[], None] = lambda: None,
     ) -> None:
         self._listener = listener
@@ -207,19 +207,20 @@ class ForwardSeam(Seam):
             self.calls.append(OutermostCall(type(module).__name__, first_dim))
         if self._listener is not None:
             self._listener.forward_called(root, inputs)
-        return self._under_settings(original, module, args, kwargs)
+        return self._under_settings(original, module, inputs, args, kwargs)
 
     def _under_settings(
         self,
         original: Call,
         module: nn.Module,
+        inputs: tuple[Any, ...],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
         """Call a root under the memory layout and the precision that are chosen now."""
         if self._channels_last:
             args, kwargs = map_tensors(_to_channels_last, (args, kwargs))
-        called = module if self._route is None else self._route(module)
+        called = module if self._route is None else self._route(module, inputs)
         if called is not module:  # a wrapper, which calls the module within it
             original, module = type(called).__call__, called
         if self._autocast is None:

@@ -1,316 +1,413 @@
-"""The seam at files where no overlay is available: Python's own functions work on shadow files.
+"""The seam at files where no overlay is available: what a trial changes is a copy, a *shadow*.
 
-A shadow file is the copy of a file that a trial has changed, in a folder of the trial. The guard
-redirects what the program writes to shadow files, and what it reads to them if they exist, so that
-the program sees its changes and the user's files stay as they were.
+A file that the trial writes lies below the shadow folder under its full real path; a real file that
+it deletes or renames is only noted as gone. Everything else is read at its real place. Before the
+first change nothing is looked up at all.
 
 Covered: ``open`` and the functions of ``os`` and ``shutil`` that take a path, and therefore
-pathlib, glob, tempfile, logging, numpy, json and pickle; ``torch.save`` and ``torch.load``.
+pathlib, glob, tempfile, logging, numpy, json and pickle; ``torch.save`` and ``torch.load``. Not
+covered: C code of other libraries, and subprocesses. Landlock denies what they write. Two hard
+links become two files, and an error names a path as it was resolved.
 
-Not covered: files that other libraries write with their own C code; subprocesses; calls relative to
-an open folder (``dir_fd``). If Landlock stands behind the guard, it denies such writes. Hard links
-that exist before the trial are not covered either: what the trial writes by one name is not seen by
-the other names.
+Whether a call raises is left to the kernel, which gets the path of the shadow. So a path through
+something that is missing (``missing/../a``) or a file with a slash at its end is not refused here.
 """
 
 from __future__ import annotations
 
 import builtins
+import errno
 import io
 import os
+import posix  # its functions stay what they are; those of os are replaced
 import shutil
+import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Self
 
-from autotune.inside.files import plain_files
-from autotune.inside.files.shadow_files import ShadowFiles
-from autotune.inside.hubs.patches import Patches, Seam
+from autotune.inside.hubs.patches import Patches, Seam, StandIn
 from autotune.inside.hubs.saving import Save, SaveListener
 
-# Functions of os that read the file at a path, change it in place, or create it. They follow a link
-# at the end of the path, except for those whose name says so and calls that pass follow_symlinks.
-READING = ("getxattr", "listxattr", "stat", "statvfs")
-READING_LINKS = ("lstat", "readlink")
-CHANGING = ("removexattr", "setxattr", "truncate")
-# These need the ownership of a file, not the permission to write it.
-CHANGING_AS_OWNER = ("chmod", "chown", "lchown", "utime")
+# Functions of os whose first argument is a path, by what they do to what lies there
+READING = ("access", "getxattr", "listxattr", "lstat", "readlink", "stat", "statvfs")
+CHANGING = ("chmod", "chown", "lchown", "removexattr", "setxattr", "truncate", "utime")
 MAKING = ("mkdir", "mkfifo", "mknod")
+OF_LINKS = ("lchown", "lstat", "readlink")  # they never follow a link at the end of the path
 # What is written there sets a device or the kernel, and is not a file of the user's.
-KERNELS_OWN = (Path("/dev"), Path("/proc"), Path("/sys"))
+KERNELS_OWN = ("/dev", "/proc", "/sys")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-# The guard replaces the functions of these one by one, or (plain_files) needs the original ones.
-OWN_MODULES = ("builtins", "io", "os", "posix", "shutil", "torch", plain_files.__name__)
+MAX_LINKS = 40  # that are followed in one path, as on Linux
+# Modules whose functions are replaced one by one, or that need the original ones
+LEFT_ALONE = ("builtins", "io", "os", "posix", "shutil", "torch")
+FUNCTIONS = {FunctionType, BuiltinFunctionType, StandIn}
 Call = Callable[..., Any]
 
 
-class GuardSeam(Seam, SaveListener):
-    """Redirects what a trial does to files to its shadow files.
+class Shadows:
+    """Maps the paths that a trial uses to real files or their shadows, and makes the shadows.
 
-    ``SeamSet.guard_files()`` makes and installs it before the program runs in this process, if the
-    fence is not an overlay. The replaced functions run on any thread of the program.
+    The replaced functions call it on any thread of the program. Paths called ``seen`` are absolute,
+    with links resolved as the trial sees them.
 
     Args:
-        shadow_dir: The folder that holds the shadow files; it is created if it is missing.
-        open_places: Folders that are not guarded, in which the program changes the real files:
-            caches and its temporary files.
-        is_shared: Other processes of the program use the same shadow files, so they must be looked
-            at even before this process has changed anything.
+        root: The folder of the shadows; made if it is missing.
+        open_places: Folders in which the trial changes the real files.
+        is_shared: Other processes use the same folder, so it may hold shadows from the beginning.
+    """
+
+    def __init__(self, root: Path, open_places: Sequence[Path], *, is_shared: bool) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        self._root = os.path.realpath(root)
+        places = map(str, (*open_places, root, *KERNELS_OWN))
+        self._open = tuple(os.path.realpath(place).rstrip("/") + "/" for place in places)
+        self._gone: set[str] = set()  # deleted real files, and folders with all they contain
+        self.is_used = is_shared
+
+    def here(self) -> str:
+        """Return the working directory by the name that the program knows."""
+        return self.named(posix.getcwd())
+
+    def named(self, place: str) -> str:
+        """Return the path that a shadow stands for; any other path is returned as it is."""
+        if f"{place}/".startswith(f"{self._root}/"):
+            return place.removeprefix(self._root) or "/"
+        return place
+
+    def resolve(self, path: Any, *, follow: bool = True, dir_fd: int | None = None) -> str:
+        """Return a path as the trial sees it: absolute and without links.
+
+        Args:
+            path: As the program gives it; the number of an open folder is possible, too.
+            follow: Follow a link at the end of the path, too.
+            dir_fd: An open folder to which the path is relative.
+        """
+        number = path if isinstance(path, int) else dir_fd
+        text = "." if isinstance(path, int) else os.fsdecode(path)
+        if not text:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        start = self.here() if number is None else _place_of(number)
+        todo, found, links = os.path.join(self.named(start), text).split("/")[::-1], "", 0
+        while todo:
+            part = todo.pop()
+            if part in {"", ".", ".."}:
+                found = found.rpartition("/")[0] if part == ".." else found
+                continue
+            found = f"{found}/{part}"
+            target = _link(self.place(found)) if todo or follow else None
+            if target is not None:
+                links += 1
+                if links > MAX_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+                todo += target.split("/")[::-1]
+                found = "" if target.startswith("/") else found.rpartition("/")[0]
+        return found or "/"
+
+    def is_open(self, seen: str) -> bool:
+        """Tell whether changes at this path are real."""
+        return f"{seen}/".startswith(self._open)
+
+    def place(self, seen: str) -> str:
+        """Return where the contents of a path are now."""
+        if self.is_open(seen):
+            return seen
+        shadow = self._root + seen
+        return shadow if _mode(shadow) or self._is_gone(seen) else seen
+
+    def to_read(self, path: Any, *, follow: bool = True, dir_fd: int | None = None) -> str:
+        """Return where to read a file."""
+        return self.place(self.resolve(path, follow=follow, dir_fd=dir_fd))
+
+    def to_enter(self, path: Any) -> str:
+        """Return the folder to change into: the real one, if the trial still sees that.
+
+        Code that the guard does not cover then finds its files in the working directory.
+        """
+        seen = self.resolve(path)
+        is_real = stat.S_ISDIR(_mode(seen)) and not self._is_gone(seen)
+        return seen if is_real else self.place(seen)
+
+    def to_write(
+        self, path: Any, *, follow: bool = True, dir_fd: int | None = None, keeps: bool = True
+    ) -> str:
+        """Return where to change a file: its shadow, which is copied from the real one first.
+
+        Without *keeps* the present contents do not matter, and the shadow begins empty.
+        """
+        return self._to_write(self.resolve(path, follow=follow, dir_fd=dir_fd), keeps=keeps)
+
+    def to_open(
+        self, path: Any, *, is_new: bool, writes: bool, keeps: bool, dir_fd: int | None = None
+    ) -> Any:
+        """Return the path to give to open(2).
+
+        Args:
+            path: As the program gives it.
+            is_new: The file must not exist yet.
+            writes: It is opened for writing.
+            keeps: It is not emptied.
+            dir_fd: An open folder to which the path is relative.
+        """
+        if is_new:
+            return self.to_make(path, dir_fd=dir_fd)
+        if writes:
+            return self.to_write(path, dir_fd=dir_fd, keeps=keeps)
+        return self.to_read(path, dir_fd=dir_fd) if path and self.is_used else path
+
+    def to_make(self, path: Any, *, follow: bool = False, dir_fd: int | None = None) -> str:
+        """Return where to make something that must not exist yet, not even as a broken link."""
+        seen = self.resolve(path, follow=follow, dir_fd=dir_fd)
+        if _mode(self.place(seen)):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        return self._to_write(seen, keeps=False)
+
+    def _to_write(self, seen: str, *, keeps: bool) -> str:
+        shadow = self._root + seen
+        if self.is_open(seen) or _mode(shadow):
+            return self.place(seen)
+        parent = os.path.dirname(seen)
+        if not stat.S_ISDIR(posix.stat(self.place(parent)).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), seen)
+        self.is_used = True
+        _make_folders(self._root + parent)
+        mode = 0 if self._is_gone(seen) else _mode(seen)
+        if stat.S_ISDIR(mode):
+            _make_folders(shadow)
+        elif stat.S_ISREG(mode) or stat.S_ISLNK(mode):
+            _copy(seen, shadow, keeps=keeps)
+        elif mode:
+            return seen  # a pipe or a device, where writing changes no file
+        return shadow
+
+    def is_merged(self, seen: str) -> bool:
+        """Tell whether a folder may hold other names than the real one."""
+        return self.place(seen) != seen or any(os.path.dirname(g) == seen for g in self._gone)
+
+    def names(self, seen: str) -> list[str]:
+        """Return the names in a folder, without the deleted ones."""
+        place = self.place(seen)
+        names = set(posix.listdir(place))  # raises what the program expects
+        if place != seen and stat.S_ISDIR(_mode(seen)) and not self._is_gone(seen):
+            names |= set(posix.listdir(seen))
+        at = seen.rstrip("/")
+        return [n for n in names if f"{at}/{n}" not in self._gone or _mode(f"{self._root}{at}/{n}")]
+
+    def remove(self, path: Any, *, dir_fd: int | None = None, folder: bool = False) -> None:
+        """Delete a file as unlink(2) does, or a folder as rmdir(2) does."""
+        seen = self.resolve(path, follow=False, dir_fd=dir_fd)
+        delete = posix.rmdir if folder else posix.unlink
+        place = self.place(seen)
+        mode = _mode(place)
+        if not self.is_open(seen) and mode and (folder or stat.S_ISDIR(mode)):
+            if stat.S_ISDIR(mode) != folder:
+                number = errno.ENOTDIR if folder else errno.EISDIR
+                raise OSError(number, os.strerror(number), path)
+            if self.names(seen):
+                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+        if place != seen or self.is_open(seen) or not mode:
+            delete(place)
+        self._hide(seen)
+
+    def rename(
+        self, src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None
+    ) -> None:
+        """Rename a file, or copy a folder and delete the old one; a real source stays."""
+        source = self.resolve(src, follow=False, dir_fd=src_dir_fd)
+        target = self.resolve(dst, follow=False, dir_fd=dst_dir_fd)
+        if self.is_open(source) and self.is_open(target):
+            posix.rename(source, target)
+            return
+        place = self.place(source)
+        is_folder = stat.S_ISDIR(posix.lstat(place).st_mode)
+        if source == target:
+            return
+        if is_folder and target.startswith(f"{source}/"):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), src)
+        if _mode(self.place(target)) and (is_folder or stat.S_ISDIR(_mode(self.place(target)))):
+            self.remove(target, folder=is_folder)
+        if is_folder:
+            shutil.copytree(source, target, symlinks=True)
+            shutil.rmtree(source)
+            return
+        moved = self._to_write(target, keeps=False)
+        if place == source or self.is_open(target):
+            _copy(place, f"{moved}.part", keeps=True)
+            posix.rename(f"{moved}.part", moved)
+            self.remove(source)
+        else:  # what has it open writes on to the renamed file
+            posix.rename(place, moved)
+            self._hide(source)
+
+    def link(self, src: Any, dst: Any, **kwargs: Any) -> None:
+        """Copy a file where the program makes a hard link."""
+        target = self.to_make(dst, dir_fd=kwargs.get("dst_dir_fd"))
+        source = self.to_read(src, follow=False, dir_fd=kwargs.get("src_dir_fd"))
+        _copy(source, target, keeps=True)
+
+    def symlink(self, src: Any, dst: Any, *_: Any, dir_fd: int | None = None, **__: Any) -> None:
+        """Make a link among the shadows."""
+        posix.symlink(os.fsdecode(src), self.to_make(dst, dir_fd=dir_fd))
+
+    def _hide(self, seen: str) -> None:
+        if not self.is_open(seen) and _mode(seen):
+            self.is_used = True
+            self._gone.add(seen)
+
+    def _is_gone(self, seen: str) -> bool:
+        """Tell whether the trial has deleted a path or one of the folders above it."""
+        while seen and self._gone:
+            if seen in self._gone:
+                return True
+            seen = seen.rpartition("/")[0]
+        return False
+
+
+class GuardSeam(Seam, SaveListener):
+    """Redirects what a trial does to files to shadows.
+
+    ``SeamSet.guard_files()`` makes and installs it before the program runs in this process, if the
+    fence is not an overlay.
+
+    Args:
+        shadow_dir: The folder of the shadows.
+        open_places: Folders that are not guarded: caches and the program's temporary files.
+        is_shared: Other processes of the program use the same shadows.
     """
 
     def __init__(
         self, shadow_dir: Path, open_places: Sequence[Path], *, is_shared: bool = False
     ) -> None:
-        shadow_dir.mkdir(parents=True, exist_ok=True)
-        places = [*map(str, (*open_places, *KERNELS_OWN))]
-        self.files = ShadowFiles(str(shadow_dir), places, is_shared=is_shared)
+        self._files = Shadows(shadow_dir, open_places, is_shared=is_shared)
         self._patches = Patches()
 
     def install(self) -> None:
         """Replace the functions, also where imported modules hold them by name."""
-        self._guard_open()
-        for name in READING:
-            self._replace(os, name, self._reading)
-        self._replace(os, "access", lambda original: _or_not(self._reading(original)))
-        for name in READING_LINKS:
-            self._replace(os, name, self._reading_link)
-        for name in (*CHANGING, *CHANGING_AS_OWNER):
-            self._replace(os, name, self._changing)
-        for name in MAKING:
-            self._replace(os, name, self._making)
-        self._guard_names()
-        self._guard_folders()
-        self._guard_here()
-        self._guard_kept()
-
-    def _guard_kept(self) -> None:
-        """Replace the functions also in modules that have imported them by name.
-
-        A module with ``from os import stat`` holds the original, whatever ``os.stat`` becomes.
-        """
-        replaced = self._patches.replaced()
-        for name, module in list(sys.modules.items()):
-            if name in OWN_MODULES or not isinstance(module, ModuleType):
-                continue
-            for attribute, value in list(vars(module).items()):
-                try:
-                    replacement = replaced.get(value)
-                except TypeError:  # not hashable, hence not a function
-                    continue
-                if replacement is not None:
-                    self._patches.replace(module, attribute, replacement)
-
-    def place_of(self, path: str) -> str:
-        """Return where the file lies that the program knows by this path: its shadow, if any."""
-        return self.files.place(path)
-
-    def _replace(self, owner: Any, name: str, by: Callable[[Call], Call]) -> None:
-        self._patches.replace(owner, name, by(getattr(owner, name)))
-
-    def _guard_open(self) -> None:
-        original, original_os_open = builtins.open, os.open
-        files = self.files
-
-        def guarded_open(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-            if isinstance(file, (str, bytes, os.PathLike)):  # not an open file descriptor
-                if "x" in mode:
-                    file = files.place_to_create(file)
-                elif set(mode) & set("wa+"):
-                    file = files.place_for_writing(file, keeps="w" not in mode)
-                else:
-                    file = files.place(file)
-            return original(file, mode, *args, **kwargs)
-
-        def guarded_os_open(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
-            if kwargs.get("dir_fd") is None:
-                if flags & os.O_CREAT and flags & os.O_EXCL:
-                    path = files.place_to_create(path)
-                elif flags & WRITING:
-                    path = files.place_for_writing(path, keeps=not flags & os.O_TRUNC)
-                else:
-                    path = files.place(path)
-            return original_os_open(path, flags, *args, **kwargs)
-
-        for module in (builtins, io):  # pathlib opens by io.open
-            self._patches.replace(module, "open", guarded_open)
-        self._patches.replace(os, "open", guarded_os_open)
-
-    def _reading(self, original: Call) -> Call:
-        files = self.files
-
-        def call(path: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if _is_path(path) and kwargs.get("dir_fd") is None:
-                follow = kwargs.get("follow_symlinks", True)
-                path = _as_given(path, files.place(path, follow=follow))
-            return original(path, *args, **kwargs)
-
-        return call
-
-    def _reading_link(self, original: Call) -> Call:
-        files = self.files
-
-        def call(path: Any, **kwargs: Any) -> Any:
-            if _is_path(path) and kwargs.get("dir_fd") is None:
-                path = _as_given(path, files.place(path, follow=False))
-            return original(path, **kwargs)
-
-        return call
-
-    def _changing(self, original: Call) -> Call:
-        files, name = self.files, original.__name__
-
-        def call(path: Any, *args: Any, **kwargs: Any) -> Any:
-            if _is_path(path) and kwargs.get("dir_fd") is None:
-                path = files.place_for_writing(
-                    path,
-                    keeps=True,
-                    follow=kwargs.get("follow_symlinks", name != "lchown"),
-                    as_owner=name in CHANGING_AS_OWNER,
-                )
-            return original(path, *args, **kwargs)
-
-        return call
-
-    def _making(self, original: Call) -> Call:
-        files = self.files
-
-        def call(path: Any, *args: Any, **kwargs: Any) -> Any:
-            if _is_path(path) and kwargs.get("dir_fd") is None:
-                path = files.place_to_create(path)
-            return original(path, *args, **kwargs)
-
-        return call
-
-    def _guard_names(self) -> None:
-        """Replace the functions that rename, link and remove."""
-        files = self.files
-
-        def symlink(src: Any, dst: Any, target_is_directory: bool = False) -> None:  # noqa: FBT001, FBT002 - as os has it
-            make_link(src, files.place_to_create(dst), target_is_directory)
-
-        make_link = os.symlink
-        for name, guarded in (
+        files = self._files
+        for names, place in (
+            (READING, files.to_read),
+            (CHANGING, files.to_write),
+            (MAKING, files.to_make),
+        ):
+            for name in names:
+                self._patches.replace(os, name, self._redirected(name, place))
+        for name, by in (
             ("rename", files.rename),
             ("replace", files.rename),
             ("remove", files.remove),
             ("unlink", files.remove),
             ("rmdir", partial(files.remove, folder=True)),
-            ("symlink", symlink),
             ("link", files.link),
+            ("symlink", files.symlink),
         ):
-            self._patches.replace(os, name, _unless_relative(getattr(os, name), guarded))
-        self._replace(shutil, "rmtree", self._removing_tree)
-
-    def _removing_tree(self, original: Call) -> Call:
-        """Return an ``rmtree`` that removes a guarded folder from the trial's view only.
-
-        Paths that are not folders are left to the original, which raises the errors that programs
-        expect, or passes them to ``onerror`` or ``onexc``.
-        """
-        files = self.files
-
-        def rmtree(
-            path: Any,
-            ignore_errors: Any = False,  # noqa: FBT002 - as shutil has it
-            onerror: Call | None = None,
-            **kwargs: Any,
-        ) -> None:
-            if kwargs.get("dir_fd") is not None or not _is_guarded_folder(files, path):
-                original(path, ignore_errors, onerror, **kwargs)
-                return
-            try:
-                files.remove_tree(path)
-            except OSError as error:
-                if ignore_errors:  # from here on as shutil does with its three options
-                    return
-                if kwargs.get("onexc") is not None:
-                    kwargs["onexc"](os.rmdir, path, error)
-                elif onerror is not None:
-                    onerror(os.rmdir, path, sys.exc_info())
-                else:
-                    raise
-
-        return rmtree
-
-    def _guard_folders(self) -> None:
-        files = self.files
-        listdir, scandir = os.listdir, os.scandir
-
-        def listed(path: Any = None) -> list[Any]:
-            if isinstance(path, int):
-                return listdir(path)
-            given = "." if path is None else os.fspath(path)
-            names = files.names(given)  # as str; os.listdir answers bytes with bytes
-            return [os.fsencode(name) for name in names] if isinstance(given, bytes) else names
-
-        def scanned(path: Any = None) -> Any:
-            if isinstance(path, int):
-                return scandir(path)
-            given = "." if path is None else os.fspath(path)
-            # The entries of os.scandir itself have the paths of the place that is scanned, so it
-            # serves only where that is the folder as the program has given it.
-            if not files.is_merged(given):
-                text = os.fsdecode(given)
-                place = files.place(given)
-                if text == place or plain_files.is_same(text, place):
-                    return scandir(path)
-            return _Scan([_Entry(given, name) for name in listed(given)])
-
-        for name, by in (("listdir", listed), ("scandir", scanned)):
             self._patches.replace(os, name, by)
+        self._replace_opening()
+        self._replace_folders()
+        replaced = self._patches.replaced()
+        for name, module in list(sys.modules.items()):
+            if name not in LEFT_ALONE and isinstance(module, ModuleType):
+                for attribute, value in list(vars(module).items()):
+                    if type(value) in FUNCTIONS and value in replaced:
+                        self._patches.replace(module, attribute, replaced[value])
 
-    def _guard_here(self) -> None:
-        """Replace the functions of the working directory.
-
-        A folder that the trial has created exists only as a shadow. The process really enters that,
-        but the program is told the path that it knows.
-        """
-        files = self.files
-        chdir, getcwd = os.chdir, os.getcwd
-
-        def change(path: Any) -> None:
-            chdir(files.place_to_enter(path) if _is_path(path) else path)
-
-        def here() -> str:
-            return files.named(getcwd())
-
-        self._patches.replace(os, "chdir", change)
-        self._patches.replace(os, "getcwd", here)
-        self._patches.replace(os, "getcwdb", lambda: os.fsencode(here()))
+    def place_of(self, path: Any) -> Any:
+        """Return where the file lies that the program knows by this path: its shadow, if any."""
+        return self._files.to_read(path) if self._files.is_used else path
 
     def before_save(self, save: Save) -> None:
         """Redirect a path that ``torch.save`` opens in C code, past ``open``."""
         if save.is_to_path:
-            save.where = self.files.place_for_writing(save.where, keeps=False)
+            save.where = self._files.to_write(save.where, keeps=False)
 
     def place_to_load(self, path: Any) -> Any:
         """Return where a checkpoint is, which ``torch.load`` opens in C code."""
-        return self.files.place(path)
+        return self.place_of(path)
+
+    def _redirected(self, name: str, place: Callable[..., str]) -> Call:
+        original, files, is_reading = getattr(os, name), self._files, name in READING
+
+        def call(path: Any, *args: Any, **kwargs: Any) -> Any:
+            # an empty path, and before the first change every path, is for the kernel
+            if _is_path(path) and path and (files.is_used or not is_reading):
+                follow = kwargs.get("follow_symlinks", name not in (*OF_LINKS, *MAKING))
+                found = place(path, follow=follow, dir_fd=kwargs.pop("dir_fd", None))
+                path = os.fsencode(found) if isinstance(path, bytes) else found
+            return original(path, *args, **kwargs)
+
+        return call
+
+    def _replace_opening(self) -> None:
+        original, original_os_open, files = builtins.open, os.open, self._files
+
+        def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            if _is_path(file):
+                file = files.to_open(
+                    file,
+                    is_new="x" in mode,
+                    writes=bool(set(mode) & set("wa+")),
+                    keeps="w" not in mode,
+                )
+            return original(file, mode, *args, **kwargs)
+
+        def os_open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+            is_new = bool(flags & os.O_CREAT and flags & os.O_EXCL)
+            writes, keeps = bool(flags & WRITING), not flags & os.O_TRUNC
+            path = files.to_open(path, is_new=is_new, writes=writes, keeps=keeps, dir_fd=dir_fd)
+            return original_os_open(path, flags, mode, dir_fd=dir_fd)
+
+        for module in (builtins, io):  # pathlib opens by io.open
+            self._patches.replace(module, "open", open_)
+        self._patches.replace(os, "open", os_open)
+
+    def _replace_folders(self) -> None:
+        files, scandir = self._files, os.scandir
+
+        def listdir(path: Any = ".") -> list[Any]:
+            path = "." if path is None else path
+            names = files.names(files.resolve(path)) if files.is_used else posix.listdir(path)
+            if isinstance(path, bytes):  # names() are str, and os.listdir answers bytes with bytes
+                return [os.fsencode(name) for name in names]
+            return names
+
+        def scan(path: Any = ".") -> Any:
+            path = "." if path is None else path
+            seen = files.resolve(path) if files.is_used else ""
+            # The entries of os.scandir have the paths of the place that is scanned, so it serves
+            # only where that is the folder as the program has given it.
+            if not seen or (not files.is_merged(seen) and _is_same(path, seen)):
+                return scandir(path)
+            given = "" if isinstance(path, int) else os.fspath(path)
+            return _Scan([_Entry(seen, given, name) for name in listdir(path)])
+
+        def chdir(path: Any) -> None:
+            posix.chdir(files.to_enter(path) if _is_path(path) and files.is_used else path)
+
+        self._patches.replace(os, "listdir", listdir)
+        self._patches.replace(os, "scandir", scan)
+        self._patches.replace(os, "chdir", chdir)
+        self._patches.replace(os, "getcwd", files.here)
+        self._patches.replace(os, "getcwdb", lambda: os.fsencode(files.here()))
 
 
 class _Entry:
     """One entry of a folder that is partly a shadow, with the interface of ``os.DirEntry``.
 
-    ``os.DirEntry`` cannot be constructed in Python. Unlike it, this one caches nothing: each method
-    asks the guarded functions of ``os``, on the thread of the program that calls it.
+    ``os.DirEntry`` cannot be constructed in Python. Unlike it, this one caches nothing.
     """
 
-    def __init__(self, folder: Any, name: Any) -> None:
+    def __init__(self, seen: str, given: Any, name: Any) -> None:
         self.name = name
-        self.path = os.path.join(folder, name)  # both str or both bytes, as the folder was given
+        self.path = os.path.join(given, name) if given else name
+        self._seen = os.path.join(seen, os.fsdecode(name))
 
     def __fspath__(self) -> Any:
         return self.path
 
-    def __repr__(self) -> str:
-        return f"<DirEntry {self.name!r}>"
-
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         """Return the status of the file, as ``os.stat`` does."""
-        return os.stat(self.path, follow_symlinks=follow_symlinks)
+        return os.stat(self._seen, follow_symlinks=follow_symlinks)
 
     def inode(self) -> int:
         """Return the inode number."""
@@ -318,17 +415,15 @@ class _Entry:
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
         """Tell whether it is a folder, or a link to one if links are followed."""
-        is_link = self.is_symlink()
-        return os.path.isdir(self.path) and (follow_symlinks or not is_link)
+        return os.path.isdir(self._seen) and (follow_symlinks or not self.is_symlink())
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
         """Tell whether it is a file, or a link to one if links are followed."""
-        is_link = self.is_symlink()
-        return os.path.isfile(self.path) and (follow_symlinks or not is_link)
+        return os.path.isfile(self._seen) and (follow_symlinks or not self.is_symlink())
 
     def is_symlink(self) -> bool:
         """Tell whether it is a symbolic link."""
-        return os.path.islink(self.path)
+        return os.path.islink(self._seen)
 
     def is_junction(self) -> bool:
         """Return False: only Windows has junctions."""
@@ -336,10 +431,7 @@ class _Entry:
 
 
 class _Scan(Iterator[_Entry]):
-    """The iterator that the replaced ``os.scandir`` returns for a folder that is partly a shadow.
-
-    Like the original it is a context manager, so ``with os.scandir(…)`` works.
-    """
+    """What the replaced ``os.scandir`` returns, a context manager as the original's is."""
 
     def __init__(self, entries: list[_Entry]) -> None:
         self._entries = iter(entries)
@@ -350,58 +442,72 @@ class _Scan(Iterator[_Entry]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Do nothing; ``os.scandir``'s own iterator has a folder to close, this one has not."""
+        """Do nothing: no folder is open."""
 
 
 def _is_path(path: Any) -> bool:
-    """Tell whether *path* is a path, not a file descriptor or a type that the function refuses."""
+    """Tell whether this is a path, not a file descriptor or a type that the function refuses."""
     return isinstance(path, (str, bytes, os.PathLike))
 
 
-def _is_guarded_folder(files: ShadowFiles, path: Any) -> bool:
+def _mode(place: str) -> int:
+    """Return the mode of a file, folder or link, which is not followed; 0 if there is nothing."""
     try:
-        real = files.real(path, follow=False)
+        return posix.lstat(place).st_mode
+    except OSError:
+        return 0
+
+
+def _is_same(path: Any, seen: str) -> bool:
+    try:
+        return os.path.samestat(posix.stat(path), posix.stat(seen))
     except OSError:
         return False
-    return files.is_guarded(real) and files.is_folder(real)
 
 
-def _or_not(ask: Call) -> Call:
-    """Return *ask* so that it returns False instead of raising for a path that leads nowhere."""
+def _link(place: str) -> str | None:
+    try:
+        return posix.readlink(place)
+    except OSError:
+        return None
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+
+def _place_of(number: int) -> str:
+    """Return the path of an open folder."""
+    return posix.readlink(f"/proc/self/fd/{number}")
+
+
+def _make_folders(folder: str) -> None:
+    if not _mode(folder):
+        _make_folders(os.path.dirname(folder))
         try:
-            return ask(*args, **kwargs)
-        except OSError:
-            return False
-
-    return call
+            posix.mkdir(folder)
+        except FileExistsError:  # another process has made it meanwhile
+            return
 
 
-def _unless_relative(original: Call, guarded: Call) -> Call:
-    """Return *guarded*, but call *original* for paths relative to an open folder (``dir_fd``)."""
+def _copy(source: str, target: str, *, keeps: bool) -> None:
+    """Copy a file with its mode and times, or a link as a link.
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if any(value is not None for name, value in kwargs.items() if name.endswith("dir_fd")):
-            return original(*args, **kwargs)
-        kept = {n: v for n, v in kwargs.items() if not n.endswith(("dir_fd", "follow_symlinks"))}
-        return guarded(*args, **kept)
-
-    return call
-
-
-def _as_given(path: Any, place: str) -> Any:
-    """Return *place* in the type of *path*, bytes or str.
-
-    Some functions, such as ``os.readlink``, return the type that they were given.
+    Args:
+        source: The file or link.
+        target: Path of the copy.
+        keeps: Copy the contents, too; otherwise the copy is empty.
     """
-    return os.fsencode(place) if isinstance(path, bytes) else place
+    status = posix.lstat(source)
+    if stat.S_ISLNK(status.st_mode):
+        if _mode(target):
+            posix.unlink(target)
+        posix.symlink(posix.readlink(source), target)
+        return
+    with io.FileIO(target, "w") as copy:
+        if keeps:
+            with io.FileIO(source) as original:
+                shutil.copyfileobj(original, copy, 1 << 24)
+    posix.chmod(target, stat.S_IMODE(status.st_mode))
+    if keeps:
+        posix.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))

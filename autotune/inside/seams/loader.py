@@ -14,18 +14,15 @@ import torch
 from torch.utils.data import DataLoader
 
 from autotune.inside.code.frames import site
-from autotune.inside.data.built_loaders import BuiltLoaders
-from autotune.inside.data.feed import Feed
+from autotune.inside.data.feed import Feed, Resting, die_with_parent
 from autotune.inside.data.loader_options import RequestedOptions, with_attributes
-from autotune.inside.data.loader_shares import LoaderShares
-from autotune.inside.data.loader_sizes import LoaderSizes
-from autotune.inside.data.loader_variants import LoaderVariants
-from autotune.inside.data.resting import die_with_parent
+from autotune.inside.data.loader_variants import LoaderShares, LoaderSizes, LoaderVariants
+from autotune.inside.data.loaders import BuiltLoaders
+from autotune.inside.data.workers import Workers
 from autotune.inside.hubs.iterate import IterateHub, IterateListener
 from autotune.inside.listener import Listener
 from autotune.inside.ranks.group import Group
 from autotune.inside.seams.accumulation import AccumulationSeam
-from autotune.inside.seams.workers import Workers
 from autotune.program.profile import LoaderFacts
 
 # The attributes that decide which samples a batch holds. The program's values are kept, because a
@@ -116,6 +113,8 @@ class LoaderSeam(IterateListener):
 
     def keep(self, *, enabled: bool) -> None:
         """Keep the passes of all options alive while configs take turns, or no longer."""
+        if not enabled:
+            self.passes.resting.wake_all()
         self.variants.keep(enabled=enabled)
 
     def facts(self, loader: DataLoader[Any]) -> LoaderFacts:
@@ -156,6 +155,7 @@ class Passes(IterateListener):
 
     Attributes:
         built: As in ``LoaderSeam``; so are ``options``, ``sizes`` and ``variants``.
+        resting: Stops the workers of passes whose options do not have their turn.
         replays: While True, training feeds hand out the same batch again and again. Set to measure
             the program without its data loading.
     """
@@ -170,6 +170,7 @@ class Passes(IterateListener):
     ) -> None:
         self.built, self.options = seam.built, seam.options
         self.sizes, self.variants = seam.sizes, seam.variants
+        self.resting = Resting()
         self.replays = False
         self._shares, self._workers = seam.shares, seam.workers
         self._hub = hub

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from math import isclose, isnan
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
+from autotune.inside.data.nested import first_tensor
 from autotune.inside.ranks.dtensor import whole
 from autotune.inside.ranks.group import Group
 
@@ -31,27 +33,49 @@ class DriftCheck:
     Args:
         group: The processes that train together.
         optimizers: Returns the living optimizers.
+
+    Attributes:
+        has_loader: The program iterates a loader whose data the ranks share out.
     """
 
     def __init__(self, group: Group, optimizers: Callable[[], Sequence[Optimizer]]) -> None:
         self._group = group
         self._optimizers = optimizers
         self._steps = 0
+        self._batches: list[float] = []
+        self.has_loader = False
+
+    def note_batch(self, inputs: tuple[Any, ...]) -> None:
+        """Note which batch this rank trains on.
+
+        Not the first one: the program may have drawn it at set-up, when all ranks draw alike.
+        """
+        if 0 < self._steps < FIRST_STEPS[0] and not self.has_loader:
+            tensor = first_tensor(inputs)
+            self._batches.append(0.0 if tensor is None else float(tensor.detach().double().sum()))
 
     def stepped(self) -> None:
         """Count a step, and compare the ranks if that is due.
 
         Raises:
-            RuntimeError: if the ranks' weights differ by more than rounding.
+            RuntimeError: if the ranks' weights differ by more than rounding, or their batches do
+                not.
         """
         self._steps += 1
         is_due = self._steps in FIRST_STEPS or self._steps % EVERY_STEPS == 0
         if self._group.world_size == 1 or not is_due:
             return
-        own = _sums(parameters_of(self._optimizers()))
+        own, batches = _sums(parameters_of(self._optimizers())), self._batches
         name, size = f"weights after {self._steps} steps", self._group.world_size
-        every = self._group.store.gather(name, own, self._group.rank, size)
-        if not all(_are_equal(theirs, own) for theirs in every):
+        every = self._group.store.gather(name, (own, batches), self._group.rank, size)
+        self._batches = []
+        if batches and all(theirs == batches for _, theirs in every):
+            raise RuntimeError(
+                "all ranks train on the same batches, or on inputs that cannot be compared: the "
+                "program makes its batches without a DataLoader, or chooses them by its own random "
+                "generator or order. Leave strategy and world_size out of the search."
+            )
+        if not all(_are_equal(theirs, own) for theirs, _ in every):
             raise RuntimeError(
                 "the ranks' models drifted apart: the program changes its weights or gradients in "
                 "a way that autotune cannot see. Leave strategy and world_size out of the search."

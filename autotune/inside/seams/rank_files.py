@@ -1,25 +1,26 @@
-"""Base of the seam that redirects the files written by all ranks except the first.
+"""Mutes all ranks except the first, so that the program prints and writes files only once.
 
 An ordinary script that trains as several ranks would write each of its files once per rank, to the
-same path. Only the first rank may do so; the others write to a shadow folder, which is deleted
-afterwards.
+same path. Only the first rank does so. Each of the others writes shadow files, in a folder that is
+deleted afterwards, and reads its own: as the ranks train one model, its checkpoints hold what those
+of the first rank hold.
 
-Covered: ``torch.save`` anywhere; ``open`` (and so ``Path.write_text``, numpy, json, pickle) for
-writing; renaming and removing files; making folders; ``logging.FileHandler``; TensorBoard's
-``SummaryWriter``; safetensors, HDF5, SQLite and images of cv2.
-
-Not covered: files that other libraries write in C code.
+Covered: printed output and progress bars; experiment trackers; ``torch.save``; ``safetensors``;
+``open`` and so numpy, json, pickle, logging and TensorBoard; renaming, copying, linking and
+removing files; making folders. Not covered: files that other libraries write in C code; what a
+folder lists.
 """
 
 from __future__ import annotations
 
 import builtins
-import hashlib
 import io
-import logging
 import os
 import shutil
+import sys
+import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -27,174 +28,218 @@ from typing import Any
 
 from autotune.inside.hubs.after_import import AfterImport
 from autotune.inside.hubs.patches import Patches, Seam
-from autotune.inside.seams import library_files
+from autotune.inside.hubs.saving import Save, SaveListener
+from autotune.program.trackers import TRACKERS_OFF
 
 # A larger file that is opened for change is not copied to a shadow but opened itself: it is
 # probably a memory-mapped data set, which programs open with "r+" and only read.
 MAX_COPIED_BYTES = 256 * 2**20
-TENSORBOARD = "torch.utils.tensorboard.writer"
+KERNELS_OWN = (Path("/dev"), Path("/proc"), Path("/sys"))
+# Functions of safetensors that open a file in C code, with the position of its path and the mode
+SAFETENSORS = {
+    "safetensors": {"serialize_file": (1, "w"), "safe_open": (0, "r")},
+    "safetensors.torch": {"save_file": (1, "w"), "load_file": (0, "r")},
+}
 
 
-class RankFilesSeam(Seam):
-    """Redirects the files that a rank writes to shadow files.
+def mute_output() -> None:
+    """Send all output of this process to /dev/null, except the error that ends it.
 
-    A file that the rank has redirected is read from its shadow, too. ``RankOutputSeam`` derives
-    from it. The patched functions run on whatever thread the program uses.
+    Covers Python's stdout and stderr, the stdout of C code, trackers and tqdm. The traceback of an
+    uncaught exception still goes to the real stderr.
+    """
+    nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open to the end
+    os.dup2(nowhere.fileno(), 1)
+    sys.stdout = sys.stderr = nowhere
+    sys.excepthook = partial(traceback.print_exception, file=sys.__stderr__)
+    os.environ.update(TRACKERS_OFF, TQDM_DISABLE="1")
+
+
+class RankFilesSeam(Seam, SaveListener):
+    """Keeps a rank other than the first from writing where the first rank writes.
+
+    ``SeamSet.silence()`` installs it before the program starts. The replaced functions run on
+    whatever thread the program uses. The first rank may make, move or remove the same files at any
+    time, so what exists already, or no longer, raises nothing here.
 
     Args:
-        shadow_dir: The folder for shadow files; made when the first one is needed.
-        unguarded: Directories in which the program may write freely: caches and its temporary
-            files.
+        shadow_dir: The folder for this rank's files.
+        open_places: Folders in which the rank may write freely: caches and temporary files.
     """
 
-    def __init__(self, shadow_dir: Path, unguarded: Sequence[Path]) -> None:
-        self._shadow_dir = shadow_dir
-        places = (*unguarded, shadow_dir, Path("/dev"), Path("/proc"), Path("/sys"))
-        self._unguarded = tuple(os.path.realpath(place) + os.sep for place in places)
-        self._shadows: dict[str, Path] = {}
-        self._made: set[str] = set()
+    def __init__(self, shadow_dir: Path, open_places: Sequence[Path]) -> None:
+        shadow_dir.mkdir(parents=True, exist_ok=True)
+        self._root = os.path.realpath(shadow_dir)
+        places = (*open_places, shadow_dir, *KERNELS_OWN)
+        self._open = tuple(os.path.realpath(place) + os.sep for place in places)
         self._imports = AfterImport()
         self._patches = Patches()
 
     def install(self) -> None:
-        """Patch Python's, torch's and the libraries' functions that write files.
+        """Replace the functions of Python and torch that write files, and those of safetensors."""
+        original = builtins.open
 
-        Libraries that are imported later are patched when they are.
-        """
-        self._redirect_open()
-        self._redirect_renames()
-        self._redirect_removals()
-        self._redirect_mkdir()
-        self._redirect_file_handler()
-        self._imports.wait_for(TENSORBOARD, self._redirect_summary_writer)
-        for call in library_files.CALLS:
-            self._imports.wait_for(
-                call.module,
-                partial(
-                    library_files.redirect, call, path_for=self._path_for, patches=self._patches
-                ),
-            )
+        def guarded_open(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            return original(self.place(file, mode), mode, *args, **kwargs)
+
+        for module in (builtins, io):  # pathlib opens by io.open
+            self._patches.replace(module, "open", guarded_open)
+        self._patches.replace(os, "stat", self._reading(os.stat))
+        for name in ("remove", "unlink", "rmdir"):
+            self._patches.replace(os, name, self._removing(getattr(os, name)))
+        for name in ("replace", "rename"):
+            self._patches.replace(os, name, self._renaming(getattr(os, name), shutil.rmtree))
+        self._patches.replace(os, "mkdir", self._making(os.mkdir))
+        self._patches.replace(os, "symlink", self._linking(os.symlink, os.unlink))
+        self._patches.replace(os, "link", self._copying(os.link, shutil.copyfile))
+        copy_all = partial(shutil.copytree, dirs_exist_ok=True)
+        self._patches.replace(shutil, "copytree", self._copying(shutil.copytree, copy_all))
+        for name in ("copymode", "copystat"):
+            self._patches.replace(shutil, name, self._copying(getattr(shutil, name), _keep))
+        remove_all = partial(shutil.rmtree, ignore_errors=True)
+        self._patches.replace(shutil, "rmtree", self._removing(shutil.rmtree, remove_all))
+        for module_name in SAFETENSORS:
+            self._imports.wait_for(module_name, self._redirect_safetensors)
 
     def remove(self) -> None:
         """Put everything back as it was."""
         self._imports.remove()
         self._patches.undo()
 
-    def _redirect_open(self) -> None:
-        original = builtins.open
-        seam = self
+    def place(self, path: Any, mode: str = "r") -> Any:
+        """Return the path to open: the shadow, if this rank has written one or is about to.
 
-        def guarded_open(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-            if isinstance(file, (str, os.PathLike)):
-                file = seam._path_for(os.fspath(file), mode)
-            return original(file, mode, *args, **kwargs)
-
-        for module in (builtins, io):  # pathlib opens by io.open
-            self._patches.replace(module, "open", guarded_open)
-
-    def _path_for(self, path: Any, mode: str) -> Any:
-        writes = bool(set(mode) & set("wax+"))
-        if not isinstance(path, str) or not (writes or self._shadows):
-            return path
-        real = os.path.realpath(path)
-        if real in self._shadows:
-            return str(self._shadows[real])
-        if not writes:
-            return path
-        if not self._is_guarded(real):
-            self._made.add(real)
-            return path
-        keeps_content = "w" not in mode
-        if keeps_content and os.path.getsize(real) > MAX_COPIED_BYTES:
-            return path
-        shadow = self._shadow_of(real)
-        if keeps_content:
-            shutil.copyfile(real, shadow)
-        self._shadows[real] = shadow
-        return str(shadow)
-
-    def _is_guarded(self, real: str) -> bool:
-        """Tell whether a path is the user's file, which existed before this trial."""
-        is_own = real in self._made or real.startswith(self._unguarded)
-        return not is_own and os.path.isfile(real)
-
-    def _shadow_of(self, real: str) -> Path:
-        self._shadow_dir.mkdir(parents=True, exist_ok=True)
-        digest = hashlib.sha256(os.path.dirname(real).encode()).hexdigest()[:8]
-        return self._shadow_dir / f"{digest}-{os.path.basename(real)}"
-
-    def _redirect_renames(self) -> None:
-        for name in ("replace", "rename"):
-            self._patches.replace(os, name, self._rename_by(getattr(os, name)))
-
-    def _rename_by(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Return a rename that moves the source into a shadow if the target is guarded.
-
-        Programs often write a file under a temporary name and rename it over the old one. The old
-        one must not be replaced.
+        Args:
+            path: As the program gives it; other things than paths are returned unchanged.
+            mode: As that of ``open``.
         """
-        seam = self
+        if not isinstance(path, str | os.PathLike) or not (shadow := self._shadow(path)):
+            return path
+        if os.path.islink(shadow):
+            return self.place(os.readlink(shadow), mode)
+        if os.path.exists(shadow):
+            return shadow
+        if not set(mode) & set("wax+"):
+            return path
+        if "w" not in mode and os.path.isfile(path):
+            if os.path.getsize(path) > MAX_COPIED_BYTES:
+                return path
+            os.makedirs(os.path.dirname(shadow), exist_ok=True)
+            shutil.copyfile(path, shadow)
+        os.makedirs(os.path.dirname(shadow), exist_ok=True)
+        return shadow
 
-        def rename(src: Any, dst: Any, **kwargs: Any) -> None:
-            if kwargs:  # relative to open directories (dir_fd): not redirected
-                original(src, dst, **kwargs)
-                return
-            source, target = os.path.realpath(src), os.path.realpath(dst)
-            shadow = seam._shadows.pop(source, None)
-            if shadow is not None:
-                seam._shadows[target] = shadow
-            elif seam._is_guarded(target) and os.path.isfile(source):
-                seam._shadows[target] = seam._shadow_of(target)
-                shutil.move(source, seam._shadows[target])
+    def before_save(self, save: Save) -> None:
+        """Redirect a path that ``torch.save`` opens in C code."""
+        if save.is_to_path:
+            save.where = self.place(save.where, "w")
+
+    def place_to_load(self, path: Any) -> Any:
+        """Return where a checkpoint is, which ``torch.load`` opens in C code."""
+        return self.place(path)
+
+    def _shadow(self, path: Any) -> str:
+        """Return where the shadow of a path lies; empty where the rank may write freely."""
+        folder, name = os.path.split(os.path.abspath(os.fsdecode(path)))
+        real = os.path.join(os.path.realpath(folder), name)
+        if f"{real}{os.sep}".startswith(self._open):
+            return ""
+        return self._root + real
+
+    def _reading(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def read(path: Any, **kwargs: Any) -> Any:
+            is_plain = kwargs.get("dir_fd") is None and kwargs.get("follow_symlinks", True)
+            return original(self.place(path) if is_plain else path, **kwargs)
+
+        return read
+
+    def _making(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def make(path: Any, *args: Any, **kwargs: Any) -> None:
+            if kwargs or not (shadow := self._shadow(path)):
+                original(path, *args, **kwargs)
             else:
-                original(src, dst)
-                seam._made.add(target)
+                os.makedirs(shadow, exist_ok=True)
 
-        return rename
+        return make
 
-    def _redirect_removals(self) -> None:
-        for name in ("remove", "unlink"):
-            self._patches.replace(os, name, self._remove_by(getattr(os, name)))
-
-    def _remove_by(self, original: Callable[..., None]) -> Callable[..., None]:
-        seam = self
-
-        def remove(path: Any, **kwargs: Any) -> None:
-            real = os.path.realpath(path)
-            if kwargs or not (real in seam._shadows or seam._is_guarded(real)):
-                original(path, **kwargs)
-            seam._shadows.pop(real, None)
+    def _removing(
+        self, original: Callable[..., Any], act: Callable[[str], Any] | None = None
+    ) -> Callable[..., Any]:
+        def remove(path: Any, *args: Any, **kwargs: Any) -> None:
+            if kwargs.get("dir_fd") is not None or not (shadow := self._shadow(path)):
+                original(path, *args, **kwargs)
+            else:
+                with suppress(OSError):
+                    (act or original)(shadow)
 
         return remove
 
-    def _redirect_mkdir(self) -> None:
-        original = os.mkdir
+    def _renaming(
+        self, original: Callable[..., Any], remove_all: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Return a rename that moves this rank's file, or takes a copy of the first rank's."""
 
-        def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
-            try:
-                original(path, *args, **kwargs)
-            except FileExistsError:
-                if not os.path.isdir(path):
-                    raise
+        def rename(src: Any, dst: Any, **kwargs: Any) -> None:
+            source, shadow = self.place(src), self._shadow(dst)
+            if kwargs or not shadow:
+                original(source, dst, **kwargs)
+                return
+            os.makedirs(os.path.dirname(shadow), exist_ok=True)
+            if os.path.isdir(shadow):
+                remove_all(shadow)
+            if self._shadow(source):
+                with suppress(OSError):  # the first rank has moved it
+                    shutil.copyfile(source, shadow)
+            else:
+                original(source, shadow)
 
-        self._patches.replace(os, "mkdir", mkdir)
+        return rename
 
-    def _redirect_file_handler(self) -> None:
-        original = logging.FileHandler.__init__
-        seam = self
+    def _linking(
+        self, original: Callable[..., Any], remove: Callable[[str], Any]
+    ) -> Callable[..., Any]:
+        def link(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
+            if not (shadow := self._shadow(dst)):
+                original(src, dst, *args, **kwargs)
+                return
+            os.makedirs(os.path.dirname(shadow), exist_ok=True)
+            with suppress(FileNotFoundError):
+                remove(shadow)
+            original(os.path.join(os.path.dirname(os.path.abspath(dst)), src), shadow)
 
-        def init(handler: logging.FileHandler, filename: Any, *args: Any, **kwargs: Any) -> None:
-            real = os.path.realpath(os.fspath(filename))
-            original(handler, seam._shadow_of(real), *args, **kwargs)
+        return link
 
-        self._patches.replace(logging.FileHandler, "__init__", init)
+    def _copying(
+        self, original: Callable[..., Any], act: Callable[[Any, str], Any]
+    ) -> Callable[..., Any]:
+        def copy(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
+            if not (shadow := self._shadow(dst)):
+                return original(self.place(src), dst, *args, **kwargs)
+            os.makedirs(os.path.dirname(shadow), exist_ok=True)
+            act(self.place(src), shadow)
+            return dst
 
-    def _redirect_summary_writer(self, module: ModuleType) -> None:
-        original = module.SummaryWriter.__init__
-        seam = self
+        return copy
 
-        def init(writer: Any, log_dir: Any = None, *args: Any, **kwargs: Any) -> None:
-            name = os.path.basename(os.fspath(log_dir)) if log_dir else "runs"
-            original(writer, str(seam._shadow_dir / "tensorboard" / name), *args, **kwargs)
+    def _redirect_safetensors(self, module: ModuleType) -> None:
+        for name, (position, mode) in SAFETENSORS[module.__name__].items():
+            self._patches.replace(module, name, self._opening(module, name, position, mode))
 
-        self._patches.replace(module.SummaryWriter, "__init__", init)
+    def _opening(
+        self, module: ModuleType, name: str, position: int, mode: str
+    ) -> Callable[..., Any]:
+        original = getattr(module, name)
+
+        def opening(*args: Any, **kwargs: Any) -> Any:
+            if len(args) > position:
+                place = self.place(args[position], mode)
+                args = (*args[:position], place, *args[position + 1 :])
+            else:
+                kwargs["filename"] = self.place(kwargs["filename"], mode)
+            return original(*args, **kwargs)
+
+        return opening
+
+
+def _keep(*_: Any) -> None:
+    """Leave modes and times of shadow files as they are."""

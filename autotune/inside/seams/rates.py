@@ -43,7 +43,6 @@ class RatesSeam(StepListener):
         say: Called with each sentence that the user should read, once for each.
 
     Attributes:
-        sums: Whether the loss sums over samples, so that gradients grow with the batch.
         growth: Ratio of the samples per step (now / in the program as written).
         feeds_target: Whether steps use the batches of the loader that was tuned. A step counts like
             the one before if no batch was read since.
@@ -55,7 +54,6 @@ class RatesSeam(StepListener):
         self._written: dict[str, int] = {}
         self._batch: dict[str, int] = {}
         self._known: deque[OptimizerFacts] = deque()
-        self.sums = False
         self.growth = 1.0
         self.feeds_target = True
         self._fed: set[bool] = set()  # the ``by_target`` of all batches since the last step
@@ -125,7 +123,7 @@ class RatesSeam(StepListener):
         if not self.is_needed or is_left or self._follows_itself.get(optimizer):
             return 1.0
         families = families_of(optimizer)
-        return optimizer_factor(self._rule, families, self.growth, sums=self.sums)
+        return optimizer_factor(self._rule, families, self.growth)
 
     def around_step(self, go: Go, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Make the step with multiplied rates.

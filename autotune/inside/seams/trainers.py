@@ -109,17 +109,6 @@ class TrainersSeam(Seam, IterateListener):
         self.adopt()
 
     @property
-    def bound(self) -> str:
-        """The step limit of the running trainer, as text for the user; empty if epochs end it."""
-        for trainer in self._running:
-            arguments = getattr(trainer, "args", None)
-            steps = getattr(trainer if arguments is None else arguments, "max_steps", -1)
-            by_epochs = arguments is None and getattr(trainer, "max_epochs", None) not in {None, -1}
-            if steps > 0 and not by_epochs:
-                return f"max_steps={steps} of its {type(trainer).__name__}"
-        return ""
-
-    @property
     def length(self) -> RunLength:
         """How many epochs or steps the trainer makes."""
         if self.in_use != LIGHTNING or not self._running:

@@ -57,9 +57,7 @@ def loss_gap(written: TrainingTrace, own: TrainingTrace) -> Interval | None:
     return pooled(blocks)
 
 
-def relative_loss(
-    written: TrainingTrace, own: TrainingTrace, per_update: float, scale: float = 1.0
-) -> float | None:
+def relative_loss(written: TrainingTrace, own: TrainingTrace, per_update: float) -> float | None:
     """Return by how much a config's loss is larger, relative, late in what both have trained.
 
     Args:
@@ -67,14 +65,13 @@ def relative_loss(
         own: The config, from the same random state.
         per_update: Updates of the program as written that take the same samples as one of the
             config's, or the same time.
-        scale: By what the config's losses are larger because they sum over more samples.
 
     Returns:
         None if either shows no losses, or if the program as written loses its numbers itself.
     """
     end = min(len(written.steps), len(own.steps) * per_update)
     ours = _late(written.steps, 1.0, end)
-    theirs = [loss / scale for loss in _late(own.steps, per_update, end)]
+    theirs = _late(own.steps, per_update, end)
     if not ours or not theirs or not all(map(math.isfinite, ours)):
         return None
     if not all(map(math.isfinite, theirs)):
@@ -97,16 +94,13 @@ def fall(trace: TrainingTrace) -> float:
     return (fmean(first) - fmean(late)) / max(abs(fmean(late)), least)
 
 
-def ceilings(
-    written: TrainingTrace, per_update: float, most: float, scale: float = 1.0
-) -> tuple[float, ...]:
+def ceilings(written: TrainingTrace, per_update: float, most: float) -> tuple[float, ...]:
     """Return for each update of a config the mean of its last losses that is hopeless.
 
     Args:
         written: The program as written, from the same random state.
         per_update: As for ``relative_loss``.
         most: Relative gap from which a config is hopeless.
-        scale: As for ``relative_loss``.
 
     Returns:
         Empty if the program as written does not show a finite loss in every step.
@@ -119,7 +113,7 @@ def ceilings(
     for number in range(1, int(len(known) / per_update) + 1):
         end = max(1, round(number * per_update))
         usual = fmean(known[max(0, round((number - LAST_LOSSES) * per_update)) : end])
-        found.append(scale * (usual + most * max(abs(usual), least)))
+        found.append(usual + most * max(abs(usual), least))
     return tuple(found)
 
 

@@ -18,10 +18,9 @@ from pathlib import Path
 
 from autotune.errors import FenceError
 from autotune.program.fence_options import FenceKind, FenceOptions
-from autotune.rig.fence.base import Fence, View
+from autotune.rig.fence.base import Fence, Refused, View
 from autotune.rig.fence.guard import GuardFence
 from autotune.rig.fence.overlay import OverlayFence
-from autotune.rig.fence.trial import Refused
 
 __all__ = ["Fence", "View", "describe_fence", "raise_fence"]
 

@@ -1,35 +1,124 @@
-"""The interface of fences: a ``Fence`` per run, and a ``View`` of the file system per rig."""
+"""The interface of fences: a ``Fence`` per run, and a ``View`` of the file system per rig.
+
+No list of requirements is complete: kernel versions, security modules, containers and file systems
+all may refuse a fence. So one is used only after a short process has entered it (``try_out()``).
+"""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from autotune.program.fence_options import FenceKind
 from autotune.program.program import LaunchPlan, python_plan
-from autotune.rig.fence.scratch import Scratch, short_place
+from autotune.rig.fence import scratch
+from autotune.rig.fence.scratch import Room, Scratch, short_place
+from autotune.rig.fence.spec import FenceSpec
 
 ENTER = "autotune.rig.fence.enter"
+PATIENCE_S = 30.0  # a covered network file system may be slow to answer
 
 
-class View(ABC):
+class Refused(Exception):
+    """A fence cannot be used here; the message is the reason, as a clause for the user."""
+
+
+class Fence(ABC):
+    """Makes the views of a run, one for each rig.
+
+    Use it as a context manager; closing it removes the scratch folders.
+
+    Attributes:
+        kind: Which kind of fence it is.
+        open_places: Folders that trials may change, for a guard; empty for overlays.
+        rooms: How much trials may write, by file system.
+        warnings: What the fence cannot cover, as sentences for the user.
+    """
+
+    kind: FenceKind
+    open_places: tuple[Path, ...] = ()
+    rooms: tuple[Room, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self._views = 0
+        # The first one is for autotune's files: its path is short enough for sockets, and the same
+        # inside and outside of the fence.
+        self._scratches = [Scratch(short_place())]
+        _make_gpu_nodes()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The scratch folders, in each of which every rig has a folder of the same name."""
+        return tuple(each.path for each in self._scratches)
+
+    @property
+    @abstractmethod
+    def sentence(self) -> str:
+        """What the fence does, as a sentence that the user reads before the first trial."""
+
+    @property
+    @abstractmethod
+    def shadow_place(self) -> Path:
+        """The scratch folder for what the guard inside the program redirects."""
+
+    @abstractmethod
+    def spec(self, name: str, own: Sequence[Path]) -> FenceSpec:
+        """Return what a process that enters the fence has to do, and make the folders for it.
+
+        Args:
+            name: Name of the rig's folder in each scratch folder.
+            own: Folders of autotune's whose writes stay real.
+        """
+
+    def prepared(self, name: str, roots: Sequence[Path], here: Path) -> str | None:  # noqa: ARG002
+        """Note that a program has started to train, as ``View.prepared()`` says."""
+        return None
+
+    def clear(self, name: str) -> None:
+        """Throw away what a rig wrote."""
+        for folder in self.folders:
+            scratch.remove(folder / name)
+
+    def view(self) -> View:
+        """Return a view in which nothing has been written yet."""
+        self._views += 1
+        return View(self, str(self._views))
+
+    def close(self) -> None:
+        """Remove all scratch folders, with everything that trials wrote."""
+        for each in self._scratches:
+            each.close()
+
+
+class View:
     """What one rig sees of the file system; its writes are gone once it is closed.
 
     Attributes:
+        own_dir: The rig's folder for autotune's own files.
         shadow_dir: Folder in which the guard inside the program puts redirected files.
-        own_dir: The rig's folder for autotune's own files. It is the same inside and outside of
-            the fence, and its path is short enough for sockets.
     """
 
-    shadow_dir: Path
-    own_dir: Path
+    def __init__(self, fence: Fence, name: str) -> None:
+        self._fence, self._name = fence, name
+        self.own_dir = fence.folders[0] / name
+        self.own_dir.mkdir()
+        self.shadow_dir = fence.shadow_place / name / "files"
+        self._rooms = [room.of(name) for room in fence.rooms]
 
-    @abstractmethod
     def fenced(self, plan: LaunchPlan, own: Sequence[Path]) -> LaunchPlan:
         """Return the plan that starts a process behind the fence.
 
@@ -37,15 +126,17 @@ class View(ABC):
             plan: What to start.
             own: Folders of autotune's, such as the compile cache, whose writes stay real.
         """
+        spec = self._fence.spec(self._name, own)
+        replace(spec, answer_file=str(self.own_dir / "answer")).write(self.own_dir / "spec")
+        return _entering(self.own_dir / "spec", plan)
 
-    @abstractmethod
     def overflow(self) -> str | None:
         """Return how much the trial wrote, if that is more than it may; None if it is not.
 
         Called about twice a second while a rig works.
         """
+        return next(filter(None, (room.overflow() for room in self._rooms)), None)
 
-    @abstractmethod
     def prepared(self, roots: Sequence[Path], here: Path) -> str | None:
         """Note that the program has started to train, so its downloads and caches are complete.
 
@@ -57,74 +148,62 @@ class View(ABC):
             A sentence for the user about data that each trial prepares again; None if there are
             none.
         """
+        return self._fence.prepared(self._name, roots, here)
 
-    @abstractmethod
     def error(self) -> str | None:
         """Return why a started process could not enter the fence; None if it could."""
+        error: str | None = _read_answer(self.own_dir / "answer").get("error")
+        return error
 
-    @abstractmethod
     def close(self) -> None:
         """Throw the writes away. All processes of the rig must have ended before."""
+        self._fence.clear(self._name)
 
 
-class Fence(ABC):
-    """Makes the views of a run, one for each rig.
+def try_out(spec: FenceSpec, *command: str) -> dict[str, str]:
+    """Enter a fence by a short process.
 
-    Use it as a context manager; closing it removes the scratch folders.
+    Args:
+        spec: The fence.
+        command: What to run behind it; without one, every cover is tried out.
 
-    Attributes:
-        kind: Which kind of fence it is.
-        open_places: Folders that trials may change, for a guard; empty for overlays.
-        devices: Device numbers of the folders that overlays cover, by path; the program needs them
-            to tell which renames the real files would allow. Empty for a guard.
-        max_scratch_bytes: How much one trial may write.
-        warnings: What the fence cannot cover, as sentences for the user.
+    Returns:
+        The folders that could not be covered, with the reasons; empty if all could.
+
+    Raises:
+        Refused: when the fence cannot be entered at all, the command fails, or it takes longer than
+            ``PATIENCE_S``.
     """
-
-    kind: FenceKind
-    open_places: tuple[Path, ...] = ()
-    devices: Mapping[str, int] = {}
-    max_scratch_bytes: int
-    warnings: tuple[str, ...] = ()
-
-    def __init__(self) -> None:
-        self._views = 0
-        self._own = Scratch(short_place())
-        _make_gpu_nodes()
-
-    def new_own_dir(self) -> Path:
-        """Make and return the folder for autotune's files of the next rig."""
-        self._views += 1
-        folder = self._own.path / str(self._views)
-        folder.mkdir()
-        return folder
-
-    @property
-    @abstractmethod
-    def folders(self) -> tuple[Path, ...]:
-        """The scratch folders, in each of which every rig has a folder of the same name."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    @abstractmethod
-    def sentence(self) -> str:
-        """What the fence does, as a sentence that the user reads before the first trial."""
-
-    @abstractmethod
-    def view(self) -> View:
-        """Return a view in which nothing has been written yet."""
-
-    def close(self) -> None:
-        """Remove all scratch folders, with everything that trials wrote."""
-        self._own.close()
+    with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
+        answer_file = Path(folder, "answer")
+        replace(spec, answer_file=str(answer_file)).write(Path(folder, "spec"))
+        plan = _entering(Path(folder, "spec"), LaunchPlan(command, "/"))
+        try:
+            done = subprocess.run(
+                plan.argv,
+                cwd=plan.cwd,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=PATIENCE_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise Refused(f"entering it took over {PATIENCE_S:.0f} s") from error
+        answer = _read_answer(answer_file)
+    if "error" in answer or done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"]
+        raise Refused(answer.get("error", f"trying it ended with {said[-1]}"))
+    failures: dict[str, str] = answer.get("failures", {})
+    return failures
 
 
-def entering(spec_path: Path, plan: LaunchPlan) -> LaunchPlan:
+def _read_answer(path: Path) -> dict[str, Any]:
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    answer: dict[str, Any] = json.loads(text) if text else {}
+    return answer
+
+
+def _entering(spec_path: Path, plan: LaunchPlan) -> LaunchPlan:
     """Return a plan whose process enters the fence that a file describes, then runs the command."""
     entry = python_plan(ENTER, str(spec_path), "--", cwd=plan.cwd)
     return replace(plan, argv=(*entry.argv, *plan.argv))

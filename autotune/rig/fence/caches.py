@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,25 +54,40 @@ def cache_roots(environment: Mapping[str, str]) -> tuple[Path, ...]:
 
 @dataclass
 class Prepared:
-    """The cache files that one overlay of a rig holds when the program makes its first step.
+    """The files that one overlay of a rig holds when the program makes its first step.
 
     Attributes:
         covered: The real folder that the overlay covers.
         upper: The overlay's upper layer, which holds what the rig wrote.
         files: Size and modification time of the cache files, by path below the upper layer.
+        others: Number and bytes of all other files, by the real folder by which they are counted:
+            an immediate folder of the working directory, or the folder that they lie in.
     """
 
     covered: Path
     upper: Path
     files: dict[str, Fingerprint] = field(default_factory=dict)
+    others: dict[Path, tuple[int, int]] = field(default_factory=dict)
 
-    def note(self, roots: Iterable[Path]) -> None:
-        """Record the cache files that exist now.
+    def note(self, roots: Sequence[Path], here: Path) -> None:
+        """Record the files that exist now.
 
         Args:
             roots: Folders of caches, as real absolute paths.
+            here: The program's working directory.
         """
-        self.files = dict(_below(self.upper, self.covered, tuple(roots)))
+        for path, _, names in os.walk(self.upper):
+            for relative in (Path(path, name).relative_to(self.upper) for name in names):
+                found, real = _fingerprint(self.upper / relative), self.covered / relative
+                if found is None:
+                    continue
+                if real.parent.name == BYTECODE or any(real.is_relative_to(r) for r in roots):
+                    self.files[str(relative)] = found
+                    continue
+                parts = real.relative_to(here).parts if real.is_relative_to(here) else ()
+                folder = here / parts[0] if len(parts) > 1 else real.parent
+                count, size = self.others.get(folder, (0, 0))
+                self.others[folder] = (count + 1, size + found[0])
 
     def keep(self, layer: Path) -> bool:
         """Move the files that have not changed since ``note()`` into a layer for later rigs.
@@ -88,7 +103,8 @@ class Prepared:
         kept = False
         for relative, before in self.files.items():
             source = self.upper / relative
-            if _fingerprint(source) != before:
+            # A program may have put a link to a real folder there.
+            if source.parent.resolve() != source.parent or _fingerprint(source) != before:
                 continue
             target = layer / relative
             try:
@@ -103,75 +119,26 @@ class Prepared:
         return kept
 
 
-@dataclass(frozen=True)
-class Heap:
-    """The files outside of known caches that a program wrote to one folder before its first step.
+def told_of_unknown(prepared: Iterable[Prepared]) -> str | None:
+    """Return a sentence about the folder to which a program wrote most, unless it is a known cache.
 
-    Attributes:
-        folder: The real folder.
-        files: Number of files.
-        total_bytes: Their size.
-    """
-
-    folder: Path
-    files: int
-    total_bytes: int
-
-    @property
-    def is_worth_keeping(self) -> bool:
-        """Whether preparing the files again in each trial would cost seconds."""
-        return self.files >= MANY_FILES or self.total_bytes >= MANY_BYTES
-
-
-def heaviest(prepared: Iterable[Prepared], here: Path) -> Heap | None:
-    """Return the folder to which a program wrote the most files that are not known as a cache.
-
-    It is probably prepared data, which the user can have kept by ``--cache-dir``. Files below the
-    working directory are counted by its immediate folders, others by the folder that they lie in.
+    It is probably prepared data, which the user can have kept by ``--cache-dir``.
 
     Args:
         prepared: The overlays of one rig, after ``note()``.
-        here: The working directory.
 
     Returns:
-        None if the program wrote no such files.
+        None if writing the files again in each trial would take less than seconds.
     """
-    heaps: dict[Path, Heap] = {}
-    for each in prepared:
-        for relative, (size, _) in _all_files(each.upper):
-            if str(relative) in each.files:
-                continue
-            folder = _folder_of(each.covered / relative, here)
-            before = heaps.get(folder, Heap(folder, 0, 0))
-            heaps[folder] = Heap(folder, before.files + 1, before.total_bytes + size)
-    return max(heaps.values(), key=lambda heap: (heap.files, heap.total_bytes), default=None)
-
-
-def _folder_of(real: Path, here: Path) -> Path:
-    """Return the folder by which a file is counted."""
-    if real.is_relative_to(here) and len(parts := real.relative_to(here).parts) > 1:
-        return here / parts[0]
-    return real.parent
-
-
-def _all_files(upper: Path) -> Iterator[tuple[Path, Fingerprint]]:
-    for path, _, names in os.walk(upper):
-        for name in names:
-            fingerprint = _fingerprint(Path(path, name))
-            if fingerprint is not None:
-                yield Path(path, name).relative_to(upper), fingerprint
-
-
-def _below(
-    upper: Path, covered: Path, roots: tuple[Path, ...]
-) -> Iterator[tuple[str, Fingerprint]]:
-    for path, _, names in os.walk(upper):
-        folder = covered / os.path.relpath(path, upper)
-        for real in (folder / name for name in names):
-            if folder.name == BYTECODE or any(real.is_relative_to(root) for root in roots):
-                fingerprint = _fingerprint(upper / real.relative_to(covered))
-                if fingerprint is not None:
-                    yield str(real.relative_to(covered)), fingerprint
+    found = [(*size, folder) for each in prepared for folder, size in each.others.items()]
+    files, size, folder = max(found, default=(0, 0, Path()))
+    if files < MANY_FILES and size < MANY_BYTES:
+        return None
+    return (
+        f"The program wrote {files:,} files, {size / 2**20:,.0f} MiB, to {folder} before its first "
+        "step, and does so again in each process of the search. If they are prepared data, not "
+        f"results: --cache-dir {folder}"
+    )
 
 
 def _fingerprint(path: Path) -> Fingerprint | None:

@@ -54,8 +54,8 @@ def main(spec_path: str, separator: str = "--", *command: str) -> int:
     # the parent would not find the answer.
     with Path(spec.answer_file).open("w", encoding="utf-8") as answer:
         try:
-            failures = enter(spec)
-            if spec.is_probe:
+            failures = enter(spec, is_probe=not command)
+            if not command:
                 json.dump({"failures": failures}, answer)
                 return 0
             os.execvp(command[0], command)  # noqa: S606 - the command is our own plan's
@@ -65,11 +65,8 @@ def main(spec_path: str, separator: str = "--", *command: str) -> int:
             return FAILED
 
 
-def enter(spec: FenceSpec) -> dict[str, str]:
+def enter(spec: FenceSpec, *, is_probe: bool) -> dict[str, str]:
     """Fence this process and everything that it will start.
-
-    Args:
-        spec: What to cover, and in which way.
 
     Returns:
         For a probe, the folders that could not be covered, with the reasons; otherwise empty.
@@ -88,41 +85,37 @@ def enter(spec: FenceSpec) -> dict[str, str]:
         # Read-only mounts come last: upper layers and autotune's folders are reached through them
         # while the other folders are covered.
         read_only = [p for p in places if p.covering.step.cover is Cover.READ_ONLY]
-        failures = _cover([p for p in places if p not in read_only], spec)
+        failures = _cover([p for p in places if p not in read_only], spec, is_probe=is_probe)
         for path, real in (*own, *(place.original for place in places if place.original)):
             os.makedirs(path, exist_ok=True)
             kernel.mount(_by_fd(real), path, flags=kernel.MS_BIND | kernel.MS_REC)
-        failures |= _cover(read_only, spec)
-        failures |= _exercised(spec.exercised)
+        failures |= _cover(read_only, spec, is_probe=is_probe)
+        for folder in spec.exercised:
+            try:
+                exercise(folder)
+            except OSError as error:
+                failures[folder] = str(error)
+            if not os.access(folder, os.W_OK):
+                failures[folder] = "it is read-only inside"
         os.chdir(here)  # once more: the former working directory is the real folder still
     if spec.writable is not None:
         kernel.forbid_writing_but_below(spec.writable)
     return failures
 
 
-def _cover(places: Iterable[_Place], spec: FenceSpec) -> dict[str, str]:
+def _cover(places: Iterable[_Place], spec: FenceSpec, *, is_probe: bool) -> dict[str, str]:
     """Cover folders in order; a probe collects failures, where a real trial must not start."""
     failures = {}
     for place in places:
+        path = place.covering.step.path
         try:
-            place.cover(spec)
+            place.cover(spec.overlay_options)
+            if is_probe and place.covering.step.cover is Cover.OVERLAY:
+                exercise(path)
         except OSError as error:
-            if not spec.is_probe:
+            if not is_probe:
                 raise
-            failures[place.covering.step.path] = str(error)
-    return failures
-
-
-def _exercised(folders: Iterable[str]) -> dict[str, str]:
-    """Try to write in folders that must be writable behind the fence; return those that are not."""
-    failures = {}
-    for folder in folders:
-        try:
-            exercise(folder)
-        except OSError as error:
-            failures[folder] = str(error)
-        if not os.access(folder, os.W_OK):
-            failures[folder] = "it is read-only inside"
+            failures[path] = str(error)
     return failures
 
 
@@ -149,13 +142,11 @@ class _Place:
                 self._scratch = os.open(covering.scratch, os.O_PATH)
         self._layers = [os.open(layer, os.O_PATH) for layer in covering.layers]
 
-    def cover(self, spec: FenceSpec) -> None:
-        """Cover the folder in the way that its step says; a probe tries each overlay out, too."""
+    def cover(self, overlay_options: str) -> None:
+        """Cover the folder in the way that its step says."""
         match self.covering.step.cover:
             case Cover.OVERLAY:
-                self._overlay(spec.overlay_options)
-                if spec.is_probe:
-                    exercise(self._path)
+                self._overlay(overlay_options)
             case Cover.REBUILT:
                 self._rebuild()
             case Cover.MEMORY:

@@ -20,15 +20,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.program.fence_options import FenceKind, FenceOptions
-from autotune.program.program import LaunchPlan
 from autotune.rig.fence import kernel, scratch
-from autotune.rig.fence.base import Fence, View, entering
-from autotune.rig.fence.caches import Prepared, cache_roots, heaviest
-from autotune.rig.fence.mounts import Mount, is_below, read_mounts
-from autotune.rig.fence.plan import Cover, RealFolders, Step, plan
+from autotune.rig.fence.base import Fence, Refused, try_out
+from autotune.rig.fence.caches import Prepared, cache_roots, told_of_unknown
+from autotune.rig.fence.plan import Cover, Folders, Mount, Step, is_below, plan, read_mounts
 from autotune.rig.fence.scratch import Scratch
 from autotune.rig.fence.spec import EXERCISE, Covering, FenceSpec
-from autotune.rig.fence.trial import Refused, check_runs, read_answer, refused_covers
 
 LOOKED_AT, LOOKED_AT_DEPTH = 5_000, 2  # entries of the working directory to check: some 20 ms
 MAX_LAYERS = 100  # layers of kept caches; the kernel limits mount options to 4 KiB
@@ -60,13 +57,14 @@ class Rights:
         return ",index=off,metacopy=off" + (",redirect_dir=on" if self.is_root else ",userxattr")
 
 
-def socket_folders(environment: Mapping[str, str]) -> tuple[str, ...]:
+def socket_folders(environment: Mapping[str, str]) -> tuple[Path, ...]:
     """Return folders below /tmp that hold pipes and sockets of CUDA's MPS and of X.
 
     A socket cannot be connected to through an overlay, so these folders stay real. Source: CUDA's
     Multi-Process Service, section CUDA_MPS_PIPE_DIRECTORY; X(7).
     """
-    return (environment.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "/tmp/.X11-unix")  # noqa: S108
+    pipes = environment.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")  # noqa: S108
+    return Path(pipes), Path("/tmp/.X11-unix")  # noqa: S108
 
 
 def rights() -> Rights:
@@ -99,14 +97,14 @@ class OverlayFence(Fence):
         if not self._rights.may_mount and os.geteuid() == 0:
             raise Refused("root without CAP_SYS_ADMIN, as in most containers, may not mount")
         super().__init__()
-        self._scratches: list[Scratch] = []
+        self._prepared: dict[str, list[Prepared]] = {}  # by the rig's name
         self._layers: dict[str, tuple[str, ...]] = {}
         try:
             mounts = read_mounts(
                 Path("/proc/self/mountinfo").read_text("utf-8", errors="surrogateescape")
             )
             near = [str(_real(place)) for place in (Path.cwd(), Path(os.path.expanduser("~")))]
-            self._steps = plan(mounts, RealFolders(), is_root=self._rights.is_root, towards=near)
+            self._steps = plan(mounts, Folders(), is_root=self._rights.is_root, towards=near)
             failed = self._find_scratches(scratch.candidates(options.scratch_dir, run_dir))
             self.warnings = self._make_read_only_what_fails(mounts)
         except BaseException:
@@ -116,40 +114,24 @@ class OverlayFence(Fence):
         if named is not None and _real(named) in failed:
             self.warnings += (f"--scratch-dir {named} is not used: {failed[_real(named)]}.",)
         self.rooms = scratch.rooms(self.folders, options.max_scratch_bytes)
-        self.max_scratch_bytes = min(room.max_bytes for room in self.rooms)
-        self.devices = {s.path: Path(s.path).stat().st_dev for s in self._steps if _needs_place(s)}
-        self.roots = (*cache_roots(os.environ), *map(_real, options.caches))
+        self._roots = (*cache_roots(os.environ), *map(_real, options.caches))
 
     @property
     def sentence(self) -> str:
         """What the fence does, as a sentence that the user reads before the first trial."""
-        places = ", ".join(str(s.path.parent) for s in self._scratches)
+        places = ", ".join(str(folder.parent) for folder in self.folders[1:])
         return (
             "Trials see your files through overlays and leave them as they are. What they change "
             f"lies in scratch folders ({places}) and is thrown away when the trial ends."
         )
 
-    def view(self) -> View:
-        """Return a view in which nothing has been written yet."""
-        return OverlayView(self)
-
-    def close(self) -> None:
-        """Remove the scratch folders."""
-        for each in self._scratches:
-            each.close()
-        super().close()
-
     @property
-    def folders(self) -> tuple[Path, ...]:
-        """The scratch folders; the one for autotune's own files comes first."""
-        return (self._own.path, *(s.path for s in self._scratches))
+    def shadow_place(self) -> Path:
+        """The scratch folder for trackers that write; upper layers take everything else."""
+        return self.folders[0]
 
-    def spec(self, name: str) -> FenceSpec:
-        """Return what a process that enters the fence has to do, and make the folders for it.
-
-        Args:
-            name: Name of the rig's folder in each scratch folder.
-        """
+    def spec(self, name: str, own: Sequence[Path] = ()) -> FenceSpec:
+        """Return what a process that enters the fence has to do, and make the folders for it."""
         coverings = []
         for number, step in enumerate(self._steps):
             if not _needs_place(step):
@@ -158,38 +140,56 @@ class OverlayFence(Fence):
             place = self._scratch_for(step.path) / name / str(number)
             coverings.append(Covering(step, str(place), self._layers.get(step.path, ())))
             _make_folders(step, place)
+        passed = (self.folders[0] / name, *own, *map(_real, socket_folders(os.environ)))
         return FenceSpec(
             coverings=tuple(coverings),
+            passed_through=tuple(str(path) for path in passed if path.is_dir()),
             in_user_namespace=not self._rights.may_mount,
             overlay_options=self._rights.options,
         )
 
-    def keep(self, prepared: Prepared, name: str) -> None:
-        """Let later rigs see the cache files that a program prepared before its first step.
+    def prepared(self, name: str, roots: Sequence[Path], here: Path) -> str | None:
+        """Keep the cache files that the program made before its first step, for later rigs.
 
-        They become a layer between the real folder and the upper layer. Beyond ``MAX_LAYERS``
-        nothing more is kept for a folder.
-
-        Args:
-            prepared: The files of one overlay of a rig that has ended.
-            name: Name of the rig's folder.
+        Returns:
+            A sentence for the user, if the program also prepared much data outside of known caches:
+            each trial will prepare that again, unless the user names the folder.
         """
-        path = str(prepared.covered)
-        if len(self._layers.get(path, ())) >= MAX_LAYERS:
-            return
-        layer = self._scratch_for(path) / "layers" / f"{name}-{prepared.upper.parent.name}"
-        layer.mkdir(parents=True)
-        if prepared.keep(layer):
-            _make_like(layer, prepared.covered)
-            self._layers[path] = (str(layer), *self._layers.get(path, ()))
+        found = [
+            Prepared(Path(step.path), self._scratch_for(step.path) / name / str(number) / "upper")
+            for number, step in enumerate(self._steps)
+            if step.cover is Cover.OVERLAY
+        ]
+        for each in found:
+            each.note((*self._roots, *map(_real, roots)), here)
+        self._prepared[name] = found
+        return told_of_unknown(found)
+
+    def clear(self, name: str) -> None:
+        """Throw away what a rig wrote, except for the cache files that later rigs can use.
+
+        These become a layer between the real folder and the upper layer. Beyond ``MAX_LAYERS``
+        nothing more is kept for a folder.
+        """
+        try:
+            for prepared in self._prepared.pop(name, ()):
+                path = str(prepared.covered)
+                if not prepared.files or len(self._layers.get(path, ())) >= MAX_LAYERS:
+                    continue
+                layer = self._scratch_for(path) / "layers" / f"{name}-{prepared.upper.parent.name}"
+                layer.mkdir(parents=True)
+                if prepared.keep(layer):
+                    _make_like(layer, prepared.covered)
+                    self._layers[path] = (str(layer), *self._layers.get(path, ()))
+        finally:
+            super().clear(name)
 
     def _scratch_for(self, path: str) -> Path:
         """Return the first scratch folder outside of a covered folder.
 
         An overlay refuses an upper layer that lies within its lower layer.
         """
-        outside = [s.path for s in self._scratches if not is_below(str(s.path), path)]
-        return outside[0]
+        return next(f for f in self.folders[1:] if not is_below(str(f), path))
 
     def _find_scratches(self, places: Sequence[Path]) -> dict[Path, str]:
         """Make scratch folders in the first places whose file system can hold upper layers.
@@ -216,7 +216,7 @@ class OverlayFence(Fence):
                 failed[place] = reason
             elif all(map(self._has_place, self._steps)):
                 break
-        if not self._scratches:
+        if len(self._scratches) == 1:
             told = "; ".join(f"{place}: {reason}" for place, reason in failed.items())
             raise Refused(
                 f"no folder is suitable for what trials write ({told}); name one with --scratch-dir"
@@ -240,18 +240,16 @@ class OverlayFence(Fence):
         if not self._rights.may_mount:
             _insist_on_own(here)
         exercised = (str(here),) if os.access(here, os.W_OK) else ()
-        lost |= refused_covers(replace(self.spec("tried"), exercised=exercised))
-        for folder in self.folders:
-            scratch.remove(folder / "tried")
+        lost |= try_out(replace(self.spec("tried"), exercised=exercised))
+        self.clear("tried")
         _insist_on_working_at(here, lost)
         kept = tuple(s for s in self._steps if s.path not in lost)
         # A trial cannot change what this user cannot reach, so it needs no cover.
         lost = {path: reason for path, reason in lost.items() if _is_reachable(path)}
         self._steps = (*kept, *(Step(Cover.READ_ONLY, path) for path in lost))
         if lost:  # the plan has changed, so it is tried again
-            check_runs(self.spec("tried"), "true")
-            for folder in self.folders:
-                scratch.remove(folder / "tried")
+            try_out(self.spec("tried"), "true")
+            self.clear("tried")
         kinds = {mount.path: f" ({mount.file_system})" for mount in mounts}
         return tuple(
             f"Trials can read but not write {path}{kinds.get(path, '')}: {reason}."
@@ -260,83 +258,8 @@ class OverlayFence(Fence):
 
     def _has_place(self, step: Step) -> bool:
         return not _needs_place(step) or any(
-            not is_below(str(s.path), step.path) for s in self._scratches
+            not is_below(str(folder), step.path) for folder in self.folders[1:]
         )
-
-
-class OverlayView(View):
-    """The upper layers of one rig.
-
-    Args:
-        fence: The fence that makes this view.
-    """
-
-    def __init__(self, fence: OverlayFence) -> None:
-        self.own_dir = fence.new_own_dir()
-        self.shadow_dir = self.own_dir / "files"
-        self._fence = fence
-        self._spec = fence.spec(self._name)
-        self._rooms = tuple(room.of(self._name) for room in fence.rooms)
-        self._prepared: list[Prepared] = []
-
-    @property
-    def _name(self) -> str:
-        """Name of this rig's folder in each scratch folder."""
-        return self.own_dir.name
-
-    def fenced(self, plan: LaunchPlan, own: Sequence[Path]) -> LaunchPlan:
-        """Return the plan that starts a process behind the fence."""
-        sockets = (_real(Path(place)) for place in socket_folders(os.environ))
-        passed = tuple(map(str, (self.own_dir, *own, *(p for p in sockets if p.is_dir()))))
-        spec = replace(self._spec, passed_through=passed, answer_file=str(self.own_dir / "answer"))
-        spec.write(self.own_dir / "spec")
-        return entering(self.own_dir / "spec", plan)
-
-    def overflow(self) -> str | None:
-        """Return how much the trial wrote, if that is more than it may; None if it is not."""
-        return next(filter(None, (room.overflow() for room in self._rooms)), None)
-
-    def prepared(self, roots: Sequence[Path], here: Path) -> str | None:
-        """Keep the cache files that the program made before its first step, for later rigs.
-
-        Args:
-            roots: Folders to which the program was seen to download; they count as caches.
-            here: The program's working directory.
-
-        Returns:
-            A sentence for the user, if the program also prepared much data outside of known caches:
-            each trial will prepare that again, unless the user names the folder.
-        """
-        every = (*self._fence.roots, *map(_real, roots))
-        for covering in self._spec.coverings:
-            if covering.step.cover is Cover.OVERLAY:
-                upper = Path(covering.scratch, "upper")
-                found = Prepared(Path(covering.step.path), upper)
-                found.note(every)
-                self._prepared.append(found)
-        heap = heaviest(self._prepared, here)
-        if heap is None or not heap.is_worth_keeping:
-            return None
-        return (
-            f"The program wrote {heap.files:,} files, {heap.total_bytes / 2**20:,.0f} MiB, to "
-            f"{heap.folder} before its first step, and does so again in each process of the "
-            f"search. If they are prepared data, not results: --cache-dir {heap.folder}"
-        )
-
-    def error(self) -> str | None:
-        """Return why a started process could not enter the fence; None if it could."""
-        error: str | None = read_answer(self.own_dir / "answer").get("error")
-        return error
-
-    def close(self) -> None:
-        """Throw the writes away, except for the cache files that later rigs can use."""
-        try:
-            for prepared in self._prepared:
-                if prepared.files:
-                    self._fence.keep(prepared, self._name)
-        finally:
-            for folder in self._fence.folders:
-                scratch.remove(folder / self._name)
 
 
 def _insist_on_own(here: Path) -> None:
@@ -402,7 +325,7 @@ def _tries_overlay(place: Path, own: Rights) -> str | None:
         in_user_namespace=not own.may_mount,
         overlay_options=own.options,
     )
-    failures = refused_covers(spec)
+    failures = try_out(spec)
     is_whole = (lower / EXERCISE).read_text(encoding="utf-8") == "some"
     scratch.remove(place / "probe")
     return failures.get(str(lower)) or (None if is_whole else "writes went to the real file")

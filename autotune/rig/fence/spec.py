@@ -39,8 +39,7 @@ class FenceSpec:
         writable: Paths outside of which Landlock denies writes; None does without Landlock.
         overlay_options: Appended to the mount options of each overlay.
         answer_file: File to which the process writes, as JSON, what went wrong.
-        exercised: Folders in which to try writing, in addition to the covered ones.
-        is_probe: Only try: report the folders that cannot be covered, and start nothing.
+        exercised: Folders in which a probe tries to write, in addition to the covered ones.
     """
 
     coverings: tuple[Covering, ...] = ()
@@ -50,7 +49,6 @@ class FenceSpec:
     overlay_options: str = ""
     answer_file: str = ""
     exercised: tuple[str, ...] = ()
-    is_probe: bool = False
 
     def write(self, path: Path) -> None:
         """Write the spec as JSON, for ``read_spec()``."""
@@ -61,18 +59,7 @@ def read_spec(path: str) -> FenceSpec:
     """Return the spec that ``FenceSpec.write()`` wrote to a file."""
     data: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
     coverings = tuple(
-        Covering(
-            Step(Cover(c["step"]["cover"]), c["step"]["path"], tuple(c["step"]["attached"])),
-            c["scratch"],
-            tuple(c["layers"]),
-        )
-        for c in data.pop("coverings")
+        Covering(Step(Cover(step["cover"]), step["path"], tuple(step["attached"])), scratch, layers)
+        for step, scratch, layers in (covering.values() for covering in data.pop("coverings"))
     )
-    writable = data.pop("writable")
-    return FenceSpec(
-        coverings=coverings,
-        passed_through=tuple(data.pop("passed_through")),
-        exercised=tuple(data.pop("exercised")),
-        writable=None if writable is None else tuple(writable),
-        **data,
-    )
+    return FenceSpec(coverings=coverings, **data)

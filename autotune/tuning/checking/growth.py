@@ -15,7 +15,7 @@ from autotune.knobs.space.space import ResolvedSpace
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import PARTS
 from autotune.program.rehearsal import RehearsalRecord
-from autotune.results.record import TrialRecord, gradients_sum
+from autotune.results.record import TrialRecord
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.learning_check import MOST_LOSS, LearningCheck
 from autotune.tuning.checking.short_runs import ShortRuns
@@ -176,6 +176,6 @@ def _size(space: ResolvedSpace) -> int | None:
 def _check(session: Session, baseline: Baseline, kept_s: float) -> LearningCheck:
     facts = session.study.facts
     assert facts is not None, "the baseline was measured"
-    applied = replace(baseline.applied, sums=gradients_sum(session.study.records))
+    applied = baseline.applied
     runs = ShortRuns(session, baseline, kept_s)
     return LearningCheck(runs, applied, facts.step_s, facts.startup_s, session.traces)

@@ -160,17 +160,10 @@ class LearningCheck:
         written = self._written(config, seed)
         if isinstance(written, Ending):
             return None
-        scale, per_update = self._loss_scale(config), self._growth(config)
-        most = ceilings(written, per_update, HOPELESS, scale)
+        per_update = self._growth(config)
+        most = ceilings(written, per_update, HOPELESS)
         own = self._own(config, speedup, seed, rule, most)
-        return None if isinstance(own, Ending) else relative_loss(written, own, per_update, scale)
-
-    def _loss_scale(self, config: Config) -> float:
-        """Return by what the config's losses are larger because they sum over more samples."""
-        if not self._applied.sums:
-            return 1.0
-        own, theirs = (int(c["batch_size"]) for c in (self._applied.baseline, config))
-        return theirs / own
+        return None if isinstance(own, Ending) else relative_loss(written, own, per_update)
 
     def _written(self, config: Config, seed: int) -> TrainingTrace | Ending:
         written = self._applied.baseline

@@ -38,7 +38,6 @@ from autotune.measurement.outcome import ENDED_BY_US, Ending
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import PARTS, batch_growth
 from autotune.program.rehearsal import Canary, RehearsalPlan, TracePlan
-from autotune.results.record import gradients_sum
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.learning_check import MOST_LOSS, untold
 from autotune.tuning.session import CHECK_EPOCHS, Session, check_batches
@@ -84,13 +83,11 @@ class Known:
     Attributes:
         traces: Of the program as written, that earlier checks took. A check adds to them.
         normalises: Whether the model has BatchNorm.
-        sums: Whether the loss is known to sum over samples.
         canary: What was found before the search.
     """
 
     traces: dict[RehearsalPlan, TrainingTrace] = field(default_factory=dict)
     normalises: bool = False
-    sums: bool = False
     canary: Canary | None = None
 
     @classmethod
@@ -100,7 +97,6 @@ class Known:
         return cls(
             session.traces,
             normalises=baseline.profile.model.batch_norm_layers > 0,
-            sums=bool(gradients_sum(study.records)),
             canary=study.canary,
         )
 
@@ -143,11 +139,6 @@ class SelfCheck:
     def _has_own_samples(self, config: Config) -> bool:
         """Whether the samples of a step stay those of the program."""
         return batch_growth(self._space.baseline, config) == 1.0
-
-    def _batches_ratio(self, config: Config) -> float:
-        """Return how many times smaller a config's batches are than those of the program."""
-        own = self._space.baseline.get("batch_size")
-        return int(own) / int(config["batch_size"]) if own is not None else 1.0
 
     def _takes_same_batches(self, config: Config) -> bool:
         parts = ("batch_size", "accumulation_steps", "world_size")
@@ -259,8 +250,6 @@ class SelfCheck:
         own = traced or self._runs.trace(config, self.plan(config), self.cost_s)
         if isinstance(own, Ending):
             return _not_compared(own)
-        if self._known.sums:
-            own = _with_losses_times(own, self._batches_ratio(config))
         if is_equal(written, own):
             return same(written, own)
         found = NOT_COMPARED
@@ -317,15 +306,6 @@ def one_fewer(space: ResolvedSpace, config: Config) -> Iterator[tuple[str, Confi
     for knob in sorted(changes, key=lambda knob: lost[knob]) if len(changes) > 1 else ():
         if lost[knob]:
             yield knob, lacking[knob]
-
-
-def _with_losses_times(trace: TrainingTrace, factor: float) -> TrainingTrace:
-    """Return a trace with larger losses: those of a step are traced by the mean of its batches."""
-    steps = (
-        step if step.loss is None else replace(step, loss=step.loss * factor)
-        for step in trace.steps
-    )
-    return trace if factor == 1.0 else replace(trace, steps=tuple(steps))
 
 
 def _not_compared(ending: TrainingTrace | Ending) -> Agreement:

@@ -9,7 +9,6 @@ from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
 from autotune.program.rehearsal import SILENCE_TOLD_S, Rehearsal, RehearsalPlan
-from autotune.results.record import gradients_sum
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.budget import Until
 from autotune.tuning.live_rig import SILENCE_STEPS
@@ -88,8 +87,7 @@ class ShortRuns:
             lambda: session.budget.left_s - until_s,
             "the rehearsal did not end in time",
         )
-        sums = gradients_sum(session.study.records)
-        applied = replace(self._baseline.applied, config=config, sums=sums)
+        applied = replace(self._baseline.applied, config=config)
         if lr_rule is not LrRule.AUTO:
             applied = replace(applied, lr_rule=lr_rule)
         with session.rigs.new() as rig:

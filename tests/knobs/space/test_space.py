@@ -7,6 +7,7 @@ import pytest
 from autotune.errors import UsageError
 from autotune.knobs.space.space import SearchSpace
 from autotune.program.config import Config
+from autotune.program.run_length import RunLength
 from tests.made import A100, MACHINES, make_hardware, make_loader, make_profile, make_space
 
 HARDWARE = make_hardware()
@@ -296,16 +297,16 @@ def test_no_shipped_knob_conflicts_with_the_baseline() -> None:
     assert resolved.conflicts(resolved.baseline) == []
 
 
-BY_STEPS = "train.py:57: for step in range(200)"
+BY_STEPS = RunLength(where="--max-steps 200", steps=200)
 
 
 def test_a_program_of_fixed_steps_tries_a_larger_batch_only_where_it_is_named() -> None:
-    profile = make_profile(bounded_by_steps=BY_STEPS, zero_grad_to_none=True)
+    profile = make_profile(length=BY_STEPS, zero_grad_to_none=True)
     space = make_space(["batch_size", "accumulation_steps", "num_workers"])
     resolved = space.resolve(HARDWARE, profile)
     assert {*resolved.domains} == {"num_workers"}
     for knob in ("batch_size", "accumulation_steps"):
-        assert BY_STEPS in resolved.refused[knob]
+        assert BY_STEPS.where in resolved.refused[knob]
         assert "--tune" in resolved.refused[knob]
     named = space.tune(["batch_size"]).resolve(HARDWARE, profile)
     assert named.domains["batch_size"].values == (64, 128, 256, 512)
@@ -314,7 +315,7 @@ def test_a_program_of_fixed_steps_tries_a_larger_batch_only_where_it_is_named() 
 
 
 def test_a_program_of_fixed_steps_may_share_out_its_own_batch() -> None:
-    profile = make_profile(bounded_by_steps=BY_STEPS, zero_grad_to_none=True)
+    profile = make_profile(length=BY_STEPS, zero_grad_to_none=True)
     space = make_space(["accumulation_steps"]).keep_global_batch().resolve(HARDWARE, profile)
     assert space.domains["accumulation_steps"].values == (1, 2, 4)
     assert space.baseline["batch_size"] == 64

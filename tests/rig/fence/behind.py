@@ -27,7 +27,7 @@ def main(kind: str, folder: str, report: str) -> None:
         view = fence.view()
         argv = (
             *(sys.executable, str(WRITERS), fence.kind, folder, str(view.own_dir / "errors")),
-            *(str(view.shadow_dir), json.dumps(dict(fence.devices))),
+            str(view.shadow_dir),
         )
         plan = view.fenced(LaunchPlan(argv, folder), [])
         environment = {**os.environ, "TMPDIR": str(view.own_dir)}

@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from autotune.rig.fence.mounts import Mount, read_mounts
-from autotune.rig.fence.plan import Cover, Step, plan
+from autotune.rig.fence.plan import Cover, Folders, Mount, Step, plan, read_mounts
 
 # of a laptop with a partition for homes, a network disk, and something that only its owner may see
 MOUNTINFO = r"""
@@ -48,7 +47,7 @@ MINE = {
 
 
 @dataclass
-class MadeFolders:
+class MadeFolders(Folders):
     writable: set[str] | None = None  # None for root
     folders: dict[str, str] = field(default_factory=lambda: FOLDERS)
 

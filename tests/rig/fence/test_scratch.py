@@ -120,7 +120,7 @@ def test_caches_are_kept_as_they_were_at_the_first_step_and_outputs_are_not(tmp_
     (upper / "me/project/data.csv").write_text("downloaded")
     found = Prepared(covered, upper)
     roots = cache_roots({"XDG_CACHE_HOME": str(covered / "me/.cache")})
-    found.note([*roots, covered / "me/project/data.csv"])
+    found.note([*roots, covered / "me/project/data.csv"], covered / "me/project")
     (upper / "me/.cache/log").write_text("step 1 of a trial")
     (upper / "me/.cache/checkpoint").write_text("made after the first step")
     assert found.keep(layer)

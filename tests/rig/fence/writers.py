@@ -26,7 +26,7 @@ from autotune.inside.hubs.saving import SaveHub
 from autotune.inside.seams.guard import GuardSeam
 from autotune.inside.seams.overlay import OverlaySeam
 from autotune.program.fence_options import FenceKind
-from autotune.rig.fence.mounts import Mount, read_mounts
+from autotune.rig.fence.plan import Mount, read_mounts
 from autotune.rig.fence.scratch import PREFIX
 
 ELSEWHERE = Path("../elsewhere")  # not the working directory, nor below it
@@ -263,12 +263,12 @@ def is_real(mount: Mount) -> bool:
     return not is_made and os.path.exists(mount.path)
 
 
-def main(kind: str, folder: str, report: str, shadow: str, devices: str) -> None:
+def main(kind: str, folder: str, report: str, shadow: str) -> None:
     """Run them all, each in a folder of its own."""
     fence = FenceKind(kind)
     report_file = open(report, "w")  # noqa: SIM115 - while it leads to the real one
     seam = (
-        OverlaySeam(json.loads(devices), None, lambda _: None)
+        OverlaySeam()
         if fence is FenceKind.OVERLAY
         else GuardSeam(Path(shadow), [Path(tempfile.gettempdir())])
     )

@@ -15,26 +15,24 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
 
-from autotune.inside.epochs import MAX_BATCHES, Passes, known_by
 from autotune.inside.hubs.saving import Save
 from autotune.inside.listener import Listener
+from autotune.inside.passes import MAX_BATCHES, Pass, TrainedEpochs
 from autotune.inside.ranks.group import ALONE, Group
-from autotune.inside.rehearsing.training_passes import TrainingPasses
-from autotune.inside.rehearsing.training_recorder import TrainingRecorder
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.seams.equal_conditions import even_out
 from autotune.inside.steering import Steering, loose_knobs
+from autotune.inside.training_recorder import TrainingRecorder
 from autotune.machine.process_tree import is_at_work
-from autotune.measurement.run_mode import Epochs
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
-from autotune.program.profile import LoaderFacts
 from autotune.program.rehearsal import SILENCE_TOLD_S, Ended, RehearsalPlan, Seen
 from autotune.rig.link import LinkClosed
 
@@ -45,6 +43,60 @@ if TYPE_CHECKING:
 # Steps since the last batch. A program may make several steps with one batch; one that makes more
 # than this keeps its batches and iterates over them without asking the loader again.
 MAX_STEPS = 64
+
+
+class _Report:
+    """Reports once what was seen: at the end, or from a timer thread when time is up.
+
+    Args:
+        over: Takes the report; None for a rank that follows another.
+        until_s: Seconds until time is up.
+        seen: Returns what was seen until now.
+    """
+
+    def __init__(
+        self, over: Callable[[Seen], None] | None, until_s: float, seen: Callable[[Ended], Seen]
+    ) -> None:
+        self._over, self._seen = over, seen
+        self._once = threading.Lock()  # whoever acquires it reports; it is never released
+        self._process = os.getpid()
+        self._saving: set[int] = set()  # ids of what is being saved
+        self._heard = perf_counter()
+        self.timer = threading.Timer(max(0.0, until_s), self.end, ("out of time",))
+        self.timer.daemon = True
+        if over is not None:
+            self.timer.start()
+
+    def hear(self) -> None:
+        """Note that the program does something."""
+        self._heard = perf_counter()
+
+    def saves(self, save: Save) -> None:
+        """Note that the program saves, which may take its time."""
+        self._saving.add(id(save))
+
+    def saved(self, save: Save) -> None:
+        """Note that the program goes on."""
+        self._saving.discard(id(save))
+        self.hear()
+
+    def cancel(self) -> None:
+        """Report nothing from now on."""
+        self._once.acquire(blocking=False)
+        self.timer.cancel()
+
+    def end(self, how: Ended) -> None:
+        """Report, unless that was done."""
+        if self._over is None or os.getpid() != self._process:
+            return  # a rank that follows another, or a process that the program has forked
+        silent_s = perf_counter() - self._heard
+        may_stand_still = how == "out of time" and silent_s >= SILENCE_TOLD_S
+        works = may_stand_still and (bool(self._saving) or is_at_work())  # it may end meanwhile
+        if not self._once.acquire(blocking=False):
+            return
+        self.timer.cancel()
+        with suppress(LinkClosed):
+            self._over(replace(self._seen(how), silent_s=silent_s, is_at_work=works))
 
 
 class ShortEpochs(Listener):
@@ -65,8 +117,6 @@ class ShortEpochs(Listener):
             a rank that follows another.
         started: When the process began to run the program, by ``perf_counter``.
         group: The processes that train together.
-        epochs: The mode in which the program is measured. With whole epochs, passes that train
-            nothing are not cut here either, because the program was seen to fail if they are.
     """
 
     def __init__(
@@ -76,26 +126,17 @@ class ShortEpochs(Listener):
         over: Callable[[Seen], None] | None,
         started: float,
         group: Group = ALONE,
-        epochs: Epochs = Epochs.ENDLESS,
     ) -> None:
-        self.rehearsal = plan
+        self.rehearsal: RehearsalPlan = plan
         self.config_reads: Mapping[str, KnobValue] = {}
         self.seams = SeamSet(self, applied.traits.loader, loose_knobs(applied), group)
         self.steering = Steering(self.seams)
         self.steps = 0
-        self._plan = plan
-        self._over = over
-        self._evaluations = 0
-        self._is_evaluating = False
-        self._saving: set[int] = set()  # ids of what is being saved
+        self._evaluated: set[int] = set()  # numbers of steps after which it evaluated
         self._first_step_at = math.inf
-        self._heard = perf_counter()
-        self._passes = Passes(None if epochs is Epochs.WHOLE else plan.other_batches)
+        self._passes: WeakKeyDictionary[Feed, Pass] = WeakKeyDictionary()
         self._longest = 0
-        self._known: WeakKeyDictionary[Feed, LoaderFacts] = WeakKeyDictionary()
-        self._training = TrainingPasses(
-            self._facts, lambda feed: self.seams.loader.built.is_rebuilt(feed.loader)
-        )
+        self._epochs = TrainedEpochs(self.seams.loader.facts, self.seams.loader.built.is_rebuilt)
         self._recorder: TrainingRecorder | None = None
         if (traces := plan.traces) is not None:
             self.seams.distribution.randomness.is_agreed = True
@@ -107,42 +148,28 @@ class ShortEpochs(Listener):
                 is_alone=group.world_size == 1,
             )
             self.seams.accumulation.on_held = self._recorder.held
-        self._ending = threading.Lock()  # whoever acquires it reports; it is never released
-        self._process = os.getpid()
-        self._timer = threading.Timer(
-            max(0.0, plan.most_s - (perf_counter() - started)), self._end, ("out of time",)
-        )
-        self._timer.daemon = True
-        if over is not None:
-            self._timer.start()
+        self._report = _Report(over, plan.most_s - (perf_counter() - started), self._seen)
 
     def stand_aside(self) -> None:
         """Report nothing from now on: a process that the program has started trains instead."""
-        self._ending.acquire(blocking=False)
-        self._timer.cancel()
+        self._report.cancel()
 
     def take_ranks(self, group: Group) -> None:
         """Accept that this process is one of several ranks; a rehearsal need not change."""
 
     def program_ended(self, *, has_failed: bool = False) -> None:  # noqa: ARG002
         """Report what was seen until the program ended; how it ended is reported separately."""
-        self._end("by itself")
+        self._report.end("by itself")
 
     def before_batch(self, feed: Feed) -> None:
         """End the rehearsal if a training epoch begins after all that were planned."""
         self.seams.by_hand.look()
-        self._heard = perf_counter()
+        self._report.hear()
         if feed in self._passes:
             return
-        self._passes.of(feed)
-        if self._training.begins_epoch(feed):
-            self._epoch_begins()
-
-    def _epoch_begins(self) -> None:
-        """End the epoch before, and the rehearsal if that was the last one planned."""
-        self._training.epoch_begins(self._training.begun())
-        if self._is_enough:
-            self._end("as planned")
+        self._passes[feed] = Pass()
+        if self._epochs.begins_again(feed) and self._is_enough(self._epochs.count):
+            self._report.end("as planned")
 
     def cuts(self, feed: Feed) -> bool:
         """Return whether a pass over a loader has been long enough.
@@ -151,9 +178,10 @@ class ShortEpochs(Listener):
         them, so that no accumulated gradients are left over. Otherwise it continues, but not beyond
         the longest training pass so far, or ``MAX_BATCHES`` if there was none.
         """
+        seen, plan = self._passes[feed], self.rehearsal
         if not feed.wants_gradients:
-            return self._passes.cuts_other(feed, self.steps)
-        seen, plan = self._passes.of(feed), self._plan
+            seen.is_over |= seen.batches >= plan.other_batches
+            return seen.is_over
         has_stepped = self.steps > seen.steps
         most = max(plan.batches, self._longest or MAX_BATCHES)
         seen.is_over |= seen.batches >= (plan.batches if has_stepped else most)
@@ -163,11 +191,11 @@ class ShortEpochs(Listener):
 
     def pass_ended(self, feed: Feed) -> None:
         """Note the end of a pass."""
-        self._training.ended(feed)
+        self._epochs.ended(self._passes[feed])
 
     def before_save(self, save: Save) -> None:
         """Note that the program saves, which may take its time."""
-        self._saving.add(id(save))
+        self._report.saves(save)
 
     def after_save(self, save: Save) -> None:
         """Record what is saved where training is traced."""
@@ -176,18 +204,19 @@ class ShortEpochs(Listener):
 
     def save_ended(self, save: Save) -> None:
         """Note that the program goes on."""
-        self._saving.discard(id(save))
-        self._heard = perf_counter()
+        self._report.saved(save)
 
     def after_batch(self, feed: Feed, batch: Any, samples: int, wait_s: float) -> None:  # noqa: ARG002
         """Count a batch, and note it where training is traced.
 
         One without gradients belongs to an evaluation.
         """
-        self._heard = perf_counter()
-        seen = self._passes.took(feed, self.steps)
+        self._report.hear()
+        seen = self._passes[feed]
+        seen.batches += 1
+        seen.steps = self.steps
         if feed.wants_gradients and torch.is_grad_enabled():
-            self._training.took(feed, seen)
+            self._epochs.took(feed, seen)
         else:
             self._evaluates()
         if self._recorder is not None and feed.wants_gradients:
@@ -205,80 +234,48 @@ class ShortEpochs(Listener):
         those during a pass over a loader that does not train, which began with gradients.
         """
         self.seams.by_hand.look()
-        self._heard = perf_counter()
+        self._report.hear()
         if self._recorder is not None:
             self._recorder.forward_called()
-        self._training.forward_called(has_gradients=torch.is_grad_enabled())
-        lead = self._training.lead
-        is_between = lead is not None and (lead.is_over or not self._training.lead_trains)
+        last = self._epochs.last
+        is_between = last is not None and (last.is_over or not self._epochs.last_trains)
         if is_between and not torch.is_grad_enabled():
             self._evaluates()
 
-    def optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """Count a step of any optimizer."""
-        self._stepped(optimizer)
+    def optimizer_stepped(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """Count a step; end the rehearsal with the first one of an epoch that is one too many."""
+        self._report.hear()
+        if self._epochs.stepped() and self._is_enough(self._epochs.count - 1):
+            self._report.end("as planned")
+        self.steps += 1
+        self._first_step_at = min(self._first_step_at, perf_counter())
+        if self._recorder is not None:
+            self._recorder.stepped(optimizer, self._epochs.count)
+            if self._recorder.is_over:
+                self._report.end("as planned")
+        last = self._epochs.last
+        has_no_epochs = last is None or self.steps - last.steps > MAX_STEPS
+        if has_no_epochs and self._is_long_enough:
+            self._report.end("as planned")
 
     def stepped_by_hand(self) -> None:
         """Count a step that the program made without an optimizer."""
-        self._stepped(None)
-
-    def _stepped(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """Count a step and, if it is the first one of its pass, an epoch."""
-        self._heard = now = perf_counter()
-        if self._training.begun():
-            self._epoch_begins()
-        self.steps += 1
-        self._first_step_at = min(self._first_step_at, now)
-        self._is_evaluating = False
-        self._training.stepped()
-        if self._recorder is not None:
-            self._recorder.stepped(optimizer, self._training.epochs)
-            if self._recorder.is_over:
-                self._end("as planned")
-        lead = self._training.lead
-        has_no_epochs = lead is None or self.steps - lead.steps > MAX_STEPS
-        if has_no_epochs and self._is_long_enough:
-            self._end("as planned")
+        self.optimizer_stepped(None)
 
     @property
     def _is_long_enough(self) -> bool:
-        plan, trained_s = self._plan, perf_counter() - self._first_step_at
+        plan, trained_s = self.rehearsal, perf_counter() - self._first_step_at
         return self.steps >= plan.least_steps and trained_s >= plan.enough_s
 
-    @property
-    def _is_enough(self) -> bool:
-        epochs = self._training.epochs
-        if epochs < self._plan.epochs:
+    def _is_enough(self, epochs: int) -> bool:
+        if epochs < self.rehearsal.epochs:
             return False
-        return self._is_long_enough or epochs >= self._plan.most_epochs
-
-    def _facts(self, feed: Feed) -> LoaderFacts:
-        """Return the facts that identify a feed's loader, even if it is rebuilt for each epoch.
-
-        They are put together once in a pass: that takes as long as a small step. Before the first
-        step they are not known for certain.
-        """
-        if (known := self._known.get(feed)) is None:
-            known = known_by(self.seams.loader.facts, feed)
-            if self.steps:
-                self._known[feed] = known
-        return known
+        return self._is_long_enough or epochs >= self.rehearsal.most_epochs
 
     def _evaluates(self) -> None:
-        if self.steps and not self._is_evaluating:
-            self._is_evaluating = True
-            self._evaluations += 1
+        if self.steps:
+            self._evaluated.add(self.steps)
 
-    def _end(self, how: Ended) -> None:
-        if self._over is None or os.getpid() != self._process:
-            return  # a rank that follows another, or a process that the program has forked
-        silent_s = perf_counter() - self._heard
-        may_stand_still = how == "out of time" and silent_s >= SILENCE_TOLD_S
-        works = may_stand_still and (bool(self._saving) or is_at_work())  # it may end meanwhile
-        if not self._ending.acquire(blocking=False):
-            return
-        self._timer.cancel()
-        with suppress(LinkClosed):
-            trace = None if self._recorder is None else self._recorder.trace
-            epochs, evaluations = self._training.epochs, self._evaluations
-            self._over(Seen(self.steps, epochs, evaluations, how, silent_s, trace, works))
+    def _seen(self, how: Ended) -> Seen:
+        trace = None if self._recorder is None else self._recorder.trace
+        return Seen(self.steps, self._epochs.count, len(self._evaluated), how, trace=trace)

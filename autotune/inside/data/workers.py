@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -23,7 +23,7 @@ from torch import multiprocessing
 from torch.utils.data import DataLoader
 
 from autotune.inside.data.dataset_digest import digest_of
-from autotune.inside.data.handles import Path, held_open, places, without_handles
+from autotune.inside.data.handles import held_open, places, without_handles
 from autotune.inside.data.loader_options import CONTEXT, start_method
 from autotune.inside.ranks.data_sharding import ShardedIterable
 from autotune.program.profile import LoaderFacts
@@ -56,7 +56,7 @@ class Workers:
 
     def __init__(self) -> None:
         # Keyed by id(), because a dataset may define __eq__ and __hash__ in any way.
-        self._built: dict[int, tuple[ref[Any], dict[Path, bool]]] = {}
+        self._built: dict[int, tuple[ref[Any], dict[str, bool]]] = {}
         self._started: WeakKeyDictionary[DataLoader[Any], bytes | None] = WeakKeyDictionary()
         self._orders: WeakKeyDictionary[DataLoader[Any], _Order] = WeakKeyDictionary()
         self._beginnings: WeakKeyDictionary[DataLoader[Any], int] = WeakKeyDictionary()
@@ -64,18 +64,15 @@ class Workers:
     def built(self, loader: DataLoader[Any]) -> None:
         """Record what a loader's dataset holds when the loader is built.
 
-        New workers get the dataset without the files that its items opened since. A dataset without
-        weak references, such as a list, is not recorded.
+        A dataset without weak references, such as a list, is not recorded: it has no attributes.
         """
         dataset, known = loader.dataset, self._built
         key = id(dataset)
         if key in known:
             return
-        try:
+        with suppress(TypeError):
             watched = ref(dataset, lambda _: known.pop(key, None) and None)
-        except TypeError:  # no weak reference to a list; it has no attributes to record either
-            return
-        known[key] = (watched, places(dataset))
+            known[key] = (watched, places(dataset))
 
     def held_open(self, loader: DataLoader[Any]) -> str:
         """Return what a loader's dataset has held open since it was built; empty if nothing."""
@@ -84,39 +81,45 @@ class Workers:
     def begin(
         self,
         loader: DataLoader[Any],
-        own: DataLoader[Any],
+        written: DataLoader[Any],
         facts: LoaderFacts,
         begin: Callable[[DataLoader[Any]], Iterator[Any]],
     ) -> Iterator[Any]:
-        """Begin to iterate a loader, drawing the random numbers that the program's own would draw.
+        """Begin to iterate a loader, drawing the random numbers that the program's would draw.
 
         Args:
             loader: The loader with the options of the config.
-            own: The loader that the program built; the same object if nothing is changed.
-            facts: The options of *own* as the program wrote them.
+            written: The loader that the program built; *loader* itself if nothing is changed.
+            facts: The options of *written*.
             begin: PyTorch's ``DataLoader.__iter__``.
 
         Returns:
             PyTorch's iterator.
         """
         keeps = loader.persistent_workers and loader.num_workers > 0
-        own_keeps = facts.persistent_workers and facts.num_workers > 0
-        if keeps and not own_keeps:
+        would_keep = facts.persistent_workers and facts.num_workers > 0
+        if keeps and not would_keep:
             self._restart_if_changed(loader)
-        number = self._beginnings[own] = self._beginnings.get(own, 0) + 1
+        number = self._beginnings[written] = self._beginnings.get(written, 0) + 1
         ours = _Beginning(loader.num_workers > 0, keeps and vars(loader)["_iterator"] is not None)
-        theirs = _Beginning(facts.num_workers > 0, own_keeps and number > 1)
-        if ours == theirs and keeps == own_keeps:
+        theirs = _Beginning(facts.num_workers > 0, would_keep and number > 1)
+        if ours == theirs and keeps == would_keep:
             return begin(loader)
         changes = self._like_order(loader, ours, theirs)
+        built: Mapping[str, bool] | None = None
         if ours.has_workers and not theirs.has_workers and not ours.stay:
-            changes |= self._for_workers(loader)
+            built = self._places(loader)
+            # Without a context, torch would fix the default start method for the whole process,
+            # and a later set_start_method() in the program would fail.
+            if vars(loader)[CONTEXT] is None:
+                changes[CONTEXT] = multiprocessing.get_context(start_method())
         # The program's persistent workers would draw no seed from the global generator here, but
         # torch is about to: let it draw from another generator.
         if theirs.stay and not ours.stay:
             seed = (torch.initial_seed() + number) % (1 << 63)
             changes["generator"] = torch.Generator().manual_seed(seed)
-        with _changed(loader, changes):
+        handles = nullcontext() if built is None else without_handles(loader.dataset, built)
+        with _changed(loader, changes), handles:
             return begin(loader)
 
     def _restart_if_changed(self, loader: DataLoader[Any]) -> None:
@@ -125,7 +128,10 @@ class Workers:
         The program's own loader, without persistent workers, would read the changed dataset. They
         are dropped as well where that cannot be told.
         """
-        now = _digest(loader)
+        dataset = loader.dataset
+        # A sharded stream counts epochs, which would look like a change; workers count them, too.
+        whole = dataset.whole if isinstance(dataset, ShardedIterable) else dataset
+        now = digest_of(whole, loader.collate_fn)
         if now is None or now != self._started.get(loader):
             vars(loader)["_iterator"] = None
         if vars(loader)["_iterator"] is None:
@@ -157,23 +163,7 @@ class Workers:
         self._orders[loader] = order
         return {name: order}
 
-    def _for_workers(self, loader: DataLoader[Any]) -> dict[str, Any]:
-        """Return attributes for new workers in a program that loads without workers.
-
-        These are the dataset without files opened in this process, and a start method.
-        """
-        changes: dict[str, Any] = {"dataset": self._as_built(loader)}
-        # Without a context, torch would fix the default start method for the whole process, and a
-        # later set_start_method() in the program would fail.
-        if vars(loader)[CONTEXT] is None:
-            changes[CONTEXT] = multiprocessing.get_context(start_method())
-        return changes
-
-    def _as_built(self, loader: DataLoader[Any]) -> Any:
-        built = self._places(loader)
-        return loader.dataset if built is None else without_handles(loader.dataset, built)
-
-    def _places(self, loader: DataLoader[Any]) -> dict[Path, bool] | None:
+    def _places(self, loader: DataLoader[Any]) -> dict[str, bool] | None:
         return self._built.get(id(loader.dataset), (None, None))[1]
 
 
@@ -224,12 +214,3 @@ def _changed(loader: DataLoader[Any], changes: Mapping[str, Any]) -> Iterator[No
         yield
     finally:
         vars(loader).update(before)
-
-
-def _digest(loader: DataLoader[Any]) -> bytes | None:
-    """Return a digest of what worker processes would copy now: the dataset and collate_fn."""
-    dataset = loader.dataset
-    # A sharded stream counts epochs, which would look like a change; workers count them, too.
-    if isinstance(dataset, ShardedIterable):
-        dataset = dataset.whole
-    return digest_of(dataset, loader.collate_fn)

@@ -1,1 +1,0 @@
-"""Runs with short epochs: what they meet after an epoch, and what their first steps learn."""
