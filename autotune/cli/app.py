@@ -7,13 +7,14 @@ program.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.resources import files
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from autotune import __version__
-from autotune.cli import compare, examine, past_runs, search, support, train
+from autotune.cli import compare, examine, past_runs, search, train
 from autotune.cli.exits import errors_told
 from autotune.cli.messages import Messages
 from autotune.cli.options import PROGRAM_LAST, with_declared_options
@@ -28,6 +29,7 @@ app = typer.Typer(
 # What to type instead of commands and options of earlier versions
 GONE_COMMANDS = {
     "measure": "autotune doctor train.py",
+    "env": "autotune doctor",
     "log": "autotune export --to mlflow",
     "dashboard": "optuna-dashboard sqlite:///.autotune/train/study.db",
 }
@@ -63,10 +65,16 @@ def _gone(name: str, instead: str) -> Callable[..., None]:
     return command
 
 
+def skill() -> None:
+    """Print instructions for coding agents: procedure, JSON keys, exit codes, what never to do."""
+    text = files("autotune.cli").joinpath("SKILL.md").read_text(encoding="utf-8")
+    typer.echo(text, nl=False)
+
+
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(search.search, train.run, search.resume, compare.compare, examine.doctor),
     *(past_runs.show, past_runs.export, past_runs.report, past_runs.runs, examine.knobs),
-    *(support.env, support.skill),
+    skill,
 )
 for function in COMMANDS:
     has_program = "program" in function.__annotations__

@@ -26,7 +26,6 @@ from autotune.rig.link import Link, LinkClosed
 from autotune.rig.wire import AskedInput, Ended, Start, ToRig, decode, encode
 
 if TYPE_CHECKING:
-
     from autotune.inside.short_epochs import ShortEpochs
     from autotune.inside.step_tracker import StepTracker
 

@@ -20,7 +20,7 @@ FORMER_NAMES = {  # until 0.1, November 2026
 # Keys of best.yaml, by the section that held them, whose figures no version writes any more
 GONE = {
     "": ("evaluation", "whole_run"),
-    "learning": ("largest_useful_step",),
+    "learning": ("largest_useful_step", "sums"),
     "speedup": ("raw",),
 }
 

@@ -20,7 +20,6 @@ KEYS = {
     "runs": "run path date program trials found error",
     "report": "run path format",
     "export": "format path text left_out",
-    "env": "autotune python system cpu memory gpus packages variables fence",
     "knobs": "about knobs flags",
     "run": "command argv env ranks",
 }
@@ -52,7 +51,6 @@ def test_the_keys_of_json_stay(here: Path) -> None:
         "runs": data("runs")[0],
         "report": data("report", "fast"),
         "export": data("export", "--to", "snippet", "fast"),
-        "env": data("env"),
         "knobs": data("knobs"),
         "run": json.loads(said("run", "--print-command", "--json", "b.yaml", "train.py")),
     }
@@ -109,18 +107,6 @@ def test_what_cannot_be_is_refused_with_the_mend(
     here: Path, words: list[str], message: str
 ) -> None:
     assert message in said(*words, status=2)
-
-
-def test_env_names_none_of_the_users_folders(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(workplace))
-    monkeypatch.setenv("TORCH_HOME", str(workplace / "models"))
-    monkeypatch.setenv("AWS_SECRET", "secret")
-    text = said("env")
-    assert str(workplace) not in text
-    assert "TORCH_HOME ~/models" in text
-    assert "secret" not in text
 
 
 def test_a_folder_without_searches_has_an_empty_list(workplace: Path) -> None:

@@ -121,7 +121,6 @@ def printed(stored: SearchResult) -> dict[str, Any]:
             for name, line in {
                 "show": "show --json",
                 "runs": "runs --json",
-                "env": "env --json",
                 "knobs": "knobs --json",
                 "report": "report --json",
                 "export": "export --to snippet --json",

@@ -157,17 +157,6 @@ def test_compiling_is_worth_its_time_in_a_long_training_alone(tmp_path: Path) ->
             assert result.speedup.low <= 1.3 * (1 - 60 / 36_000) <= result.speedup.high
 
 
-def test_the_pareto_front_holds_what_nothing_beats_in_both_speed_and_memory(tmp_path: Path) -> None:
-    result = searched(tmp_path, Goal())
-    front = result.pareto
-    assert front[0][1].estimate == max(r.speedup.estimate for r in result.records if r.speedup)
-    peaks = [peak for _, _, peak in front]
-    speeds = [speedup.estimate for _, speedup, _ in front]
-    assert peaks == sorted(peaks, reverse=True)
-    assert speeds == sorted(speeds, reverse=True)
-    assert len(front) > 1
-
-
 def test_a_share_of_memory_is_read_as_users_write_it() -> None:
     assert [share_of(text) for text in ("90%", "0.9", 0.9, None)] == [0.9, 0.9, 0.9, None]
     for wrong in ("0", "120%", "much", -1):
