@@ -29,13 +29,13 @@ from tests.made import make_profile
 from tests.scripted import Script, begin
 
 KNOBS: Mapping[str, tuple[KnobValue, ...]] = {
-    "num_workers": (0, 1, 2),
-    "num_threads": (1, 2),
+    "workers": (0, 1, 2),
+    "threads": (1, 2),
     "precision": ("fp32", "bf16"),
-    "channels_last": (False, True),
-    "optimizer_implementation": ("for-loop", "fused"),
+    "memory_format": ("contiguous", "channels_last"),
+    "optimizer": ("for-loop", "fused"),
 }
-KNOB, VALUE = "channels_last", True  # the one change that gives something
+KNOB, VALUE = "memory_format", "channels_last"  # the one change that gives something
 GAINS = (1.0, 1.05, 1.1, 1.3)
 # Spread of each config's speed between processes, with its share in the mix. A ratio has two such
 # configs, so it is spread by 1.4 times as much.

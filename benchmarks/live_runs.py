@@ -23,6 +23,7 @@ from typing import IO, Any, NamedTuple
 import yaml
 
 from autotune.errors import AutotuneError
+from autotune.program.lr import batch_growth
 from autotune.tuning.budget import parse_duration
 from benchmarks.gpu.answer import Answer, read
 from benchmarks.gpu.bench import MARK, ROOT, end, marked
@@ -146,12 +147,7 @@ def samples_in_one(unit: str, config: Fields, baseline: Fields) -> float:
     """Return how many times the samples of the script as written a unit of progress has."""
     if unit != "steps":
         return 1.0
-    knobs = ("batch_size", "world_size")
-    new, old = (
-        [float(side.get(knob) or 1) for knob in knobs] if side else [1.0]
-        for side in (config, baseline)
-    )
-    return math.prod(new) / math.prod(old)
+    return batch_growth(dict(baseline), dict(config))
 
 
 class Runner:

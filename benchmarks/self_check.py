@@ -1,6 +1,6 @@
 """How often the self-check calls the training of a sound program under a sound config different.
 
-    python -m benchmarks.self_check [PROGRAM ...] [--knobs num_threads,channels_last] [--again]
+    python -m benchmarks.self_check [PROGRAM ...] [--knobs threads,memory_format] [--again]
 
 All settings that must not change the training are compared with the program as written at once, as
 before a search; with ``--knobs``, each value of these alone. What is called different is a false
@@ -169,7 +169,7 @@ def _alone(space: ResolvedSpace, only: set[str]) -> Iterator[Config]:
     for knob, domain in space.domains.items():
         for value in domain.values if knob in only else ():
             # A worker option does nothing without a worker
-            workers = {"num_workers": 1} if "num_workers" in own and knob != "num_workers" else {}
+            workers = {"workers": 1} if "workers" in own and knob != "workers" else {}
             alone = space.canonical(own.replace(**{knob: value}))
             config = alone if alone != own else own.replace(**workers, **{knob: value})
             if config != own and not space.conflicts(config):

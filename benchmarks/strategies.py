@@ -47,13 +47,13 @@ def main() -> None:
             ready = rig.open(None, _never, START_SILENCE_S)
         if isinstance(ready, Ending):
             raise SystemExit(f"the program failed: {ready.reason}")
-        baseline = Config({"strategy": "single", "world_size": 1})
+        baseline = Config({"devices": "single"})
         base = AppliedConfig.as_written(baseline, ready.profile)
         devices = devices_of(machine, ready.profile)
         configs = [
-            baseline.replace(strategy=strategy, world_size=ranks)
+            baseline.replace(devices="single" if name == "single" else f"{name}-{ranks}")
             for ranks in dict.fromkeys((1, devices))
-            for strategy in STRATEGIES
+            for name in STRATEGIES
         ]
         ratios: dict[Config, list[float]] = {config: [] for config in configs}
         shares: dict[Config, list[float]] = {config: [] for config in configs}
@@ -69,7 +69,7 @@ def main() -> None:
     figures = {}
     for config in configs:
         ratio = median_ratio(ratios[config])
-        name = f"{config['strategy']} on {config['world_size']}"
+        name = str(config["devices"])
         figures[name] = {
             "ratio": as_figures(ratio),
             "communication_share": round(fmean(shares[config]), 3),

@@ -69,11 +69,11 @@ class Setting:
 
 SETTINGS = {
     "precision": Setting(DIGITS, {"precision": "bf16"}, {}),
-    "channels_last": Setting(PHOTOS, {"channels_last": True}, {"precision": "bf16"}),
-    "optimizer": Setting(CHARS, {"optimizer_implementation": "fused"}, {}),
-    "threads": Setting(CHARS, {"num_threads": 1}, {}),
+    "channels_last": Setting(PHOTOS, {"memory_format": "channels_last"}, {"precision": "bf16"}),
+    "optimizer": Setting(CHARS, {"optimizer": "fused"}, {}),
+    "threads": Setting(CHARS, {"threads": 1}, {}),
     "batch": Setting(DIGITS, {"batch_size": 128}, {}),
-    "workers": Setting(DIGITS, {"num_workers": 1, "num_threads": 1}, {"num_threads": 1}),
+    "workers": Setting(DIGITS, {"workers": 1, "threads": 1}, {"threads": 1}),
     "compile": Setting(CHARS, {"compile": "default"}, {}),
 }
 Round = Sequence[Turn]

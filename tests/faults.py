@@ -59,16 +59,14 @@ class Kept:
     why: str
 
 
-WORKERS: Changes = {"num_workers": 2}
-STAYING: Changes = {"persistent_workers": True, "num_workers": 2}
-SPAWNED: Changes = {"worker_start_method": "spawn", "num_workers": 1, "persistent_workers": True}
+WORKERS: Changes = {"workers": 2}
+SPAWNED: Changes = {"worker_start_method": "spawn", "workers": 1}
 AGAIN: Changes = {"activation_checkpointing": "all"}
-LAYOUT: Changes = {"channels_last": True}
-FUSED: Changes = {"optimizer_implementation": "fused"}
-TO_NONE: Changes = {"zero_grad_to_none": True}
+LAYOUT: Changes = {"memory_format": "channels_last"}
+FUSED: Changes = {"optimizer": "fused"}
 PARTS: Changes = {"accumulation_steps": 2, "batch_size": 8}
-RANKS: Changes = {"world_size": 2, "strategy": "ddp", "batch_size": 8}
-SHARDS: Changes = {"world_size": 2, "strategy": "fsdp", "batch_size": 8}
+RANKS: Changes = {"devices": "ddp-2", "batch_size": 8}
+SHARDS: Changes = {"devices": "fsdp-2", "batch_size": 8}
 
 FAULTS: dict[str, Fault] = {
     "generator": Fault("The dataset holds a random generator", WORKERS, "other samples"),
@@ -101,7 +99,7 @@ FAULTS: dict[str, Fault] = {
         message="reads in one process only",
     ),
     "global level": Fault(
-        "The loop changes a global variable that items read", STAYING, "other samples"
+        "The loop changes a global variable that items read", WORKERS, "other samples"
     ),
     "lambda": Fault(
         "The dataset holds a lambda function", SPAWNED, "an error", message="Can't pickle local"
@@ -140,10 +138,6 @@ FAULTS: dict[str, Fault] = {
     "sparse": Fault(
         "Embeddings have sparse gradients", FUSED, "an error",
         message="does not support sparse gradients",
-    ),
-    "remembers": Fault(
-        "Gradients are read after they were set to zero", TO_NONE, "an error",
-        message="'NoneType' object has no attribute",
     ),
     "clipping": Fault("Gradients are clipped by hand", PARTS, "weights"),
     "hook": Fault("A hook limits gradients", PARTS, "weights"),
@@ -192,7 +186,7 @@ FAULTS: dict[str, Fault] = {
 
 KEPT: dict[str, Kept] = {
     "between epochs": Kept(
-        "The dataset changes between epochs", STAYING, "Workers are started anew."
+        "The dataset changes between epochs", WORKERS, "Workers are started anew."
     ),
     "batch norm": Kept(
         "BatchNorm in a block", AGAIN, "Its statistics are those of the first pass."
@@ -203,9 +197,6 @@ KEPT: dict[str, Kept] = {
     "kept": Kept("A block keeps a part of the loss", AGAIN, "The part of the first pass counts."),
     "penalty": Kept("The loss holds a gradient", AGAIN, "Blocks are differentiated twice."),
     "tied": Kept("Two layers have one weight", LAYOUT, "It stays one weight."),
-    "unused": Kept(
-        "Some steps leave a layer out", TO_NONE, "It gets the zeros that the program asks for."
-    ),
     "averaged": Kept(
         "`AveragedModel` follows the weights", PARTS, "It is updated once in a step."
     ),

@@ -106,10 +106,10 @@ PROFILE = profile_with(
     parameters=120_000,
     repeated_blocks=0,
     conv2d_layers=2,
-    num_threads=2,
+    threads=2,
     interop_threads=2,
     mmap_threshold=None,
-    sdpa_backend=None,
+    attention=None,
 )
 
 

@@ -82,7 +82,7 @@ def test_apply_as_first_line_of_a_script_applies_the_config(workplace: Path) -> 
         base = base_setting(opened.profile)
     write_best(
         workplace / "best.yaml", dict(base.baseline), loader=base.traits.loader, batch_size=64,
-        num_threads=1,
+        threads=1,
     )  # fmt: skip
     text = (PROGRAMS / "plain.py").read_text()
     (workplace / "train.py").write_text(

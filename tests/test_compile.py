@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("warm_starts")
 def test_shapes_that_change_in_every_step_do_not_recompile_for_ever(tmp_path: Path) -> None:
     with open_rig(tmp_path, "changing_shapes.py", space="full") as opened:
         base = opened.base
-    applied = applied_with(base, compile="default", compile_dynamic="never")
+    applied = applied_with(base, compile="default")
     again = tmp_path / "again"
     again.mkdir()
     with open_rig(again, "changing_shapes.py", applied=applied) as opened:

@@ -44,7 +44,7 @@ def test_the_examples_know_nothing_of_autotune() -> None:
 
 @pytest.mark.slow
 def test_an_example_saves_its_checkpoint_when_it_is_trained_with_run(workplace: Path) -> None:
-    write_best(workplace / "best.yaml", baseline={"num_threads": 2}, num_threads=1)
+    write_best(workplace / "best.yaml", baseline={"threads": 2}, threads=1)
     script = str(EXAMPLES / "digits_cnn" / "train.py")
     subprocess.run(
         [sys.executable, "-m", "autotune", "run", "best.yaml", script, "--epochs", "1",

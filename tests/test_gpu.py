@@ -33,7 +33,7 @@ def test_each_live_setting_that_is_offered_trains(tmp_path: Path, device: str) -
         assert opened.profile.device == device
         space = load("default").resolve(hardware.detect(), opened.profile)
         live = space.domains.keys() - space.restart
-        assert {"num_workers", "batch_size", "precision", "channels_last"} <= live
+        assert {"workers", "batch_size", "precision", "memory_format"} <= live
         for knob in sorted(live):
             measured = opened.measured(**{knob: space.domains[knob].values[-1]})
             assert measured.loss is None or math.isfinite(measured.loss), knob

@@ -63,7 +63,7 @@ def test_a_steady_drift_cancels_and_is_told_as_error() -> None:
 
 
 def test_steps_of_a_larger_batch_count_for_more() -> None:
-    config, baseline = {"batch_size": 64, "world_size": 2}, {"batch_size": 32}
+    config, baseline = {"batch_size": 64, "devices": "own-2"}, {"batch_size": 32}
     assert samples_in_one("steps", config, baseline) == 4
     assert samples_in_one("epochs", config, baseline) == 1
     found = of_turns([10.0, 8.0, 8.0, 10.0], samples=2.0)

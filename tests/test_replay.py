@@ -14,14 +14,14 @@ from benchmarks.replay.tables import Table, read
 from benchmarks.replay.world import reached, speedup
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {
-    "num_workers": (0, 1, 2),
-    "num_threads": (2, 1),
+    "workers": (0, 1, 2),
+    "threads": (2, 1),
     "batch_size": (32, 64),
     "precision": ("fp32", "bf16"),
 }
 FACTORS: dict[str, dict[KnobValue, float]] = {
-    "num_workers": {1: 1.2, 2: 1.1},
-    "num_threads": {1: 0.8},
+    "workers": {1: 1.2, 2: 1.1},
+    "threads": {1: 0.8},
     "batch_size": {64: 1.3},
     "precision": {"bf16": 1.2},
 }
@@ -48,7 +48,7 @@ def test_a_table_holds_the_configs_with_the_programs_own_batch(table: Table) -> 
     assert table.speedups[table.baseline] == 1.0
     assert table.best == pytest.approx(1.2 * 1.2)
     assert speedup(table, Config({"precision": "bf16"})) == pytest.approx(1.2)
-    failing = Config({"num_workers": 2, "num_threads": 1, "precision": "bf16"})
+    failing = Config({"workers": 2, "threads": 1, "precision": "bf16"})
     assert speedup(table, failing) is None
 
 

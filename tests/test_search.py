@@ -35,7 +35,7 @@ TOP_LEVEL = [
 def test_a_search_on_the_command_line_writes_what_it_claims(workplace: Path) -> None:
     command = [sys.executable, "-m", "autotune", "search", "--budget", "70s", "--tune"]
     done = subprocess.run(
-        [*command, "num_workers", str(PROGRAMS / "slow_items.py")],
+        [*command, "workers", str(PROGRAMS / "slow_items.py")],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -45,7 +45,7 @@ def test_a_search_on_the_command_line_writes_what_it_claims(workplace: Path) -> 
     assert ("x faster" in done.stdout) is best.search.confirmed is (best.config != best.baseline)
     assert ("autotune run best.yaml" in done.stdout) is best.search.confirmed
     assert best.search.confirmed is (best.speedup.low > 1.0)
-    assert best.baseline["num_workers"] == 0
+    assert best.baseline["workers"] == 0
     assert "-bound" in done.stderr or "share the time" in done.stderr
     run = search_dir.SearchDir(workplace / ".autotune" / "slow_items")
     assert (run.path / "best.yaml").read_text() == text
@@ -78,7 +78,7 @@ def test_a_killed_search_leaves_nothing_running_resumes_with_every_trial_and_end
         _stdout, stderr = resumed.communicate(timeout=180)
     assert resumed.returncode == 0, stderr
     assert "Ending the search" in stderr
-    assert bestfile.read(workplace / "best.yaml").baseline["num_workers"] == 0
+    assert bestfile.read(workplace / "best.yaml").baseline["workers"] == 0
     configs = [r.config for r in run.load_study().records]
     assert configs[: len(before)] == before
 

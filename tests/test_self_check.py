@@ -34,11 +34,11 @@ NONE: Mapping[str, KnobValue] = {}
 # Each is sound: its training must not be called different. The program's blocks hold BatchNorm,
 # which checkpointing computes twice. benchmarks/self_check.py tries each knob.
 SOUND: dict[str, dict[str, KnobValue]] = {
-    "workers": {"num_workers": 2, "persistent_workers": True, "prefetch_factor": 4},
+    "workers": {"workers": 2, "prefetch_factor": 4},
     "arithmetic": {
-        "channels_last": True,
-        "optimizer_implementation": "fused",
-        "num_threads": 1,
+        "memory_format": "channels_last",
+        "optimizer": "fused",
+        "threads": 1,
         "activation_checkpointing": "all",
     },
 }
@@ -151,7 +151,7 @@ def test_a_defect_is_noticed_at_the_step_where_it_begins(
 @pytest.mark.parametrize("kind", ["draws", "unseeded"])
 def test_workers_that_copy_a_generator_draw_otherwise(runs: Runs, kind: str) -> None:
     base = runs.trace(kind), runs.trace(kind, shakes=1)
-    found = agreement(base, runs.trace(kind, changes={"num_workers": 2}))
+    found = agreement(base, runs.trace(kind, changes={"workers": 2}))
     assert (found.sameness, found.part) == (Sameness.DIFFERS, "samples")
     assert found.at <= 3, "the second worker begins where the first one does"
 
@@ -168,6 +168,6 @@ def test_parts_of_a_batch_train_something_else_where_a_batch_is_normalised(
 
 def test_a_program_that_never_trains_the_same_twice_is_not_compared(runs: Runs) -> None:
     pair = runs.trace("entropy"), runs.trace("entropy", shakes=1)
-    found = agreement(pair, runs.trace("entropy", changes={"channels_last": True}))
+    found = agreement(pair, runs.trace("entropy", changes={"memory_format": "channels_last"}))
     assert found.sameness is Sameness.UNKNOWN
     assert "two runs as written already differ" in found.why

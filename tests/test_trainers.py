@@ -59,7 +59,7 @@ def test_knobs_reach_the_loop_of_a_trainer_and_return(name: str, tmp_path: Path)
         assert profile.loaders[0].batch_size == batch
         opened.base = with_accumulation(opened, profile)
         assert samples_per_step(opened) == batch
-        changes: dict[str, KnobValue] = {"num_workers": 1, "precision": "bf16"}
+        changes: dict[str, KnobValue] = {"workers": 1, "precision": "bf16"}
         assert samples_per_step(opened, batch_size=2 * batch, **changes) == 2 * batch
         assert samples_per_step(opened, accumulation_steps=2) == 2 * batch
         assert samples_per_step(opened) == batch

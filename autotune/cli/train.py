@@ -142,7 +142,7 @@ def run_plan(best: BestFile, path: Path, program: Program, machine: Hardware) ->
     if best.program.device == "cuda" and plan.ranks is not None and 0 < gpus < plan.ranks:
         raise UsageError(
             f"{path} trains in {plan.ranks} ranks with a GPU each, and {gpus} are visible here. "
-            "Search again on this machine, or lower 'world_size' in the file."
+            "Search again on this machine, or lower the number in 'devices' in the file."
         )
     return plan
 
@@ -163,7 +163,7 @@ def on_nodes(plan: LaunchPlan, path: Path, nodes: Nodes) -> LaunchPlan:
     if nodes.count > 1 and plan.ranks is None:
         raise UsageError(
             f"{path} trains in one process, which cannot be shared among {nodes.count} nodes. "
-            "Search with --tune strategy,world_size first."
+            "Search with --tune devices first."
         )
     return with_ranks(plan, nodes)
 

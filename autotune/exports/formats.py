@@ -5,12 +5,13 @@ Such a file, ``NAME.yaml``, has these keys:
 - ``tool``: what users call the tool; ``file``: what its file is usually called.
 - ``renamed``: the tool's name of each setting that it has under another one. A dot nests it.
 - ``by_value``: what to write for a value of a setting, as a mapping of the tool's settings, or why
-  there is nothing, as a clause. ``*`` stands for any other value, ``$value`` for the value itself,
-  and ``$device`` for ``cpu`` or ``gpu``.
+  there is nothing, as a clause. A value of ``devices`` may be named by its strategy, and its number
+  of ranks is ``$ranks``. ``*`` stands for any other value, ``$value`` for the value itself, and
+  ``$device`` for ``cpu`` or ``gpu``.
 - ``left_out``: why the tool has no such setting, as a clause.
 - ``applies_all``: whether the file makes ``autotune run`` apply everything.
 - ``template``: the file as a template of jinja2, which gets the tool's ``settings``, the
-  ``config``, the ``device``, the ``machine`` and the ``program``'s command line.
+  ``config``, its ``ranks``, the ``device``, the ``machine`` and the ``program``'s command line.
 
 No change is dropped silently: what a format cannot say is listed with the reason.
 """
@@ -30,6 +31,7 @@ from pydantic import BaseModel, ConfigDict
 
 from autotune.errors import named
 from autotune.program.config import KnobValue
+from autotune.program.devices import parts_of, ranks_in
 from autotune.results.bestfile import BestFile
 
 ANY = "*"
@@ -86,7 +88,9 @@ class Format(BaseModel):
             return dict(answer)
         unknown = self.left_out.get(setting, f"{self.tool} has no setting for it")
         by_value = self.by_value.get(setting, {})
-        found = by_value.get(str(value), by_value.get(ANY, unknown))
+        strategy = parts_of(value)[0] if setting == "devices" else ANY
+        others = by_value.get(strategy, by_value.get(ANY, unknown))
+        found = by_value.get(str(value), others)
         filled = _filled(found, value, _device(best))
         return filled if isinstance(filled, str) else dict(filled)
 
@@ -104,6 +108,7 @@ class Format(BaseModel):
         return environment.from_string(self.template).render(
             settings=settings,
             config=best.config,
+            ranks=ranks_in(best.config),
             device=_device(best),
             machine=best.hardware,
             program=shlex.join(shlex.split(best.program.command)),
@@ -138,6 +143,8 @@ def _filled(answer: Any, value: KnobValue, device: str) -> Any:
         return {name: _filled(part, value, device) for name, part in answer.items()}
     if answer == "$value":
         return value
+    if answer == "$ranks":
+        return parts_of(value)[1]
     if isinstance(answer, str):
         return Template(answer).safe_substitute(value=value, device=device, DEVICE=device.upper())
     return answer

@@ -1,11 +1,7 @@
-"""Tell the parent when the program reads its standard input.
+"""Tell the parent when the program reads its standard input, which is empty in a rig.
 
-A rig's standard input is empty, so a program that reads it waits for an answer that nobody gives,
-and may end for that reason. The parent can then name the cause.
-
-Covered: everything that reads through Python's ``sys.stdin``: ``input()``, loops over it, getpass
-without a terminal, click. Not covered: reads of file descriptor 0 by other means, and programs with
-a terminal, whose reads the parent sees itself.
+Not covered: reads of file descriptor 0 by other means than ``sys.stdin``, and programs with a
+terminal, whose reads the parent sees itself.
 """
 
 from __future__ import annotations
@@ -28,11 +24,8 @@ OUTPUT = Path("/proc/self/fd/1")
 class WatchedInput(io.FileIO):
     """The raw file behind ``sys.stdin``, which reports each read.
 
-    The program calls it through ``sys.stdin``, in whatever thread it reads. Forked processes, such
-    as loader workers, report nothing, because they must not write to the rig's connection.
-
-    Args:
-        told: Called before each read with the line that the program printed last.
+    Forked processes, such as loader workers, report nothing, because they must not write to the
+    rig's connection.
     """
 
     def __init__(self, told: Callable[[str], None]) -> None:
@@ -53,7 +46,7 @@ class WatchedInput(io.FileIO):
         return super().readall()
 
     def _tell(self) -> None:
-        """Report a read before it happens, because the program may end when it gets no answer."""
+        # before the read, because the program may end when it gets no answer
         if os.getpid() == self._process and self._times < MAX_TOLD:  # not in a forked copy
             self._times += 1
             self._told(_printed())

@@ -332,7 +332,6 @@ class LeadRank(Rank):
         )
 
     def _feed_of_this_thread(self) -> Feed | None:
-        """Return the feed of the only training loader; None if another thread reads it."""
         first = self.tracker.first
         is_alone = len(first.loaders or ()) == 1 and not first.loader_thread
         return self.tracker.epoch.feed if is_alone else None

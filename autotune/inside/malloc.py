@@ -63,7 +63,6 @@ def allocator_facts(device: str) -> AllocatorFacts:
         device: Type of the device that holds the model.
     """
     return AllocatorFacts(
-        preloaded=os.environ.get("LD_PRELOAD", ""),
         mmap_threshold=mmap_threshold() if device == "cpu" else None,
         cuda_alloc_conf=os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
     )

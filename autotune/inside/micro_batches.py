@@ -188,7 +188,6 @@ class Groups:
         return position
 
     def _abandon(self) -> None:
-        """Drop the gradients that were accumulated for a step that will not be made."""
         if self.gathers or self._waiting:
             self._drop()
         self._waiting.clear()

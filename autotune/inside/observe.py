@@ -90,12 +90,6 @@ def insist_on_one_group(group: Group, seams: SeamSet) -> None:
 
 
 def _no_group(size: int, group: Group) -> str:
-    """Return the error message for processes that do not train together, with the remedy.
-
-    Args:
-        size: Number of processes in the program's process group; 1 without one.
-        group: The processes that were expected to train together.
-    """
     if group.world_size == 1:
         return (
             f"the program trains in a group of {size} processes, of which autotune has seen one "

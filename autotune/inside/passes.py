@@ -121,7 +121,6 @@ class EpochEnds:
 
     @property
     def _is_beyond(self) -> bool:
-        """Whether a training loader has handed out more batches than the program's epoch has."""
         return self.is_endless and any(feed.goes_beyond() for feed in self._training)
 
     def with_rebuilt(
@@ -237,7 +236,6 @@ class TrainedEpochs:
         return self.count > before
 
     def _key(self, loader: DataLoader[Any]) -> tuple[int, LoaderFacts]:
-        """Return what identifies a loader, or the one that it replaces, and its facts."""
         key = id(loader.dataset)
         facts = replace(_uncounted(self._facts(loader)), dataset_len=None, batch_size=None)
         if key not in self._trained and self._trained and self._is_rebuilt(loader):

@@ -149,7 +149,6 @@ class Reporter:
                 self.absence.tell(self._tell)
 
     def _watch_forks(self) -> None:
-        """End the rig if the program trains in forked processes, whose steps are not seen here."""
         tracker = self._tracker
         trainer = tracker.forks.wait_for_trainer(lambda: tracker.steps > 0, waits_for_processes)
         if trainer is not None:

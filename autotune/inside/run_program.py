@@ -61,7 +61,6 @@ class RecordedConfig(Config):
         return default
 
     def _note(self, knob: str, value: object) -> None:
-        """Record a read of a knob; other names, and values that no knob can have, are ignored."""
         if knob in registry() and isinstance(value, KnobValue):
             self.reads[knob] = value
 
@@ -106,7 +105,6 @@ def run(
 
 
 def _filter_warnings(filters: Sequence[str]) -> None:
-    """Add warning filters as ``python -W`` does; processes that the program spawns inherit them."""
     sys.warnoptions.extend(filters)
     warnings._processoptions(filters)  # type: ignore[attr-defined]  # noqa: SLF001 - as Python does
 
@@ -140,7 +138,6 @@ def _run_module(name: str) -> None:
 
 
 def _new_main() -> ModuleType:
-    """Replace autotune's ``__main__`` by a new module with the attributes that Python sets."""
     main = ModuleType("__main__")
     vars(main)["__builtins__"] = __builtins__
     if "__annotations__" in vars(sys.modules["__main__"]):  # Python up to 3.13 always sets it

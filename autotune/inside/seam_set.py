@@ -124,7 +124,7 @@ class SeamSet:
         """Give the hubs the order of their listeners, the outermost first.
 
         What changes the gradients with which a pass begins comes before what looks at the pass, and
-        gradients are complete (``clearing``) and averaged before they are unscaled.
+        gradients are averaged before they are unscaled.
         """
         measuring = () if self._listener is None else (self._listener,)
         ranks, hubs = self.distribution, self.hubs
@@ -134,12 +134,10 @@ class SeamSet:
             self.scaling,
             self.by_hand,
             ranks.averaging,
-            self.clearing,
         )
         hubs.steps.order = (
             self.accumulation,
             self.scaling,
-            self.clearing,
             self.optimizer,
             self.rates,
         )
@@ -162,7 +160,7 @@ class SeamSet:
         if is_measured:
             self.hubs.iterate.join(self.trainers)
         self.optimizer.install(watches=is_measured)
-        if is_measured or self.accumulation.is_needed or self.clearing.is_needed:
+        if is_measured or self.accumulation.is_needed:
             self.clearing.install()
         self.distribution.install()
         self._install_calls()
@@ -182,7 +180,7 @@ class SeamSet:
         """Have the hubs call what the config needs, or all that any config may need later."""
         backward, steps, is_measured = self.hubs.backward, self.hubs.steps, self.is_measured
         steps.join(self.optimizer)
-        for seam in (self.accumulation, self.scaling, self.clearing):
+        for seam in (self.accumulation, self.scaling):
             if is_measured or seam.is_needed:
                 backward.join(seam)
                 steps.join(seam)

@@ -27,7 +27,7 @@ from autotune.inside.listener import Listener
 from autotune.inside.passes import MAX_BATCHES, Pass, TrainedEpochs
 from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.seam_set import SeamSet
-from autotune.inside.seams.equal_conditions import even_out
+from autotune.inside.seams.equal_conditions import equalise
 from autotune.inside.steering import Steering, loose_knobs
 from autotune.inside.training_recorder import TrainingRecorder
 from autotune.machine.process_tree import is_at_work
@@ -140,7 +140,7 @@ class ShortEpochs(Listener):
         self._recorder: TrainingRecorder | None = None
         if (traces := plan.traces) is not None:
             self.seams.distribution.randomness.is_agreed = True
-            even_out(traces, compiles=applied.config.get("compile", "off") != "off")
+            equalise(traces, compiles=applied.config.get("compile", "off") != "off")
             self._recorder = TrainingRecorder(
                 lambda: self.seams.forward.roots,
                 lambda: self.seams.optimizer.optimizers,

@@ -25,10 +25,10 @@ def loose_knobs(applied: AppliedConfig) -> tuple[str, ...]:
     if (
         applied.traits.flags.keys() & applied.changes().keys()
     ):  # only the program knows what a flag does
-        loose += ["batch_size", "num_workers", "prefetch_factor", "pin_memory"]
-    if applied.traits.distributes_itself and "world_size" in applied.changes():
+        loose += ["batch_size", "workers", "pinning"]
+    if applied.traits.distributes_itself and "devices" in applied.changes():
         # The program divides its data among the ranks in its own way.
-        loose += ["batch_size", "world_size"]
+        loose += ["batch_size", "devices"]
     return tuple(loose)
 
 
@@ -82,10 +82,10 @@ class Steering:
     def _join_ranks(self, applied: AppliedConfig) -> None:
         """Make this process, started by a launcher, one of the ranks that train together."""
         # A rank starts with the threads for its share of cores, which need not be the config's.
-        if "num_threads" in applied.config:
-            registry()["num_threads"].apply(applied.config["num_threads"], self)
+        if "threads" in applied.config:
+            registry()["threads"].apply(applied.config["threads"], self)
         if batch_growth(applied.baseline, applied.config) == 1.0:
-            self._seams.rates.follow(world_size=self._seams.group.world_size)
+            self._seams.rates.follow(devices=self._seams.group.world_size)
         if not applied.traits.distributes_itself:
             self._train_together()
         elif (
@@ -101,7 +101,7 @@ class Steering:
             self._seams.distribution.use("ddp")
         if self._seams.group.world_size > 1:
             self._seams.loader.share(self._seams.group, self._seams.distribution.loader_begins)
-        self._seams.rates.follow(world_size=self._seams.group.world_size)
+        self._seams.rates.follow(devices=self._seams.group.world_size)
 
     def set_precision(self, dtype_name: str | None) -> None:
         """Compute in this dtype; None restores the program's own.
@@ -131,24 +131,18 @@ class Steering:
             self._seams.accumulation.steps = steps
 
     def set_loader_options(self, **options: KnobValue) -> None:
-        """Rebuild the training loader with these options, named as their knobs are."""
+        """Rebuild the training loader with these options, by DataLoader's names."""
         self._seams.loader.options.request(**options)
 
     def set_torch(self, name: str, value: KnobValue) -> None:
         """Set one of the settings that torch keeps per process, named as its knob is."""
         self._seams.process.switch(name, value)
 
-    def set_tf32(self, precision: KnobValue) -> None:
-        """Allow TF32 where this is the value of ``precision``, if the program computes on CUDA.
-
-        For the CPU, ``matmul_precision`` is the knob.
-        """
-        if self._traits.device == "cuda":
-            self._seams.process.switch("tf32", precision)
-
-    def set_interop_threads(self, threads: int) -> None:
-        """Set torch's number of inter-op threads, which torch allows once per process."""
-        self._seams.process.set_interop_threads(threads)
+    def set_fp32_products(self, precision: KnobValue) -> None:
+        """Have the device multiply fp32 as a value of ``precision`` says."""
+        name = {"cuda": "tf32", "cpu": "medium"}.get(self._traits.device)
+        if name is not None:
+            self._seams.process.switch(name, precision)
 
     def set_optimizer_implementation(self, name: str) -> None:
         """Make optimizers update their parameters by ``for-loop``, ``foreach`` or ``fused``."""
@@ -159,10 +153,6 @@ class Steering:
         threshold = self._traits.mmap_threshold or malloc.FIRST_THRESHOLD
         malloc.keep_freed(keep=enabled, threshold=threshold)
 
-    def set_zero_grad_to_none(self, *, enabled: bool) -> None:
-        """Make ``zero_grad`` drop gradients (True), or leave it as the program calls it (False)."""
-        self._seams.clearing.drop_zeros(enabled=enabled)
-
     def set_channels_last(self, *, enabled: bool) -> None:
         """Store 4-D weights and inputs of the model in NHWC order, or in torch's default order."""
         self._seams.forward.set_channels_last(enabled=enabled)
@@ -171,13 +161,9 @@ class Steering:
         """Copy pinned memory to the device without waiting, or as the program does."""
         self._seams.transfer.set_non_blocking(enabled=enabled)
 
-    def compile(self, mode: str | None) -> None:
-        """Compile the model in this mode of ``torch.compile``; None leaves it eager."""
-        self._seams.forward.compile_in(mode=mode)
-
-    def set_compile_dynamic(self, *, dynamic: bool | None) -> None:
-        """Compile for any shape (True) or for each shape (False); None lets torch decide."""
-        self._seams.forward.shape(dynamic=dynamic)
+    def compile(self, mode: str | None, *, dynamic: bool | None = None) -> None:
+        """Compile the model in this mode of ``torch.compile``; a mode of None leaves it eager."""
+        self._seams.forward.compile_in(mode=mode, dynamic=dynamic)
 
     def checkpoint_blocks(self, *, every: int) -> None:
         """Recompute every n-th repeated block in the backward pass; 0 for none.
@@ -197,7 +183,7 @@ class Steering:
         self._seams.distribution.use(strategy)
 
     def set_strategy_options(self, **options: KnobValue) -> None:
-        """Give the strategy these options, named as their knobs are."""
+        """Give the strategy these options."""
         self._seams.distribution.request(**options)
 
 

@@ -114,7 +114,6 @@ class StepProfiler:
         self._stages.close()
 
     def _run(self) -> Generator[None]:
-        """Run the stages in order; each ``yield`` lasts one step of the program."""
         yield from self._split()
         if self._counts_flops:
             yield from self._count_flops()

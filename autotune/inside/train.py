@@ -25,6 +25,7 @@ from autotune.inside.steering import install
 from autotune.knobs import launch_plan_for
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
+from autotune.program.devices import ranks_in, strategy_in
 from autotune.program.flags import KEYWORD
 from autotune.program.line import read
 from autotune.program.lr import LrRule
@@ -35,7 +36,6 @@ from autotune.results import bestfile
 IN_RIG = "AUTOTUNE_RIG"
 IN_RUN = "AUTOTUNE_RUN"
 EXPLAIN = "--explain"  # before the path of a best.yaml: train nothing
-STARTS_WITH_THE_PROCESS = {"malloc"}
 RATE_NOTES = {
     LrRule.LINEAR: "the learning rate follows (linear rule)",
     LrRule.SQRT: "the learning rate follows (sqrt rule)",
@@ -88,20 +88,18 @@ def apply(path: Path, allow_env: Collection[str] = ()) -> None:
 
 
 def _comes_too_late(knob: str, applied: AppliedConfig) -> bool:
-    """Return whether a knob takes effect only in a function's call or when a process starts."""
     flag = applied.traits.flags.get(knob)
     is_keyword = flag is not None and flag.name.startswith(KEYWORD)
-    return is_keyword or knob in STARTS_WITH_THE_PROCESS or knob.startswith("$")
+    return is_keyword or knob.startswith("$")
 
 
 def _ranks_note(applied: AppliedConfig, group: Group) -> str:
-    """Return what a user must know to read the output of a program that trains in several ranks."""
-    strategy = applied.config.get("strategy", "ddp")
+    strategy = strategy_in(applied.config, "ddp")
     note = (
         f"{group.world_size} ranks train by {strategy}. The sample counts, speeds and training "
         "losses that the program prints are those of one rank's share."
     )
-    searched = int(applied.config.get("world_size", 1))
+    searched = ranks_in(applied.config)
     if group.world_size != searched:
         note += (
             f" A step has {group.world_size / searched:g} times the samples of a step "
@@ -200,7 +198,6 @@ def _rows(seams: SeamSet) -> Iterator[tuple[str, str]]:
 
 
 def _seams(owner: object) -> Iterator[Seam]:
-    """Yield the seams of an object, and the seams of these."""
     for part in vars(owner).values():
         if isinstance(part, Seam):
             yield part

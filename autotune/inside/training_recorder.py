@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
-from weakref import WeakKeyDictionary
 
 import numpy
 import torch
 from torch import nn
+from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from autotune.inside.data.nested import tensors_in
 from autotune.inside.seams.autocast import unscaled
@@ -59,8 +60,44 @@ def _guarded(
     return guarded
 
 
+class _Saves:
+    """What the program saved with ``torch.save``; the first files are loaded again."""
+
+    def __init__(self) -> None:
+        self.forms: list[int] = []
+        self.loaded: list[str] = []
+        self.values: list[tuple[int, tuple[tuple[float, ...], ...]]] = []
+
+    def note(self, what: Any, where: Any, steps: int) -> None:
+        """Note an object that was saved after so many steps, in a file or elsewhere."""
+        if len(self.forms) >= MAX_SAVED:
+            return
+        with suppress(Exception):  # whatever it is, the program must go on
+            form = list(_form(what))
+            self.forms.append(zlib.crc32("\n".join(form).encode()))
+            if isinstance(where, str | os.PathLike) and len(self.loaded) < MAX_LOADED:
+                self.loaded.append(_loaded(Path(where), form))
+        with suppress(Exception):
+            if len(self.values) < MAX_READ:
+                self.values.append((steps, tuple(_entries(what))))
+
+
+class _Places:
+    """Where the weights and buffers of a training are read, spread over all of them."""
+
+    def __init__(self, models: Iterable[nn.Module], trained: Iterable[torch.Tensor]) -> None:
+        models = [*models]
+        weights = {id(w): w for w in trained if w.requires_grad}
+        # What no optimizer trains may be changed by the model, as codebooks are
+        frozen = [w for m in models for w in m.parameters() if not w.requires_grad]
+        buffers = [b for m in models for b in m.buffers() if b.is_floating_point()]
+        self.weights = _spread(list(weights.values()))
+        self.buffers = _spread(buffers) + _spread([w for w in frozen if w.is_floating_point()])
+        self.start = _read(self.weights)
+
+
 class TrainingRecorder:
-    """Traces the first steps; a rehearsal calls it on the program's main thread.
+    """Traces the first steps; called on the program's main thread.
 
     Args:
         models: Returns the outermost modules that were called.
@@ -81,27 +118,16 @@ class TrainingRecorder:
         is_alone: bool = True,
     ) -> None:
         self.broken = ""
-        self._models = models
-        self._optimizers = optimizers
-        self._plan = plan
-        self._is_alone = is_alone
+        self._models, self._optimizers = models, optimizers
+        self._plan, self._is_alone = plan, is_alone
         self._steps: list[TracedStep] = []
         self._rounding = 0.0
-        self._losses: list[tuple[float, int]] = []
-        self._held: WeakKeyDictionary[torch.optim.Optimizer, list[tuple[float, int]]] = (
-            WeakKeyDictionary()
-        )
-        self._batches: list[int] = []
-        self._samples = 1  # of the last batch
-        self._called = 0  # models
+        # With the samples of their batches, by the optimizer whose step was held back; 0 for none
+        self._losses: dict[int, list[tuple[float, int]]] = {0: []}
+        self._batches: list[tuple[int, int]] = []  # checksums and samples
         self._shaken: dict[int, torch.Tensor] = {}  # kept, so that no other gets its id
-        self._dice = torch.Generator().manual_seed(SEED + plan.shakes)
-        self._weights: list[tuple[torch.Tensor, int]] | None = None
-        self._start: tuple[float, ...] = ()
-        self._buffers: list[tuple[torch.Tensor, int]] = []
-        self._saved: list[int] = []
-        self._loaded: list[str] = []
-        self._values: list[tuple[int, tuple[tuple[float, ...], ...]]] = []
+        self._places: _Places | None = None
+        self._saves = _Saves()
 
     @property
     def trace(self) -> TrainingTrace:
@@ -109,13 +135,13 @@ class TrainingRecorder:
         return TrainingTrace(
             tuple(self._steps),
             self._rounding,
-            self._start,
-            tuple(self._batches),
+            () if self._places is None else self._places.start,
+            tuple(checksum for checksum, _ in self._batches),
             len(self._shaken),
             self.broken,
-            tuple(self._saved),
-            tuple(self._loaded),
-            tuple(self._values),
+            tuple(self._saves.forms),
+            tuple(self._saves.loaded),
+            tuple(self._saves.values),
         )
 
     @property
@@ -130,7 +156,6 @@ class TrainingRecorder:
 
     @property
     def _is_hopeless(self) -> bool:
-        """Whether the last losses are larger than the plan lets them be, or are no numbers."""
         count, ceilings = len(self._steps), self._plan.ceilings
         last = [step.loss for step in self._steps[-LAST_LOSSES:] if step.loss is not None]
         if not LAST_LOSSES < count <= len(ceilings) or len(last) < LAST_LOSSES:
@@ -143,16 +168,13 @@ class TrainingRecorder:
 
         Threads may take batches ahead, so they are numbered apart from the steps.
         """
-        self._batches.append(_checksum(batch))
-        self._samples = max(1, samples)
+        self._batches.append((_checksum(batch), max(1, samples)))
 
     @_guarded
     def forward_called(self) -> None:
         """Before a model's first call with gradients, shake its weights if asked to."""
-        models = self._models()
-        if torch.is_grad_enabled() and len(models) != self._called:
-            self._called = len(models)
-            self._begin([weight for model in models for weight in model.parameters()])
+        if torch.is_grad_enabled() and (self._plan.shakes or not self._rounding):
+            self._begin([weight for model in self._models() for weight in model.parameters()])
 
     @_guarded
     def loss_seen(self, loss: torch.Tensor) -> None:
@@ -160,11 +182,13 @@ class TrainingRecorder:
         if loss.is_cuda and torch.cuda.is_current_stream_capturing():
             self.broken = "the step is captured as a CUDA graph"
             return
-        self._begin(list(self._trained()))
-        if self._weights is None:
-            self._choose()
+        trained = list(self._trained())
+        self._begin(trained)
+        if self._places is None:
+            self._places = _Places(self._models(), trained)
         if self._is_alone and loss.numel() == 1:
-            self._losses.append((float(unscaled(loss).detach()), self._samples))
+            samples = self._batches[-1][1] if self._batches else 1
+            self._losses[0].append((float(unscaled(loss).detach()), samples))
 
     @_guarded
     def held(self, optimizer: torch.optim.Optimizer) -> None:
@@ -172,8 +196,8 @@ class TrainingRecorder:
 
         A program may step others in between, for other losses.
         """
-        self._held.setdefault(optimizer, []).extend(self._losses)
-        self._losses = []
+        self._losses.setdefault(id(optimizer), []).extend(self._losses[0])
+        self._losses[0] = []
 
     @_guarded
     def stepped(self, optimizer: torch.optim.Optimizer | None, epoch: int) -> None:
@@ -189,40 +213,25 @@ class TrainingRecorder:
         # Others may hold gradients of a step that is still to come
         trained = [] if optimizer is None else optimizer.param_groups
         theirs = {id(weight) for group in trained for weight in group["params"]}
-        held = [] if optimizer is None else self._held.pop(optimizer, [])
-        losses = [*held, *self._losses]
+        losses = [*self._losses.pop(id(optimizer), []), *self._losses[0]]
+        self._losses[0] = []
         weight = sum(samples for _, samples in losses)
+        places = [] if self._places is None else self._places.weights
         self._steps.append(
             TracedStep(
                 sum(loss * samples for loss, samples in losses) / weight if weight else None,
                 tuple(float(group["lr"]) for group in trained[:MAX_RATES] if "lr" in group),
                 epoch,
                 len(self._batches),
-                _read(self._weights or []),
-                _read(self._buffers),
-                _norm([w for w, _ in self._weights or [] if not theirs or id(w) in theirs]),
+                _read(places),
+                _read([] if self._places is None else self._places.buffers),
+                _norm([w for w, _ in places if not theirs or id(w) in theirs]),
             )
         )
-        self._losses = []
 
     def saved(self, what: Any, where: Any) -> None:
-        """Note an object that the program has saved; load the first ones again.
-
-        Args:
-            what: The object.
-            where: The file that ``torch.save`` wrote; None for another function.
-        """
-        if len(self._saved) >= MAX_SAVED:
-            return
-        with suppress(Exception):  # whatever it is, the program must go on
-            form = list(_form(what))
-            self._saved.append(zlib.crc32("\n".join(form).encode()))
-            is_file = isinstance(where, str | os.PathLike)
-            if is_file and len(self._loaded) < MAX_LOADED:
-                self._loaded.append(_loaded(Path(where), form))
-        with suppress(Exception):
-            if len(self._values) < MAX_READ:
-                self._values.append((len(self._steps), tuple(_entries(what))))
+        """Note an object that the program has saved, in a file or elsewhere (None)."""
+        self._saves.note(what, where, len(self._steps))
 
     def _begin(self, weights: Sequence[torch.Tensor]) -> None:
         if not self._rounding:
@@ -234,37 +243,26 @@ class TrainingRecorder:
                 if id(weight) not in self._shaken and _shake(weight, self._dice):
                     self._shaken[id(weight)] = weight
 
+    @cached_property
+    def _dice(self) -> torch.Generator:
+        return torch.Generator().manual_seed(SEED + self._plan.shakes)
+
     def _trained(self) -> Iterator[torch.Tensor]:
-        """Yield the weights of the models that were called, and of the optimizers."""
         for model in self._models():
             yield from model.parameters()
         for optimizer in self._optimizers():
             for group in optimizer.param_groups:
                 yield from group["params"]
 
-    def _choose(self) -> None:
-        """Choose the weights and buffers to read, spread over all of them."""
-        weights = {id(w): w for w in self._trained() if w.requires_grad}
-        # What no optimizer trains may be changed by the model, as codebooks are
-        frozen = [w for m in self._models() for w in m.parameters() if not w.requires_grad]
-        buffers = [b for m in self._models() for b in m.buffers() if b.is_floating_point()]
-        self._weights = _spread(list(weights.values()))
-        self._buffers = _spread(buffers) + _spread([w for w in frozen if w.is_floating_point()])
-        self._start = _read(self._weights)
 
-
-def _form(what: Any, path: str = "") -> Iterator[str]:
+def _form(what: Any) -> Iterator[str]:
     """Yield the place of each tensor in nested containers, with what must fit to load it again."""
-    if isinstance(what, torch.Tensor):
-        yield f"{path} {type(what).__name__} {tuple(what.shape)} {what.dtype}"
-    elif isinstance(what, Mapping):
-        for key, value in what.items():
-            yield from _form(value, f"{path}/{key}")
-    elif isinstance(what, (list, tuple)):
-        for number, value in enumerate(what):
-            yield from _form(value, f"{path}/{number}")
-    elif isinstance(what, nn.Module):
-        yield from _form(what.state_dict(), f"{path} {type(what).__name__}")
+    for path, leaf in tree_flatten_with_path(what)[0]:
+        if isinstance(leaf, torch.Tensor):
+            yield f"{keystr(path)} {type(leaf).__name__} {tuple(leaf.shape)} {leaf.dtype}"
+        elif isinstance(leaf, nn.Module):
+            its = f"{keystr(path)} {type(leaf).__name__}"
+            yield from (its + form for form in _form(leaf.state_dict()))
 
 
 def _entries(what: Any) -> Iterator[tuple[float, ...]]:
@@ -278,12 +276,6 @@ def _entries(what: Any) -> Iterator[tuple[float, ...]]:
 
 
 def _loaded(path: Path, form: Sequence[str]) -> str:
-    """Return why a checkpoint that this program wrote cannot be loaded; empty if it can.
-
-    Args:
-        path: The file.
-        form: Of what was saved.
-    """
     try:
         if path.stat().st_size > MAX_LOADED_BYTES:
             return ""
@@ -338,7 +330,7 @@ def _spread(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, int]]:
 
     They lie in the first rows, which the first of several ranks holds where rows are shared out.
     """
-    plain = [t for t in tensors if t.numel() and (_is_plain(t) or _is_sharded(t))]
+    plain = [t for t in tensors if t.numel() and (_is_plain(t) or hasattr(t, "to_local"))]
     if len(plain) > MAX_VALUES:
         plain = [plain[n * len(plain) // MAX_VALUES] for n in range(MAX_VALUES)]
     each = max(1, MAX_VALUES // max(1, len(plain)))
@@ -353,31 +345,22 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return type(tensor) in {torch.Tensor, nn.Parameter}
 
 
-def _is_sharded(tensor: torch.Tensor) -> bool:
-    """Return whether this rank holds a part of the tensor: a DTensor."""
-    return hasattr(tensor, "to_local")
-
-
-def _part_of(tensor: Any) -> Any:
-    return tensor.to_local() if _is_sharded(tensor) else tensor
-
-
 def _read(places: list[tuple[torch.Tensor, int]]) -> tuple[float, ...]:
-    """Return the values at some places; indexed as the program sees them, however they are laid.
+    """Return the values at some places, indexed as the program sees them.
 
     Of complex numbers, the magnitude.
     """
+    found = []
     with torch.no_grad():
-        return tuple(
-            float(abs(v) if isinstance(v, complex) else v)
-            for t, n in places
-            for whole in [_part_of(t)]
-            for v in [whole[_index(n, t.shape)].item()]
-        )
+        for tensor, number in places:
+            # a DTensor, of which this rank holds a part
+            whole: Any = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+            value = whole[_index(number, tensor.shape)].item()
+            found.append(float(abs(value) if isinstance(value, complex) else value))
+    return tuple(found)
 
 
 def _norm(weights: Sequence[torch.Tensor]) -> float | None:
-    """Return the norm of the gradients of some weights, each counted once."""
     gradients = {id(w): w.grad for w in weights if w.grad is not None and _is_plain(w)}
     if not gradients:
         return None

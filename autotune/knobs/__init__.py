@@ -1,8 +1,8 @@
 """The registry of knobs: every setting that autotune can change, by name.
 
-A new knob is one file in this folder and one line in ``OWN`` below. Third-party packages register
-knobs under the entry-point group ``autotune.knobs``. They should import from this module only,
-because the other modules may move.
+A new knob is one class in this folder and one line in ``KNOBS`` below. Third-party packages
+register knobs under the entry-point group ``autotune.knobs``. They should import from this module
+only, because the other modules may move.
 """
 
 from __future__ import annotations
@@ -12,48 +12,25 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from autotune.errors import UsageError
-from autotune.knobs.accumulation_steps import AccumulationSteps
-from autotune.knobs.activation_checkpointing import ActivationCheckpointing
-from autotune.knobs.anomaly_detection import AnomalyDetection
-from autotune.knobs.autograd_profiler import AutogradProfiler
 from autotune.knobs.base import Here, Knob, Scope, Seams
-from autotune.knobs.batch_size import BatchSize
-from autotune.knobs.channels_last import ChannelsLast
-from autotune.knobs.compile import Compile
-from autotune.knobs.compile_dynamic import CompileDynamic
-from autotune.knobs.cuda_allocator import CudaAllocator
-from autotune.knobs.cudnn_benchmark import CudnnBenchmark
-from autotune.knobs.ddp_bucket_cap_mb import DdpBucketCapMb
-from autotune.knobs.ddp_gradient_as_bucket_view import DdpGradientAsBucketView
-from autotune.knobs.ddp_static_graph import DdpStaticGraph
-from autotune.knobs.deterministic_algorithms import DeterministicAlgorithms
-from autotune.knobs.environment_variable import EnvironmentVariable
-from autotune.knobs.flush_denormal import FlushDenormal
-from autotune.knobs.fsdp_cpu_offload import FsdpCpuOffload
-from autotune.knobs.fsdp_mixed_precision import FsdpMixedPrecision
-from autotune.knobs.fsdp_reshard_after_forward import FsdpReshardAfterForward
-from autotune.knobs.fsdp_shard import FsdpShard
-from autotune.knobs.in_order import InOrder
-from autotune.knobs.interop_threads import InteropThreads
-from autotune.knobs.keep_freed_memory import KeepFreedMemory
-from autotune.knobs.malloc import Malloc
-from autotune.knobs.matmul_precision import MatmulPrecision
-from autotune.knobs.non_blocking import NonBlocking
-from autotune.knobs.num_threads import NumThreads
-from autotune.knobs.num_workers import NumWorkers
-from autotune.knobs.optimizer_implementation import OptimizerImplementation
-from autotune.knobs.persistent_workers import PersistentWorkers
-from autotune.knobs.pin_memory import PinMemory
+from autotune.knobs.batch_size import AccumulationSteps, BatchSize
+from autotune.knobs.ddp_options import DdpOptions, SyncBatchnorm
+from autotune.knobs.devices import Devices
+from autotune.knobs.fsdp_options import FsdpOptions
+from autotune.knobs.loader_options import (
+    InOrder,
+    PrefetchFactor,
+    Workers,
+    WorkerStartMethod,
+    WorkerThreads,
+)
+from autotune.knobs.memory import ActivationCheckpointing, CudaAllocator, KeepFreedMemory
+from autotune.knobs.model_options import Compile, MemoryFormat
+from autotune.knobs.optimizer import Optimizer
+from autotune.knobs.pinning import Pinning
 from autotune.knobs.precision import Precision
-from autotune.knobs.prefetch_factor import PrefetchFactor
-from autotune.knobs.program_flag import ProgramFlag
-from autotune.knobs.sdpa_backend import SdpaBackend
-from autotune.knobs.strategy import Strategy
-from autotune.knobs.sync_batchnorm import SyncBatchnorm
-from autotune.knobs.worker_start_method import WorkerStartMethod
-from autotune.knobs.worker_threads import WorkerThreads
-from autotune.knobs.world_size import WorldSize
-from autotune.knobs.zero_grad_to_none import ZeroGradToNone
+from autotune.knobs.program_names import EnvironmentVariable, ProgramFlag
+from autotune.knobs.torch_flags import Attention, Cudnn, FlushDenormal, InteropThreads, Threads
 from autotune.machine.hardware import Hardware
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
@@ -80,48 +57,32 @@ __all__ = [
     "registry",
 ]
 
-# The order is that of 'autotune knobs' and of the README's table: loader, batch, computation,
-# process, ranks.
-OWN: tuple[type[Knob], ...] = (
-    NumWorkers,
+# In the order in which people see them: the rows first, then what is hidden.
+KNOBS: tuple[type[Knob], ...] = (
+    Workers,
+    Pinning,
+    Threads,
+    BatchSize,
+    Precision,
+    MemoryFormat,
+    Cudnn,
+    Optimizer,
+    Attention,
+    Compile,
+    Devices,
+    AccumulationSteps,
+    ActivationCheckpointing,
+    CudaAllocator,
     PrefetchFactor,
-    PersistentWorkers,
     InOrder,
     WorkerThreads,
     WorkerStartMethod,
-    PinMemory,
-    NonBlocking,
-    BatchSize,
-    AccumulationSteps,
-    ActivationCheckpointing,
-    Precision,
-    MatmulPrecision,
-    ChannelsLast,
-    CudnnBenchmark,
-    SdpaBackend,
-    OptimizerImplementation,
-    ZeroGradToNone,
-    KeepFreedMemory,
-    NumThreads,
     InteropThreads,
     FlushDenormal,
-    Malloc,
-    CudaAllocator,
-    DeterministicAlgorithms,
-    AnomalyDetection,
-    AutogradProfiler,
-    Compile,
-    CompileDynamic,
-    Strategy,
-    WorldSize,
-    DdpBucketCapMb,
-    DdpGradientAsBucketView,
-    DdpStaticGraph,
+    KeepFreedMemory,
+    DdpOptions,
     SyncBatchnorm,
-    FsdpShard,
-    FsdpReshardAfterForward,
-    FsdpMixedPrecision,
-    FsdpCpuOffload,
+    FsdpOptions,
 )
 
 
@@ -166,8 +127,7 @@ def launch_plan_for(applied: AppliedConfig, plan: LaunchPlan) -> LaunchPlan:
     """
     for knob, value in applied.changes().items():
         flag = applied.traits.flags.get(knob)
-        # An idle knob must not change the plan: world_size, for example, would otherwise start
-        # ranks for the strategy "single".
+        # An idle knob must not change the plan.
         if flag is None and registry()[knob].is_active(applied.config):
             plan = registry()[knob].launch(value, plan)
         elif flag is None:
@@ -190,7 +150,7 @@ def registry() -> Registry:
     Raises:
         UsageError: An entry point is not a Knob class, or its name is already in use.
     """
-    knobs: dict[str, Knob] = {knob.name: knob() for knob in OWN}
+    knobs: dict[str, Knob] = {knob.name: knob() for knob in KNOBS}
     for entry in entry_points(group="autotune.knobs"):
         knob_class = entry.load()
         if not (isinstance(knob_class, type) and issubclass(knob_class, Knob)):

@@ -1,19 +1,21 @@
 """The interface of all knobs: ``Knob``, and what its methods receive.
 
-A knob is one setting that autotune may change in a program. Most knobs are pure decisions (which
-values are worth trying) plus one call to ``Seams``, which does the work inside the program. This
-module and the knobs never import torch, because the parent process loads them as well.
+A knob is one setting that autotune may change in a program: its values, the hardware and the kind
+of program on which it can act, and one call to ``Seams``, which does the work inside the program.
+This module and the knobs never import torch, because the parent process loads them as well.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Protocol
 
 from autotune.machine.hardware import Hardware
 from autotune.program.config import Config, KnobValue
+from autotune.program.devices import strategy_in
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.flags import Flag, as_text
 from autotune.program.profile import Profile
@@ -48,7 +50,7 @@ class Seams(Protocol):
     """
 
     def set_loader_options(self, **options: KnobValue) -> None:
-        """Rebuild the training loader with these options, which have the names of their knobs."""
+        """Rebuild the training loader with these options, which have DataLoader's names."""
 
     def set_torch(self, name: str, value: KnobValue) -> None:
         """Set one of PyTorch's process-wide switches by the name of its knob.
@@ -58,27 +60,14 @@ class Seams(Protocol):
         changed it.
         """
 
-    def set_tf32(self, precision: KnobValue) -> None:
-        """Have fp32 computed in TF32 on CUDA or not; other values of ``precision`` restore it."""
-
-    def set_interop_threads(self, threads: int) -> None:
-        """Set the number of PyTorch's inter-op threads.
-
-        PyTorch allows this once per process and only before the first parallel work, so it must be
-        called before the program starts.
-        """
+    def set_fp32_products(self, precision: KnobValue) -> None:
+        """Have fp32 products computed as a value of ``precision`` says; bf16 restores them."""
 
     def set_optimizer_implementation(self, name: str) -> None:
         """Make all optimizers update their parameters by ``for-loop``, ``foreach`` or ``fused``."""
 
     def keep_freed_memory(self, *, enabled: bool) -> None:
         """Have malloc keep memory that was freed, or return it as the program does by itself."""
-
-    def set_zero_grad_to_none(self, *, enabled: bool) -> None:
-        """Make ``zero_grad`` drop gradients instead of filling them with zeros.
-
-        Parameters without a gradient get their zeros before the optimizer's step.
-        """
 
     def set_channels_last(self, *, enabled: bool) -> None:
         """Store the model's 4-D weights and inputs in NHWC order, or in PyTorch's default order."""
@@ -93,14 +82,15 @@ class Seams(Protocol):
         program scales its losses itself.
         """
 
-    def compile(self, mode: str | None) -> None:
-        """Compile the model in this mode of ``torch.compile``; None leaves it eager.
+    def compile(self, mode: str | None, *, dynamic: bool | None = None) -> None:
+        """Compile the model in this mode of ``torch.compile``; a mode of None leaves it eager.
 
         Compilation holds for the rest of the process.
-        """
 
-    def set_compile_dynamic(self, *, dynamic: bool | None) -> None:
-        """Set ``dynamic`` of ``torch.compile``: any shape, one shape, PyTorch's choice (None)."""
+        Args:
+            mode: The mode.
+            dynamic: Any shape, one shape, or PyTorch's choice (None).
+        """
 
     def checkpoint_blocks(self, *, every: int) -> None:
         """Recompute the activations of every n-th block in the backward pass; 0 recomputes none."""
@@ -116,7 +106,7 @@ class Seams(Protocol):
 
         Args:
             **batch: Factors whose product is the global batch, by the names of their knobs:
-                ``batch_size``, ``accumulation_steps``.
+                ``batch_size``, ``accumulation_steps``, ``devices``.
         """
 
     def set_strategy(self, strategy: str) -> None:
@@ -126,11 +116,11 @@ class Seams(Protocol):
         """
 
     def set_strategy_options(self, **options: KnobValue) -> None:
-        """Pass these options to the strategy; they have the names of their knobs."""
+        """Pass these options to the strategy."""
 
 
 class Knob(ABC):
-    """One setting that autotune may change in a program; each knob is a subclass in its own file.
+    """One setting that autotune may change in a program; each knob is a subclass.
 
     A subclass overrides only the methods it needs. Where a knob depends on another knob, it looks
     up that knob's value in ``config`` by name; knobs never import each other. The first line of the
@@ -138,6 +128,8 @@ class Knob(ABC):
 
     Attributes:
         name: Name in configs, YAML files and on the command line.
+        row: The row in which people see it; empty for the name.
+        is_hidden: It seldom helps, so only ``--tune NAME`` and the space ``full`` search it.
         scope: Whether the value can change while the program runs.
         value_type: Type of the values.
         choices: All values that exist; only for knobs of type ``str``.
@@ -149,6 +141,8 @@ class Knob(ABC):
     """
 
     name: str
+    row: ClassVar[str] = ""
+    is_hidden: ClassVar[bool] = False
     scope: ClassVar[Scope] = Scope.LIVE
     value_type: ClassVar[type[bool] | type[int] | type[str]]
     choices: ClassVar[tuple[str, ...]] = ()
@@ -262,7 +256,7 @@ class Knob(ABC):
             if isinstance(raw, bool):
                 return raw
             raise ValueError(f"takes true or false, not {raw!r}")
-        # In Python True is an int, and "num_workers: true" would silently become one worker.
+        # In Python True is an int, and "workers: true" would silently become one worker.
         if isinstance(raw, int) and not isinstance(raw, bool) and raw >= self.minimum:
             return raw
         raise ValueError(f"takes a whole number from {self.minimum} on, not {raw!r}")
@@ -275,40 +269,6 @@ class Knob(ABC):
         raise ValueError(f"takes {' or '.join(self.choices)}, not {raw!r}")
 
 
-class ProcessSwitch(Knob):
-    """A setting that torch keeps per process.
-
-    The profile and the seam of torch's settings both know it by the knob's name.
-    """
-
-    def current(self, profile: Profile) -> KnobValue:
-        """Return the setting that the program's process had when training began."""
-        value: KnobValue = getattr(profile.settings, self.name)
-        return value
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Set it for the whole process."""
-        seams.set_torch(self.name, value)
-
-
-class WorkerOption(Knob):
-    """An option of the training loader that acts only where worker processes load.
-
-    Attributes:
-        option: Its name among the options of the loader seam; empty for the knob's own name.
-    """
-
-    option: ClassVar[str] = ""
-
-    def is_active(self, config: Config) -> bool:
-        """Return False for a loader without workers."""
-        return config.get("num_workers", 1) != 0
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Rebuild the training loader with this value."""
-        seams.set_loader_options(**{self.option or self.name: value})
-
-
 class StrategyOption(Knob):
     """An option of one or more strategies, which read it when the program starts.
 
@@ -316,16 +276,40 @@ class StrategyOption(Knob):
         strategies: Names of the strategies that use the option.
     """
 
+    is_hidden = True
     scope = Scope.RESTART  # a strategy acts on a model once
     strategies: ClassVar[frozenset[str]]
 
     def is_active(self, config: Config) -> bool:
-        """Return whether the config's strategy uses the option.
+        """Return whether the config's strategy uses the option; without one, ranks train by ddp."""
+        return strategy_in(config, "ddp") in self.strategies
 
-        A config without the knob ``strategy`` can still start several ranks; these train by ddp.
+
+class StrategyOptions(StrategyOption):
+    """Several options of a strategy as one knob, whose values name those that are not usual.
+
+    Attributes:
+        parts: What each part of a value passes to the strategy.
+    """
+
+    value_type = str
+    parts: ClassVar[Mapping[str, Mapping[str, KnobValue]]]
+
+    def current(self, profile: Profile) -> KnobValue:
+        """Return default: what the program itself passes to its strategy is not known."""
+        return "default"
+
+    def parse(self, raw: object) -> KnobValue:
+        """Return ``default``, or parts that are joined by plus signs.
+
+        Raises:
+            ValueError: *raw* is neither.
         """
-        return config.get("strategy", "ddp") in self.strategies
+        if isinstance(raw, str) and (raw == "default" or self.parts.keys() >= set(raw.split("+"))):
+            return raw
+        return super().parse(raw)
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Pass the value to the strategy under the name of this knob."""
-        seams.set_strategy_options(**{self.name: value})
+        """Pass the options to the strategy."""
+        for part in str(value).split("+") if value != "default" else ():
+            seams.set_strategy_options(**self.parts[part])

@@ -1,7 +1,7 @@
 """The knob ``precision``: the number format in which the model computes.
 
-Sources: PyTorch documentation, "Automatic Mixed Precision" (``torch.amp``) and "CUDA semantics"
-(TensorFloat-32).
+Sources: PyTorch documentation, "Automatic Mixed Precision" (``torch.amp``), "CUDA semantics"
+(TensorFloat-32) and ``torch.set_float32_matmul_precision``.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ NEEDS_SCALING = "fp16 needs scaled losses, but"
 
 
 class Precision(Knob):
-    """Number format of the model's computation: fp32, tf32 products, or bf16 / fp16 autocast.
+    """Number format of the computation: fp32, faster fp32 products (tf32, medium), bf16 or fp16.
 
     Lower precision is faster where the hardware has units for it, and rounds more coarsely. Weights
-    and the model's outputs stay fp32. tf32 affects only matrix products and convolutions on CUDA.
-    fp16 comes with loss scaling, because its small gradients would become 0; steps that overflow
-    are left out.
+    and the model's outputs stay fp32. tf32 affects only matrix products and convolutions on CUDA;
+    medium lets a CPU use bf16 instructions for matrix products of fp32. fp16 comes with loss
+    scaling, because its small gradients would become 0; steps that overflow are left out.
     """
 
     name = "precision"
     changes_learning = True
     value_type = str
-    choices = ("fp32", "tf32", "bf16", "fp16")
+    choices = ("fp32", "tf32", "medium", "bf16", "fp16")
     flag_names = ("precision", "dtype", "amp_dtype", "mixed_precision")
 
     def domain(self, here: Here) -> Domain | NotOffered:
@@ -85,6 +85,8 @@ class Precision(Knob):
             return Domain(
                 ("fp32",), alone="this CPU has no bf16 instructions and would emulate them"
             )
+        if profile.device == "cpu":
+            return Domain(("fp32", "medium", "bf16"))
         return Domain(("fp32", "bf16"))
 
     def refusal(self, value: KnobValue, here: Here) -> str | None:
@@ -105,20 +107,19 @@ class Precision(Knob):
         )
         if lacks and value in {"tf32", "bf16"}:
             return f"{value} needs compute capability 8.0 or later"
-        if value == "tf32" and here.profile.device != "cuda":
-            return f"the model is on the {here.profile.device} device; tf32 needs CUDA"
+        needed = {"tf32": "cuda", "medium": "cpu"}.get(str(value), here.profile.device)
+        if needed != here.profile.device:
+            return f"the model is on the {here.profile.device} device; {value} is for {needed}"
         return _against_scaling(here.profile) if value == "fp16" else None
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return the format of the program's own autocast; without one, fp32 or tf32.
-
-        tf32 means that the program allows TF32 products for fp32 on CUDA.
-        """
+        """Return the format of the program's autocast; without one, how it has fp32 multiplied."""
         if profile.precision.autocast:
             return SHORT.get(profile.precision.autocast, profile.precision.autocast)
-        # "high" and "medium" both allow TF32 on CUDA.
-        is_tf32 = profile.device == "cuda" and profile.settings.matmul_precision != "highest"
-        return "tf32" if is_tf32 else "fp32"
+        # "high" and "medium" both allow TF32 on CUDA; "high" changes nothing on a CPU.
+        products = {"cuda": {"high": "tf32", "medium": "tf32"}, "cpu": {"medium": "medium"}}
+        allowed = products.get(profile.device, {})
+        return allowed.get(profile.settings.matmul_precision, "fp32")
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Run each outermost module call under autocast, or change the program's autocast dtype.
@@ -126,9 +127,8 @@ class Precision(Knob):
         Outputs return to fp32 for the loss. fp16 adds loss scaling unless the program scales its
         losses.
         """
-        dtype = LONG.get(str(value))
-        seams.set_precision(dtype)
-        seams.set_tf32(value)
+        seams.set_precision(LONG.get(str(value)))
+        seams.set_fp32_products(value)
 
 
 def _against_scaling(profile: Profile) -> str | None:

@@ -15,20 +15,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 PROC = Path("/proc/self")
 V2 = "cgroup2"  # the kernel's file system types for the two versions
 V1 = "cgroup"
 
 
-@dataclass(frozen=True)
-class Level:
-    """One control group that contains this process.
-
-    Attributes:
-        path: Its folder in the mounted hierarchy.
-        version: cgroup version, 1 or 2.
-    """
+class Level(NamedTuple):
+    """A control group that contains this process: its folder, and the version 1 or 2."""
 
     path: Path
     version: int
@@ -115,11 +110,8 @@ def throttling(proc: Path = PROC) -> tuple[Throttling, ...]:
 
 
 def _cpu_quota(level: Level) -> float | None:
-    if level.version == 2:
-        words = _words(level.path / "cpu.max")
-    else:
-        files = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-        words = [word for name in files for word in _words(level.path / name)]
+    files = ("cpu.max",) if level.version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+    words = [word for name in files for word in _words(level.path / name)]
     match words:
         # Without a quota, v2 says "max" and v1 says -1; neither consists of digits alone.
         case [quota, period] if quota.isdigit() and int(quota) > 0:

@@ -11,7 +11,7 @@ import importlib.util
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,31 +64,28 @@ class Conditions:
     @property
     def facts(self) -> Mapping[str, str]:
         """Short lines for the user, by name; what is unknown is left out."""
-        return dict(self._facts())
+        facts = {"cores": f"{self.allowed} of {self.cores} may be used"}
+        if self.quota is not None:
+            held = self.throttled_share
+            told = "" if held is None else f", used up in {held:.0%} of its periods"
+            facts["CPU quota"] = f"{self.quota:g} cores, set by {self.quota_level}{told}"
+        if self.governors:
+            facts["governor"] = ", ".join(self.governors)
+        if self.throttle_events is not None:
+            facts["slowed by heat"] = f"{self.throttle_events:,} times since the machine started"
+        if self.numa_nodes:
+            nodes = ", ".join(f"{n}: {cores}" for n, cores in enumerate(self.numa_nodes))
+            facts["NUMA nodes"] = f"{len(self.numa_nodes)} (cores of {nodes})"
+        if self.driver:
+            facts["driver"] = f"{self.driver}{_for_cuda(', up to CUDA ', self.driver_cuda)}"
+            if self.torch_cuda:
+                facts["torch"] = _for_cuda("built for CUDA ", self.torch_cuda)
+        return facts
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What slows this machine down, each with what to do about it."""
         return tuple(self._warnings())
-
-    def _facts(self) -> Iterator[tuple[str, str]]:
-        yield "cores", f"{self.allowed} of {self.cores} may be used"
-        if self.quota is not None:
-            held = self.throttled_share
-            told = "" if held is None else f", used up in {held:.0%} of its periods"
-            yield "CPU quota", f"{self.quota:g} cores, set by {self.quota_level}{told}"
-        if self.governors:
-            yield "governor", ", ".join(self.governors)
-        if self.throttle_events is not None:
-            yield "slowed by heat", f"{self.throttle_events:,} times since the machine started"
-        if self.numa_nodes:
-            nodes = ", ".join(f"{n}: {cores}" for n, cores in enumerate(self.numa_nodes))
-            yield "NUMA nodes", f"{len(self.numa_nodes)} (cores of {nodes})"
-        if self.driver:
-            yield "driver", f"{self.driver}{_for_cuda(', up to CUDA ', self.driver_cuda)}"
-            built = _for_cuda("built for CUDA ", self.torch_cuda)
-            if built:
-                yield "torch", built
 
     def _warnings(self) -> Iterator[str]:
         if self.quota is not None and self.quota < self.allowed:
@@ -134,18 +131,20 @@ def read(sys: Path = SYS, proc: Path = cgroups.PROC) -> Conditions:
         sys: Where sysfs is mounted; tests pass recorded files.
         proc: Folder that says which control groups contain the process.
     """
-    quota, level = _quota(proc)
     driver, driver_cuda = _driver()
     cpus = sys / "devices/system/cpu"
+    quotas = cgroups.cpu_quotas(proc)
+    tightest = min(quotas, key=lambda path: quotas[path], default=None)
+    heat = _values(cpus, "cpu[0-9]*/thermal_throttle/core_throttle_count")
     return Conditions(
         cores=os.cpu_count() or 1,
         allowed=len(os.sched_getaffinity(0)),
-        quota=quota,
-        quota_level=level,
-        throttled_share=_throttled_share(proc),
+        quota=None if tightest is None else quotas[tightest],
+        quota_level="" if tightest is None else str(tightest),
+        throttled_share=max(_throttled_shares(quotas), default=None),
         governors=tuple(sorted(set(_values(cpus, "cpu[0-9]*/cpufreq/scaling_governor")))),
         drivers=tuple(sorted(set(_values(cpus, "cpu[0-9]*/cpufreq/scaling_driver")))),
-        throttle_events=_throttle_events(cpus),
+        throttle_events=sum(map(int, heat)) if heat else None,
         numa_nodes=tuple(_values(sys / "devices/system/node", "node[0-9]*/cpulist")),
         shm_bytes=shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None,  # noqa: S108
         driver=driver,
@@ -154,28 +153,12 @@ def read(sys: Path = SYS, proc: Path = cgroups.PROC) -> Conditions:
     )
 
 
-def _quota(proc: Path) -> tuple[float | None, str]:
-    """Return the tightest quota, with the group that sets it."""
-    quotas = cgroups.cpu_quotas(proc)
-    if not quotas:
-        return None, ""
-    path = min(quotas, key=lambda path: quotas[path])
-    return quotas[path], str(path)
-
-
-def _throttled_share(proc: Path) -> float | None:
-    """Return the share of periods in which a quota was used up; the worst group's."""
-    shares = []
-    for path in cgroups.cpu_quotas(proc):
+def _throttled_shares(groups: Iterable[Path]) -> Iterator[float]:
+    """Yield the share of periods in which each group's quota was used up."""
+    for path in groups:
         lines = dict(line.split() for line in _text(path / "cpu.stat").splitlines() if line)
         if periods := int(lines.get("nr_periods", 0)):
-            shares.append(int(lines["nr_throttled"]) / periods)
-    return max(shares, default=None)
-
-
-def _throttle_events(cpus: Path) -> int | None:
-    counts = _values(cpus, "cpu[0-9]*/thermal_throttle/core_throttle_count")
-    return sum(map(int, counts)) if counts else None
+            yield int(lines["nr_throttled"]) / periods
 
 
 def _driver() -> tuple[str, tuple[int, int] | None]:

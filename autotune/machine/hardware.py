@@ -27,7 +27,6 @@ import psutil
 from autotune.machine import cgroups
 
 PACKAGES = ("torch", "torchvision", "optuna", "autotune-torch")
-PRELOADABLE = ("libjemalloc.so.2", "libtcmalloc.so.4")
 # bfloat16 instruction sets as /proc/cpuinfo names them: the first three of x86, the last of ARM
 BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"})
 # NVIDIA's driver makes it, and a container that is given a GPU has it
@@ -68,7 +67,6 @@ class Hardware:
         has_cxx_compiler: Whether a C++ compiler is on PATH; torch.compile on the CPU needs one.
         system: Name and release of the operating system.
         versions: Versions of Python and of those of ``PACKAGES`` that are installed, by name.
-        libraries: Shared libraries that a knob can preload, by soname.
         warnings: What could not be read, as sentences for the user.
     """
 
@@ -81,7 +79,6 @@ class Hardware:
     has_cxx_compiler: bool
     system: str
     versions: Mapping[str, str] = field(default_factory=dict)
-    libraries: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
@@ -156,7 +153,7 @@ def detect(visible: str | None = None) -> Hardware:
     """
     gpus, warnings = _gpus(os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible)
     return Hardware(
-        cpu_name=_cpu_name(),
+        cpu_name=_of_cpu("model name") or platform.processor() or platform.machine(),
         cpu_quota=cpu_quota(),
         cpu_flags=tuple(sorted(_cpu_flags() & BF16_CPU_FLAGS)),
         memory_bytes=memory_bytes(),
@@ -165,18 +162,8 @@ def detect(visible: str | None = None) -> Hardware:
         has_cxx_compiler=any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++", "clang++"))),
         system=f"{platform.system()} {platform.release()}",
         versions=_versions(),
-        libraries=tuple(filter(_can_be_loaded, PRELOADABLE)),
         warnings=warnings,
     )
-
-
-def _can_be_loaded(soname: str) -> bool:
-    """Return whether the dynamic linker can find a library, according to its own cache."""
-    try:
-        cache = Path("/etc/ld.so.cache").read_bytes()
-    except OSError:
-        return False
-    return soname.encode() + b"\0" in cache
 
 
 def cpu_quota(proc: Path = cgroups.PROC) -> int:
@@ -200,25 +187,17 @@ def memory_bytes(proc: Path = cgroups.PROC) -> int:
     return total if limit is None else min(total, limit)
 
 
-def _cpuinfo() -> str:
-    try:
-        return Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return ""
-
-
-def _cpu_name() -> str:
-    for line in _cpuinfo().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+def _of_cpu(*names: str) -> str:
+    """Return the value of the first line of /proc/cpuinfo with one of these names; else empty."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith(names):
+                return line.partition(":")[2].strip()
+    return ""
 
 
 def _cpu_flags() -> set[str]:
-    for line in _cpuinfo().splitlines():
-        if line.startswith(("flags", "Features")):
-            return set(line.partition(":")[2].split())
-    return set()
+    return set(_of_cpu("flags", "Features").split())
 
 
 def _versions() -> dict[str, str]:

@@ -12,21 +12,18 @@ WATCH_S = 0.5  # how long a tree is watched for work
 AT_WORK = 0.1  # share of a core from which it is at work
 
 
-def descendants(pid: int | None = None) -> list[psutil.Process]:
-    """Return the processes below a process, this one by default; empty if it has ended."""
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.Error:
-        return []
-
-
 def tree(pid: int) -> list[psutil.Process]:
     """Return a process and those below it; empty if it has ended."""
     try:
         root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
     except psutil.Error:
         return []
-    return [root, *descendants(pid)]
+
+
+def descendants(pid: int | None = None) -> list[psutil.Process]:
+    """Return the processes below a process, this one by default; empty if it has ended."""
+    return tree(os.getpid() if pid is None else pid)[1:]
 
 
 def is_at_work(pid: int | None = None) -> bool:

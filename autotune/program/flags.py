@@ -79,25 +79,20 @@ class Flag:
         return str(is_on) if isinstance(self.value, str) else str(is_on).lower()
 
     def into(self, args: Sequence[str], value: str) -> tuple[str, ...]:
-        """Return the program's arguments with this flag set to *value*.
+        """Return the program's arguments with this flag set; ``AS_WRITTEN`` leaves them unchanged.
 
         The flag keeps its position if it was typed. Otherwise it is added at the end, but before a
         bare ``--``, since a parser reads no flags after that.
-
-        Args:
-            args: The program's arguments.
-            value: The new value; ``AS_WRITTEN`` leaves the arguments unchanged.
         """
         if value == AS_WRITTEN:
             return tuple(args)
         written = list(self._words_for(value, args))
         kept, place = self._without(args)
-        end = kept.index("--") if "--" in kept else len(kept)
-        at = end if place is None else min(place, end)
+        at = _end(kept) if place is None else min(place, _end(kept))
         return (*kept[:at], *written, *kept[at:])
 
     def typed(self, value: KnobValue) -> KnobValue:
-        """Return a value converted to the type that the keyword parameter takes."""
+        """Return a value in the type that the keyword parameter takes."""
         text = as_text(value)
         match self.takes:
             case "int":
@@ -118,7 +113,7 @@ class Flag:
                 yield self.negation
         # A separate value is used for short flags (some parsers read -b=4 as the value "=4") and
         # where the user typed it so; otherwise "=" keeps a value that begins with "-" attached.
-        elif not _is_long(self.name) or self.name in _before_dashes(args):
+        elif not _is_long(self.name) or self.name in args[: _end(args)]:
             yield self.name
             yield value
         else:
@@ -129,12 +124,14 @@ class Flag:
         kept: list[str] = []
         place: int | None = None  # in *kept*, where the flag is inserted again
         skips = False
+        names = {*self.spellings, self.negation} - {""}
+        attached = tuple(f"{name}=" for name in self.spellings if _is_long(name))
         for position, arg in enumerate(args):
             if skips:
                 skips = False
             elif arg == "--":  # later words are positional, even if they look like this flag
                 return [*kept, *args[position:]], place
-            elif self._is_own(arg):
+            elif arg in names or arg.startswith(attached):
                 place = len(kept) if place is None else place
                 following = args[position + 1 : position + 2]
                 is_alone = self.is_switch or "=" in arg
@@ -144,11 +141,6 @@ class Flag:
             else:
                 kept.append(arg)
         return kept, place
-
-    def _is_own(self, arg: str) -> bool:
-        if arg in self.spellings or (self.negation and arg == self.negation):
-            return True
-        return any(_is_long(s) and arg.startswith(f"{s}=") for s in self.spellings)
 
 
 def find(flags: Iterable[Flag], name: str) -> Flag | None:
@@ -165,6 +157,6 @@ def _is_long(spelling: str) -> bool:
     return spelling.startswith("--")
 
 
-def _before_dashes(args: Sequence[str]) -> Sequence[str]:
-    """Return the arguments before a bare ``--``, which ends the flags."""
-    return args[: args.index("--")] if "--" in args else args
+def _end(args: Sequence[str]) -> int:
+    """Return where the flags end: at a bare ``--``."""
+    return args.index("--") if "--" in args else len(args)

@@ -12,8 +12,9 @@ from enum import StrEnum
 from typing import assert_never
 
 from autotune.program.config import KnobValue
+from autotune.program.devices import ranks_in
 
-PARTS = ("batch_size", "accumulation_steps", "world_size")  # knobs whose product is a step's batch
+PARTS = ("batch_size", "accumulation_steps", "devices")  # knobs whose product is a step's batch
 
 
 class LrRule(StrEnum):
@@ -68,8 +69,13 @@ def rule_for(families: Iterable[str]) -> LrRule:
 
 
 def batch_parts(config: Mapping[str, KnobValue]) -> dict[str, int]:
-    """Return the knobs in a config whose product is the global batch size, with their values."""
-    return {part: int(config[part]) for part in PARTS if config.get(part) is not None}
+    """Return what the knobs of PARTS in a config multiply the global batch size by.
+
+    That of ``devices`` is the number of ranks.
+    """
+    parts = {part: config[part] for part in PARTS if config.get(part) is not None}
+    ranks = {"devices": ranks_in(config)} if "devices" in parts else {}
+    return {part: int(value) for part, value in (parts | ranks).items()}
 
 
 def global_batch(config: Mapping[str, KnobValue]) -> int | None:
@@ -92,9 +98,9 @@ def batch_growth(
     """
     ours, theirs = batch_parts(before), batch_parts(after)
     growth = math.prod(theirs.values()) / math.prod(ours.values())
-    if counts_ranks or growth == 1.0 or not ours.get("world_size"):
+    if counts_ranks or growth == 1.0 or not ours.get("devices"):
         return growth
-    return growth * ours["world_size"] / theirs["world_size"]
+    return growth * ours["devices"] / theirs["devices"]
 
 
 def lr_factor(rule: LrRule, growth: float) -> float:

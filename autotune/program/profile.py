@@ -129,30 +129,30 @@ class PrecisionFacts:
 class TorchSettings:
     """torch's settings of the whole process, as the program has them when it trains.
 
-    Each has the name of the knob that sets it.
+    Those that a knob sets have its name.
 
     Attributes:
-        num_threads: Intra-op threads.
+        threads: Intra-op threads.
         interop_threads: Inter-op threads.
-        cudnn_benchmark: ``torch.backends.cudnn.benchmark``.
+        cudnn: ``benchmark`` if ``torch.backends.cudnn.benchmark`` is on, else ``default``.
         matmul_precision: Precision of fp32 matrix products: ``highest``, ``high`` or ``medium``.
         flush_denormal: Whether its arithmetic treats denormal numbers as 0.
         deterministic_algorithms: Whether deterministic algorithms are required of torch or cuDNN.
         anomaly_detection: Whether autograd's anomaly detection is on.
         autograd_profiler: Whether one of torch's profilers is recording.
-        sdpa_backend: The only attention backend that is enabled, or ``auto``; None if the program
+        attention: The only attention backend that is enabled, or ``auto``; None if the program
             does not call ``scaled_dot_product_attention``.
     """
 
-    num_threads: int
+    threads: int
     interop_threads: int
-    cudnn_benchmark: bool
+    cudnn: str
     matmul_precision: str
     flush_denormal: bool
     deterministic_algorithms: bool
     anomaly_detection: bool
     autograd_profiler: bool
-    sdpa_backend: str | None
+    attention: str | None
 
 
 @dataclass(frozen=True)
@@ -160,14 +160,12 @@ class AllocatorFacts:
     """What allocates the program's memory, on the host and on CUDA.
 
     Attributes:
-        preloaded: The environment's LD_PRELOAD.
         mmap_threshold: From how many bytes on malloc returns a block as soon as it is freed; None
             where malloc is not glibc's, the environment tunes it, the model is on another device
             than the CPU, or page faults take next to none of a step's time.
         cuda_alloc_conf: The environment's PYTORCH_CUDA_ALLOC_CONF.
     """
 
-    preloaded: str
     mmap_threshold: int | None
     cuda_alloc_conf: str
 

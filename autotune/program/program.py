@@ -7,11 +7,12 @@ has changed. A LaunchPlan is one concrete process: argument list, environment an
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import inspect
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -21,7 +22,6 @@ from autotune.errors import UsageError, did_you_mean
 from autotune.measurement.run_mode import RunMode
 from autotune.program.config import KnobValue
 from autotune.program.flags import AS_WRITTEN, KEYWORD, Flag, as_text
-from autotune.program.installed_modules import find_module
 
 
 class ProgramKind(StrEnum):
@@ -86,7 +86,8 @@ class Program:
             is_option = self.command[0].startswith("-") and self.command[0] != "-m"
             options_end = ("--",) if is_option else ()
             return shlex.join([*options_end, *self.command, *self.args])
-        base = self.target if self.kind is ProgramKind.MODULE_FUNCTION else self._short_target
+        is_named = self.kind is ProgramKind.MODULE_FUNCTION
+        base = self.target if is_named else os.path.relpath(self.target, self.cwd)
         call = f"{base}:{self.function}" if self.function else base
         return shlex.join([call, *self.args])
 
@@ -94,10 +95,6 @@ class Program:
     def file_name(self) -> str:
         """The name users know it by: the name of its file, or the short name if it has no file."""
         return Path(self.source).name or self.name
-
-    @property
-    def _short_target(self) -> str:
-        return os.path.relpath(self.target, self.cwd)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -165,12 +162,10 @@ class LaunchPlan:
 
     Attributes:
         argv: The process's own argument list.
-        cwd: Directory in which it runs.
         env: Variables added to this process's environment.
         args: The program's arguments.
         keywords: Keyword arguments of the program's function.
-        ranks: Number of ranks that torchrun starts on this machine; None starts one process
-            directly.
+        ranks: Number of ranks that torchrun starts on this machine; None for one process.
         pass_fds: Open file descriptors that the process inherits.
     """
 
@@ -196,10 +191,7 @@ class LaunchPlan:
         return replace(self, env={**self.env, **variables})
 
     def with_flag(self, flag: Flag, value: KnobValue) -> LaunchPlan:
-        """Return a copy that passes a value for one of the program's flags or keywords.
-
-        ``AS_WRITTEN`` leaves the arguments as the user typed them.
-        """
+        """Return a copy with a value for one of the program's flags or keywords."""
         if value == AS_WRITTEN:
             return self
         if flag.name.startswith(KEYWORD):
@@ -217,12 +209,6 @@ def python_plan(module: str, *arguments: str, cwd: str, options: Sequence[str] =
 
     The interpreter gets ``-P``, so that files in the user's directory, such as a ``random.py``,
     cannot shadow the modules that autotune imports.
-
-    Args:
-        module: The module's dotted name.
-        arguments: The module's command-line arguments.
-        cwd: Directory in which it runs.
-        options: Further options of the interpreter.
     """
     return LaunchPlan((sys.executable, *options, "-P", "-m", module, *arguments), cwd)
 
@@ -232,13 +218,8 @@ def parse_program(
 ) -> Program:
     """Return the program named by ``train.py``, ``file.py:function`` or ``module:function``.
 
-    The source file is read for its fingerprint, but nothing is imported or started.
-
-    Args:
-        text: The program's name as typed.
-        args: Its arguments.
-        cwd: Directory in which it runs; by default the current one.
-        ranks: Number of ranks that torchrun starts; None for one process.
+    The source file is read for its fingerprint, but nothing is imported or started. Paths are
+    taken from *cwd*, by default the current directory.
 
     Raises:
         UsageError: There is no such file or module.
@@ -271,16 +252,10 @@ def parse_program(
 
 
 def program_of(function: Callable[..., Any], args: Sequence[str], pickle_dir: Path) -> Program:
-    """Return the program that calls *function*.
+    """Return the program that calls *function*, by name if a fresh process can import it.
 
-    If a fresh process can import the function, the program refers to it by name. A function from a
-    script's ``__main__``, a notebook or the body of another function cannot be imported and is
-    pickled with cloudpickle.
-
-    Args:
-        function: The training function.
-        args: Its positional arguments, as strings.
-        pickle_dir: Folder for the pickle, if one is needed.
+    A function from a script's ``__main__``, a notebook or the body of another function cannot be
+    imported and is pickled with cloudpickle.
     """
     module, name = function.__module__, function.__name__
     if _is_importable(function):
@@ -293,7 +268,12 @@ def program_of(function: Callable[..., Any], args: Sequence[str], pickle_dir: Pa
         pickle_path = pickle_dir / "program.pkl"
         pickle_path.write_bytes(cloudpickle.dumps(function))
         kind, target, root = ProgramKind.PICKLED_FUNCTION, str(pickle_path), Path.cwd()
-        source, fingerprint = Path(), fingerprint_of(_source_of(function).encode())
+        source = Path()
+        try:
+            text = inspect.getsource(function)
+        except (OSError, TypeError):  # typed at a prompt; its name is the best that is left
+            text = function.__qualname__
+        fingerprint = fingerprint_of(text.encode())
     return Program(
         kind=kind,
         target=target,
@@ -318,14 +298,6 @@ def _is_importable(function: Callable[..., Any]) -> bool:
     )
 
 
-def _source_of(function: Callable[..., Any]) -> str:
-    # Functions typed at a prompt have no source file; their name is the best that is left.
-    try:
-        return inspect.getsource(function)
-    except (OSError, TypeError):
-        return function.__qualname__
-
-
 def fingerprint_of(source: bytes) -> str:
     """Return a hash of the source that changes whenever the program changes."""
     return hashlib.sha256(source).hexdigest()
@@ -337,6 +309,41 @@ def _missing_file(target: str, path: Path, cwd: Path) -> str:
     scripts = sorted(p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else []
     hint = did_you_mean(path.name, scripts) or f" Paths are taken from {cwd}."
     return f"There is no program '{target}'.{hint}"
+
+
+def find_module(dotted: str, roots: Iterable[Path]) -> tuple[Path, Path] | None:
+    """Return the import root and the file of a module, without importing it.
+
+    Importing runs its code and may import torch, which the parent must never do. The folders are
+    searched first; a module that is not in them may still be installed in editable mode.
+
+    Returns:
+        The import root and the source file (``__init__.py`` for a package); None if not found.
+    """
+    relative = Path(*dotted.split("."))
+    places = [(root, root / relative) for root in (Path(entry).resolve() for entry in roots)]
+    for root, place in (*places, *_installed_in_place(dotted)):
+        for source in (place.with_suffix(".py"), place / "__init__.py"):
+            if source.is_file():
+                return root, source
+    return None
+
+
+def _installed_in_place(dotted: str) -> Iterator[tuple[Path, Path]]:
+    """Yield where a module of a package is that was installed with ``pip install -e``.
+
+    Such an install may register an import finder instead of a folder on the path, so only the
+    import system knows where the top-level package is.
+    """
+    # Only the top package is looked up: find_spec() of a submodule would import its parents.
+    top, *below = dotted.split(".")
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):  # ValueError: a module without a spec, such as __main__
+        return
+    for place in (spec.submodule_search_locations or ()) if spec is not None else ():
+        package = Path(place).resolve()
+        yield package.parent, package.joinpath(*below)
 
 
 def _module(dotted: str, cwd: Path) -> tuple[Path, Path]:

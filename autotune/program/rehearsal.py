@@ -1,8 +1,6 @@
 """Rehearsal: what a program did when it was run with short epochs, and what that says.
 
-Trials measure an endless training loop, so they never see what follows an epoch: evaluation,
-checkpoints, the second epoch. A rehearsal runs the program as written with epochs of a few batches
-to see that. This module holds the values; ``tuning/checking`` decides what is rehearsed.
+Turns never see what follows an epoch: evaluation, checkpoints, the second epoch.
 """
 
 from __future__ import annotations
@@ -235,7 +233,6 @@ class RehearsalRecord:
 
     @property
     def _compared(self) -> str:
-        """How its training compares, apart from changes by design."""
         differs = self.training is not None and self.training.sameness is Sameness.DIFFERS
         return f"differs: {self.training}" if differs else str(self.training)
 

@@ -210,7 +210,7 @@ def data_parallel(report: DoctorReport) -> Iterator[Advice]:
         "are copied to each of them in every step.",
         f"The wrapper was seen around the model; the machine has {count or 'no'} GPU"
         f"{'' if count == 1 else 's'}.",
-        "Remove the wrapper and let 'autotune search --tune strategy,world_size' try "
+        "Remove the wrapper and let 'autotune search --tune devices' try "
         "DistributedDataParallel, a process per GPU; on one device, remove it.",
     )
 

@@ -7,7 +7,6 @@ that is needed to apply the config in a fresh process, without the study.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shlex
 from collections.abc import Collection
@@ -28,6 +27,7 @@ from pydantic import (
 
 from autotune.errors import FileFormatError, did_you_mean
 from autotune.knobs import registry
+from autotune.knobs.former_names import FORMER_KNOBS, unknown_knob
 from autotune.knobs.space import yamlfile
 from autotune.machine.hardware import Hardware
 from autotune.measurement.interval import Interval
@@ -40,9 +40,6 @@ from autotune.program.lr import LrRule
 from autotune.program.profile import LoaderFacts, OptimizerFacts
 from autotune.program.program import Program
 from autotune.program.program_traits import ProgramTraits
-from autotune.results.former_names import as_written, with_present_names, without_gone
-
-logger = logging.getLogger(__name__)
 
 VERSION = 1
 TRAITS = tuple(field.name for field in fields(ProgramTraits))
@@ -377,16 +374,8 @@ def read(path: Path) -> BestFile:
             f"{file.where('version')}: this file has version {version}, but this autotune reads "
             f"versions up to {VERSION}. Upgrade autotune: pip install -U autotune-torch"
         )
-    data = without_gone(file.data)
-    if file.data.get("evaluation"):
-        logger.warning(
-            "autotune: %s gives options to a loader of the evaluation ('evaluation'). They are not "
-            "applied any more.",
-            path.name,
-        )
-    data |= {
-        name: with_present_names(data[name]) for name in ("program", "hardware") if name in data
-    }
+    data = dict(file.data)
+    _refuse_former(file)
     faults = [
         *_parse_knobs(file, data, "config"),
         *_parse_knobs(file, data, "baseline"),
@@ -399,6 +388,23 @@ def read(path: Path) -> BestFile:
     if faults:
         raise FileFormatError("\n".join(faults))
     return best
+
+
+def _refuse_former(file: yamlfile.YamlFile) -> None:
+    """Refuse a file of a version that had other settings.
+
+    Raises:
+        FileFormatError: when its config has a setting of that time; it says where each is now.
+    """
+    config = file.data.get("config")
+    former = [knob for knob in config if knob in FORMER_KNOBS] if isinstance(config, dict) else []
+    if former:
+        lines = [f"  {file.where('config', knob)}: {knob} {FORMER_KNOBS[knob]}" for knob in former]
+        raise FileFormatError(
+            f"{file.path} is of an earlier autotune, which had other settings:\n"
+            + "\n".join(lines)
+            + "\nThe file was left as it is. Search again, or --fix these settings in a search."
+        )
 
 
 def _parse_knobs(file: yamlfile.YamlFile, data: dict[str, Any], section: str) -> list[str]:
@@ -416,8 +422,8 @@ def _parse_knobs(file: yamlfile.YamlFile, data: dict[str, Any], section: str) ->
         where = file.where(section, str(name))
         knob = registry().get(str(name))
         if knob is None:
-            hint = did_you_mean(str(name), registry())
-            faults.append(f"{where}: Unknown knob '{name}'.{hint} 'autotune knobs' lists them.")
+            told = unknown_knob(str(name), registry())
+            faults.append(f"{where}: {told} 'autotune knobs' lists them.")
             continue
         try:
             parsed[str(name)] = knob.parse(raw)
@@ -428,7 +434,7 @@ def _parse_knobs(file: yamlfile.YamlFile, data: dict[str, Any], section: str) ->
 
 
 def _fault(file: yamlfile.YamlFile, fault: dict[str, Any]) -> str:
-    keys = as_written([str(part) for part in fault["loc"]], file.data)
+    keys = tuple(str(part) for part in fault["loc"])
     name = ".".join(keys)
     match fault["type"]:
         case "extra_forbidden" | "unexpected_keyword_argument":

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
+from autotune.program.devices import ranks_in
 from autotune.program.flags import KEYWORD
 from autotune.program.lr import LrRule, batch_growth, global_batch, optimizer_factor, rule_for
 
@@ -141,7 +142,7 @@ class Learning:
                 f" Gradients of {steps} batches make one step; a loss must average over its "
                 "samples, and BatchNorm sees each batch alone."
             )
-        ranks = self.changes.get("world_size", 1)
+        ranks = ranks_in(self.changes)
         if self.has_batchnorm and ranks != 1 and not self.best.get("sync_batchnorm"):
             note += " BatchNorm sees the samples of each rank alone."
         return note

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from autotune.measurement.measurement import Measurement
 from autotune.program.config import Config
+from autotune.program.devices import strategy_in
 from autotune.results.record import TrialRecord
 
 # Shares of a step. Imbalance below the first is not reported: that much was seen to come and go
@@ -40,8 +41,8 @@ def parallel_notes(records: Sequence[TrialRecord], best: Config) -> tuple[str, .
 def _head(record: TrialRecord, *, has_won: bool) -> str:
     assert record.measurement is not None, "only measured records have ranks"
     count = len(record.measurement.ranks)
-    strategy = record.config.get("strategy")
-    head = f"{count} ranks by {strategy}" if strategy not in {None, "own"} else f"{count} ranks"
+    strategy = strategy_in(record.config)
+    head = f"{count} ranks by {strategy}" if strategy not in {"", "own"} else f"{count} ranks"
     if has_won or record.speedup is None:
         return head
     return f"{head} reached {record.speedup.estimate:.2f}x"
@@ -63,4 +64,4 @@ def _notes(measurement: Measurement) -> Iterator[str]:
         )
     waits = max(load.wait_s / load.step_s for load in measurement.ranks)
     if waits > MUCH:
-        yield f"a rank waits for its data {waits:.0%} of a step: num_workers is per rank"
+        yield f"a rank waits for its data {waits:.0%} of a step: workers are per rank"

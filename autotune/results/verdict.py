@@ -140,7 +140,7 @@ def verdict(result: SearchResult, output: Path) -> Verdict:
 
 
 def changes_of(config: Config, baseline: Config) -> str:
-    """Return the knobs in which a config differs: ``num_workers=2 compile=off``."""
+    """Return the knobs in which a config differs: ``workers=2 compile=off``."""
     return " ".join(f"{k}={v}" for k, v in config.changes_from(baseline).items())
 
 

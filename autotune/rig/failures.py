@@ -95,7 +95,7 @@ FORKS_MEND = (
     "it trains in processes that it forks itself (os.fork, multiprocessing), or in several that do "
     "not train together, and neither can be measured. Start the ranks of one training by "
     "torch.multiprocessing.spawn(), or search a script that trains in one process; autotune can "
-    "start several ranks of it: --tune strategy,world_size"
+    "start several ranks of it: --tune devices"
 )
 
 # What input(), getpass (EOFError) and click.prompt() (Abort) raise if nobody answers
@@ -198,11 +198,6 @@ def having_asked(ending: Ending, ago_s: float, prompt: str) -> Ending:
     A trial's input is empty, so a program that needs an answer raises ``EOFError``, or it checks
     the answer itself and exits. An ending that looks otherwise is returned unchanged: one that is
     not a crash, or another exception more than ``ASKED_S`` after the program read its input.
-
-    Args:
-        ending: How the program ended.
-        ago_s: Seconds between the last read of the input and now.
-        prompt: The line that the program had printed last; empty if unknown.
     """
     at_end = NO_ANSWER.match(ending.reason) is not None or ago_s < ASKED_S
     if ending.outcome is not Outcome.CRASHED or not at_end:
@@ -224,13 +219,6 @@ def from_ranks(
     - else a rank that ended without a report. It comes after the others, because a program may
       catch the lost connection and end by ``os._exit(1)``;
     - else the rank that reported first.
-
-    Args:
-        words: Final messages of the ranks; at most one for a program of a single process.
-        codes: Exit codes of the ranks that failed, by rank, those first that were seen first where
-            somebody watched; negative codes are signals.
-        exit_code: Exit code of the process that autotune started; None if it still runs.
-        log_tail: The end of what the program printed, shown where there is no traceback.
     """
     silent = {r: c for r, c in codes.items() if r not in {w.rank for w in words}}
     ended = {r: c for r, c in silent.items() if c not in {0, -signal.SIGTERM}}
@@ -252,27 +240,13 @@ def from_ranks(
 
 
 def left_words(folder: Path) -> list[Ended]:
-    """Return the final messages of processes that have no connection to the parent.
-
-    Other ranks, and processes that the program starts, write theirs to a file of the rig's folder.
-
-    Args:
-        folder: The rig's folder. Files named ``.part``, which are not complete, are skipped.
-    """
+    """Return the final messages of processes that have no connection to the parent."""
     paths = [path for path in folder.glob("ended-*") if path.suffix != ".part"]
     return [e for path in paths if isinstance(e := decode(path.read_bytes()), Ended)]
 
 
 def started_words(word: Ended | None, folder: Path) -> list[Ended]:
-    """Return the final messages of a rig whose program may have started ranks itself.
-
-    If the first process fails after all the processes that it started ended well, the error is
-    its own: then only its message is returned.
-
-    Args:
-        word: Final message of the first process; None if it sent none.
-        folder: Folder in which processes that the program started leave their messages.
-    """
+    """Return the final messages of a rig whose program may have started ranks itself."""
     left = left_words(folder)
     if word is None:
         return left
@@ -283,10 +257,7 @@ def started_words(word: Ended | None, folder: Path) -> list[Ended]:
 
 
 def exit_codes(path: Path) -> dict[int, int]:
-    """Return the exit codes of failed ranks, by rank, from the launcher's file.
-
-    Empty if there is no file, because none failed so far. Negative codes are signals.
-    """
+    """Return the exit codes of failed ranks, by rank, from the launcher's file."""
     try:
         noted = json.loads(path.read_text(encoding="utf-8"))
     except OSError:
@@ -299,10 +270,6 @@ def from_exit_code(code: int, log_tail: str) -> Ending:
 
     SIGKILL counts as host memory, because the kernel's out-of-memory killer sends it; SIGBUS counts
     as shared memory, because writing to a full ``/dev/shm`` raises it.
-
-    Args:
-        code: Exit code as ``subprocess`` gives it: a negative number is a signal.
-        log_tail: The end of what the program printed, which takes the place of a traceback.
     """
     if code >= 0:
         return Ending(Outcome.CRASHED, f"the process exited with code {code}", log_tail)

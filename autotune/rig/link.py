@@ -41,9 +41,6 @@ class Link:
 
         Part of a message is kept for the next call.
 
-        Args:
-            timeout_s: Seconds to wait for each part; 0 does not wait, None waits without limit.
-
         Raises:
             LinkClosed: when the other side has gone and all its messages are read.
             RigError: when a line is not a message.

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
+from typing import TypeVar
 
 from autotune.errors import DEFECT, FenceError, RigError
 from autotune.measurement.outcome import Ending, Outcome
@@ -30,8 +31,6 @@ from autotune.rig.wire import (
     Phase,
     ProfileStep,
     Progress,
-    Ready,
-    Rehearsed,
     Start,
     StepProfiled,
     TakeTurns,
@@ -47,20 +46,12 @@ OVERFLOW_EVERY_S = 0.5
 LOG_TAIL_BYTES = 4000
 
 ShouldStop = Callable[[], Ending | None]
-Answer = Ready | TookTurns | StepProfiled | Examined | Rehearsed | Ending
+A = TypeVar("A")
 
 
 @dataclass(frozen=True)
 class Reports:
-    """Callbacks by which a rig reports what happens; all do nothing by default.
-
-    They are called on the thread that waits for the rig's answer.
-
-    Attributes:
-        progress: Called with each sign of life, such as a finished block of steps.
-        warning: Called with a sentence about something that may spoil the result.
-        note: Called with a sentence that is only information.
-    """
+    """Callbacks by which a rig reports what happens; all do nothing by default."""
 
     progress: Callable[[Progress], None] = lambda _: None
     warning: Callable[[str], None] = lambda _: None
@@ -108,15 +99,7 @@ def tail_of(log: Path) -> str:
 
 
 class OpenRig:
-    """A started process and the parent's connection to it. ``Rig`` makes it and closes it once.
-
-    Args:
-        place: Where the process runs.
-        process: The program, or its ranks' launcher.
-        link: The parent's end of the wire.
-        monitor: Samples memory, clocks and power from outside.
-        reports: Callbacks for progress and doubts.
-    """
+    """A started process and the parent's connection to it. ``Rig`` makes it and closes it once."""
 
     def __init__(
         self,
@@ -146,23 +129,27 @@ class OpenRig:
     def ask(
         self,
         question: Start | TakeTurns | ProfileStep | Examine,
+        wanted: type[A],
         should_stop: ShouldStop,
         silence_s: float,
-    ) -> Answer:
+    ) -> A | Ending:
         """Send a question and wait for its answer, as ``wait()`` does."""
         try:
             self._link.send(question)
         except LinkClosed:
             return self._post_mortem()
-        return self.wait(should_stop, silence_s)
+        return self.wait(wanted, should_stop, silence_s)
 
-    def wait(  # noqa: C901, PLR0911, PLR0912 - one branch per message
-        self, should_stop: ShouldStop, silence_s: float
-    ) -> Answer:
+    def wait(  # noqa: C901, PLR0912 - one branch per message
+        self, wanted: type[A], should_stop: ShouldStop, silence_s: float
+    ) -> A | Ending:
         """Wait for an answer to the last command, and sample the probes meanwhile.
 
         The wait also ends if the process dies, if it is silent for too long, if it writes too much,
         or if *should_stop* returns an ``Ending``.
+
+        Raises:
+            RigError: when the answer is of another kind than *wanted*.
         """
         heard = monotonic()
         while True:
@@ -183,14 +170,10 @@ class OpenRig:
                     self._reports.warning(sentence)
                 case AskedInput(prompt):
                     self._asked = Asked(prompt, now, self._asked.times + 1 if self._asked else 1)
-                case TookTurns() | StepProfiled() | Examined():
-                    if message.number == self._number:
-                        return message
-                    heard = now  # an answer to an earlier question, which nobody waits for now
-                case Ready() | Rehearsed():
-                    return message
                 case Ended():
                     return self._ended(message)
+                case TookTurns() | StepProfiled() | Examined() if message.number != self._number:
+                    heard = now  # an answer to an earlier question, which nobody waits for now
                 case None:
                     if self.process.poll() is not None:
                         return self._post_mortem()
@@ -199,19 +182,18 @@ class OpenRig:
                     if now - heard > patience_s:
                         return self._hung(patience_s)
                 case _:
-                    raise RigError(
-                        f"{DEFECT}the process that runs your program sent an unexpected message, "
-                        f"{message!r}"
-                    )
+                    if not isinstance(message, wanted):
+                        raise RigError(
+                            f"{DEFECT}the process that runs your program sent a message that was "
+                            f"not asked for, {message!r}"
+                        )
+                    return message
             self.monitor.sample()
             if ending := self._overflow(now) or should_stop():
                 return ending
 
     def _overflow(self, now: float) -> Ending | None:
-        """Return an ending if the program wrote more than a trial may.
-
-        Looks at the folders every ``OVERFLOW_EVERY_S`` at most; None in between.
-        """
+        """Return an ending if the program wrote more than a trial may."""
         if now - self._polled_at < OVERFLOW_EVERY_S:
             return None
         self._polled_at = now
@@ -255,7 +237,6 @@ class OpenRig:
         return failures.having_asked(ending, monotonic() - asked.at_s, asked.prompt)
 
     def _last_word(self) -> Ended | None:
-        """Return the final message of a rig that has gone, if it lies unread in the socket."""
         try:
             while (message := self._link.receive(0.0)) is not None:
                 if isinstance(message, Ended):

@@ -26,13 +26,7 @@ REAP_S = 2.0  # the wait for a killed process; the kernel may hold it longer, as
 def start(
     plan: LaunchPlan, log: Path, own_terminal: terminal.Terminal | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a process in a new session, so that Ctrl-C in autotune's terminal does not reach it.
-
-    Args:
-        plan: Command line, working directory, environment and inherited files.
-        log: File to which standard output and error are appended; standard input is empty.
-        own_terminal: Pseudo-terminal to use for input and output instead; it writes the log.
-    """
+    """Start a process in a new session, so that Ctrl-C in autotune's terminal does not reach it."""
     with log.open("ab") as output:
         variables = terminal.variables() if own_terminal is not None else {}
         return subprocess.Popen(
@@ -139,7 +133,6 @@ def _session_members(session: int) -> list[psutil.Process]:
 
 
 def _marked(mark: tuple[str, str] | None) -> list[psutil.Process]:
-    """Return the processes that have a variable of this value in their environment."""
     if mark is None:
         return []
     name, value = mark

@@ -34,12 +34,6 @@ class ResourceMonitor:
 
     The rig's parent calls ``sample()`` each time it looks for a message, and ``complete()`` when
     the measurement has arrived.
-
-    Args:
-        pid: Id of the rig's process; its descendants are counted too.
-        gpu_uuids: The GPUs that the rig may use, which are read until ``watch()`` is called.
-        used_before: Bytes in use on GPUs before the rig started, by UUID; without those of which
-            it is unknown, for which ``held_bytes()`` reports nothing.
     """
 
     def __init__(
@@ -91,10 +85,6 @@ class ResourceMonitor:
 
         Call it while the rig waits for the next command: memory is sampled once more, with all that
         the program holds.
-
-        Args:
-            taken: What the rig sent.
-            device: ``cpu`` or ``cuda``: whose power is reported.
         """
         memory = taken.memory
         for probe in self._memory:
@@ -142,9 +132,6 @@ class ResourceMonitor:
 
 def mean_power_w(readings: Sequence[tuple[float, float]]) -> float | None:
     """Return the mean power in watts, from readings of an energy counter.
-
-    Args:
-        readings: Pairs of time (``monotonic()``) and joules, oldest first.
 
     Returns:
         None if there are fewer than two readings, or if they are less than ``MIN_POWER_S`` apart.

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self, assert_never
+from typing import Self
 
 from autotune.errors import DEFECT, RigError
 from autotune.knobs import launch_plan_for
@@ -48,6 +48,7 @@ from autotune.rig.resource_monitor import ResourceMonitor
 from autotune.rig.terminal import Asked, Terminal
 from autotune.rig.torchrun_plan import with_hash_seed, with_ranks
 from autotune.rig.wire import (
+    Ended,
     Examine,
     Examined,
     ProfileStep,
@@ -81,15 +82,6 @@ class Rig:
     A rig is opened once: by ``open()`` to be measured, by ``rehearse()`` or by ``run_bare()``.
     Between two commands the program waits at the end of a step.
     After an ``Ending``, close the rig; use it as a context manager to be sure of that.
-
-    Args:
-        program: The program to start.
-        directory: Folder of this rig, made if it is missing; the program's output goes to
-            ``log.txt`` in it.
-        cache_dir: Folder of torch.compile's cache, which all rigs of a run share.
-        fence: Keeps the program from changing the user's files.
-        resources: Of this machine, what the program may use.
-        reports: Callbacks for progress and warnings.
 
     Attributes:
         steps: Optimizer steps that the program had made in all when it last answered.
@@ -133,11 +125,6 @@ class Rig:
     ) -> Ready | Ending:
         """Start the program and wait until it has made its first training steps.
 
-        Args:
-            applied: The config to start under; None runs the program as it is written.
-            should_stop: Called about ten times a second; an ``Ending`` from it ends the wait.
-            silence_s: A program that shows no sign of life for this long counts as hung.
-
         Returns:
             What the first steps revealed, or why the program does not train.
 
@@ -146,17 +133,20 @@ class Rig:
             RigError: when the rig breaks the protocol.
         """
         live, start = self._start(applied)
-        answer = live.ask(start, should_stop, silence_s)
-        if isinstance(answer, Ready):
-            live.monitor.watch(tuple(gpu.uuid for gpu in answer.devices if gpu.is_used))
-            roots = [Path(root) for root in answer.downloaded_to]
-            if warning := live.place.view.prepared(roots, Path(self._program.cwd)):
-                self._reports.warning(warning)
-            if not live.place.has_ranks:
-                self._compare_gpus(answer.gpus)
-        if isinstance(answer, Ready | Ending):
+        answer = live.ask(start, Ready, should_stop, silence_s)
+        if isinstance(answer, Ending):
             return answer
-        raise _unexpected(answer.kind, "before it was ready")
+        live.monitor.watch(tuple(gpu.uuid for gpu in answer.devices if gpu.is_used))
+        roots = [Path(root) for root in answer.downloaded_to]
+        if warning := live.place.view.prepared(roots, Path(self._program.cwd)):
+            self._reports.warning(warning)
+        # Each rank is given a single GPU, so they tell nothing of all.
+        if not live.place.has_ranks and answer.gpus < len(self._gpu_uuids):
+            self._reports.warning(
+                f"The program can use {answer.gpus} of {len(self._gpu_uuids)} GPUs behind the "
+                "fence. If it can use more without autotune, try --fence landlock."
+            )
+        return answer
 
     def rehearse(
         self, applied: AppliedConfig, plan: RehearsalPlan, should_stop: ShouldStop
@@ -166,24 +156,17 @@ class Rig:
         That is evaluation, checkpoints, schedules and the next epoch. Silence is not taken for a
         hang here, because an evaluation makes no steps: the plan and *should_stop* limit the time.
 
-        Args:
-            applied: The config to run under.
-            plan: How short the epochs are, and how long the rehearsal may take.
-            should_stop: Called about ten times a second; an ``Ending`` from it ends the rehearsal.
-
         Returns:
             What was seen, and how the program failed, if it did.
         """
         live, start = self._start(applied, plan)
-        answer = live.ask(start, should_stop, math.inf)
+        answer = live.ask(start, Rehearsed, should_stop, math.inf)
         if isinstance(answer, Ending):
             return Rehearsal(None, answer)
-        if not isinstance(answer, Rehearsed):
-            raise _unexpected(answer.kind, "to a request for a rehearsal")
         if answer.seen.ended != "by itself":
             return Rehearsal(answer.seen)
         # The program ran to its own end: the message that follows says whether by an error.
-        last = live.wait(should_stop, math.inf)
+        last = live.wait(Ended, should_stop, math.inf)
         assert isinstance(last, Ending), "a program that has ended says how"
         has_failed = last.outcome is not Outcome.RAN_OUT or not answer.seen.steps
         return Rehearsal(answer.seen, last if has_failed else None)
@@ -195,7 +178,7 @@ class Rig:
         is attributed to the program or to autotune. Nothing is measured.
         """
         live, start = self._start(None, bare=True)
-        answer = live.ask(start, should_stop, math.inf)
+        answer = live.ask(start, Ended, should_stop, math.inf)
         assert isinstance(answer, Ending), "without seams nothing is answered but the end"
         return answer
 
@@ -264,76 +247,35 @@ class Rig:
 
         After an ``Ending`` the state of the program is unknown, so the rig cannot be used again.
 
-        Args:
-            configs: The configs in play; the schedule names them by their place here.
-            schedule: The turns in their order.
-            should_stop: Called about ten times a second; an ``Ending`` from it ends the wait.
-            silence_s: A program that shows no sign of life for this long counts as hung.
-            with_loads: Whether several ranks record afterwards how they spend their time.
-
         Raises:
             RigError: when the rig breaks the protocol.
         """
         live = self.live
         live.monitor.reset()
         question = TakeTurns(tuple(configs), tuple(schedule), live.next_number(), with_loads)
-        answer = live.ask(question, should_stop, silence_s)
-        match answer:
-            case TookTurns(taken):
-                self.steps = taken.steps
-                return live.monitor.complete(taken, configs[0].traits.device)
-            case Ending():
-                return answer
-            case Ready() | StepProfiled() | Examined() | Rehearsed():
-                raise _unexpected(answer.kind, "to a request for turns")
-            case _:
-                assert_never(answer)
+        answer = live.ask(question, TookTurns, should_stop, silence_s)
+        if isinstance(answer, Ending):
+            return answer
+        self.steps = answer.taken.steps
+        return live.monitor.complete(answer.taken, configs[0].traits.device)
 
     def profile_step(
         self, stage_s: float, should_stop: ShouldStop, silence_s: float
     ) -> StepBreakdown | Ending:
-        """Profile the config that had the last turn: the parts of its step, and its ceilings.
-
-        The breakdown is empty for several ranks.
-
-        Args:
-            stage_s: Seconds that each part of the profile takes.
-            should_stop: Called about ten times a second; an ``Ending`` from it ends the wait.
-            silence_s: A program that shows no sign of life for this long counts as hung.
-        """
-        live = self.live
-        answer = live.ask(ProfileStep(stage_s, live.next_number()), should_stop, silence_s)
-        match answer:
-            case StepProfiled(breakdown):
-                return breakdown
-            case Ending():
-                return answer
-            case Ready() | TookTurns() | Examined() | Rehearsed():
-                raise _unexpected(answer.kind, "to a request for a profile of the step")
-            case _:
-                assert_never(answer)
+        """Profile the config that had the last turn: the parts of its step, and its ceilings."""
+        question = ProfileStep(stage_s, self.live.next_number())
+        answer = self.live.ask(question, StepProfiled, should_stop, silence_s)
+        return answer if isinstance(answer, Ending) else answer.breakdown
 
     def examine(self, should_stop: ShouldStop, silence_s: float) -> Examination | Ending:
         """Look at the program under the config that had the last turn, for ``autotune doctor``.
 
         The examination moves the program's random generators, so the rig is of no use afterwards.
         It is empty for several ranks.
-
-        Args:
-            should_stop: Called about ten times a second; an ``Ending`` from it ends the wait.
-            silence_s: A program that shows no sign of life for this long counts as hung.
         """
-        live = self.live
-        answer = live.ask(Examine(live.next_number()), should_stop, silence_s)
-        match answer:
-            case Examined(examination):
-                return examination
-            case Ending():
-                return answer
-            case Ready() | TookTurns() | StepProfiled() | Rehearsed():
-                raise _unexpected(answer.kind, "to a request for an examination")
-            case _:
-                assert_never(answer)
+        question = Examine(self.live.next_number())
+        answer = self.live.ask(question, Examined, should_stop, silence_s)
+        return answer if isinstance(answer, Ending) else answer.examination
 
     def close(self) -> None:
         """End the program and everything that it started, and throw its writes away.
@@ -368,7 +310,8 @@ class Rig:
             options=program.python_options,
         )
         own = {MARK: mark_of(view), "TMPDIR": str(tmp_dir), **TRACKERS_OFF}
-        plan = plan.with_env(**{**self._defaults(), **program.env, **own})
+        cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(self._cache_dir))
+        plan = plan.with_env(**{"TORCHINDUCTOR_CACHE_DIR": cache, **program.env, **own})
         plan = replace(plan, args=program.args, keywords=program.keywords, ranks=program.ranks)
         plan = launch_plan_for(applied, plan) if applied is not None else plan
         return with_ranks(replace(plan, pass_fds=(wire,)), codes=codes_in(view), pass_fds=(wire,))
@@ -384,29 +327,3 @@ class Rig:
         with suppress(KeyError, OSError):  # a user without a name has another folder there
             user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
             (tmp_dir / f"torchinductor_{user}").symlink_to(headers)
-
-    def _defaults(self) -> dict[str, str]:
-        """Return variables that the rig sets unless the user's environment has them."""
-        wanted = {"TORCHINDUCTOR_CACHE_DIR": str(self._cache_dir)}
-        return {name: value for name, value in wanted.items() if name not in os.environ}
-
-    def _compare_gpus(self, inside: int) -> None:
-        """Warn if the program sees fewer GPUs behind the fence than there are.
-
-        Not called for ranks, because each of them is given a single GPU.
-        """
-        if inside < len(self._gpu_uuids):
-            self._reports.warning(
-                f"The program can use {inside} of {len(self._gpu_uuids)} GPUs behind the fence. "
-                "If it can use more without autotune, try --fence landlock."
-            )
-
-
-def _unexpected(kind: str, to: str) -> RigError:
-    """Return the error for an answer of a kind that its question does not have.
-
-    Args:
-        kind: The kind of message that came.
-        to: When it came, or to what: the end of the sentence.
-    """
-    return RigError(f"{DEFECT}the process that runs your program answered {kind} {to}")

@@ -84,10 +84,6 @@ class RigFactory:
         the mode goes back. The same failure under another config changes nothing, because it may
         be due to that config.
 
-        Args:
-            ending: How a process failed.
-            as_written: Whether it ran the program's own config.
-
         Returns:
             Whether the same config should be tried again in a new rig.
         """

@@ -127,7 +127,7 @@ class Match:
     def tau(self) -> float:
         """By how much ratios of the two are assumed to differ between processes."""
         changes = self.winner.changes_from(self.base.config).keys()
-        return LOADING_TAU if changes & {"num_workers", "num_threads"} else TAU
+        return LOADING_TAU if changes & {"workers", "threads"} else TAU
 
     def work(self, growth: float) -> float:
         """Return the factor on the winner's work, where samples are not what is compared.

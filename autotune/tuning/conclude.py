@@ -11,14 +11,13 @@ from dataclasses import replace
 from statistics import fmean
 
 from autotune.knobs import registry
-from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement, warnings_of
 from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import ENDED_BY_US, Outcome
 from autotune.measurement.turn import rate
 from autotune.program.applied_config import AppliedConfig
-from autotune.program.config import Config, KnobValue
+from autotune.program.config import Config
 from autotune.program.lr import LrRule, global_batch
 from autotune.program.rehearsal import trained, warning
 from autotune.results.blame import judged
@@ -333,19 +332,13 @@ def _untried(
             and all(config[knob] == space.baseline[knob] for config in tried)
         ):
             yield knob
-    wanted = [*restarts(space), *_device_values(space)]
-    for knob, value in wanted:
+    devices = space.domains[DEVICES].values if DEVICES in space.domains else ()
+    others = [(DEVICES, value) for value in devices if value != space.baseline[DEVICES]]
+    for knob, value in (*restarts(space), *others):
         is_idle = not registry()[knob].is_active(best.replace(**{knob: value}))
         is_tried = any(config[knob] == value for config in tried)
-        if not is_tried and (knob in DEVICES or not is_idle):
+        if not is_tried and (knob == DEVICES or not is_idle):
             yield f"{knob}={value}"
-
-
-def _device_values(space: ResolvedSpace) -> Iterator[tuple[str, KnobValue]]:
-    for knob in sorted(DEVICES & space.domains.keys()):
-        for value in space.domains[knob].values:
-            if value != space.baseline[knob]:
-                yield knob, value
 
 
 def _peak(side: Sequence[Measurement]) -> Memory:

@@ -211,7 +211,7 @@ class LiveRig:
             config: The config.
             step_s: Seconds of one of its steps.
         """
-        profile, workers = self._profile, int(config.get("num_workers", 0))
+        profile, workers = self._profile, int(config.get("workers", 0))
         batches = 1.0 if profile is None else max(1.0, profile.loop.batches_per_step)
         ready = workers * int(config.get("prefetch_factor", 2))
         return length_of(

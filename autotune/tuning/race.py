@@ -65,11 +65,10 @@ WORKERS_PER_CORE = 2  # of all loaders in play: those that rest are stopped, but
 LOADER_KNOBS = (
     "batch_size",
     "in_order",
-    "num_workers",
-    "persistent_workers",
-    "pin_memory",
+    "pinning",
     "prefetch_factor",
     "worker_threads",
+    "workers",
 )
 MAX_AMISS = 0.5  # of the logarithm of a batch's growth that a flag is to have caused
 
@@ -229,11 +228,11 @@ class Race:
         if config.get("compile", "off") != "off" and not self._session.may_compile():
             return False
         loaders = {
-            tuple(one.get(knob) for knob in LOADER_KNOBS): int(one.get("num_workers", 0))
+            tuple(one.get(knob) for knob in LOADER_KNOBS): int(one.get("workers", 0))
             for one in (*self._in_play, config)
         }
         cores = self._session.rigs.hardware.cpu_quota
-        own = int(self._written.get("num_workers", 0))
+        own = int(self._written.get("workers", 0))
         return sum(loaders.values()) <= max(8, WORKERS_PER_CORE * cores, 2 * own)
 
     def _may_seat(self, seats: int, rounds: int) -> bool:
@@ -275,7 +274,7 @@ class Race:
         )
 
     def _stay(self, config: Config) -> Stay | Ending:
-        least_s = LOADER_STAY_S if config.get("num_workers") else 0.0
+        least_s = LOADER_STAY_S if config.get("workers") else 0.0
         stop = self._session.until_confirmation
         if config.get("compile", "off") != "off":
             stop = self._until_compiled(stop)
@@ -333,7 +332,7 @@ class Race:
         changed = [knob for knob in theirs if theirs[knob] != ours.get(knob) and knob in flags]
         wanted = math.prod(theirs.values()) / math.prod(ours.values())
         seen = measured.largest_step / self._baseline.measurement.largest_step
-        if not changed or wanted == 1.0 or "world_size" in changed:
+        if not changed or wanted == 1.0 or "devices" in changed:
             return None
         if abs(math.log(seen / wanted)) < MAX_AMISS * abs(math.log(wanted)):
             return None

@@ -31,8 +31,8 @@ from benchmarks.libraries.listed import LIST, Listed
 
 KNOWN = 14  # of the list work; a plain loop's loader is seen in fifteen
 PROGRAMS = Path(__file__).parent / "programs"
-PLAIN = ("num_workers", "batch_size", "precision", "num_threads")  # what a plain loop is offered
-SET = ("num_workers", "batch_size")  # to what was offered, when it trains by `autotune run`
+PLAIN = ("workers", "batch_size", "precision", "threads")  # what a plain loop is offered
+SET = ("workers", "batch_size")  # to what was offered, when it trains by `autotune run`
 MAX_S = 120.0  # for a script that trains an epoch
 
 

@@ -55,15 +55,14 @@ def profile_of(table: Table) -> Profile:
     """Return the profile of a program with the baseline of a table."""
     own = table.baseline
     loader = make_loader(
-        num_workers=own.get("num_workers", 0),
-        persistent_workers=bool(own.get("persistent_workers")),
+        num_workers=own.get("workers", 0),
     )
     return make_profile(
-        loaders=(loader,) if "num_workers" in own else (),
+        loaders=(loader,) if "workers" in own else (),
         optimizers=(ADAMW,),
-        num_threads=own["num_threads"],
-        sdpa_backend="auto" if "sdpa_backend" in own else None,
-        conv2d_layers=PROFILE.model.conv2d_layers if "channels_last" in own else 0,
+        threads=own["threads"],
+        attention="auto" if "attention" in own else None,
+        conv2d_layers=PROFILE.model.conv2d_layers if "memory_format" in own else 0,
     )
 
 

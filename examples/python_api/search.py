@@ -49,7 +49,7 @@ def main() -> None:
     result = autotune.search(
         train,
         budget="2m",
-        tune=["batch_size", "precision", "num_threads"],
+        tune=["batch_size", "precision", "threads"],
         values={"batch_size": [64, 128]},
     )
     for trial in result.trials:  # or pandas.DataFrame(result.trials)

@@ -10,15 +10,15 @@ import pytest
 from autotune.tuning.storage import search_dir
 from tests.scripted import Script, begin
 
-KNOBS = {"num_workers": (0, 1, 2), "batch_size": (64, 128)}
+KNOBS = {"workers": (0, 1, 2), "batch_size": (64, 128)}
 
 
 @pytest.fixture(scope="session")
 def searches(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the runs ``slow`` and ``fast``, of which the second one found more."""
     folder = tmp_path_factory.mktemp("a folder with a long name, as those of projects may have")
-    _record(folder, "slow", Script({"num_workers": {1: 1.3}}), 0)
-    _record(folder, "fast", Script({"num_workers": {1: 1.3, 2: 1.8}}), 1)
+    _record(folder, "slow", Script({"workers": {1: 1.3}}), 0)
+    _record(folder, "fast", Script({"workers": {1: 1.3, 2: 1.8}}), 1)
     (folder / "train.py").touch()
     return folder
 

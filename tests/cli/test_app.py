@@ -46,7 +46,7 @@ def test_a_missing_script_is_refused_with_the_nearest_name(workplace: Path) -> N
     [
         (["--tune", "batchsize"], "Unknown knob 'batchsize' in --tune. Did you mean 'batch_size'?"),
         (["--space", "defualt"], "There is no search space 'defualt'. Did you mean 'default'?"),
-        (["--fix", "num_workers=many"], "knob 'num_workers' takes a whole number"),
+        (["--fix", "workers=many"], "knob 'workers' takes a whole number"),
         (["--fix", "precision"], "--fix takes NAME=VALUE, not 'precision'."),
         (
             ["--values", "precision=fp32,fp8"],
@@ -72,7 +72,7 @@ def test_every_fault_of_a_space_file_is_named_with_its_line(workplace: Path) -> 
     space = workplace / "my space.yaml"
     space.write_text("version: 1\nknobs:\n  num_worker: auto\n  precision: [fp8]\nextra: 1\n")
     said = complaint("search", "--space", str(space), str(PROGRAMS / "plain.py"))
-    assert "my space.yaml:3: Unknown knob 'num_worker'. Did you mean 'num_workers'?" in said
+    assert "my space.yaml:3: Unknown knob 'num_worker'. Did you mean 'workers'?" in said
     assert "my space.yaml:4: knob 'precision' takes fp32 or tf32 or bf16 or fp16, not 'fp8'" in said
     assert "my space.yaml:5: Unknown key 'extra'." in said
 
@@ -108,7 +108,7 @@ def test_options_of_ours_after_the_program_are_pointed_out_before_it_starts(
 
 def test_each_command_reads_a_line_and_names_itself_in_the_line_to_type(workplace: Path) -> None:
     (workplace / "train.py").touch()
-    write_best(workplace / "best.yaml", baseline={"num_workers": 0})
+    write_best(workplace / "best.yaml", baseline={"workers": 0})
     for command in (
         ["search", "--budget", "9s"],
         ["doctor"],
@@ -151,8 +151,8 @@ def test_a_budget_that_holds_no_baseline_is_refused_and_a_run_of_that_name_is_fo
 
 
 def test_a_knob_that_cannot_act_is_refused_by_name_with_the_reason(workplace: Path) -> None:
-    said = complaint("search", "--tune", "num_workers", str(PROGRAMS / "no_loader.py"))
-    assert "num_workers: the program trains without a torch DataLoader" in said
+    said = complaint("search", "--tune", "workers", str(PROGRAMS / "no_loader.py"))
+    assert "workers: the program trains without a torch DataLoader" in said
 
 
 def test_resume_without_any_run_says_how_to_start_one(workplace: Path) -> None:
@@ -167,10 +167,10 @@ def test_a_best_yaml_of_a_later_version_or_with_mistakes_is_refused_with_lines(
     assert "There is no file" in complaint("run", "best.yaml", script)
     best.write_text("version: 99\n")
     assert "this file has version 99" in complaint("run", "best.yaml", script)
-    write_best(best, baseline={"num_workers": 0}, num_workers=1)
-    best.write_text(best.read_text().replace("num_workers: 1", "num_wrokers: 1"))
+    write_best(best, baseline={"workers": 0}, workers=1)
+    best.write_text(best.read_text().replace("workers: 1", "num_wrokers: 1"))
     said = complaint("run", "best.yaml", script)
-    assert re.search(r"best.yaml:\d+: Unknown knob 'num_wrokers'. Did you mean 'num_workers'", said)
+    assert re.search(r"best.yaml:\d+: Unknown knob 'num_wrokers'. Did you mean 'workers'", said)
 
 
 @pytest.mark.real_starts
@@ -202,7 +202,7 @@ def test_run_passes_arguments_output_and_exit_code_through(workplace: Path) -> N
 
 def test_run_warns_when_machine_torch_or_program_differ(workplace: Path) -> None:
     best = workplace / "best.yaml"
-    write_best(best, baseline={"num_workers": 0})
+    write_best(best, baseline={"workers": 0})
     text = best.read_text()
     best.write_text(
         re.sub(r"torch: .*", "torch: 1.0.0", text).replace("cpu_quota: ", "cpu_quota: 9")

@@ -28,8 +28,8 @@ def test_every_knob_has_a_row_with_values_or_a_reason(hardware: Hardware) -> Non
 
 
 def test_the_present_value_is_the_programs_own() -> None:
-    rows = knob_sheet.rows(MACHINES["two cores"], make_profile(num_threads=1))
-    (threads,) = (row for row in rows if row.knob == "num_threads")
+    rows = knob_sheet.rows(MACHINES["two cores"], make_profile(threads=1))
+    (threads,) = (row for row in rows if row.knob == "threads")
     assert threads.now == "1"
     assert threads.values == ("1", "2")
 

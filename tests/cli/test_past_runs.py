@@ -45,7 +45,7 @@ def data(*words: str) -> Any:
 
 
 def test_the_keys_of_json_stay(here: Path) -> None:
-    write_best(here / "b.yaml", {"num_workers": 0})
+    write_best(here / "b.yaml", {"workers": 0})
     found = {
         "show": data("show", "fast"),
         "runs": data("runs")[0],
@@ -70,8 +70,8 @@ def test_json_says_what_the_text_says(here: Path) -> None:
     page = data("report", "fast")
     assert Path(page["path"]).read_text().startswith("<!doctype html>")
     knobs = {row["knob"]: row for row in data("knobs")["knobs"]}
-    assert knobs["num_workers"]["values"][0] == "0"
-    assert knobs["pin_memory"]["reason"]
+    assert knobs["workers"]["values"][0] == "0"
+    assert knobs["pinning"]["reason"]
 
 
 def test_a_program_reads_whole_lines(here: Path) -> None:
@@ -151,7 +151,7 @@ def _change(database: Path, text: str, other: str) -> None:
 def test_a_file_that_changes_nothing_is_exported_with_that_remark(
     workplace: Path,
 ) -> None:
-    write_best(workplace / "best.yaml", baseline={"num_workers": 0})
+    write_best(workplace / "best.yaml", baseline={"workers": 0})
     done = CliRunner().invoke(app, ["export", "--to", "snippet", "best.yaml"])
     assert done.exit_code == 0
     assert "changes nothing" in done.stderr

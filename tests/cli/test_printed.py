@@ -18,7 +18,7 @@ from autotune.results.result import Finding, SearchResult
 from tests.scripted import Question, Script, begin
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {
-    "num_workers": (0, 1, 2),
+    "workers": (0, 1, 2),
     "batch_size": (64, 128),
     "precision": ("fp32", "bf16"),
 }
@@ -36,7 +36,7 @@ def searched(folder: Path, script: Script, budget_s: float = 300.0, seed: int = 
 def test_the_console_tells_each_phase_in_order_and_each_trial_as_it_was_recorded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = searched(tmp_path, Script({"num_workers": {1: 1.5, 2: 1.3}}))
+    result = searched(tmp_path, Script({"workers": {1: 1.5, 2: 1.3}}))
     said = capsys.readouterr().err
 
     order = (
@@ -67,7 +67,7 @@ def test_the_console_tells_each_phase_in_order_and_each_trial_as_it_was_recorded
 def test_a_claim_is_printed_with_its_interval_the_change_and_how_to_use_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = searched(tmp_path, Script({"num_workers": {1: 1.5}}))
+    result = searched(tmp_path, Script({"workers": {1: 1.5}}))
     assert result.finding is Finding.FASTER
     capsys.readouterr()
 
@@ -76,7 +76,7 @@ def test_a_claim_is_printed_with_its_interval_the_change_and_how_to_use_it(
     said = capsys.readouterr().out
     assert f"{result.speedup.estimate:.2f}x faster" in said
     assert f"[{result.speedup.low:.2f}, {result.speedup.high:.2f}]" in said
-    assert "num_workers: 0 → 1" in said
+    assert "workers: 0 → 1" in said
     assert "autotune run best.yaml" in said
 
 
@@ -84,7 +84,7 @@ def test_where_nothing_was_found_the_report_says_so_and_names_no_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slower = Script(
-        {"num_workers": {1: 0.7, 2: 0.6}, "precision": {"bf16": 0.7}, "batch_size": {128: 0.8}}
+        {"workers": {1: 0.7, 2: 0.6}, "precision": {"bf16": 0.7}, "batch_size": {128: 0.8}}
     )
     result = searched(tmp_path, slower)
     assert result.finding is Finding.NO_GAIN
@@ -119,4 +119,4 @@ def test_where_all_configs_fail_the_report_says_that_nothing_was_measured_and_wh
 
 def _is_as_written(question: Question) -> bool:
     config = question.config
-    return config is None or (config["num_workers"], config["precision"]) == (0, "fp32")
+    return config is None or (config["workers"], config["precision"]) == (0, "fp32")

@@ -39,9 +39,9 @@ from pathlib import Path
 from autotune.cli import search_report
 from autotune.cli.console import Console
 from tests.scripted import Script, begin
-knobs = {"num_workers": (0, 1, 2), "batch_size": (64, 128), "precision": ("fp32", "bf16")}
+knobs = {"workers": (0, 1, 2), "batch_size": (64, 128), "precision": ("fp32", "bf16")}
 console = Console()
-result = begin(Path(sys.argv[1]), Script({"num_workers": {1: 1.5}}), knobs).go_on(300.0, console)
+result = begin(Path(sys.argv[1]), Script({"workers": {1: 1.5}}), knobs).go_on(300.0, console)
 console.end()
 search_report.show(result, Path("best.yaml"))
 """
@@ -107,7 +107,7 @@ def test_a_search_on_a_terminal_opens_in_three_lines_and_ends_in_a_box(tmp_path:
         "machine", "program", "tuned",
     ]  # fmt: skip
     assert any("━" in line for line in lines), "the bar of the budget"
-    assert any(re.match(r" +about 1\.\d+x  num_workers=1", line) for line in lines), "what is best"
+    assert any(re.match(r" +about 1\.\d+x  workers=1", line) for line in lines), "what is best"
     box = [line for line in lines if line.startswith(("╭", "│", "╰"))]
     assert {len(line) for line in box} == {COLUMNS}
     commands = [line for line in lines if line.startswith("  autotune run best.yaml")]

@@ -71,8 +71,8 @@ PROGRAMS = (
     "train.py", "train_ddp.py", "package/train.py", "my_package/training.py",
     "examples/digits_cnn/train.py",
 )  # fmt: skip
-SPACE = "version: 1\nknobs:\n  num_workers: auto\n  num_threads: auto\n"
-GAIN: dict[str, dict[KnobValue, float]] = {"num_workers": {1: 1.5}, "world_size": {2: 1.8}}
+SPACE = "version: 1\nknobs:\n  workers: auto\n  threads: auto\n"
+GAIN: dict[str, dict[KnobValue, float]] = {"workers": {1: 1.5}, "devices": {"ddp-2": 1.8}}
 # The profile is train.py's, so that the config that is found finds its loader there
 LOADER = make_loader(dataset="Numbers", dataset_len=256, batch_size=32, sampler="SequentialSampler")
 FAST = Script(GAIN, profile=make_profile(loaders=(LOADER,)), start_s=10.0, step_s=2.0)
@@ -85,7 +85,7 @@ SLOW = Script(
     peak_bytes=lambda *_: 1 << 30,
 )
 RANKS = "ranks.yaml"  # a config with several ranks
-SEARCHES = (("ranks", "strategy,world_size", RANKS), ("train", "num_workers", "best.yaml"))
+SEARCHES = (("ranks", "devices", RANKS), ("train", "workers", "best.yaml"))
 
 
 @contextmanager

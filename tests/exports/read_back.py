@@ -40,7 +40,7 @@ def mlflow(run: str) -> Iterator[Seen]:
     (latest, _) = library.search_runs(output_format="list", order_by=["start_time DESC"])
     yield _of_mlflow(library, latest.info.run_id)
     with library.start_run():
-        library.log_param("autotune/num_workers/after", 7)
+        library.log_param("autotune/workers/after", 7)
         _refused("MLflow did not take the result", result, "mlflow")
 
 

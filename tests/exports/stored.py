@@ -14,7 +14,7 @@ from autotune.tuning.storage import search_dir
 from tests.scripted import Script, begin
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {
-    "num_workers": (0, 1, 2),
+    "workers": (0, 1, 2),
     "batch_size": (64, 128),
     "precision": ("fp32", "bf16"),
 }
@@ -23,8 +23,8 @@ KNOBS: dict[str, tuple[KnobValue, ...]] = {
 def store_search(folder: Path) -> SearchResult:
     """Search, and return what ``autotune.load()`` returns in this folder."""
     script = Script(
-        {"num_workers": {1: 1.5}},
-        peak_bytes=lambda config, _: (1 + int(config["num_workers"])) << 30,
+        {"workers": {1: 1.5}},
+        peak_bytes=lambda config, _: (1 + int(config["workers"])) << 30,
     )
     searched = begin(folder, script, KNOBS)
     searched.go_on(180.0)

@@ -81,8 +81,8 @@ def _plain(value: object) -> str:
 def test_what_is_tracked_is_what_the_result_says(stored: SearchResult) -> None:
     found = tracked(stored)
     assert stored.finding is Finding.FASTER
-    assert found.params["autotune/num_workers/before"] == 0
-    assert found.params["autotune/num_workers/after"] == 1
+    assert found.params["autotune/workers/before"] == 0
+    assert found.params["autotune/workers/after"] == 1
     assert len(found.params) == 2 * len(stored.changes)
     assert found.metrics["autotune/speedup"] == stored.speedup.estimate
     assert found.metrics["autotune/speedup_low"] == stored.speedup.low

@@ -45,14 +45,12 @@ for epoch in range(4):
         {update}
 """
 NEEDS_AN_OPTIMIZER = (
-    "optimizer_implementation",
+    "optimizer",
     "batch_size",
     "accumulation_steps",
-    "zero_grad_to_none",
-    "strategy",
-    "world_size",
+    "devices",
 )
-WORKS_WITHOUT = ("num_workers", "num_threads", "precision", "compile")
+WORKS_WITHOUT = ("workers", "threads", "precision", "compile")
 
 
 def line_of(tmp_path: Path, text: str) -> str:
@@ -162,27 +160,6 @@ for epoch in range(9):
         assert watching.profile.loop.steps_by_hand == ""
         assert len(watching.profile.optimizers) == 1
         assert watching.samples == [samples] * 2
-
-
-def test_passes_to_one_tensor_and_from_an_iterator_of_losses_are_the_programs_own(
-    tmp_path: Path,
-) -> None:
-    seen = watched(
-        tmp_path,
-        """
-weights = list(model.parameters())
-def train(backward):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _, (x, y) in zip(range(2), loader):
-        optimizer.zero_grad()
-        backward(nn.functional.cross_entropy(model(x), y))
-        assert weights[0].grad.abs().sum() > 0
-        optimizer.step()
-train(lambda loss: loss.backward(inputs=weights[0]))
-train(lambda loss: torch.autograd.backward(part for part in [loss]))
-""",
-    )
-    assert seen.tracker.steps == 2
 
 
 def test_an_optimizer_that_steps_later_is_the_one_that_counts(tmp_path: Path) -> None:

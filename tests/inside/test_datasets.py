@@ -111,7 +111,7 @@ def running(
     facts: LoaderFacts, own: Mapping[str, KnobValue], **changes: KnobValue
 ) -> Iterator[SeamSet]:
     """The seams as ``autotune run`` installs them."""
-    baseline = Config({"num_workers": 0, "persistent_workers": False, **own})
+    baseline = Config({"workers": 0, **own})
     applied = AppliedConfig(
         baseline.replace(**changes), baseline, ProgramTraits("cpu", facts), LrRule.NONE
     )
@@ -182,7 +182,7 @@ def test_what_a_dataset_holds_open_refuses_workers_unless_items_open_it(tmp_path
             with watched() as borders:
                 train(DataLoader(dataset, 4))
             assert borders.profile is not None
-            offered = registry()["num_workers"].domain(Here(make_hardware(), borders.profile))
+            offered = registry()["workers"].domain(Here(make_hardware(), borders.profile))
             assert isinstance(offered, NotOffered) is at_once
             assert not at_once or "holds open (file)" in offered.reason  # type: ignore[union-attr]
             assert dataset.file is not None
@@ -269,7 +269,7 @@ def test_workers_that_stay_see_what_changes_between_epochs() -> None:
     for way in ("number", "array", "list", "tensor", "nested", "opaque"):
         alone = epochs_of(way)
         program = partial(epochs_of, way)
-        under = seen_under(program, facts, {"num_workers": 1}, persistent_workers=True)
+        under = seen_under(program, facts, {"workers": 1}, workers=2)
         assert under == alone
         assert alone[0] != alone[1]
 
@@ -280,7 +280,7 @@ def test_workers_stay_where_nothing_changes() -> None:
         return [[float(x) for batch in loader for x in batch[:, 1]] for _ in range(2)]
 
     facts = facts_of(lambda: DataLoader(Workers(8), 4, num_workers=1))
-    first, second = seen_under(program, facts, {"num_workers": 1}, persistent_workers=True)
+    first, second = seen_under(program, facts, {"workers": 1}, workers=2)
     assert first == second
     first, second = program()
     assert first != second
@@ -295,9 +295,7 @@ def test_a_rig_starts_its_workers_again_where_the_dataset_has_changed() -> None:
     dataset = Epochs("number")
     with watched() as borders:
         loader = DataLoader(dataset, 4)
-        borders.then = lambda: borders.seams.loader.options.request(
-            num_workers=1, persistent_workers=True
-        )
+        borders.then = lambda: borders.seams.loader.options.request(num_workers=1)
         train(loader, steps=10)
         dataset.epoch = 3
         seen = train(loader, steps=6)
@@ -354,18 +352,17 @@ def test_no_loader_knob_changes_which_samples_come_in_which_order() -> None:
         ]
 
     changes: tuple[dict[str, KnobValue], ...] = (
-        {"num_workers": 0, "persistent_workers": False},
-        {"num_workers": 2, "prefetch_factor": 3, "persistent_workers": False},
-        {"num_workers": 1, "persistent_workers": True, "pin_memory": True},
+        {"workers": 0},
+        {"workers": 2, "prefetch_factor": 3},
+        {"workers": 1, "pinning": "blocking"},
     )
     for name, build in loaders().items():
         alone = program(build)
         facts = facts_of(build)
-        own = {
-            "num_workers": facts.num_workers,
-            "persistent_workers": facts.persistent_workers,
+        own: dict[str, KnobValue] = {
+            "workers": facts.num_workers,
             "prefetch_factor": 2,
-            "pin_memory": False,
+            "pinning": "off",
         }
         for change in changes:
             under = seen_under(partial(program, build), facts, own, **change)
@@ -400,7 +397,7 @@ def test_a_program_sets_its_start_method_when_it_likes(when: str) -> None:
 
     alone = program()
     multiprocessing.set_start_method(None, force=True)
-    assert seen_under(program, facts, num_workers=1) == alone
+    assert seen_under(program, facts, workers=1) == alone
     assert multiprocessing.get_start_method() == {"after": "forkserver"}.get(when, "spawn")
 
 
@@ -531,7 +528,7 @@ def test_a_loader_that_never_ends_is_the_one_that_trains_and_its_batches_are_var
             profile, feed, seams = borders.profile, borders.tracker.epoch.feed, borders.seams
             assert profile is not None, kind
             assert feed is not None, kind
-            for knob in ("batch_size", "num_workers"):
+            for knob in ("batch_size", "workers"):
                 offered = registry()[knob].domain(Here(make_hardware(), profile))
                 assert isinstance(offered, Domain), (kind, offered)
             assert seams.loader.sizes.round_of(feed.loader) == 80, kind
@@ -575,7 +572,7 @@ def test_a_batch_sampler_of_a_kind_that_is_not_clear_is_refused_by_its_name() ->
     offered = registry()["batch_size"].domain(Here(make_hardware(), profile))
     assert isinstance(offered, NotOffered)
     assert "its own batch sampler, a Sorted" in offered.reason
-    assert isinstance(registry()["num_workers"].domain(Here(make_hardware(), profile)), Domain)
+    assert isinstance(registry()["workers"].domain(Here(make_hardware(), profile)), Domain)
 
 
 class Unmeasured(IterableDataset[torch.Tensor]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import multiprocessing
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -17,7 +16,6 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from autotune.inside.data import feed
 from autotune.inside.step_counts import Step
-from autotune.inside.step_profiler import StepProfiler
 from autotune.measurement.run_mode import Epochs
 from tests.watching import Watching
 
@@ -33,7 +31,6 @@ class Watched(Watching):
         self.pauses = 0
         self.disturbances = 0
         self.at: dict[int, Callable[[], None]] = {}
-        self.dissection: StepProfiler | None = None
 
     @property
     def suspect(self) -> Epochs | None:
@@ -45,18 +42,12 @@ class Watched(Watching):
 
     def on_step_end(self, step: Step) -> None:
         super().on_step_end(step)
-        if self.dissection is not None and not self.dissection.is_done:
-            self.dissection.step(step.samples, step.wait_s)
         self.at.pop(self.tracker.steps, lambda: None)()
 
     def disturbed(self) -> None:
         self.disturbances += 1
-        if self.dissection is not None:
-            self.dissection.disturb()
 
     def resumed(self, begin_s: float) -> None:
-        if self.dissection is not None:
-            self.dissection.resume(begin_s)
         self.pauses += 1
         self.disturbances = 0
 
@@ -198,20 +189,6 @@ def test_a_schedule_that_ends_has_as_many_steps_as_it_was_made_for() -> None:
     assert rates[Epochs.ENDLESS][-1] == rates[Epochs.ENDLESS][BATCHES]
 
 
-def test_a_checkpoint_in_each_step_is_part_of_the_steps() -> None:
-    weight = nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.SGD([weight], lr=0.1)
-    with watched(Epochs.ENDLESS) as borders:
-        for step, _ in enumerate(loader_of(), 1):
-            optimizer.step()
-            torch.save(weight, io.BytesIO())
-            if step == 8:
-                borders.disturbances = 0
-            if step == 40:
-                break
-    assert borders.disturbances == 0
-
-
 def test_a_failure_within_the_epoch_or_at_once_after_a_switch_is_no_matter_of_epochs() -> None:
     def fails_at(step: int) -> Callable[[int], None]:
         made = iter(range(10_000))
@@ -235,21 +212,6 @@ def test_a_failure_within_the_epoch_or_at_once_after_a_switch_is_no_matter_of_ep
             assert borders.suspect is suspect
 
 
-def test_a_short_batch_that_another_batch_size_brings_is_no_matter_of_epochs() -> None:
-    for batch, suspect in ((40, None), (8, Epochs.TRUE)):  # 96 samples: two of 40 and one of 16
-
-        def each(_number: int) -> None:
-            own = borders.tracker.epoch.feed
-            if own is not None and own.handed > 2 * BATCHES and own._pass.number % 3 == 0:
-                raise RuntimeError
-
-        with watched(Epochs.ENDLESS) as borders:
-            borders.at[9] = partial(borders.seams.loader.options.request, batch_size=batch)
-            with pytest.raises(RuntimeError):
-                train(loader_of(), 1, each)
-            assert borders.suspect is suspect
-
-
 def test_a_batch_that_changes_in_an_epoch_leaves_it_as_many_batches() -> None:
     for batch, points in ((4, (9, BATCHES)), (32, (BATCHES + 1,))):
         for at in points:
@@ -258,14 +220,6 @@ def test_a_batch_that_changes_in_an_epoch_leaves_it_as_many_batches() -> None:
                 done = train(loader_of())
             assert done.passes == [BATCHES] * 3, (batch, at)
             assert borders.ended[-1].samples in {batch, 96 % batch or batch}
-
-
-def test_an_epoch_has_the_length_that_the_program_last_read() -> None:
-    loader = loader_of()
-    with watched() as borders:
-        borders.at[9] = partial(borders.seams.loader.options.request, batch_size=32)
-        read = len(loader)
-        assert train(loader).passes == [read] * 3
 
 
 class Stream(IterableDataset[Any]):
@@ -313,15 +267,13 @@ def test_equal_loaders_that_are_built_again_for_each_epoch_stay_two() -> None:
 
 
 def test_workers_that_stay_are_the_same_from_one_true_epoch_to_the_next() -> None:
-    for persistent, mode_is_kept in ((True, True), (False, False)):
-        with watched() as borders:
-            request = partial(borders.seams.loader.options.request, num_workers=1)
-            borders.at[15] = partial(request, persistent_workers=persistent)
-            done = train(loader_of(), 4)
-        third, fourth = (done.workers[n * BATCHES + 2] for n in (2, 3))
-        assert len(third) == len(fourth) == 1, "the workers of an epoch that is over have gone"
-        assert (third == fourth) is mode_is_kept
-        assert done.passes == [BATCHES] * 4
+    with watched() as borders:
+        borders.at[15] = partial(borders.seams.loader.options.request, num_workers=1)
+        done = train(loader_of(), 4)
+    third, fourth = (done.workers[n * BATCHES + 2] for n in (2, 3))
+    assert len(third) == 1, "the workers of an epoch that is over have gone"
+    assert third == fourth
+    assert done.passes == [BATCHES] * 4
 
 
 def test_passes_that_rest_longest_end_where_too_many_workers_would_stay(
@@ -344,21 +296,3 @@ def test_steps_of_one_batch_epochs_all_count_and_what_lies_between_is_a_pause() 
     assert len(borders.ended) >= 12
     assert borders.pauses >= 12
     assert borders.disturbances <= 2, "the evaluation after the last epoch"
-
-
-def test_the_operations_of_a_step_are_counted_without_an_evaluation_between_epochs() -> None:
-    found = set()
-    for at in range(9, 9 + BATCHES):
-        with watched() as borders:
-
-            def begin(borders: Watched = borders) -> None:
-                borders.dissection = StepProfiler(
-                    0.0, lambda: None, borders.seams, lambda: None, counts_flops=True
-                )
-
-            borders.at[at] = begin
-            train(loader_of())
-            assert borders.dissection is not None
-            found.add(borders.dissection.breakdown.flops_per_step)
-    forward = 2 * 8 * (4 * 8 + 8 * 2)
-    assert found == {3 * forward - 2 * 8 * 4 * 8}, "the first layer's input needs no gradient"

@@ -69,7 +69,7 @@ def test_anything_else_is_refused_by_its_type_with_the_mend(
 ) -> None:
     with pytest.raises(TypeError, match=f"of type '{kind}'") as refused:
         SignedStore(plain, KEY).set("name", [value])
-    assert "Leave strategy and world_size out of the search." in str(refused.value)
+    assert "Leave devices out of the search." in str(refused.value)
 
 
 def test_what_is_not_signed_for_this_name_by_this_key_is_never_read(plain: Store) -> None:

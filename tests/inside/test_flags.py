@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import enum
 import inspect
 import sys
 from collections.abc import Iterator
 
 import click
 import pytest
-import typer
 from transformers import HfArgumentParser, TrainingArguments
 
 from autotune.inside.seams.flags import FlagsSeam
@@ -27,11 +25,6 @@ def seam() -> Iterator[FlagsSeam]:
 
 def start(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py", *line.split()])
-
-
-class Mode(enum.Enum):
-    QUICK = "quick"
-    BEST = "best"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -72,15 +65,6 @@ def test_what_is_parsed_from_elsewhere_is_no_flag_of_the_program(
     assert seam.all() == ()
 
 
-def test_a_subcommand_tells_its_own(seam: FlagsSeam, monkeypatch: pytest.MonkeyPatch) -> None:
-    start(monkeypatch, "train --depth 3")
-    main = argparse.ArgumentParser()
-    sub = main.add_subparsers().add_parser("train")
-    sub.add_argument("--depth", type=int, default=2)
-    main.parse_args()
-    assert find(seam.all(), "--depth") == Flag("--depth", (), 3, "int")
-
-
 def test_click_tells_the_same(seam: FlagsSeam, monkeypatch: pytest.MonkeyPatch) -> None:
     start(monkeypatch, "--hidden 64")
 
@@ -97,21 +81,6 @@ def test_click_tells_the_same(seam: FlagsSeam, monkeypatch: pytest.MonkeyPatch) 
         Flag("--mode", (), "best", "str", ("quick", "best")),
         Flag("--amp", (), True, "bool", is_switch=True, negation="--no-amp"),
     ]
-
-
-def test_typer_tells_the_same(seam: FlagsSeam, monkeypatch: pytest.MonkeyPatch) -> None:
-    start(monkeypatch, "--hidden 64")
-    app = typer.Typer(add_completion=False)
-
-    @app.command()
-    def main(hidden: int = 128, *, fast: bool = False) -> None: ...
-
-    app(standalone_mode=False)
-    assert find(seam.all(), "--hidden") == Flag("--hidden", (), 64, "int")
-    fast = find(seam.all(), "--fast")
-    assert fast is not None
-    assert fast.is_switch
-    assert fast.negation == "--no-fast"
 
 
 def test_the_parser_of_transformers_tells_the_trainers_arguments(

@@ -39,7 +39,7 @@ from autotune.rig.wire import (
 from tests.made import A100, H100, PROGRAM, make_profile
 from tests.readings import torch_sees, unused
 
-CONFIG = Config({"num_threads": 2})
+CONFIG = Config({"threads": 2})
 APPLIED = AppliedConfig(CONFIG, CONFIG, ProgramTraits("cpu"), LrRule.NONE)
 
 

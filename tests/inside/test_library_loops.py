@@ -12,59 +12,6 @@ from tests.made import make_hardware
 from tests.watching import watched
 
 
-def test_an_optimizer_and_a_loader_of_classes_of_their_own_are_driven(
-    tmp_path: Path,
-) -> None:
-    source = """
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
-class Stepper:  # no torch.optim.Optimizer: lists of parameters, rules that write them
-    def __init__(self, groups):
-        self.groups = [list(group) for group in groups]
-    @torch.no_grad()
-    def step(self):
-        for group in self.groups:
-            for p in group:
-                p.data.add_(p.grad, alpha=-0.1)
-    def zero_grad(self):
-        for group in self.groups:
-            for p in group:
-                if p.grad is not None:
-                    p.grad.zero_()
-class Stand:  # what PyTorch's iterator takes for a DataLoader
-    _IterableDataset_len_called, _auto_collation = None, False
-    drop_last, in_order, generator, pin_memory = False, True, None, False
-    num_workers, timeout = 0, 0
-    collate_fn = staticmethod(lambda batch: batch)
-    pin_memory_device, persistent_workers, worker_init_fn = "", False, None
-    prefetch_factor, multiprocessing_context = None, None
-    _dataset_kind = 0
-    def __init__(self, owner):
-        self.owner, self.dataset = owner, torch.randn(96, 8, 4)
-        self._index_sampler = range(96)
-    def _get_shared_seed(self):
-        return 0
-class Batches:
-    def __init__(self):
-        self.stand = Stand(self)
-    def __iter__(self):
-        return _SingleProcessDataLoaderIter(self.stand)
-own = Stepper([model[0].parameters(), model[2].parameters()])
-for epoch in range(4):
-    for x in Batches():
-        model(x).square().mean().backward()
-        own.step()
-        own.zero_grad()
-"""
-    watching = watched(tmp_path, source, borders=3)
-    assert watching.profile is not None
-    assert watching.profile.loop.steps_by_hand == line_of(tmp_path, "backward()")
-    assert watching.samples == [8, 8, 8]
-    for knob in ("num_workers", "batch_size"):
-        offer = registry()[knob].domain(Here(make_hardware(), watching.profile))
-        assert isinstance(offer, NotOffered), knob
-        assert "without a torch DataLoader" in offer.reason
-
-
 def test_an_optimizer_that_never_steps_hides_no_step_by_hand(tmp_path: Path) -> None:
     source = """
 idle = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
@@ -151,5 +98,5 @@ for _ in range(40):
         assert watching.profile is not None
         assert [facts.batch_size for facts in watching.profile.loaders] == [8]
         assert watching.samples == [8, 8, 8]
-        offer = registry()["num_workers"].domain(Here(make_hardware(), watching.profile))
+        offer = registry()["workers"].domain(Here(make_hardware(), watching.profile))
         assert not isinstance(offer, NotOffered)

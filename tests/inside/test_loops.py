@@ -6,21 +6,15 @@ accumulation_steps=4, over the same samples.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from types import ModuleType
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.optim import SGD, lr_scheduler
-from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from autotune.inside.seam_set import SeamSet
-from autotune.inside.steering import Steering
-from autotune.knobs import registry
 from tests.inside.test_accumulation import accumulating
 
 ONE_BY_ONE = "SequentialSampler"
@@ -93,17 +87,6 @@ def test_a_group_with_a_loss_that_is_not_finite_is_left_out_as_a_batch_is(kind: 
         assert_same(whole, parts, say=f"{kind}, {clears_first=}: ")
 
 
-def test_the_seams_own_scale_falls_after_a_group_that_overflowed() -> None:
-    with accumulating(96, sampler=ONE_BY_ONE, precision="fp16") as seams:
-        model, optimizer = model_of()
-        for x, y in DataLoader(made(nan_at=3), batch_size=32):
-            optimizer.zero_grad()
-            loss_of(model, x, y).backward()
-            optimizer.step()
-        assert seams.scaling.scale == 2.0**15
-        assert all(p.isfinite().all() for p in model.parameters())
-
-
 class Stream(IterableDataset[Any]):
     """A part of the samples each time, and no length."""
 
@@ -163,44 +146,6 @@ def test_a_loop_that_is_left_early_hands_nothing_on_to_what_follows() -> None:
     assert_same(whole, parts)
 
 
-def test_reading_the_training_data_to_evaluate_disturbs_no_group() -> None:
-    def evaluates(every: int) -> Parameters:
-        loader = DataLoader(made(), batch_size=32)
-        model, optimizer = model_of()
-        for number, (x, y) in enumerate(loader):
-            optimizer.zero_grad()
-            loss_of(model, x, y).backward()
-            optimizer.step()
-            if number % every == 0:
-                for other, _ in loader:
-                    with torch.no_grad():
-                        model(other)
-        return values(model.parameters())
-
-    whole = evaluates(1)
-    with accumulating(96, sampler=ONE_BY_ONE):
-        parts = evaluates(5)
-    assert_same(whole, parts)
-
-
-def test_averages_of_weights_are_taken_once_in_a_step() -> None:
-    def averages() -> Parameters:
-        loader = DataLoader(made(), batch_size=32)
-        model, optimizer = model_of()
-        average = AveragedModel(model)
-        for x, y in loader:
-            optimizer.zero_grad()
-            loss_of(model, x, y).backward()
-            optimizer.step()
-            average.update_parameters(model)
-        return [average.n_averaged.float(), *values(average.module.parameters())]
-
-    whole = averages()
-    with accumulating(96, sampler=ONE_BY_ONE):
-        parts = averages()
-    assert_same(whole, parts)
-
-
 def test_a_loader_has_the_length_of_its_iteration() -> None:
     def counts() -> tuple[Parameters, float]:
         loader = DataLoader(made(), batch_size=32)
@@ -221,88 +166,3 @@ def test_a_loader_has_the_length_of_its_iteration() -> None:
         parts, other = counts()
     assert_same(whole, parts)
     assert other == pytest.approx(mean, rel=1e-5), "mean loss, over the same samples and weights"
-
-
-def in_module(source: str) -> ModuleType:
-    """A module of the program, imported before anything else happens."""
-    module = ModuleType("an_own_module")
-    exec(source, vars(module))
-    sys.modules[module.__name__] = module
-    return module
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "from torch.nn.utils import clip_grad_norm_ as clip",
-        "from torch.nn.utils.clip_grad import clip_grad_norm_ as clip",
-        "from torch.nn.utils import clip_grad\ndef clip(*a): clip_grad.clip_grad_norm_(*a)",
-    ],
-)
-def test_clipping_that_was_imported_by_name_before_the_seams_came_is_seen(source: str) -> None:
-    module = in_module(source)
-    own = module.clip
-
-    def clips() -> Parameters:
-        model, optimizer = model_of()
-        for x, y in DataLoader(made(), batch_size=32):
-            optimizer.zero_grad()
-            loss_of(model, x, y).backward()
-            module.clip(model.parameters(), 0.05)
-            optimizer.step()
-        return values(model.parameters())
-
-    try:
-        whole = clips()
-        with accumulating(96, sampler=ONE_BY_ONE, is_late=True):
-            parts = clips()
-        assert module.clip is own
-    finally:
-        del sys.modules[module.__name__]
-    assert_same(whole, parts)
-
-
-def rarely_used(ask: Callable[[SGD], None]) -> Parameters:
-    """Train a model of which one part has no gradient in most steps."""
-    torch.manual_seed(2)
-    parts = nn.ModuleList([nn.Linear(4, 1), nn.Linear(4, 1)])
-    optimizer = SGD(parts.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
-    for number in range(12):
-        ask(optimizer)
-        if number != 9:  # and a step without a backward pass
-            parts[int(number % 4 == 0)](torch.randn(8, 4)).square().mean().backward()
-        optimizer.step()
-    return values(parts.parameters())
-
-
-def test_where_zeros_are_dropped_a_parameter_without_a_gradient_still_gets_them() -> None:
-    def to_zeros(optimizer: SGD) -> None:
-        optimizer.zero_grad(set_to_none=False)
-
-    whole = rarely_used(to_zeros)
-    seams = SeamSet(None, None)
-    drop_zeros(seams, enabled=True)
-    seams.install()
-    try:
-        parts = rarely_used(to_zeros)
-    finally:
-        seams.remove()
-    assert all(map(torch.equal, whole, parts))
-
-
-def test_what_a_program_drops_never_becomes_zeros() -> None:
-    whole = rarely_used(SGD.zero_grad)
-    for enabled in (False, True):
-        seams = SeamSet(None, None)
-        drop_zeros(seams, enabled=enabled)
-        seams.install()
-        try:
-            parts = rarely_used(lambda optimizer: optimizer.zero_grad())
-        finally:
-            seams.remove()
-        assert all(map(torch.equal, whole, parts))
-
-
-def drop_zeros(seams: SeamSet, *, enabled: bool) -> None:
-    """Apply the knob."""
-    registry()["zero_grad_to_none"].apply(enabled, Steering(seams))

@@ -25,34 +25,19 @@ conv: Any = cudnn.conv  # type: ignore[attr-defined]  # torch adds it where it i
 def seam() -> Iterator[TorchSettingsSeam]:
     seam = TorchSettingsSeam()
     yield seam
-    seam.switch("sdpa_backend", "auto")
-    seam.remove()
+    seam.switch("attention", "auto")
 
 
 def test_what_the_program_sets_while_it_starts_is_set_again(seam: TorchSettingsSeam) -> None:
     own = cudnn.benchmark
     try:
-        seam.switch("cudnn_benchmark", True)
+        seam.switch("cudnn", "benchmark")
         assert cudnn.benchmark is True
         cudnn.benchmark = False
         seam.settle()
         assert cudnn.benchmark is True
     finally:
         cudnn.benchmark = own
-
-
-def test_determinism_that_the_program_sets_while_it_starts_comes_back(
-    seam: TorchSettingsSeam,
-) -> None:
-    try:
-        seam.switch("deterministic_algorithms", False)
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        seam.settle()
-        assert not torch.are_deterministic_algorithms_enabled()
-        seam.switch("deterministic_algorithms", True)
-        assert torch.are_deterministic_algorithms_enabled()
-    finally:
-        torch.use_deterministic_algorithms(False)
 
 
 def test_a_fused_kernel_of_attention_leaves_the_plain_one_for_what_it_cannot_do(
@@ -62,7 +47,7 @@ def test_a_fused_kernel_of_attention_leaves_the_plain_one_for_what_it_cannot_do(
     q = torch.randn(2, 4, 16, 8)
     mask = torch.randn(16, 16, requires_grad=True)  # fused kernels take none that is learned
     expected = functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
-    seam.switch("sdpa_backend", "flash")
+    seam.switch("attention", "flash")
     torch.testing.assert_close(
         functional.scaled_dot_product_attention(q, q, q, attn_mask=mask), expected
     )
@@ -71,14 +56,14 @@ def test_a_fused_kernel_of_attention_leaves_the_plain_one_for_what_it_cannot_do(
 def test_a_program_with_one_kernel_of_attention_alone_gets_it_back_alone(
     seam: TorchSettingsSeam,
 ) -> None:
-    seam.switch("sdpa_backend", "auto")
+    seam.switch("attention", "auto")
     try:
         cuda.enable_math_sdp(False)
         cuda.enable_mem_efficient_sdp(False)
         cuda.enable_cudnn_sdp(False)
         seam.settle()
         assert cuda.math_sdp_enabled(), "all were asked for"
-        seam.switch("sdpa_backend", "flash")
+        seam.switch("attention", "flash")
         assert (cuda.flash_sdp_enabled(), cuda.math_sdp_enabled()) == (True, False)
     finally:
         cuda.enable_math_sdp(True)
@@ -92,7 +77,7 @@ def test_kernels_of_attention_agree(seam: TorchSettingsSeam) -> None:
     q, k, v = (torch.randn(2, 4, 16, 8, requires_grad=True) for _ in range(3))
     results = {}
     for backend in ("math", "flash"):
-        seam.switch("sdpa_backend", backend)
+        seam.switch("attention", backend)
         choice = torch._fused_sdp_choice(q, k, v)
         out = functional.scaled_dot_product_attention(q, k, v)
         (gradient,) = torch.autograd.grad(out.square().sum(), q)
@@ -193,16 +178,16 @@ torch.set_num_threads(2)
 seam, products = TorchSettingsSeam(), torch.randn(512, 512)
 (products @ products).relu()  # its threads work
 torch.set_num_threads(1)
-print(forked(lambda: seam.switch("num_threads", 2)))  # a program whose processes train
-seam.switch("num_threads", 2)
+print(forked(lambda: seam.switch("threads", 2)))  # a program whose processes train
+seam.switch("threads", 2)
 print(forked(lambda: None), forked(seam.settle))
 torch.set_num_threads(1)
 print(forked(seam.settle))  # what it set itself since
 seam.settle()
 torch.set_num_threads(3)
 seam.settle()
-seam.switch("num_threads", 2)
-print(torch.get_num_threads(), seam.switch("num_threads", 4), torch.get_num_threads())
+seam.switch("threads", 2)
+print(torch.get_num_threads(), seam.switch("threads", 4), torch.get_num_threads())
 """
 
 
@@ -225,6 +210,6 @@ for x, y in loader:
 """
     attention = "q = nn.functional.scaled_dot_product_attention(q, q, q)"
     calls = profile_of(tmp_path, source.format(attention=attention)).settings
-    assert calls.sdpa_backend == "auto"
-    assert calls.num_threads == 1
-    assert profile_of(tmp_path, source.format(attention="")).settings.sdpa_backend is None
+    assert calls.attention == "auto"
+    assert calls.threads == 1
+    assert profile_of(tmp_path, source.format(attention="")).settings.attention is None

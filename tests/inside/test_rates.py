@@ -31,7 +31,7 @@ from autotune.program.program_traits import ProgramTraits
 from tests.made import changed, make_loader
 
 FACTS = make_loader(dataset_len=100, batch_size=10)
-BASELINE: dict[str, KnobValue] = {"batch_size": 10, "optimizer_implementation": "for-loop"}
+BASELINE: dict[str, KnobValue] = {"batch_size": 10, "optimizer": "for-loop"}
 SGD_FACTS = OptimizerFacts("SGD", ("SGD", "Optimizer"), (0.1,))
 
 
@@ -241,7 +241,7 @@ def test_the_factor_is_on_every_group_once() -> None:
 
 def test_checkpoints_hold_and_bring_the_programs_own_rates_and_flags() -> None:
     plain = Adam([weight()], lr=0.025).state_dict()  # of a run without autotune
-    with running(applied(batch_size=40, optimizer_implementation="foreach")):
+    with running(applied(batch_size=40, optimizer="foreach")):
         data, optimizer = loader(), Adam([weight()], lr=0.1)
         train(optimizer, data)
         file = io.BytesIO()

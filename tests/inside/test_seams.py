@@ -48,11 +48,11 @@ PATCHED = (
 )
 FACTS = make_loader(dataset_len=100, batch_size=10)
 BASELINE: dict[str, KnobValue] = {
-    "num_workers": 0,
+    "workers": 0,
     "batch_size": 10,
     "precision": "fp32",
-    "channels_last": False,
-    "num_threads": 2,
+    "memory_format": "contiguous",
+    "threads": 2,
     "compile": "off",
 }
 
@@ -112,7 +112,7 @@ def test_installed_seams_are_removed_without_a_trace(tmp_path: Path) -> None:
 
 
 def test_only_the_loader_that_trains_gets_the_tuned_options_and_its_length_is_true() -> None:
-    with running(batch_size=25, num_workers=1):
+    with running(batch_size=25, workers=1):
         train = train_loader()
         val = DataLoader(TensorDataset(torch.randn(40, 1)), batch_size=10)
         assert (len(train), train.batch_size, train.num_workers) == (4, 25, 1)
@@ -199,11 +199,11 @@ def test_channels_last_reaches_weights_state_and_inputs_and_keeps_the_result() -
         optimizer = torch.optim.Adam(model.parameters(), lr=0.0)
         step(model, optimizer)
         weight = next(model.parameters())
-        Steering(seams).apply(applied(channels_last=True), since=applied())
+        Steering(seams).apply(applied(memory_format="channels_last"), since=applied())
         assert is_nhwc(weight)
         assert is_nhwc(optimizer.state[weight]["exp_avg"])
         torch.testing.assert_close(model(x), expected)
-        Steering(seams).apply(applied(), since=applied(channels_last=True))
+        Steering(seams).apply(applied(), since=applied(memory_format="channels_last"))
         assert weight.is_contiguous()
     finally:
         seams.remove()
@@ -240,7 +240,7 @@ def test_compile_reaches_the_model_without_changing_what_it_saves() -> None:
 def test_threads_that_the_program_sets_itself_are_set_again_once_it_trains() -> None:
     threads = torch.get_num_threads()
     try:
-        with running(num_threads=1):
+        with running(threads=1):
             torch.set_num_threads(2)
             model = conv_net()
             step(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -269,7 +269,7 @@ def test_the_first_call_of_a_model_runs_under_the_config(listener: Listener | No
     """The algorithms of that call are kept by cuDNN, whatever is set later."""
     own = cudnn.benchmark
     seams = SeamSet(listener, None)
-    Steering(seams).apply(applied(cudnn_benchmark=True))
+    Steering(seams).apply(applied(cudnn="benchmark"))
     seams.install()
     try:
         cudnn.benchmark = False
@@ -313,7 +313,7 @@ def test_a_model_that_the_program_compiles_is_compiled_once(how: str) -> None:
     torch._dynamo.reset()
     threads = torch.get_num_threads()
     try:
-        with running(num_threads=1):
+        with running(threads=1):
             model = nn.Linear(1, 1)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             step = compiled_step(model, how, backend)
@@ -331,7 +331,7 @@ def test_a_program_that_replaces_compile_keeps_its_own(wraps_ours: bool) -> None
     """Scripts turn compiling off so; settings that they make later are theirs as well."""
     threads, original = torch.get_num_threads(), torch.compile
     try:
-        with running(num_threads=1):
+        with running(threads=1):
             ours = torch.compile
 
             def without(model: Any, **options: Any) -> Any:
@@ -362,7 +362,7 @@ def test_a_model_in_a_loaders_worker_keeps_the_workers_threads() -> None:
 
     threads = torch.get_num_threads()
     try:
-        with running(num_threads=3):
+        with running(threads=3):
             loader = DataLoader(Embedded(torch.ones(1)), num_workers=1)
             assert [int(seen) for (seen,) in loader] == [1]
     finally:
@@ -371,7 +371,7 @@ def test_a_model_in_a_loaders_worker_keeps_the_workers_threads() -> None:
 
 @pytest.mark.parametrize("prefetch", [2, 5])
 def test_a_worker_holds_as_many_batches_as_asked(prefetch: int) -> None:
-    with running(num_workers=1, prefetch_factor=prefetch):
+    with running(workers=1, prefetch_factor=prefetch):
         loader = tuned_loader()
         batches: Any = iter(loader)
         assert batches._tasks_outstanding == prefetch

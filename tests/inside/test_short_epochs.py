@@ -24,9 +24,8 @@ from tests.rigging import PROGRAMS
 BASE: dict[str, KnobValue] = {
     "batch_size": 16,
     "precision": "fp32",
-    "channels_last": False,
-    "num_workers": 0,
-    "persistent_workers": False,
+    "memory_format": "contiguous",
+    "workers": 0,
     "accumulation_steps": 1,
 }
 PLAN = RehearsalPlan(enough_s=0.0)
@@ -115,9 +114,9 @@ def run(program: str, role: str, plan: RehearsalPlan, applied: AppliedConfig) ->
     [
         {},
         {"precision": "bf16"},
-        {"channels_last": True},
+        {"memory_format": "channels_last"},
         {"batch_size": 64},
-        {"num_workers": 1, "persistent_workers": True},
+        {"workers": 1},
         {"accumulation_steps": 4},
     ],
     ids=str,
@@ -132,16 +131,16 @@ def test_two_epochs_with_evaluation_and_saving_are_seen_under_every_knob(
 
 
 def test_workers_that_stay_learn_what_the_second_epoch_changes_in_their_dataset() -> None:
-    assert rehearsed("workers", num_workers=1, persistent_workers=True).has_passed
+    assert rehearsed("workers", workers=1).has_passed
 
 
 @pytest.mark.parametrize(
     ("role", "changes", "said"),
     [
         ("numpy", {"precision": "bf16"}, "TypeError"),
-        ("flat", {"channels_last": True}, "RuntimeError: view size"),
+        ("flat", {"memory_format": "channels_last"}, "RuntimeError: view size"),
         ("buffer", {"batch_size": 64}, "RuntimeError: The expanded size"),
-        ("checkpoint", {"channels_last": True}, "RuntimeError: view size"),
+        ("checkpoint", {"memory_format": "channels_last"}, "RuntimeError: view size"),
     ],
 )
 def test_what_fails_after_an_epoch_under_a_knob_alone_is_seen(

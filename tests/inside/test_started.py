@@ -21,10 +21,8 @@ import torch.multiprocessing
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
-from autotune.inside.observe import _no_group
 from autotune.inside.ranks.child_rank import Bystander
 from autotune.inside.ranks.children import Children
-from autotune.inside.ranks.group import Group
 from autotune.inside.seams.started import PROCESS, Act, Script, StartedSeam, Starting
 from autotune.measurement.turn import Taken
 from autotune.program.fence_options import FenceKind
@@ -201,24 +199,6 @@ def test_a_process_beside_others_is_heard_of_when_it_makes_a_step(trains: bool) 
     process.join()
     link.close()
     assert heard == ([Progress("start-up", 1)] if trains else [])
-
-
-def test_commands_are_left_as_they_are_however_they_are_given() -> None:
-    with recording() as host:
-        for command in (Path(sys.executable), iter([sys.executable, "-c", "print(1)"])):
-            env = {**os.environ, "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
-            given: Any = command
-            subprocess.run(given, env=env, check=True, stdin=subprocess.DEVNULL)
-    assert not host.scripts
-
-
-def test_processes_that_train_each_for_itself_are_told_what_to_do() -> None:
-    unseen = _no_group(2, Group())
-    assert "in a group of 2 processes, of which autotune has seen one start" in unseen
-    assert "torchrun --nproc-per-node 2" in unseen
-    said = _no_group(1, Group(world_size=2, started_by="torch.multiprocessing.spawn"))
-    assert "in groups of 1 where 2 ranks were started by torch.multiprocessing.spawn" in said
-    assert "Search it with one such process" in said
 
 
 LEAVES = """

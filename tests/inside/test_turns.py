@@ -144,7 +144,7 @@ def opened(tmp_path: Path) -> Iterator[OpenRig]:
 
 
 def test_loaders_of_configs_that_rest_stay_and_their_workers_stop(opened: OpenRig) -> None:
-    one, two = applied_with(opened.base, num_workers=1), applied_with(opened.base, num_workers=2)
+    one, two = applied_with(opened.base, workers=1), applied_with(opened.base, workers=2)
     larger = applied_with(opened.base, batch_size=32)
     configs = opened.base, one, two, larger
 
@@ -164,7 +164,7 @@ def test_loaders_of_configs_that_rest_stay_and_their_workers_stop(opened: OpenRi
 @pytest.mark.parametrize("ends_by", ["close", "kill", "exit"])
 def test_no_worker_outlives_the_program_that_stopped_it(tmp_path: Path, ends_by: str) -> None:
     with open_rig(tmp_path, "slow_items.py") as opened:
-        take(opened, (opened.base, applied_with(opened.base, num_workers=2)), [1, 0])
+        take(opened, (opened.base, applied_with(opened.base, workers=2)), [1, 0])
         resting = workers(opened)
         assert len(resting) == 2
         assert opened.rig.pid is not None

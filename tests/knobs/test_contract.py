@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from autotune.knobs import Knob, Scope, registry
-from autotune.knobs.base import Here, ProcessSwitch
+from autotune.knobs.base import Here
+from autotune.knobs.torch_flags import ProcessSwitch
 from autotune.machine.hardware import Hardware
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
@@ -38,9 +39,9 @@ PROFILES = {
     "autocast of its own": make_profile(device="cuda", autocast="float16"),
     "compile of its own": make_profile(is_compiled=True),
     "channels_last and cudnn.benchmark of its own": make_profile(
-        device="cuda", channels_last=True, cudnn_benchmark=True
+        device="cuda", channels_last=True, cudnn="benchmark"
     ),
-    "more threads than cores": make_profile(num_threads=64),
+    "more threads than cores": make_profile(threads=64),
 }
 JUNK: tuple[Any, ...] = (
     None, "", "junk", "64", -1, 0.5, 1e9, [], [1], {"a": 1}, (), b"off", object(), float("nan"),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from autotune.errors import UsageError
 from autotune.knobs import Scope, registry
 from autotune.knobs.base import Here
-from autotune.knobs.space.space import SearchSpace
 from autotune.machine.hardware import Hardware
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
@@ -64,19 +65,19 @@ def test_bf16_is_not_offered_where_a_gpu_would_emulate_it(gpus: tuple[object, ..
 def test_formats_and_kernels_are_those_of_the_gpu_that_the_program_uses() -> None:
     """A V100 beside an A100 decides nothing while the program leaves it alone."""
     profile, hardware = (
-        profile_with(CUDA, sdpa_backend="auto"),
+        profile_with(CUDA, attention="auto"),
         make_hardware(gpus=(A100, unused(V100))),
     )
     assert "bf16" in values("precision", hardware, CUDA)
     assert registry()["precision"].refusal("bf16", Here(hardware, CUDA)) is None
-    assert "flash" in values("sdpa_backend", hardware, profile)
+    assert "flash" in values("attention", hardware, profile)
     other = make_hardware(gpus=(unused(A100), V100))
     assert "bf16" not in values("precision", other, CUDA)
-    assert "flash" not in values("sdpa_backend", other, profile)
+    assert "flash" not in values("attention", other, profile)
 
 
 def test_bf16_on_the_cpu_needs_the_instructions_whatever_the_gpus_are() -> None:
-    assert values("precision", make_hardware(), make_profile()) == ("fp32", "bf16")
+    assert values("precision", make_hardware(), make_profile()) == ("fp32", "medium", "bf16")
     emulating = make_hardware(cpu_flags=(), gpus=(H100,))
     resolved = make_space(["precision"]).resolve(emulating, make_profile())
     assert "no bf16 instructions" in resolved.refused["precision"]
@@ -122,25 +123,6 @@ def test_fp16_is_refused_where_losses_cannot_be_scaled(
     assert expected in refused
     own = profile_with(profile, has_scaler=True)
     assert "fp16" in values("precision", MACHINES["H100"], own)
-
-
-def test_determinism_that_the_program_asks_for_is_left_to_it() -> None:
-    """Unless the user names the knob, on the command line or with values in a file."""
-    asks = make_profile(deterministic_algorithms=True)
-    assert "--tune deterministic_algorithms" in reason(
-        "deterministic_algorithms", make_hardware(), asks
-    )
-    space = SearchSpace("mine", {"deterministic_algorithms": None, "num_threads": None})
-    assert "deterministic_algorithms" not in space.resolve(make_hardware(), asks).domains
-    values_named = SearchSpace("mine", {"deterministic_algorithms": (False,)})
-    for named in (space.tune(["deterministic_algorithms"]), values_named):
-        resolved = named.resolve(make_hardware(), asks)
-        assert set(resolved.domains["deterministic_algorithms"].values) == {False, True}
-        assert resolved.baseline["deterministic_algorithms"] is True
-    fixed = space.fix({"deterministic_algorithms": False})
-    assert fixed.resolve(make_hardware(), asks).start["deterministic_algorithms"] is False
-    with pytest.raises(UsageError, match="they are off"):
-        values_named.tune(["deterministic_algorithms"]).resolve(make_hardware(), make_profile())
 
 
 # --- prefetch factor ------------------------------------------------------------------------------
@@ -206,17 +188,17 @@ def test_a_batch_that_is_not_one_loaders_own_is_left_alone(
 def test_workers_go_up_to_one_and_a_half_times_the_cores(
     cores: int, expected: tuple[int, ...]
 ) -> None:
-    assert values("num_workers", make_hardware(cpu_quota=cores), make_profile()) == expected
+    assert values("workers", make_hardware(cpu_quota=cores), make_profile()) == expected
 
 
 def test_a_large_machine_is_offered_no_more_than_32_workers() -> None:
-    assert max(values("num_workers", make_hardware(cpu_quota=256), make_profile())) == 32
+    assert max(values("workers", make_hardware(cpu_quota=256), make_profile())) == 32
 
 
 def test_prefetching_is_idle_without_workers() -> None:
     knob = registry()["prefetch_factor"]
-    assert not knob.is_active(Config({"num_workers": 0, "prefetch_factor": 4}))
-    assert knob.is_active(Config({"num_workers": 2, "prefetch_factor": 4}))
+    assert not knob.is_active(Config({"workers": 0, "prefetch_factor": 4}))
+    assert knob.is_active(Config({"workers": 2, "prefetch_factor": 4}))
     assert knob.is_active(Config({"prefetch_factor": 4}))
 
 
@@ -226,21 +208,29 @@ def test_without_workers_the_current_prefetching_is_what_workers_would_get() -> 
     assert registry()["prefetch_factor"].current(deep) == 6
 
 
-def test_pinned_memory_is_measured_both_ways_where_there_is_a_device_to_copy_to() -> None:
-    assert values("pin_memory", MACHINES["A100"], CUDA) == (False, True)
-    assert "on the CPU" in reason("pin_memory", MACHINES["A100"], make_profile())
+def test_batches_are_pinned_where_there_is_a_device_to_copy_to() -> None:
+    assert values("pinning", MACHINES["A100"], CUDA) == ("off", "non-blocking")
+    assert "on the CPU" in reason("pinning", MACHINES["A100"], make_profile())
+    for changes, own in (
+        ({}, "off"),
+        ({"loaders": (make_loader(pin_memory=True),)}, "blocking"),
+        (
+            {"loaders": (make_loader(pin_memory=True),), "copies_without_blocking": True},
+            "non-blocking",
+        ),
+    ):
+        assert registry()["pinning"].current(profile_with(CUDA, **changes)) == own
 
 
 @pytest.mark.parametrize(
     "knob",
     [
-        "num_workers",
+        "workers",
         "prefetch_factor",
-        "persistent_workers",
         "in_order",
         "worker_start_method",
         "worker_threads",
-        "pin_memory",
+        "pinning",
     ],
 )
 def test_a_program_without_a_loader_has_no_loader_knobs(knob: str) -> None:
@@ -256,26 +246,25 @@ def test_a_program_without_a_loader_has_no_loader_knobs(knob: str) -> None:
     [(2, (1, 2)), (3, (1, 2, 3)), (8, (1, 2, 3, 4, 7, 8)), (16, (1, 2, 3, 4, 7, 8, 15, 16))],
 )
 def test_threads_are_the_cores_one_less_and_halvings(cores: int, expected: tuple[int, ...]) -> None:
-    assert values("num_threads", make_hardware(cpu_quota=cores), make_profile()) == expected
+    assert values("threads", make_hardware(cpu_quota=cores), make_profile()) == expected
 
 
 def test_threads_are_a_knob_of_the_cpu_only() -> None:
-    assert "cuda" in reason("num_threads", MACHINES["A100"], CUDA)
-    assert reason("num_threads", MACHINES["one core"], make_profile()) == "there is one core"
+    assert "cuda" in reason("threads", MACHINES["A100"], CUDA)
+    assert reason("threads", MACHINES["one core"], make_profile()) == "there is one core"
 
 
-def test_channels_last_needs_convolutions_on_any_device() -> None:
-    assert values("channels_last", make_hardware(), make_profile()) == (False, True)
-    assert values("channels_last", MACHINES["H100"], CUDA) == (False, True)
+def test_another_layout_needs_convolutions_on_any_device() -> None:
+    assert values("memory_format", make_hardware(), make_profile())[1] == "channels_last"
     flat = make_profile(conv2d_layers=0)
-    assert "convolution" in reason("channels_last", make_hardware(), flat)
+    assert "convolution" in reason("memory_format", make_hardware(), flat)
 
 
-def test_cudnn_benchmark_needs_convolutions_on_cuda() -> None:
-    assert values("cudnn_benchmark", MACHINES["V100"], CUDA) == (False, True)
-    assert "cpu" in reason("cudnn_benchmark", MACHINES["V100"], make_profile())
+def test_cudnn_needs_convolutions_on_cuda() -> None:
+    assert values("cudnn", MACHINES["V100"], CUDA) == ("default", "benchmark")
+    assert "cpu" in reason("cudnn", MACHINES["V100"], make_profile())
     flat = profile_with(CUDA, conv2d_layers=0)
-    assert "convolution" in reason("cudnn_benchmark", MACHINES["V100"], flat)
+    assert "convolution" in reason("cudnn", MACHINES["V100"], flat)
 
 
 def test_compiling_for_the_cpu_needs_a_compiler() -> None:
@@ -292,23 +281,14 @@ def test_a_program_that_compiles_its_model_is_left_alone() -> None:
 def test_what_torch_fixes_at_its_start_needs_a_fresh_process() -> None:
     restart = {name for name, knob in registry().items() if knob.scope is Scope.RESTART}
     assert restart == {
-        "autograd_profiler",
-        "compile_dynamic",
         "cuda_allocator",
-        "cudnn_benchmark",
-        "ddp_bucket_cap_mb",
-        "ddp_gradient_as_bucket_view",
-        "ddp_static_graph",
+        "cudnn",
+        "ddp_options",
+        "devices",
         "flush_denormal",
-        "fsdp_cpu_offload",
-        "fsdp_mixed_precision",
-        "fsdp_reshard_after_forward",
-        "fsdp_shard",
+        "fsdp_options",
         "interop_threads",
-        "malloc",
-        "strategy",
         "sync_batchnorm",
-        "world_size",
     }
 
 
@@ -321,39 +301,52 @@ def test_compile_off_in_yaml_is_a_boolean_and_means_off() -> None:
 
 @pytest.mark.parametrize("raw", [True, "on", "max-autotune", "Off", "default "])
 def test_other_compile_modes_are_refused_with_those_that_exist(raw: object) -> None:
-    with pytest.raises(ValueError, match="takes off or default or reduce-overhead"):
+    with pytest.raises(ValueError, match="takes off or default or default-dynamic"):
         registry()["compile"].parse(raw)
 
 
 @pytest.mark.parametrize("raw", [False, "fp8", "bfloat16", 16])
 def test_other_precisions_are_refused_with_those_that_exist(raw: object) -> None:
-    with pytest.raises(ValueError, match="takes fp32 or tf32 or bf16 or fp16, not"):
+    with pytest.raises(ValueError, match="takes fp32 or tf32 or medium or bf16 or fp16, not"):
         registry()["precision"].parse(raw)
 
 
-@pytest.mark.parametrize("knob", ["batch_size", "num_threads", "prefetch_factor"])
+@pytest.mark.parametrize("knob", ["batch_size", "threads", "prefetch_factor"])
 def test_zero_is_no_batch_no_thread_and_no_buffer(knob: str) -> None:
     with pytest.raises(ValueError, match="takes a whole number from 1 on, not 0"):
         registry()[knob].parse(0)
 
 
 def test_zero_workers_are_a_value() -> None:
-    assert registry()["num_workers"].parse(0) == 0
+    assert registry()["workers"].parse(0) == 0
 
 
 @pytest.mark.parametrize("raw", ["true", "yes", 1, 0, None])
 def test_a_switch_takes_true_or_false_only(raw: object) -> None:
     with pytest.raises(ValueError, match="takes true or false, not"):
-        registry()["pin_memory"].parse(raw)
+        registry()["in_order"].parse(raw)
 
 
 # --- kernels, optimizer, memory -------------------------------------------------------------------
 
 
-def test_matmul_precision_is_the_cpus_affair_where_it_has_bf16_units() -> None:
-    assert values("matmul_precision", make_hardware(), make_profile()) == ("highest", "medium")
-    assert "bf16" in reason("matmul_precision", make_hardware(cpu_flags=()), make_profile())
-    assert "tf32" in reason("matmul_precision", MACHINES["A100"], CUDA)
+@pytest.mark.parametrize(
+    ("device", "setting", "expected"),
+    [
+        ("cpu", "highest", "fp32"),
+        ("cpu", "high", "fp32"),
+        ("cpu", "medium", "medium"),
+        ("cuda", "highest", "fp32"),
+        ("cuda", "high", "tf32"),
+        ("cuda", "medium", "tf32"),
+    ],
+)
+def test_how_fp32_is_multiplied_is_a_precision(device: str, setting: str, expected: str) -> None:
+    profile = make_profile(device=device, matmul_precision=setting)
+    assert registry()["precision"].current(profile) == expected
+    for value, machine in (("tf32", make_hardware()), ("medium", MACHINES["A100"])):
+        refused = registry()["precision"].refusal(value, Here(machine, profile))
+        assert (refused is None) is ((value == "tf32") is (device == "cuda"))
 
 
 @pytest.mark.parametrize(
@@ -369,10 +362,10 @@ def test_matmul_precision_is_the_cpus_affair_where_it_has_bf16_units() -> None:
 def test_attention_kernels_are_those_of_the_weakest_device(
     machine: str, device: str, expected: tuple[str, ...]
 ) -> None:
-    profile = make_profile(device=device, sdpa_backend="auto")
-    assert values("sdpa_backend", MACHINES[machine], profile) == expected
+    profile = make_profile(device=device, attention="auto")
+    assert values("attention", MACHINES[machine], profile) == expected
     without = make_profile(device=device)
-    assert "does not call" in reason("sdpa_backend", MACHINES[machine], without)
+    assert "does not call" in reason("attention", MACHINES[machine], without)
 
 
 def optimizer(name: str = "Adam", ways: tuple[str, ...] = ("for-loop", "fused")) -> OptimizerFacts:
@@ -383,13 +376,13 @@ def test_optimizers_are_offered_what_all_of_them_have() -> None:
     both = make_profile(
         optimizers=(optimizer(), optimizer("SGD", ("for-loop", "foreach", "fused")))
     )
-    assert values("optimizer_implementation", make_hardware(), both) == ("for-loop", "fused")
+    assert values("optimizer", make_hardware(), both) == ("for-loop", "fused")
     lbfgs = make_profile(optimizers=(optimizer("LBFGS", ("for-loop",)),))
     assert "only one implementation works here for LBFGS" in reason(
-        "optimizer_implementation", make_hardware(), lbfgs
+        "optimizer", make_hardware(), lbfgs
     )
     mixed = make_profile(optimizers=(optimizer(), replace(optimizer(), implementation="fused")))
-    assert "differ" in reason("optimizer_implementation", make_hardware(), mixed)
+    assert "differ" in reason("optimizer", make_hardware(), mixed)
 
 
 @pytest.mark.parametrize(
@@ -412,31 +405,6 @@ def test_accumulation_is_offered_to_the_ordinary_loop() -> None:
     assert values("accumulation_steps", make_hardware(), make_profile()) == (1, 2, 4)
 
 
-def test_what_a_script_left_on_is_offered_off() -> None:
-    left_on = make_profile(
-        anomaly_detection=True,
-        autograd_profiler=True,
-        zero_grad_to_none=False,
-    )
-    for knob in (
-        "anomaly_detection",
-        "autograd_profiler",
-        "zero_grad_to_none",
-    ):
-        assert set(values(knob, make_hardware(), left_on)) == {False, True}
-        assert reason(knob, make_hardware(), make_profile())
-
-
-def test_copies_may_go_on_by_themselves_from_pinned_memory_only() -> None:
-    assert "on the CPU" in reason("non_blocking", make_hardware(), make_profile())
-    assert values("non_blocking", MACHINES["A100"], CUDA) == (False, True)
-    asks = profile_with(CUDA, copies_without_blocking=True)
-    assert "itself" in reason("non_blocking", MACHINES["A100"], asks)
-    knob = registry()["non_blocking"]
-    assert knob.is_active(Config({"pin_memory": True, "non_blocking": True}))
-    assert not knob.is_active(Config({"pin_memory": False, "non_blocking": True}))
-
-
 def test_modes_of_compile_are_offered_where_they_differ() -> None:
     assert values("compile", make_hardware(), make_profile()) == ("off", "default")
     assert "reduce-overhead" in values("compile", MACHINES["A100"], CUDA)
@@ -447,16 +415,6 @@ def test_modes_of_compile_are_offered_where_they_differ() -> None:
     assert "CUDA graphs" in refused
     bare = make_hardware(has_cxx_compiler=False)
     assert "C++ compiler" in reason("compile", bare, make_profile())
-    assert "needs a C++ compiler" in reason("compile_dynamic", bare, make_profile())
-    knob = registry()["compile_dynamic"]
-    assert not knob.is_active(Config({"compile": "off", "compile_dynamic": "always"}))
-
-
-def test_another_malloc_is_offered_where_it_is_installed() -> None:
-    assert "libjemalloc2" in reason("malloc", make_hardware(), make_profile())
-    both = make_hardware(libraries=("libjemalloc.so.2", "libtcmalloc.so.4"))
-    assert values("malloc", both, make_profile()) == ("default", "jemalloc", "tcmalloc")
-    assert "cuda" in reason("malloc", both, CUDA)
 
 
 def test_freed_memory_may_be_kept_on_a_cpu_with_glibc() -> None:
@@ -465,17 +423,6 @@ def test_freed_memory_may_be_kept_on_a_cpu_with_glibc() -> None:
     known = make_profile(mmap_threshold=8 << 20)
     assert values(name, make_hardware(), known) == (False, True)
     assert "cuda" in reason(name, make_hardware(), CUDA)
-
-
-def test_a_malloc_is_preloaded_beside_what_is_preloaded_already(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("LD_PRELOAD", "libmine.so /usr/lib/libtcmalloc.so.4")
-    knob = registry()["malloc"]
-    plan = LaunchPlan(("python",), "/")
-    assert knob.launch("jemalloc", plan).env["LD_PRELOAD"] == "libmine.so libjemalloc.so.2"
-    assert knob.launch("default", plan).env["LD_PRELOAD"] == "libmine.so"
-    assert knob.current(make_profile(preloaded="/usr/lib/libtcmalloc.so.4")) == "tcmalloc"
 
 
 def test_segments_that_grow_are_an_option_beside_the_users_own(
@@ -498,14 +445,41 @@ def test_sync_batchnorm_is_for_ranks_that_autotune_makes() -> None:
     assert values("sync_batchnorm", gpus, profile) == (False, True)
     itself = profile_with(profile, distributed_by="DistributedDataParallel")
     assert "distributes itself" in reason("sync_batchnorm", gpus, itself)
-    assert values("ddp_bucket_cap_mb", gpus, itself), "the options of its own DDP are tuned"
+    assert values("ddp_options", gpus, itself), "the options of its own DDP are tuned"
 
 
 @pytest.mark.parametrize(
-    ("strategy", "steps", "is_refused"), [("ddp", 2, True), ("ddp", 1, False), ("own", 2, False)]
+    ("devices", "steps", "is_refused"),
+    [("ddp-2", 2, True), ("ddp-2", 1, False), ("own-2", 2, False)],
 )
 def test_a_static_graph_does_not_go_with_accumulation_by_the_seams(
-    strategy: str, steps: int, is_refused: bool
+    devices: str, steps: int, is_refused: bool
 ) -> None:
-    config = Config({"strategy": strategy, "accumulation_steps": steps, "ddp_static_graph": True})
-    assert (registry()["ddp_static_graph"].conflict(config) is not None) is is_refused
+    config = Config(
+        {"devices": devices, "accumulation_steps": steps, "ddp_options": "static-graph"}
+    )
+    assert (registry()["ddp_options"].conflict(config) is not None) is is_refused
+
+
+def test_devices_are_strategies_with_numbers_of_ranks() -> None:
+    offered = values("devices", MACHINES["two GPUs"], CUDA)
+    assert offered == ("single", "data_parallel", "ddp-2", "fsdp-2", "zero1-2")
+    knob, here = registry()["devices"], Here(make_hardware(), make_profile())
+    assert knob.refusal("ddp-4", here) == "4 ranks need one device each, and there are 2"
+    assert knob.parse("ddp-16") == "ddp-16"
+    for wrong in ("ddp", "single-2", "ddp-0", "nothing-2"):
+        with pytest.raises(ValueError, match="takes single or"):
+            knob.parse(wrong)
+    plan = LaunchPlan(("python",), "/", ranks=4)
+    assert knob.launch("ddp-2", plan).ranks == 2
+    assert knob.launch("single", plan).ranks is None
+
+
+def test_several_options_of_a_strategy_are_joined() -> None:
+    given: dict[str, KnobValue] = {}
+    seams: Any = SimpleNamespace(set_strategy_options=lambda **options: given.update(options))
+    knob = registry()["fsdp_options"]
+    knob.apply(knob.parse("keep-gathered+bf16"), seams)
+    assert given == {"fsdp_reshard_after_forward": False, "fsdp_mixed_precision": "bf16"}
+    with pytest.raises(ValueError, match="takes default or"):
+        knob.parse("bf16+fp8")

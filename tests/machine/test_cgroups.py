@@ -82,24 +82,6 @@ def test_nested_groups_of_v1_are_read_for_each_controller(tmp_path: Path) -> Non
     assert (quota.key, quota.unit_s) == ("throttled_time", 1e-9)
 
 
-def test_both_versions_side_by_side_are_read_where_each_controller_lies(tmp_path: Path) -> None:
-    proc = tree(
-        tmp_path,
-        "4:memory:/job\n1:cpu:/\n0::/user.slice\n",
-        "/ cpu cgroup rw,cpu\n/ cpuacct cgroup rw,cpuacct\n/ memory cgroup rw,memory\n"
-        "/ unified cgroup2 rw",
-        {
-            "cpu/cpu.cfs_quota_us": "150000\n",
-            "cpu/cpu.cfs_period_us": "100000\n",
-            "memory/job/memory.limit_in_bytes": f"{GIB}\n",
-            "unified/user.slice/cgroup.procs": "",
-        },
-    )
-    assert cpu_limit(proc) == 1.5
-    assert memory_limit(proc) == GIB
-    assert [t.path for t in throttling(proc)] == [tmp_path / "cpu/cpu.stat"]
-
-
 @pytest.mark.parametrize(
     ("cgroup", "root"),
     [
@@ -130,9 +112,3 @@ def test_without_limits_or_groups_there_is_none(tmp_path: Path) -> None:
         assert cpu_limit(proc) is None
         assert memory_limit(proc) is None
         assert throttling(proc) == ()
-
-
-def test_this_machine_can_be_read() -> None:
-    cores, size = cpu_limit(), memory_limit()
-    assert cores is None or cores > 0
-    assert size is None or size > 0

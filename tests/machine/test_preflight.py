@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,10 +13,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from autotune.cli import doctor
-from autotune.cli.console import Console
 from autotune.machine import preflight
-from autotune.program.fence_options import FenceOptions
 from tests.made import A100, H100, make_hardware
 from tests.readings import THROTTLED, GpuState, NvmlReadings, ProcessInfo, at_work
 
@@ -102,6 +98,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, stranger: psutil.Process) -> None:
 
 @pytest.mark.usefixtures("alone")
 def test_a_process_that_keeps_the_machine_busy_is_named(stranger: psutil.Process) -> None:
+    assert preflight.warnings(make_hardware(cpu_quota=MANY_CORES), LOOK_S) == []
     (warning,) = preflight.warnings(make_hardware(cpu_quota=1), LOOK_S)
     assert warning.startswith("The machine is busy: other processes use ")
     assert "of its core (" in warning
@@ -109,26 +106,10 @@ def test_a_process_that_keeps_the_machine_busy_is_named(stranger: psutil.Process
     assert warning.endswith("end them if you can.")
 
 
-def test_what_is_busy_is_told_relative_to_the_cores_that_may_be_used(
-    stranger: psutil.Process,
-) -> None:
-    assert preflight.warnings(make_hardware(cpu_quota=MANY_CORES), LOOK_S) == []
-
-
-def test_our_own_processes_do_not_make_the_machine_busy() -> None:
-    with burner("our-own", is_ours=True) as pid:
-        warnings = preflight.warnings(make_hardware(), LOOK_S)
-    assert not any(f"(process {pid})" in warning for warning in warnings)
-
-
-def test_quiet_gpus_raise_no_doubt(gpus: NvmlReadings) -> None:
+def test_a_gpu_that_is_slowed_down_is_named_with_its_temperature(gpus: NvmlReadings) -> None:
     hardware = make_hardware(cpu_quota=MANY_CORES, gpus=(A100, H100))
     assert preflight.warnings(hardware, 0.05) == []
-
-
-def test_a_gpu_that_is_slowed_down_is_named_with_its_temperature(gpus: NvmlReadings) -> None:
     gpus.states[H100.uuid] = THROTTLED
-    hardware = make_hardware(cpu_quota=MANY_CORES, gpus=(A100, H100))
     assert preflight.warnings(hardware, 0.05) == [
         f"{H100.name} is slowed down now (hardware slowdown, 93 degrees Celsius).",
         f"{H100.name} is slowed down now (hardware thermal slowdown, 93 degrees Celsius).",
@@ -148,44 +129,11 @@ def test_who_is_on_a_gpu_is_named_but_for_ourselves(
             "Results will be less certain; end them if you can."
         )
     ]
-
-
-def test_a_display_server_is_no_warning_unless_it_draws_much(
-    gpus: NvmlReadings, stranger: psutil.Process
-) -> None:
+    gpus.states[A100.uuid] = GpuState(compute=(ProcessInfo(stranger.pid, None),), samples=None)
+    (warning,) = preflight.warnings(hardware, 0.05)
+    assert f"at-stranger (process {stranger.pid})." in warning, "the driver may not know the size"
     gpus.states[A100.uuid] = server = GpuState(graphics=(ProcessInfo(stranger.pid, 1 << 29),))
-    hardware = make_hardware(cpu_quota=MANY_CORES, gpus=(A100,))
     assert preflight.warnings(hardware, 0.05) == []
     gpus.states[A100.uuid] = replace(server, samples=(at_work(stranger.pid, 60),))
     (warning,) = preflight.warnings(hardware, 0.05)
-    assert f"at-stranger (process {stranger.pid})." in warning
-
-
-def test_who_holds_a_gpu_is_told_without_the_memory_where_the_driver_does_not_know_it(
-    gpus: NvmlReadings, stranger: psutil.Process
-) -> None:
-    gpus.states[A100.uuid] = GpuState(compute=(ProcessInfo(stranger.pid, None),), samples=None)
-    hardware = make_hardware(cpu_quota=MANY_CORES, gpus=(A100,))
-    (warning,) = preflight.warnings(hardware, 0.05)
-    assert f"at-stranger (process {stranger.pid})." in warning
-
-
-def test_doctor_tells_in_its_json_who_holds_a_gpu(
-    gpus: NvmlReadings,
-    stranger: psutil.Process,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    gpus.states[A100.uuid] = GpuState(compute=(ProcessInfo(stranger.pid, 2 << 30),))
-    monkeypatch.setattr(gpus, "nvmlSystemGetDriverVersion", lambda: "570.86", raising=False)
-    monkeypatch.setattr(gpus, "nvmlSystemGetCudaDriverVersion", lambda: 12080, raising=False)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    doctor.examine(None, Console(), FenceOptions(), as_json=True)
-    machine = json.loads(capsys.readouterr().out)["machine"]
-    found = [w for w in machine["warnings"] if f"(process {stranger.pid}) with 2.0 GiB" in w]
-    assert len(found) == 1
-    assert A100.name in found[0]
-
-
-def test_a_process_that_has_gone_is_told_by_its_id() -> None:
-    assert preflight._name((1 << 22) + 7) == f"process {(1 << 22) + 7}"
+    assert f"at-stranger (process {stranger.pid})." in warning, "a display server that draws much"

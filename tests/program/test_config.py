@@ -15,7 +15,7 @@ def test_a_config_reads_like_a_mapping() -> None:
     config = Config({"batch_size": 64, "precision": "bf16"})
     assert isinstance(config, Mapping)
     assert config["batch_size"] == 64
-    assert config.get("num_workers", 4) == 4
+    assert config.get("workers", 4) == 4
     assert dict(config) == {"batch_size": 64, "precision": "bf16"}
     assert len(config) == 2
     assert "precision" in config
@@ -27,8 +27,8 @@ def test_a_missing_knob_is_a_key_error() -> None:
 
 
 def test_equal_configs_are_equal_and_hash_alike_in_any_order() -> None:
-    one = Config({"batch_size": 64, "pin_memory": True})
-    other = Config({"pin_memory": True, "batch_size": 64})
+    one = Config({"batch_size": 64, "flush_denormal": True})
+    other = Config({"flush_denormal": True, "batch_size": 64})
     assert one == other
     assert len({one, other}) == 1
 
@@ -37,7 +37,7 @@ def test_equal_configs_are_equal_and_hash_alike_in_any_order() -> None:
     "other",
     [
         Config({"batch_size": 128}),
-        Config({"batch_size": 64, "pin_memory": True}),
+        Config({"batch_size": 64, "flush_denormal": True}),
         Config(),
         {"batch_size": 64},
         None,
@@ -63,16 +63,16 @@ def test_a_config_does_not_follow_the_dict_it_was_made_from() -> None:
 
 
 def test_replace_returns_a_changed_copy() -> None:
-    config = Config({"batch_size": 64, "num_workers": 0})
-    changed = config.replace(num_workers=2, pin_memory=True)
-    assert dict(changed) == {"batch_size": 64, "num_workers": 2, "pin_memory": True}
-    assert dict(config) == {"batch_size": 64, "num_workers": 0}
+    config = Config({"batch_size": 64, "workers": 0})
+    changed = config.replace(workers=2, flush_denormal=True)
+    assert dict(changed) == {"batch_size": 64, "workers": 2, "flush_denormal": True}
+    assert dict(config) == {"batch_size": 64, "workers": 0}
 
 
 def test_changes_are_the_differing_and_the_added_knobs_with_the_value_here() -> None:
-    baseline = Config({"batch_size": 64, "num_workers": 0})
-    config = Config({"batch_size": 64, "num_workers": 2, "precision": "bf16"})
-    assert config.changes_from(baseline) == {"num_workers": 2, "precision": "bf16"}
+    baseline = Config({"batch_size": 64, "workers": 0})
+    config = Config({"batch_size": 64, "workers": 2, "precision": "bf16"})
+    assert config.changes_from(baseline) == {"workers": 2, "precision": "bf16"}
     assert config.changes_from(config) == {}
 
 
@@ -82,5 +82,5 @@ def test_a_config_reads_as_knob_equals_value() -> None:
 
 
 def test_a_config_survives_pickling_on_its_way_to_a_worker() -> None:
-    config = Config({"batch_size": 64, "pin_memory": True})
+    config = Config({"batch_size": 64, "flush_denormal": True})
     assert pickle.loads(pickle.dumps(config)) == config

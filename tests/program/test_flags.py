@@ -42,12 +42,13 @@ FAST = Flag("--fast", ("-f",), False, "bool", is_switch=True)
         (AMP, "--amp x", "false", "--no-amp x"),
         (FAST, "--fast x", "false", "x"),
         (FAST, "x", "true", "x --fast"),
+        (FAST, "--fast  x", "false", " x"),
     ],
 )
 def test_a_flag_takes_the_place_of_what_was_there(
     flag: Flag, before: str, value: str, after: str
 ) -> None:
-    assert " ".join(flag.into(before.split(), value)) == after
+    assert " ".join(flag.into(before.split(" ") if before else [], value)) == after
 
 
 def test_a_flag_is_found_by_any_of_its_spellings() -> None:
@@ -148,10 +149,10 @@ def test_a_flag_of_a_function_gets_the_type_that_it_has() -> None:
 
 def test_workers_that_would_repeat_samples_are_not_offered_by_a_flag_either() -> None:
     profile = make_profile(loaders=(make_loader(iterable=True),), flags=(WORKERS,))
-    resolved = SearchSpace("auto", {"num_workers": None}).use_flags().resolve(
+    resolved = SearchSpace("auto", {"workers": None}).use_flags().resolve(
         make_hardware(), profile
     )  # fmt: skip
-    assert "iterable" in resolved.refused["num_workers"]
+    assert "iterable" in resolved.refused["workers"]
 
 
 # --- flags that mean a knob -----------------------------------------------------------------------
@@ -172,7 +173,7 @@ WORKERS = Flag("--workers", ("-j",), 0, "int")
         ("precision", DTYPE, ("fp32", "bf16"), "--dtype=bfloat16"),
         ("compile", COMPILE, ("off", "default"), "--compile"),
         ("activation_checkpointing", CHECKPOINT, ("off", "all"), "--gradient-checkpointing=true"),
-        ("num_workers", WORKERS, (0, 1, 2, 4), "--workers=4"),
+        ("workers", WORKERS, (0, 1, 2, 4), "--workers=4"),
     ],
 )
 def test_a_flag_stands_in_where_the_seams_cannot_reach(

@@ -58,7 +58,8 @@ def test_every_rule_in_the_table_is_one_that_a_user_can_name() -> None:
 def test_more_ranks_than_were_searched_for_say_what_becomes_of_the_rate() -> None:
     group = Group(world_size=4)
     said = {
-        rule: _ranks_note(make_applied({"world_size": 2}, lr_rule=rule), group) for rule in LrRule
+        rule: _ranks_note(make_applied({"devices": "ddp-2"}, lr_rule=rule), group)
+        for rule in LrRule
     }
     assert all("A step has 2 times the samples" in note for note in said.values())
     by_kind = "the learning rate of each optimizer follows the rule for its kind."

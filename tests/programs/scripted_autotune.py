@@ -21,8 +21,8 @@ def search():
         time.sleep(60)
     best = {
         "speedup": {"estimate": claim, "low": claim * 0.97, "high": claim * 1.03},
-        "config": {"num_workers": 4},
-        "baseline": {"num_workers": 1},
+        "config": {"workers": 4},
+        "baseline": {"workers": 1},
         "memory": {"baseline": {"host_bytes": host_bytes, "device_reserved_bytes": None}},
         "program": {"device": "cpu"},
         "search": {"processes": 3},

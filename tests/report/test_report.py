@@ -23,7 +23,7 @@ from tests.made import make_record
 from tests.scripted import Question, Script, begin
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {
-    "num_workers": (0, 1, 2),
+    "workers": (0, 1, 2),
     "batch_size": (64, 128),
     "precision": ("fp32", "bf16"),
 }
@@ -40,9 +40,9 @@ def _fails_in_bf16(question: Question) -> Ending | None:
 def found(tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
     folder = tmp_path_factory.mktemp("search")
     script = Script(
-        {"num_workers": {1: 1.5}},
+        {"workers": {1: 1.5}},
         ends=_fails_in_bf16,
-        peak_bytes=lambda config, _: (1 + int(config["num_workers"])) << 30,
+        peak_bytes=lambda config, _: (1 + int(config["workers"])) << 30,
     )
     searched = begin(folder, script, KNOBS)
     result = searched.go_on(180.0)
@@ -156,7 +156,7 @@ def test_what_it_saves_follows_from_the_hours(found: SearchResult) -> None:
 def test_a_report_of_many_trials_is_a_small_file_and_needs_no_torch(
     found: SearchResult, tmp_path: Path
 ) -> None:
-    extra = tuple(_trial(found, {"num_workers": n % 3, "batch_size": 64 + n}) for n in range(200))
+    extra = tuple(_trial(found, {"workers": n % 3, "batch_size": 64 + n}) for n in range(200))
     many = replace(found, records=(*found.records, *extra))
     assert len(html(many, BEST).encode()) < 200_000
     code = "import sys; import autotune.report; assert not {'torch', 'optuna'} & set(sys.modules)"
@@ -171,6 +171,6 @@ def _trial(result: SearchResult, changes: dict[str, KnobValue]) -> TrialRecord:
 
 
 def test_a_search_in_which_only_the_baseline_was_measured_has_a_page(tmp_path: Path) -> None:
-    result = begin(tmp_path, Script(), {"num_workers": (0,)}).go_on(60.0)
+    result = begin(tmp_path, Script(), {"workers": (0,)}).go_on(60.0)
     assert not result.changes
     assert "your program's own config is kept" in text_of(html(result, BEST))

@@ -11,7 +11,8 @@ from autotune.knobs.space.space import ResolvedSpace
 from autotune.machine.hardware import Hardware
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.rank_load import RankLoad
-from autotune.program.config import Config
+from autotune.program.config import Config, KnobValue
+from autotune.program.devices import ranks_in
 from autotune.program.lr import LrRule, batch_growth, lr_factor
 from autotune.program.profile import Profile
 from autotune.results.rank_notes import parallel_notes
@@ -30,7 +31,7 @@ from tests.made import (
     make_study,
 )
 
-KNOBS = ["strategy", "world_size", "num_threads", "batch_size"]
+KNOBS = ["devices", "threads", "batch_size"]
 EIGHT_GPUS = make_hardware(cpu_quota=64, gpus=(A100,) * 8)
 CUDA = make_profile(device="cuda")
 
@@ -40,21 +41,21 @@ def space_on(hardware: Hardware, profile: Profile) -> ResolvedSpace:
     return make_space(KNOBS).resolve(hardware, profile)
 
 
-def device_moves(hardware: Hardware, profile: Profile) -> list[dict[str, object]]:
+def device_moves(hardware: Hardware, profile: Profile) -> list[dict[str, KnobValue]]:
     """Return the changes of the moves to several devices."""
     diagnosis = diagnose(profile, make_measurement(), space_on(hardware, profile), hardware)
-    assert not diagnosis.all_in.keys() & {"strategy", "world_size"}
+    assert not diagnosis.all_in.keys() & {"devices"}
     return [dict(move.changes) for move in diagnosis.devices]
 
 
 @pytest.mark.parametrize("cores", [2, 3, 4, 6, 8, 16, 64])
 def test_every_number_of_ranks_is_tried_with_its_share_of_the_cores(cores: int) -> None:
-    moves = device_moves(make_hardware(cpu_quota=cores), make_profile(num_threads=cores))
-    counts = {move["world_size"] for move in moves}
-    assert {1, cores} <= counts
-    assert len(counts) >= cores.bit_length()
+    moves = device_moves(make_hardware(cpu_quota=cores), make_profile(threads=cores))
+    counts = {ranks_in(move) for move in moves}
+    assert {2, cores} <= counts
+    assert len(counts) >= cores.bit_length() - 1
     for move in moves:
-        threads, ranks = int(str(move["num_threads"])), int(str(move["world_size"]))
+        threads, ranks = int(str(move["threads"])), ranks_in(move)
         assert 1 <= threads * ranks <= cores
         if cores % 2 == 0 and ranks in {1, 2}:
             assert threads == cores // ranks
@@ -62,9 +63,9 @@ def test_every_number_of_ranks_is_tried_with_its_share_of_the_cores(cores: int) 
 
 def test_gpus_are_tried_all_at_once_first_and_copies_by_threads_once() -> None:
     moves = device_moves(EIGHT_GPUS, CUDA)
-    assert [m["world_size"] for m in moves[:3]] == [8, 8, 8]
-    assert [m["strategy"] for m in moves].count("data_parallel") == 1
-    assert not any("num_threads" in m for m in moves)
+    assert [ranks_in(m) for m in moves[:3]] == [8, 8, 8]
+    assert [m["devices"] for m in moves].count("data_parallel") == 1
+    assert not any("threads" in m for m in moves)
 
 
 def test_with_the_largest_batch_in_front_ranks_are_tried_with_smaller_ones(tmp_path: Path) -> None:
@@ -83,56 +84,50 @@ def test_with_the_largest_batch_in_front_ranks_are_tried_with_smaller_ones(tmp_p
         study.tell(proposal.trial, make_record(proposal.config, 0.5))
         if len(found) == len(diagnosis.devices):
             break
-    assert {c["world_size"] for c in found} >= {2, 4, 8}
+    assert {ranks_in(c) for c in found} >= {2, 4, 8}
     for config in found:
-        ranks = int(config["world_size"]) if config["strategy"] != "data_parallel" else 1
+        ranks = ranks_in(config)
         assert ranks * int(config["batch_size"]) <= 2048
         if ranks > 1:
             assert ranks * int(config["batch_size"]) == 2048, "as much as a step may have"
 
 
 def test_a_step_has_the_samples_of_all_ranks_and_the_rate_follows() -> None:
-    before = {"batch_size": 32, "world_size": 1}
-    assert batch_growth(before, {"batch_size": 32, "world_size": 4}) == 4.0
-    assert batch_growth({"world_size": 1}, {"world_size": 2}) == 2.0
+    before: dict[str, KnobValue] = {"batch_size": 32, "devices": "single"}
+    assert batch_growth(before, {"batch_size": 32, "devices": "ddp-4"}) == 4.0
+    assert batch_growth({"devices": "own-1"}, {"devices": "own-2"}) == 2.0
     assert lr_factor(LrRule.SQRT, 4.0) == 2.0
 
 
 def test_what_ranks_mean_to_a_program_that_distributes_itself_is_its_own_affair() -> None:
-    before = {"batch_size": 32, "world_size": 1}
-    own = {"batch_size": 64, "world_size": 4}
+    before: dict[str, KnobValue] = {"batch_size": 32, "devices": "single"}
+    own: dict[str, KnobValue] = {"batch_size": 64, "devices": "own-4"}
     assert batch_growth(before, own, counts_ranks=False) == 2.0
-    kept = {"batch_size": 8, "world_size": 4}
+    kept: dict[str, KnobValue] = {"batch_size": 8, "devices": "own-4"}
     assert batch_growth(before, kept, counts_ranks=False) == 1.0
 
 
 def test_a_global_batch_that_is_kept_is_shared_out_among_the_ranks() -> None:
     space = make_space([*KNOBS, "accumulation_steps"]).keep_global_batch()
     resolved = space.resolve(EIGHT_GPUS, CUDA)
-    config = resolved.canonical(
-        resolved.baseline.replace(strategy="ddp", world_size=4, accumulation_steps=2)
-    )
+    config = resolved.canonical(resolved.baseline.replace(devices="ddp-4", accumulation_steps=2))
     assert config["batch_size"] == 8, "of 64"
     assert not resolved.conflicts(config)
-    alone = resolved.canonical(resolved.baseline.replace(world_size=4))
-    assert alone == resolved.baseline, "one process has one rank and the whole batch"
 
 
 def test_a_batch_that_does_not_go_round_is_no_config() -> None:
     profile = make_profile(loaders=(replace(CUDA.loaders[0], batch_size=60),), device="cuda")
-    resolved = make_space(["strategy", "world_size", "accumulation_steps"]).keep_global_batch()
+    resolved = make_space(["devices", "accumulation_steps"]).keep_global_batch()
     space = resolved.resolve(EIGHT_GPUS, profile)
-    assert space.domains["world_size"].values == (1, 2, 4)
-    config = space.canonical(
-        space.baseline.replace(strategy="ddp", world_size=4, accumulation_steps=4)
-    )
+    assert {ranks_in({"devices": v}) for v in space.domains["devices"].values} == {1, 2, 4}
+    config = space.canonical(space.baseline.replace(devices="ddp-4", accumulation_steps=4))
     assert any("do not divide evenly" in sentence for sentence in space.conflicts(config))
 
 
 def test_without_a_batch_that_is_known_nothing_is_kept_by_more_ranks() -> None:
     space = make_space(KNOBS).keep_global_batch()
     resolved = space.resolve(EIGHT_GPUS, make_profile(loaders=(), device="cuda"))
-    assert "world_size" not in resolved.domains
+    assert "devices" not in resolved.domains
 
 
 def loads(*own_ms: float, communication_ms: float = 10.0) -> tuple[RankLoad, ...]:
@@ -145,7 +140,7 @@ def loads(*own_ms: float, communication_ms: float = 10.0) -> tuple[RankLoad, ...
 
 def ranked_record(measurement: Measurement, speedup: float) -> TrialRecord:
     """Return the record of two ranks by ddp."""
-    record = make_record({"strategy": "ddp", "world_size": 2}, speedup)
+    record = make_record({"devices": "ddp-2"}, speedup)
     return replace(record, measurement=measurement)
 
 
@@ -173,7 +168,7 @@ def test_much_communication_comes_with_what_lessens_it() -> None:
 
 
 def test_one_process_has_nothing_to_tell() -> None:
-    assert parallel_notes([make_record({"strategy": "single"}, 1.0)], Config({})) == ()
+    assert parallel_notes([make_record({"devices": "single"}, 1.0)], Config({})) == ()
     assert make_measurement().communication_share is None
     assert make_measurement().imbalance_share is None
 
@@ -181,7 +176,7 @@ def test_one_process_has_nothing_to_tell() -> None:
 def test_configs_that_differ_in_ranks_are_compared_in_a_process_of_each() -> None:
     space = space_on(EIGHT_GPUS, CUDA)
     base = make_applied(space.baseline, baseline=space.baseline)
-    ranks = space.baseline.replace(strategy="ddp", world_size=2)
+    ranks = space.baseline.replace(devices="ddp-2")
     batch = space.baseline.replace(batch_size=128)
     for winner, is_apart in ((ranks, True), (batch, False)):
         match = Match(None, space, base, winner, lambda: None)  # type: ignore[arg-type]

@@ -91,12 +91,6 @@ def test_a_process_has_its_own_session_directory_and_variables(log: Path) -> Non
     assert "FROM_PLAN" not in os.environ
 
 
-def test_the_log_of_an_earlier_process_is_continued(log: Path) -> None:
-    for word in ("first", "second"):
-        assert start(f"print({word!r})", log).wait(PATIENCE_S) == 0
-    assert log.read_text().split() == ["first", "second"]
-
-
 def test_a_process_that_listens_is_asked_and_may_clean_up(log: Path) -> None:
     source = (
         "import signal, sys, time\n"
@@ -110,14 +104,6 @@ def test_a_process_that_listens_is_asked_and_may_clean_up(log: Path) -> None:
     processes.end_tree(process, grace_s=PATIENCE_S)
     assert process.returncode == 3
     assert "cleaned up" in log.read_text()
-
-
-def test_a_process_that_ignores_sigterm_is_killed_after_the_grace(log: Path) -> None:
-    process = start(STUBBORN, log)
-    (pid,) = reported(log, 1)
-    processes.end_tree(process, grace_s=0.1)
-    assert process.returncode is not None
-    assert not is_running(pid)
 
 
 @pytest.mark.parametrize("arguments", [(), ("session",)], ids=["same session", "own session"])
@@ -135,14 +121,6 @@ def test_an_orphan_in_the_same_session_is_ended(log: Path) -> None:
     assert is_running(orphan)
     processes.end_tree(process)
     assert wait_for(lambda: not is_running(orphan))
-
-
-def test_ending_a_process_that_has_ended_is_no_error(log: Path) -> None:
-    process = start("pass", log)
-    process.wait(PATIENCE_S)
-    processes.end_tree(process)
-    processes.end_tree(process)
-    assert process.returncode == 0
 
 
 def test_other_processes_are_left_alone(log: Path) -> None:

@@ -139,23 +139,6 @@ def test_what_happens_on_a_gpu_that_the_program_does_not_use_is_not_its_own(
     assert nvml.asked == {A100.uuid}
 
 
-def test_a_program_on_the_cpu_is_never_disturbed_by_a_busy_gpu(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    nvml = busy_elsewhere(os.getppid())
-    result = completed(monkeypatch, nvml, A100.uuid, H100.uuid, used=(), device="cpu")
-    assert result.interference == TAKEN.interference
-    assert result.memory.device_used_bytes is None
-    assert nvml.asked == set()
-
-
-def test_a_gpu_without_an_energy_counter_leaves_power_unknown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    nvml = NvmlReadings([A100], states={A100.uuid: GpuState(energy_mj=None)})
-    assert completed(monkeypatch, nvml, A100.uuid).power_w is None
-
-
 def test_one_of_two_gpus_without_an_energy_counter_leaves_power_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -212,12 +195,6 @@ def test_memory_that_comes_back_is_not_held(
 
 
 @pytest.mark.usefixtures("_short_grace")
-def test_memory_that_does_not_come_back_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    nvml = NvmlReadings([A100], [5 * GIB, 3 * GIB])
-    assert made_watch(monkeypatch, nvml, used_before=GIB).held_bytes() == 2 * GIB
-
-
-@pytest.mark.usefixtures("_short_grace")
 def test_memory_is_held_only_on_gpus_in_use_whose_use_before_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -226,13 +203,3 @@ def test_memory_is_held_only_on_gpus_in_use_whose_use_before_is_known(
     assert watcher.held_bytes() == 4 * GIB, "of the A100: how full the H100 was, nobody knows"
     watcher.watch((H100.uuid,))
     assert watcher.held_bytes() == 0
-
-
-def test_where_memory_is_unknown_nothing_is_said_to_be_held(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    full = NvmlReadings([A100], [5 * GIB])
-    assert made_watch(monkeypatch, full, used_before=None).held_bytes() == 0
-    silent = NvmlReadings([A100], [5 * GIB], fails_at="nvmlDeviceGetMemoryInfo")
-    assert made_watch(monkeypatch, silent, used_before=GIB).held_bytes() == 0
-    assert made_watch(monkeypatch, NvmlReadings(), uuids=(), used_before=None).held_bytes() == 0

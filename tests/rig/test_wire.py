@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import socket
 import threading
 from collections.abc import Iterator
@@ -61,7 +60,7 @@ from tests.made import (
 from tests.readings import MIG_GPU, unused
 
 APPLIED = make_applied(
-    {"batch_size": 128, "pin_memory": True, "precision": "bf16"},
+    {"batch_size": 128, "keep_freed_memory": True, "precision": "bf16"},
     lr_rule=LrRule.SQRT,
     program_knobs=("hidden",),
 )
@@ -149,29 +148,9 @@ def test_every_message_is_one_line_and_is_read_back(message: ToRig | FromRig) ->
     line = encode(message)
     assert line.count(b"\n") == 1
     assert line.endswith(b"\n")
-    assert decode(line) == message
-
-
-def test_every_kind_of_message_is_tried() -> None:
+    assert repr(decode(line)) == repr(message), "True stays True and is not 1"
     kinds = {type(message) for message in MESSAGES.values()}
     assert kinds == {*get_args(ToRig), *get_args(FromRig)}
-
-
-def test_values_keep_their_types_so_that_true_is_not_one() -> None:
-    applied = make_applied({"pin_memory": True, "num_workers": 1})
-    message = decode(encode(TakeTurns((applied,), ())))
-    assert isinstance(message, TakeTurns)
-    config = message.configs[0].config
-    assert config["pin_memory"] is True
-    assert type(config["num_workers"]) is int
-
-
-@pytest.mark.parametrize("loss", [math.nan, math.inf])
-def test_a_loss_that_is_no_number_arrives_as_such(loss: float) -> None:
-    lost = Turn(0, (0.1,), (8,), 0.001, loss=loss)
-    message = decode(encode(TookTurns(Taken((lost,)))))
-    assert isinstance(message, TookTurns)
-    assert not message.taken.turns[0].is_finite
 
 
 def test_a_message_of_any_text_can_be_sent() -> None:
@@ -219,12 +198,22 @@ def test_messages_arrive_whole_and_in_order(links: tuple[Link, Link]) -> None:
     assert [other.receive(1.0) for _ in MESSAGES] == list(MESSAGES.values())
 
 
-def test_both_directions_are_independent(links: tuple[Link, Link]) -> None:
+def test_a_peer_that_has_gone_ends_the_link_after_its_last_whole_word(
+    links: tuple[Link, Link], pair: tuple[Link, socket.socket]
+) -> None:
     one, other = links
-    one.send(Close())
-    other.send(Progress("turns"))
-    assert one.receive(1.0) == Progress("turns")
-    assert other.receive(1.0) == Close()
+    assert one.receive(0.0) is None
+    for message in (Close(), Progress("turns")):
+        other.send(message)
+    other.close()
+    assert list(one.messages()) == [Close(), Progress("turns")]
+    link, there = pair
+    there.sendall(b'{"kind": "close"')
+    there.close()
+    with pytest.raises(LinkClosed):
+        link.receive(1.0)
+    with pytest.raises(LinkClosed):
+        link.send(Close())
 
 
 def test_a_line_that_arrives_in_pieces_is_one_message(
@@ -238,14 +227,6 @@ def test_a_line_that_arrives_in_pieces_is_one_message(
     assert link.receive(1.0) == MESSAGES["took turns"]
 
 
-def test_lines_that_arrive_at_once_are_two_messages(pair: tuple[Link, socket.socket]) -> None:
-    link, there = pair
-    there.sendall(encode(Close()) + encode(Progress("turns")) + b'{"kind"')
-    assert link.receive(1.0) == Close()
-    assert link.receive(1.0) == Progress("turns")
-    assert link.receive(0.001) is None
-
-
 def test_a_message_larger_than_a_pipes_buffer_arrives(links: tuple[Link, Link]) -> None:
     one, other = links
     large = Ended(1, "ValueError", "x" * (4 << 20), 1)
@@ -253,47 +234,3 @@ def test_a_message_larger_than_a_pipes_buffer_arrives(links: tuple[Link, Link]) 
     sender.start()
     assert other.receive(10.0) == large
     sender.join()
-
-
-@pytest.mark.parametrize("timeout_s", [0.0, 0.01])
-def test_no_message_in_time_is_none_and_the_link_lives_on(
-    links: tuple[Link, Link], timeout_s: float
-) -> None:
-    one, other = links
-    assert one.receive(timeout_s) is None
-    other.send(Close())
-    assert one.receive(1.0) == Close()
-
-
-def test_a_closed_peer_ends_the_link_after_its_last_word(links: tuple[Link, Link]) -> None:
-    one, other = links
-    other.send(Close())
-    other.close()
-    assert one.receive(1.0) == Close()
-    with pytest.raises(LinkClosed):
-        one.receive(1.0)
-
-
-def test_half_a_line_from_a_peer_that_has_gone_is_no_message(
-    pair: tuple[Link, socket.socket],
-) -> None:
-    link, there = pair
-    there.sendall(b'{"kind": "close"')
-    there.close()
-    with pytest.raises(LinkClosed):
-        link.receive(1.0)
-
-
-def test_sending_to_a_closed_peer_raises(links: tuple[Link, Link]) -> None:
-    one, other = links
-    other.close()
-    with pytest.raises(LinkClosed):
-        one.send(Close())
-
-
-def test_messages_end_with_the_peer(links: tuple[Link, Link]) -> None:
-    one, other = links
-    other.send(Close())
-    other.send(Progress("turns"))
-    other.close()
-    assert list(one.messages()) == [Close(), Progress("turns")]

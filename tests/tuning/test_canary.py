@@ -20,16 +20,16 @@ from tests.made import make_hardware, make_profile, make_space
 from tests.scripted import Question, Script, Searched, begin
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {
-    "num_workers": (0, 1, 2),
-    "persistent_workers": (False, True),
-    "channels_last": (False, True),
-    "num_threads": (1, 2),
+    "workers": (0, 1, 2),
+    "prefetch_factor": (2, 4),
+    "memory_format": ("contiguous", "channels_last"),
+    "threads": (1, 2),
     "precision": ("fp32", "bf16"),
 }
 SPEEDS: dict[str, dict[KnobValue, float]] = {
-    "num_workers": {1: 1.2, 2: 1.3},
-    "channels_last": {True: 1.3},
-    "num_threads": {1: 1.2},
+    "workers": {1: 1.2, 2: 1.3},
+    "memory_format": {"channels_last": 1.3},
+    "threads": {1: 1.2},
 }
 
 
@@ -65,9 +65,9 @@ def rehearsed(search: Searched) -> list[Config | None]:
 def test_each_exact_setting_is_at_the_value_farthest_from_the_programs_own() -> None:
     space = make_space(dict(KNOBS)).resolve(make_hardware(cpu_quota=4), make_profile())
     own, far = space.baseline, exact_settings(space)
-    assert far["num_workers"] == 2
-    assert far["persistent_workers"]
-    assert far["channels_last"]
+    assert far["workers"] == 2
+    assert far["prefetch_factor"] == 4
+    assert far["memory_format"] == "channels_last"
     assert far["precision"] == own["precision"], "it trains something else by design"
     assert not any(registry()[knob].changes_learning for knob in far.changes_from(own))
 
@@ -79,7 +79,7 @@ def test_settings_that_train_the_same_are_cleared_before_the_search_and_not_comp
     search, result = begun(tmp_path, heard, Script(SPEEDS, noise=0.02))
     assert heard.phases.index("checking") < heard.phases.index("searching")
     assert "rehearsing" not in heard.phases
-    said = "Your training is the same within rounding over 36 steps with num_workers=2 "
+    said = "Your training is the same within rounding over 36 steps with workers=2 "
     assert any(note.startswith(said) for note in heard.notes)
     canary = search.study.canary
     assert canary is not None
@@ -105,10 +105,10 @@ def test_a_winner_that_trains_otherwise_by_design_is_rehearsed_once(tmp_path: Pa
 @pytest.mark.parametrize(
     ("knob", "wrong", "left"),
     [
-        ("channels_last", lambda c: c["channels_last"], {"num_workers", "num_threads"}),
-        ("num_threads", lambda c: c["num_threads"] == 1, {"num_workers", "channels_last"}),
-        ("persistent_workers", lambda c: c["num_workers"] and c["persistent_workers"], set()),
-        ("num_workers", lambda c: c["num_workers"], {"channels_last"}),
+        ("memory_format", lambda c: c["memory_format"] == "channels_last", {"workers", "threads"}),
+        ("threads", lambda c: c["threads"] == 1, {"workers", "memory_format"}),
+        ("prefetch_factor", lambda c: c["workers"] and c["prefetch_factor"] == 4, set()),
+        ("workers", lambda c: c["workers"], {"memory_format"}),
     ],
 )
 def test_the_setting_that_trains_something_else_is_found_and_not_searched(
@@ -125,8 +125,8 @@ def test_the_setting_that_trains_something_else_is_found_and_not_searched(
     assert any(warning.startswith(said) for warning in heard.warnings)
     assert result.refused[knob] == canary.refused[knob]
     assert search.study.result.refused == result.refused
-    if knob == "num_workers":
-        assert result.refused["persistent_workers"] == "it acts only with num_workers"
+    if knob == "workers":
+        assert result.refused["prefetch_factor"] == "it acts only with workers"
     assert result.finding is Finding.FASTER
     assert knob not in result.changes
     assert all(knob not in r.config.changes_from(result.baseline) for r in result.records)
@@ -136,24 +136,26 @@ def test_the_setting_that_trains_something_else_is_found_and_not_searched(
 
 def test_two_settings_that_train_something_else_are_both_found(tmp_path: Path) -> None:
     def trains(config: Config) -> float:
-        return (1.01 if config["num_workers"] else 1.0) * (1.02 if config["channels_last"] else 1.0)
+        return (1.01 if config["workers"] else 1.0) * (
+            1.02 if config["memory_format"] == "channels_last" else 1.0
+        )
 
     search, result = begun(tmp_path, Heard(), Script(SPEEDS, noise=0.02, trains=trains), 300.0)
     canary = search.study.canary
     assert canary is not None
-    assert {*canary.refused} == {"num_workers", "channels_last"}
-    assert result.changes == {"num_threads": 1}
+    assert {*canary.refused} == {"workers", "memory_format"}
+    assert result.changes == {"threads": 1}
 
 
 def test_a_setting_under_which_the_program_fails_is_found(tmp_path: Path) -> None:
     def ends(question: Question) -> Ending | None:
-        fails = question.config is not None and question.config.get("num_workers", 0)
+        fails = question.config is not None and question.config.get("workers", 0)
         return Ending(Outcome.CRASHED, "cannot pickle it") if fails else None
 
     search, result = begun(tmp_path, Heard(), Script(SPEEDS, noise=0.02, ends=ends))
     canary = search.study.canary
     assert canary is not None
-    assert canary.refused == {"num_workers": "the program fails with it (cannot pickle it)"}
+    assert canary.refused == {"workers": "the program fails with it (cannot pickle it)"}
     assert result.finding is Finding.FASTER
     assert not any(record.ending for record in result.records), "no trial was wasted on it"
 
@@ -162,22 +164,22 @@ def test_a_setting_whose_farthest_value_needs_too_much_memory_is_still_searched(
     tmp_path: Path,
 ) -> None:
     def ends(question: Question) -> Ending | None:
-        workers = question.config.get("num_workers", 0) if question.config is not None else 0
+        workers = question.config.get("workers", 0) if question.config is not None else 0
         is_large = question.kind == "rehearse" and workers == 2
         return Ending(Outcome.HOST_OUT_OF_MEMORY, "killed") if is_large else None
 
-    script = Script({"num_workers": {1: 1.4, 2: 1.1}}, noise=0.02, ends=ends)
+    script = Script({"workers": {1: 1.4, 2: 1.1}}, noise=0.02, ends=ends)
     search, result = begun(tmp_path, Heard(), script)
     canary = search.study.canary
     assert canary is None or not canary.refused
-    assert result.best["num_workers"] == 1
+    assert result.best["workers"] == 1
 
 
 def test_each_setting_is_told_its_own_fault(tmp_path: Path) -> None:
     """One of two fails, the other one trains something else."""
 
     def ends(question: Question) -> Ending | None:
-        fails = question.config is not None and question.config.get("channels_last", False)
+        fails = question.config is not None and question.config.get("memory_format", False)
         is_cut = question.kind == "rehearse" and fails
         return Ending(Outcome.CRASHED, "no such layout") if is_cut else None
 
@@ -185,13 +187,13 @@ def test_each_setting_is_told_its_own_fault(tmp_path: Path) -> None:
         SPEEDS,
         noise=0.02,
         ends=ends,
-        trains=lambda config: 1.01 if config["num_workers"] else 1.0,
+        trains=lambda config: 1.01 if config["workers"] else 1.0,
     )
     search, _ = begun(tmp_path, Heard(), script, 300.0)
     canary = search.study.canary
     assert canary is not None
-    assert canary.refused["channels_last"] == "the program fails with it (no such layout)"
-    assert "losses differ by" in canary.refused["num_workers"]
+    assert canary.refused["memory_format"] == "the program fails with it (no such layout)"
+    assert "losses differ by" in canary.refused["workers"]
 
 
 def test_what_was_found_before_time_ran_out_is_kept(tmp_path: Path) -> None:
@@ -205,7 +207,9 @@ def test_what_was_found_before_time_ran_out_is_kept(tmp_path: Path) -> None:
         return late if question.kind == "rehearse" and asked > 12 else None
 
     def trains(config: Config) -> float:
-        return (1.01 if config["num_workers"] else 1.0) * (1.02 if config["channels_last"] else 1.0)
+        return (1.01 if config["workers"] else 1.0) * (
+            1.02 if config["memory_format"] == "channels_last" else 1.0
+        )
 
     script = Script(SPEEDS, noise=0.02, ends=ends, trains=trains)
     search, result = begun(tmp_path, Heard(), script, 300.0)

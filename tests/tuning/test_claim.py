@@ -139,7 +139,7 @@ def test_a_candidate_that_fails_in_a_fresh_process_gives_way_to_the_next_and_tha
     for kind, ending in (("measure", CRASH), ("measure", FULL)):
 
         def ends(question: Question, kind: str = kind, ending: Ending = ending) -> Ending | None:
-            both = is_fast(question) and question.config and question.config["channels_last"]
+            both = is_fast(question) and question.config and question.config["memory_format"]
             return ending if both and question.kind == kind else None
 
         heard = Heard()
@@ -185,8 +185,8 @@ def test_a_program_that_fails_as_written_in_the_claim_is_not_blamed_on_the_confi
 def test_nothing_is_claimed_while_others_take_the_machine_from_the_program(tmp_path: Path) -> None:
     """Two threads that wait for each other suffer far more from that than one does."""
     for since_s in (20.0, 30.0, 50.0, 70.0):
-        script = Script({"num_threads": {1: 1.1}}, busy=(since_s, 20.0))
-        search, result = found(tmp_path / f"{since_s}", script, 120.0, {"num_threads": (1, 2)})
+        script = Script({"threads": {1: 1.1}}, busy=(since_s, 20.0))
+        search, result = found(tmp_path / f"{since_s}", script, 120.0, {"threads": (1, 2)})
         assert all(abs(one.ratio.value) < 0.5 for one in search.study.claim), since_s
         if result.finding is Finding.FASTER:
             assert since_s == 70.0, "two processes had been measured before"

@@ -51,7 +51,7 @@ for epoch in range(100):
 
 def workers(folder: Path, count: int) -> BestFile:
     path = folder / f"{count}.yaml"
-    write_best(path, {"num_workers": 0}, make_loader(), num_workers=count)
+    write_best(path, {"workers": 0}, make_loader(), num_workers=count)
     return bestfile.read(path)
 
 
@@ -75,7 +75,7 @@ def test_the_second_config_is_faster_slower_or_alike(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    machine = ScriptedMachine(Script({"num_workers": {1: 1.5, 2: 1.2}}, noise=0.02))
+    machine = ScriptedMachine(Script({"workers": {1: 1.5, 2: 1.2}}, noise=0.02))
     files = [None if n is None else workers(tmp_path, n) for n in (first, second)]
     found = compare(configs(*files), HARDWARE, 300.0, Events(), surroundings=machine.surroundings)
     assert found.difference is difference
@@ -86,7 +86,7 @@ def test_the_second_config_is_faster_slower_or_alike(
         assert found.speedup.low <= 1 <= found.speedup.high
     else:
         assert f"b.yaml is {difference} than a.yaml" in said
-        assert f"num_workers: {first or 0} → {second or 0}" in said
+        assert f"workers: {first or 0} → {second or 0}" in said
     printed.show(found, as_json=True)
     data = json.loads(capsys.readouterr().out)
     assert " ".join(data) == KEYS
@@ -117,7 +117,7 @@ def test_each_side_has_the_page_faults_that_it_has_alone(
     monkeypatch.setattr(live_rig, "page_fault_s", lambda: 8e-6)
     truth = 1.25 if keeps else 1.3
     script = Script(
-        {"num_workers": {1: 1.3}, "keep_freed_memory": {True: 1.25}},
+        {"workers": {1: 1.3}, "keep_freed_memory": {True: 1.25}},
         profile=make_profile(mmap_threshold=8 << 20),
         noise=0.02,
         faults=(1600, 0),  # 12.8 of 64 ms
@@ -127,7 +127,7 @@ def test_each_side_has_the_page_faults_that_it_has_alone(
     if keeps:
         write_best(path, {"keep_freed_memory": False}, make_loader(), keep_freed_memory=True)
     else:
-        write_best(path, {"num_workers": 0}, make_loader(), num_workers=1)
+        write_best(path, {"workers": 0}, make_loader(), num_workers=1)
     first, second = configs(None, bestfile.read(path))
     for sides, ratio in (((first, second), truth), ((second, first), 1 / truth)):
         machine = ScriptedMachine(script)
@@ -139,9 +139,9 @@ def test_each_side_has_the_page_faults_that_it_has_alone(
 
 def test_a_knob_that_cannot_act_here_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "gpu.yaml"
-    write_best(path, {"cudnn_benchmark": False}, make_loader(), cudnn_benchmark=True)
+    write_best(path, {"cudnn": "default"}, make_loader(), cudnn="benchmark")
     machine = ScriptedMachine(Script())
-    with pytest.raises(UsageError, match="cudnn_benchmark"):
+    with pytest.raises(UsageError, match="cudnn"):
         compare(
             *(configs(None, bestfile.read(path)), HARDWARE, 300.0, Events()),
             surroundings=machine.surroundings,
@@ -154,7 +154,7 @@ def test_a_comparison_that_was_cut_short_tells_no_difference_or_that_there_was_n
     sides = configs(None, workers(tmp_path, 1))
 
     def compared(budget_s: float) -> Comparison:
-        machine = ScriptedMachine(Script({"num_workers": {1: 1.5}}, start_s=30.0))
+        machine = ScriptedMachine(Script({"workers": {1: 1.5}}, start_s=30.0))
         return compare(sides, HARDWARE, budget_s, Events(), surroundings=machine.surroundings)
 
     found = compared(70.0)
@@ -221,9 +221,9 @@ def test_a_commit_that_fails_is_named() -> None:
 
 def test_a_config_may_be_compared_with_a_commit(tmp_path: Path) -> None:
     sides = (OLD, replace(NEW, file=workers(tmp_path, 2), name="2.yaml"))
-    found = two_programs(Script(noise=0.02), Script({"num_workers": {2: 1.4}}, noise=0.02), sides)
+    found = two_programs(Script(noise=0.02), Script({"workers": {2: 1.4}}, noise=0.02), sides)
     assert found.difference is Difference.FASTER
-    assert found.second["num_workers"] == 2
+    assert found.second["workers"] == 2
 
 
 @pytest.mark.usefixtures("warm_starts")

@@ -20,12 +20,12 @@ from tests.scripted import Script, begin
 
 GIB = 1 << 30
 KNOBS: dict[str, tuple[KnobValue, ...]] = {
-    "num_workers": (0, 1, 2),
+    "workers": (0, 1, 2),
     "batch_size": (64, 128, 256),
     "precision": ("fp32", "bf16"),
 }
 FACTORS: Mapping[str, Mapping[KnobValue, float]] = {
-    "num_workers": {1: 1.2, 2: 1.1},
+    "workers": {1: 1.2, 2: 1.1},
     "batch_size": {128: 1.3, 256: 1.5},
     "precision": {"bf16": 1.2},
 }
@@ -39,7 +39,7 @@ def peak_bytes(config: Config, _process: int = 1) -> int:
 
 def power_w(config: Config) -> float:
     """Workers take twice the power."""
-    return 100.0 if int(config["num_workers"]) else 50.0
+    return 100.0 if int(config["workers"]) else 50.0
 
 
 def searched(folder: Path, goal: Goal, seed: int = 0, **script: object) -> SearchResult:
@@ -54,11 +54,11 @@ def test_the_fastest_config_wins_and_the_best_at_the_programs_own_batch_is_told(
 ) -> None:
     result = searched(tmp_path, Goal())
     assert result.finding is Finding.FASTER
-    assert (result.best["num_workers"], result.best["batch_size"]) == (1, 256)
+    assert (result.best["workers"], result.best["batch_size"]) == (1, 256)
     assert result.own_batch is not None
     config, speedup = result.own_batch
     assert global_batch(config) == 64
-    truth = FACTORS["num_workers"].get(config["num_workers"], 1.0)
+    truth = FACTORS["workers"].get(config["workers"], 1.0)
     truth *= FACTORS["precision"].get(config["precision"], 1.0)
     assert truth >= 1.1
     assert speedup.low <= truth <= speedup.high
@@ -71,7 +71,7 @@ def test_without_a_gain_the_program_as_written_is_told_in_samples_per_second_wha
     tmp_path: Path,
 ) -> None:
     slower: Mapping[str, Mapping[KnobValue, float]] = {
-        "num_workers": {1: 0.8, 2: 0.7},
+        "workers": {1: 0.8, 2: 0.7},
         "batch_size": {128: 0.4, 256: 0.3},
         "precision": {"bf16": 0.5},
     }
@@ -93,7 +93,7 @@ def test_steps_are_fastest_with_the_smallest_batch(tmp_path: Path) -> None:
     result = searched(tmp_path, Goal(Objective.STEP_TIME))
     assert result.finding is Finding.FASTER
     assert result.best["batch_size"] == 64
-    assert (result.best["num_workers"], result.best["precision"]) == (1, "bf16")
+    assert (result.best["workers"], result.best["precision"]) == (1, "bf16")
     assert result.speedup.low <= 1.2 * 1.2 <= result.speedup.high
     assert result.own_batch is None
 
@@ -108,7 +108,7 @@ def test_least_memory_is_half_of_it_in_half_the_precision(tmp_path: Path) -> Non
 def test_a_joule_goes_furthest_without_workers(tmp_path: Path) -> None:
     result = searched(tmp_path, Goal(Objective.ENERGY))
     assert result.finding is Finding.FASTER
-    assert result.best["num_workers"] == 0
+    assert result.best["workers"] == 0
     assert (result.best["batch_size"], result.best["precision"]) == (256, "bf16")
     assert result.best_file().search.objective == "energy"
 

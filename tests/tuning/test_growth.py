@@ -15,12 +15,12 @@ from autotune.results.result import Finding, SearchResult
 from tests.scripted import Script, Searched, begin
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {
-    "num_workers": (0, 1, 2),
+    "workers": (0, 1, 2),
     "batch_size": (64, 128, 256),
     "accumulation_steps": (1, 2),
 }
 SPEEDS: dict[str, dict[KnobValue, float]] = {
-    "num_workers": {1: 1.2, 2: 1.4},
+    "workers": {1: 1.2, 2: 1.4},
     "batch_size": {128: 1.3, 256: 1.5},
     "accumulation_steps": {2: 0.8},
 }
@@ -44,13 +44,13 @@ def test_the_global_batch_stays_where_a_check_takes_too_long_and_its_price_is_to
     """Six runs of 4 s each and more would take a fifth of three minutes."""
     result = begun(tmp_path).go_on(180.0)
     assert result.finding is Finding.FASTER
-    assert (result.best["num_workers"], result.learning.global_batches) == (2, (64, 64))
+    assert (result.best["workers"], result.learning.global_batches) == (2, (64, 64))
     larger = result.larger_batch
     assert larger is not None
     assert larger.config["batch_size"] in {128, 256}
     assert larger.speedup.low <= 1.4 * SPEEDS["batch_size"][larger.config["batch_size"]]
     out = told(result, tmp_path, capsys)
-    assert "Larger steps are faster: num_workers=2 batch_size=" in out
+    assert "Larger steps are faster: workers=2 batch_size=" in out
     needed = f"{math.ceil(larger.check_s / 60)} min more"
     assert f"What they learn was not checked; that needs {needed}: autotune resume" in out
     assert "--check-learning" in out

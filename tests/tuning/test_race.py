@@ -37,7 +37,7 @@ from tests.tuning.watched import (
 
 RESTART: Knobs = {"flush_denormal": (False, True), **TWO}
 FULL = Ending(Outcome.OUT_OF_MEMORY, "the GPU's memory is full")
-BEST = {"num_workers": 1, "precision": "bf16"}
+BEST = {"workers": 1, "precision": "bf16"}
 
 
 def rounds_of(study: Study) -> Counter[Config]:
@@ -94,7 +94,7 @@ def test_a_change_that_gives_nothing_is_left_out(tmp_path: Path) -> None:
 
 def test_where_nothing_is_faster_the_programs_own_config_is_kept(tmp_path: Path) -> None:
     slower: Factors = {knob: dict.fromkeys(values[1:], 0.8) for knob, values in KNOBS.items()}
-    slower["num_threads"] = {1: 0.7}
+    slower["threads"] = {1: 0.7}
     heard = Heard()
     _, result = found(tmp_path, Script(slower), heard=heard)
     assert result.finding is Finding.NO_GAIN
@@ -119,7 +119,7 @@ def test_a_config_comes_back_only_to_tell_what_a_change_gives_and_each_record_sa
 
 
 def test_compiling_is_timed_apart_and_takes_turns_as_other_configs_do(tmp_path: Path) -> None:
-    knobs: Knobs = {"compile": ("off", "default"), "num_workers": (0, 1)}
+    knobs: Knobs = {"compile": ("off", "default"), "workers": (0, 1)}
     script = Script({"compile": {"default": 1.6}}, compile_s=15.0)
     search, result = found(tmp_path / "long", script, 600.0, knobs)
     assert result.changes["compile"] == "default"
@@ -139,7 +139,7 @@ def test_a_config_that_fails_is_recorded_as_it_failed_and_the_race_goes_on(
 ) -> None:
     script = Script(FASTER, ends=fails_with("precision", "bf16", ending, "measure"))
     _, result = found(tmp_path, script, 120.0)
-    assert dict(result.changes) == {"num_workers": 1}
+    assert dict(result.changes) == {"workers": 1}
     lost = failed(result.records)
     assert 1 <= len(lost) <= 4
     assert {record.outcome for record in lost} == {ending.outcome}
@@ -152,13 +152,13 @@ def test_a_config_under_which_the_loss_becomes_nan_is_out_and_the_race_goes_on(
     tmp_path: Path, steps: int
 ) -> None:
     def loss(config: Config, made: int) -> float:
-        return math.nan if config["channels_last"] and made >= steps else 1.0
+        return math.nan if config["memory_format"] == "channels_last" and made >= steps else 1.0
 
     _, result = found(tmp_path, Script(TWO_FASTER, loss=loss), 90.0, TWO)
     lost = failed(result.records)
     assert lost
     assert {record.outcome for record in lost} == {Outcome.NOT_FINITE}
-    assert all(record.config["channels_last"] for record in lost)
+    assert all(record.config["memory_format"] for record in lost)
     assert all(record.speedup is None for record in lost)
     assert result.finding is Finding.FASTER
     assert dict(result.changes) == {"precision": "bf16"}
@@ -168,7 +168,7 @@ def test_a_config_whose_turn_showed_a_nan_once_is_not_blamed(tmp_path: Path) -> 
     shown: list[Config] = []
 
     def loss(config: Config, made: int) -> float:
-        if config["channels_last"] and made >= 200 and not shown:
+        if config["memory_format"] == "channels_last" and made >= 200 and not shown:
             shown.append(config)
             return math.nan
         return 1.0
@@ -176,12 +176,12 @@ def test_a_config_whose_turn_showed_a_nan_once_is_not_blamed(tmp_path: Path) -> 
     _, result = found(tmp_path, Script(TWO_FASTER, loss=loss), 90.0, TWO)
     assert shown
     assert not failed(result.records)
-    assert result.changes["channels_last"]
+    assert result.changes["memory_format"]
 
 
 def test_a_config_beyond_the_users_limit_of_memory_does_not_enter(tmp_path: Path) -> None:
     def peak_bytes(config: Config, _process: int) -> int:
-        return (15 if config["channels_last"] else 5) << 30
+        return (15 if config["memory_format"] == "channels_last" else 5) << 30
 
     search = begin(tmp_path, Script(TWO_FASTER, peak_bytes=peak_bytes), TWO)
     head = search.study.head
@@ -190,7 +190,7 @@ def test_a_config_beyond_the_users_limit_of_memory_does_not_enter(tmp_path: Path
     result = search.go_on(90.0)
     lost = failed(result.records)
     assert {record.outcome for record in lost} == {Outcome.HOST_OUT_OF_MEMORY}
-    assert not any(c["channels_last"] for c in rounds_of(search.study))
+    assert not any(c["memory_format"] for c in rounds_of(search.study))
     assert dict(result.changes) == {"precision": "bf16"}
     assert result.memory[1] == Memory(host_bytes=5 << 30)
 
@@ -234,7 +234,7 @@ def test_a_process_that_crashes_while_configs_take_turns_is_replaced_and_nobody_
         is_late = question.kind == "measure" and question.rig == 1 and question.nth > 40
         return CRASH if is_late and is_own else None
 
-    own = {"num_workers": 0, "num_threads": 2, "precision": "fp32", "channels_last": False}
+    own = {"workers": 0, "threads": 2, "precision": "fp32", "memory_format": "contiguous"}
     heard = Heard()
     search, result = found(tmp_path, Script(FASTER, ends=ends), 120.0, heard=heard)
     assert not failed(result.records)

@@ -53,8 +53,8 @@ def failed(said: str, line: int = 40, steps: int = 3) -> Rehearsal:
 
 
 BF16 = failed("TypeError: Got unsupported ScalarType BFloat16")
-FASTER = RESOLVED.canonical(BASE.replace(num_workers=2))
-APART = RESOLVED.canonical(BASE.replace(num_workers=1, flush_denormal=True))
+FASTER = RESOLVED.canonical(BASE.replace(workers=2))
+APART = RESOLVED.canonical(BASE.replace(workers=1, flush_denormal=True))
 STOOD_STILL = Rehearsal(Seen(3, 1, 1, "out of time", silent_s=40.0))
 
 
@@ -140,7 +140,7 @@ def test_what_fails_under_the_winner_alone_is_not_recommended_and_the_next_best_
     assert stage.asked == [FASTER, BASE, OTHER]
     assert [r.config for r in promising(given.study, RESOLVED)] == [OTHER]
     text = said(concluded(given), capsys)
-    assert "Not recommended: num_workers=2 fails outside of the training loop: TypeError" in text
+    assert "Not recommended: workers=2 fails outside of the training loop: TypeError" in text
 
 
 def test_one_that_needs_a_fresh_process_gives_way_to_a_checked_one_that_is_little_slower(
@@ -237,7 +237,7 @@ def test_nothing_could_be_measured_is_said_with_the_most_common_reason_and_has_a
     assert caught.value.exit_code == 3
     text = capsys.readouterr().out
     assert "Nothing could be measured: 2 of 3 configs" in text
-    assert "num_workers=2 crashed: OSError: x" in text
+    assert "workers=2 crashed: OSError: x" in text
     command._show(replace(result, finding=Finding.NO_GAIN), Path("best.yaml"), as_json=False)
     conflict = Ending(Outcome.CONFLICT, "it cannot be")
     folder = tmp_path / "other"
@@ -272,8 +272,8 @@ def test_without_time_to_find_the_knob_all_that_differ_are_named(
         tmp_path, {APART: BF16}, total_s=170.0, spent_s=65.0, speedups={APART: 1.5}
     )
     assert stage.asked == [APART, BASE]
-    assert set(given.study.rehearsals[0].guilty) == {"num_workers", "flush_denormal"}
-    assert "one of num_workers=1 flush_denormal=True fails" in said(concluded(given), capsys)
+    assert set(given.study.rehearsals[0].guilty) == {"workers", "flush_denormal"}
+    assert "one of workers=1 flush_denormal=True fails" in said(concluded(given), capsys)
 
 
 def test_a_config_that_stands_still_where_the_baseline_does_not_is_blamed(tmp_path: Path) -> None:

@@ -23,14 +23,14 @@ from tests.made import make_hardware, make_profile, make_space
 from tests.scripted import Script, Searched, begin
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {
-    "num_workers": (0, 1, 2),
-    "channels_last": (False, True),
+    "workers": (0, 1, 2),
+    "memory_format": ("contiguous", "channels_last"),
     "batch_size": (64, 128),
     "precision": ("fp32", "bf16"),
 }
 SPEEDS: dict[str, dict[KnobValue, float]] = {
-    "num_workers": {1: 1.2, 2: 1.3},
-    "channels_last": {True: 1.3},
+    "workers": {1: 1.2, 2: 1.3},
+    "memory_format": {"channels_last": 1.3},
     "precision": {"bf16": 0.9},
 }
 
@@ -71,19 +71,23 @@ def test_the_change_that_trains_something_else_is_found_and_the_search_goes_on_w
 ) -> None:
     """A memory format that makes each loss 1 % larger; without time to compare it before."""
     monkeypatch.setattr(Session, "has_time_for_canary", False)
-    search, result = searched(tmp_path, lambda config: 1.01 if config["channels_last"] else 1.0)
+    search, result = searched(
+        tmp_path, lambda config: 1.01 if config["memory_format"] == "channels_last" else 1.0
+    )
     blamed = [record for record in rehearsed(search) if record.is_blamed]
-    assert [dict(record.guilty) for record in blamed] == [{"channels_last": True}]
+    assert [dict(record.guilty) for record in blamed] == [{"memory_format": "channels_last"}]
     assert result.finding is Finding.FASTER
-    assert result.best["num_workers"] in {1, 2}
-    assert not result.best["channels_last"]
+    assert result.best["workers"] in {1, 2}
+    assert result.best["memory_format"] == "contiguous"
     show(result, tmp_path / "best.yaml")
     out = " ".join(capsys.readouterr().out.split())
-    assert "Not recommended: channels_last=True changes the training: losses differ by" in out
+    assert (
+        "Not recommended: memory_format=channels_last changes the training: losses differ by" in out
+    )
     assert "from step 1 on" in out
     (refused,) = as_data(result)["best"]["learning"]["refused"]
-    assert refused["blame"] == {"channels_last": True}
-    assert refused["changes"].items() > {"channels_last": True}.items()
+    assert refused["blame"] == {"memory_format": "channels_last"}
+    assert refused["changes"].items() > {"memory_format": "channels_last"}.items()
     assert refused["why"].startswith("losses differ by")
 
 
@@ -91,10 +95,10 @@ def test_whoever_accepts_it_gets_what_trains_something_else_and_is_told(tmp_path
     """Also of a knob that claims to change nothing."""
     search, result = searched(
         tmp_path,
-        lambda config: 1.01 if config["channels_last"] else 1.0,
+        lambda config: 1.01 if config["memory_format"] == "channels_last" else 1.0,
         accepts_learning_change=True,
     )
-    assert result.best["channels_last"]
+    assert result.best["memory_format"]
     assert "Training: differs: losses differ by" in result.training_note
     assert result.best_file().learning.sameness == "differs"
     assert not any(record.is_blamed for record in rehearsed(search))
@@ -143,8 +147,8 @@ def test_what_changes_learning_by_design_is_taken_back_and_said_to_be_unchecked(
     speeds: dict[str, dict[KnobValue, float]] = {
         "precision": {"bf16": 1.4},
         "batch_size": {128: 1.3},
-        "channels_last": {True: 1.2},
-        "num_workers": {1: 0.8, 2: 0.8},
+        "memory_format": {"channels_last": 1.2},
+        "workers": {1: 0.8, 2: 0.8},
     }
     search, result = searched(
         tmp_path,
@@ -171,18 +175,22 @@ def test_the_check_takes_a_small_part_of_three_minutes(tmp_path: Path) -> None:
 
 def test_a_larger_global_batch_is_by_design_but_not_the_same_in_parts() -> None:
     space = make_space(
-        {"batch_size": (64, 128), "accumulation_steps": (1, 2), "channels_last": (False, True)}
+        {
+            "batch_size": (64, 128),
+            "accumulation_steps": (1, 2),
+            "memory_format": ("contiguous", "channels_last"),
+        }
     ).resolve(make_hardware(), make_profile())
     own = space.baseline
-    assert by_design(own.replace(channels_last=True), own) == {}
+    assert by_design(own.replace(memory_format="channels_last"), own) == {}
     assert by_design(own.replace(batch_size=128), own) == {"batch_size": 128}
     ranks = (
-        make_space({"batch_size": (32, 64), "strategy": ("single", "ddp"), "world_size": (1, 2)})
+        make_space({"batch_size": (32, 64), "devices": ("single", "ddp-2")})
         .resolve(make_hardware(), make_profile())
         .baseline
     )
-    shared = ranks.replace(strategy="ddp", world_size=2, batch_size=32)
+    shared = ranks.replace(devices="ddp-2", batch_size=32)
     assert by_design(shared, ranks) == {}
-    assert set(by_design(shared, ranks, normalises=True)) >= {"world_size", "batch_size"}
+    assert set(by_design(shared, ranks, normalises=True)) >= {"devices", "batch_size"}
     parts = {"batch_size": int(own["batch_size"]) // 2, "accumulation_steps": 2}
     assert by_design(own.replace(**parts), own) == {}

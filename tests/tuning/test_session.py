@@ -42,10 +42,10 @@ from tests.made import (
     make_study,
 )
 
-SPACE = make_space(["num_workers", "precision", "flush_denormal"])
+SPACE = make_space(["workers", "precision", "flush_denormal"])
 RESOLVED = SPACE.resolve(make_hardware(), make_profile())
 BASE = RESOLVED.baseline
-OTHER = RESOLVED.canonical(BASE.replace(num_workers=1))
+OTHER = RESOLVED.canonical(BASE.replace(workers=1))
 EACH_S = 6.0 + PROCESS_S + TURNS_S  # a process of the claim of a program that starts in 6 s
 
 

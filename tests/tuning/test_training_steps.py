@@ -18,8 +18,8 @@ from autotune.results.training_steps import training_samples
 from tests.made import make_measurement, make_profile
 from tests.scripted import Script, begin
 
-KNOBS: dict[str, tuple[KnobValue, ...]] = {"num_workers": (0, 1, 2), "pin_memory": (False, True)}
-SPEEDS: dict[str, dict[KnobValue, float]] = {"num_workers": {1: 1.5, 2: 2.0}}
+KNOBS: dict[str, tuple[KnobValue, ...]] = {"workers": (0, 1, 2), "pinning": ("off", "non-blocking")}
+SPEEDS: dict[str, dict[KnobValue, float]] = {"workers": {1: 1.5, 2: 2.0}}
 LOOP_S = 10.0  # of an epoch as written: 10,000 samples at 1,000 a second
 
 

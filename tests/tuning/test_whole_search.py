@@ -32,7 +32,7 @@ from tests.tuning.watched import (
 
 NVMLS = make_hardware(gpus=(H100,))  # of a GPU that MIG splits, NVML lists the whole
 PHASES = ("baseline", "searching", "rehearsing", "confirming")
-SOME: Knobs = {name: KNOBS[name] for name in ("num_workers", "precision", "channels_last")}
+SOME: Knobs = {name: KNOBS[name] for name in ("workers", "precision", "memory_format")}
 # As processes were seen to differ on a shared machine: benchmarks/README.md
 USUAL = Script(ratio_noise=0.02)
 MACHINES = {
@@ -66,7 +66,7 @@ def test_a_gain_of_a_fifth_is_claimed_in_ninety_seconds_and_its_interval_holds_t
 ) -> None:
     """Four of five searches; of the intervals, 95 % are to hold it."""
     held, claimed, count = 0, 0, 0
-    for knob, value in (("precision", "bf16"), ("num_workers", 1)):
+    for knob, value in (("precision", "bf16"), ("workers", 1)):
         script = replace(USUAL, factors={knob: {value: 1.2}}, drift=0.1)
         for seed in range(12):
             _, result = found(tmp_path / knob / str(seed), script, 90.0, SOME, seed=seed)
@@ -157,7 +157,7 @@ def test_a_config_that_fails_after_its_epoch_gives_way_to_the_next(tmp_path: Pat
     heard = Heard()
     _, result = found(tmp_path, script, 400.0, SOME, heard)
     assert result.finding is Finding.FASTER
-    assert (result.best["precision"], result.best["channels_last"]) == ("fp32", True)
+    assert (result.best["precision"], result.best["memory_format"]) == ("fp32", True)
     assert any("precision=bf16" in warning for warning in heard.warnings)
 
 
@@ -185,14 +185,14 @@ def test_gpus_that_nvml_does_not_list_are_known_once_the_program_has_said_what_i
     script = Script(
         {"precision": {"bf16": 1.5}}, profile=make_profile(device="cuda"), gpus=seen, noise=0.01
     )
-    knobs = {"precision": None, "num_workers": (0, 1), "strategy": None, "world_size": None}
+    knobs = {"precision": None, "workers": (0, 1), "devices": None}
     searched = begin(tmp_path, script, knobs)
     with pytest.raises(Killed):
         searched.go_on(90.0, Heard(on="searching", act=kill))
     assert searched.study.hardware.gpus == seen
     result = searched.go_on(90.0)  # a session that observes nothing knows them as well
     assert "bf16" in searched.study.space.domains["precision"].values
-    assert searched.study.space.domains["world_size"].values == (1, 2)
+    assert searched.study.space.domains["devices"].values[:2] == ("single", "ddp-2")
     assert result.best["precision"] == "bf16"
     assert result.hardware.gpus == result.best_file().hardware.gpus == seen
     assert result.head.hardware.gpus == (), "what a resumed search compares the machine with"
@@ -201,7 +201,7 @@ def test_gpus_that_nvml_does_not_list_are_known_once_the_program_has_said_what_i
 def test_a_best_yaml_names_the_gpus_as_nvml_does_where_it_does(tmp_path: Path) -> None:
     """So that the command that reads it, without torch, finds the same machine."""
     script = Script(profile=make_profile(device="cuda"), gpus=(MIG_GPU,))
-    searched, result = found(tmp_path, script, 40.0, {"num_workers": (0, 1)})
+    searched, result = found(tmp_path, script, 40.0, {"workers": (0, 1)})
     result = replace(result, head=replace(searched.study.head, hardware=NVMLS))
     assert result.hardware.gpus == (MIG_GPU,)
     assert result.best_file().warnings(NVMLS, program=None) == []
@@ -210,12 +210,12 @@ def test_a_best_yaml_names_the_gpus_as_nvml_does_where_it_does(tmp_path: Path) -
 def test_the_result_as_data_tells_the_first_step_and_what_could_not_be_tried_with_the_reason(
     tmp_path: Path,
 ) -> None:
-    knobs = {"num_workers": (0, 1, 2), "flush_denormal": (False, True), "sdpa_backend": None}
+    knobs = {"workers": (0, 1, 2), "flush_denormal": (False, True), "attention": None}
     searched, result = found(tmp_path, Script(start_s=20.0, first_step_s=17.5), 60.0, knobs)
     data = json.loads(json.dumps(as_data(result)))
     assert data["first_step_s"] == 17.5
     assert data["untried"] == {
-        "sdpa_backend": "the program does not call scaled_dot_product_attention",
+        "attention": "the program does not call scaled_dot_product_attention",
         "flush_denormal=True": "there was no time; a longer --budget leaves some",
     }
     again = searched.study.result

@@ -19,20 +19,20 @@ from tests.scripted import Question, Script, Searched, begin
 Knobs = dict[str, tuple[KnobValue, ...]]
 Factors = dict[str, dict[KnobValue, float]]
 KNOBS: Knobs = {
-    "num_workers": (0, 1, 2),
-    "num_threads": (1, 2),
+    "workers": (0, 1, 2),
+    "threads": (1, 2),
     "precision": ("fp32", "bf16"),
-    "channels_last": (False, True),
-    "optimizer_implementation": ("for-loop", "fused"),
+    "memory_format": ("contiguous", "channels_last"),
+    "optimizer": ("for-loop", "fused"),
 }
 FASTER: Factors = {
-    "num_workers": {1: 1.3, 2: 1.1},
+    "workers": {1: 1.3, 2: 1.1},
     "precision": {"bf16": 1.2},
-    "num_threads": {1: 0.8},
-    "channels_last": {True: 0.9},
+    "threads": {1: 0.8},
+    "memory_format": {"channels_last": 0.9},
 }
-TWO: Knobs = {"precision": ("fp32", "bf16"), "channels_last": (False, True)}
-TWO_FASTER: Factors = {"precision": {"bf16": 1.4}, "channels_last": {True: 1.2}}
+TWO: Knobs = {"precision": ("fp32", "bf16"), "memory_format": ("contiguous", "channels_last")}
+TWO_FASTER: Factors = {"precision": {"bf16": 1.4}, "memory_format": {"channels_last": 1.2}}
 
 
 class Killed(BaseException):

@@ -21,7 +21,7 @@ CONTEXT = "_DataLoader__multiprocessing_context"
 
 
 class RequestedOptions:
-    """The options that a config requests for the training loader, by the names of their knobs.
+    """The options that a config requests for the training loader, by DataLoader's names.
 
     ``Steering`` requests them on the main thread. Feeds compare the version on whatever thread the
     program iterates.
@@ -64,7 +64,7 @@ class RequestedOptions:
     @property
     def change_workers(self) -> bool:
         """Whether a config decides on worker processes."""
-        return bool({"num_workers", "persistent_workers"} & self.values.keys())
+        return "num_workers" in self.values
 
 
 @dataclass(frozen=True)

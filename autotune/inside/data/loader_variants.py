@@ -269,13 +269,13 @@ class LoaderVariants:
         facts = self._built.facts(loader)
         workers = int(options.get("num_workers", facts.num_workers))
         prefetch = options.get("prefetch_factor", facts.prefetch_factor or 2)
-        persistent = options.get("persistent_workers", facts.persistent_workers)
+        is_kept = workers > 0 and (workers != facts.num_workers or facts.persistent_workers)
         attributes: dict[str, Any] = {
             "num_workers": workers,
             "timeout": built.timeout if workers else 0,  # torch refuses a timeout without workers
             "prefetch_factor": prefetch if workers else None,
             "pin_memory": options.get("pin_memory", facts.pin_memory),
-            "persistent_workers": bool(persistent) and workers > 0,
+            "persistent_workers": is_kept,
             "in_order": options.get("in_order", facts.in_order),
             "worker_init_fn": built.worker_init_fn,
             CONTEXT: built.context,

@@ -194,13 +194,16 @@ class BuiltLoaders:
 
         Besides such facts, the options of knobs that the program sets itself are left out.
         """
-        blank: dict[str, Any] = {"batch_size": None, "num_workers": 0, "pin_memory": False}
-        left_out = {name: none for name, none in blank.items() if name in self._program_knobs}
-        if {"num_workers", "prefetch_factor"} & set(self._program_knobs):
-            left_out |= {"prefetch_factor": None, "persistent_workers": False}
-        if "world_size" in self._program_knobs:
-            left_out |= {"sampler": "", "has_batch_sampler": False, "drop_last": False}
-        left_out |= {"is_rewrapped": False, "in_order": True, "start_method": ""}
+        by_knob: dict[str, dict[str, Any]] = {
+            "batch_size": {"batch_size": None},
+            "workers": {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False},
+            "prefetch_factor": {"prefetch_factor": None, "persistent_workers": False},
+            "pinning": {"pin_memory": False},
+            "devices": {"sampler": "", "has_batch_sampler": False, "drop_last": False},
+        }
+        left_out: dict[str, Any] = {"is_rewrapped": False, "in_order": True, "start_method": ""}
+        for knob in self._program_knobs:
+            left_out |= by_knob.get(knob, {})
         return replace(facts, batch_sampler="", **left_out)
 
 

@@ -153,8 +153,7 @@ def _as_json(value: Any) -> Any:
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     raise TypeError(
         f"the ranks cannot send each other a value of type '{kind}': {value!r:.80}. They can send "
-        "numbers, text, and lists and tuples of them. Leave strategy and world_size out of the "
-        "search."
+        "numbers, text, and lists and tuples of them. Leave devices out of the search."
     )
 
 

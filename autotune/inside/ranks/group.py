@@ -230,7 +230,7 @@ def take_device(local_rank: int, environment: MutableMapping[str, str]) -> None:
     else:
         raise UsageError(
             f"Rank {local_rank} has no GPU: CUDA_VISIBLE_DEVICES={visible} names {len(devices)}. "
-            "Lower 'world_size' in best.yaml, or search again."
+            "Lower the number in 'devices' in best.yaml, or search again."
         )
 
 

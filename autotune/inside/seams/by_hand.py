@@ -141,7 +141,6 @@ class ByHandSeam(Seam, BackwardListener):
         )
 
     def _passed(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Count a backward pass; in the first steps also note the weights that it reached."""
         self._thread = get_ident()
         self._passes += 1
         if len(self._made) == STEPS_COMPARED:

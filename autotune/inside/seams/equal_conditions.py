@@ -1,14 +1,10 @@
 """The seam that lets runs of a program compare: equal random numbers, whatever the config.
 
-- The generators of Python, numpy and torch begin with the same seed, unless the program seeds them.
-  Under another seed, what the program seeds them with is moved as well.
-- Items of datasets draw by their index and the number of the pass. An augmentation draws from the
-  global generators, which go on from item to item in the program's own process and are seeded anew
-  in each worker. So another number of workers draws other numbers, as good as the program's own.
+- Generators begin with the same seed, unless the program seeds them. Under another seed, what the
+  program seeds them with is moved as well.
+- Items of datasets draw by their index and the number of the pass, whatever the number of workers.
   Generators that a dataset holds itself are left alone: each worker would have a copy of them, and
   that is to be noticed.
-- Generators of Python and numpy that the program does not seed begin with numbers that are the same
-  in each run, and others for each of them.
 - Nothing is dropped out, unless the plan says otherwise. Dropout draws in the order of memory, so
   under another memory format it would drop other activations, which says nothing about the config.
 - Compiled code draws as eager code does.
@@ -52,7 +48,7 @@ class _Entropy(local):
 _entropy = _Entropy()
 
 
-def even_out(plan: TracePlan, *, compiles: bool = False) -> None:
+def equalise(plan: TracePlan, *, compiles: bool = False) -> None:
     """Bring about equal conditions, in this process for good.
 
     Args:
@@ -158,8 +154,7 @@ def _send_to_workers(*, drops_out: bool) -> None:
 class EvenFetcher(fetch._MapDatasetFetcher):  # noqa: SLF001
     """Reads a dataset's items so that each draws by its index.
 
-    The iterator and the workers hold the program's own dataset; the program finds it there by
-    ``get_worker_info()`` and may look at its type.
+    The iterator and the workers go on holding the program's dataset, whose type it may look at.
     """
 
     def __init__(self, dataset: Any, batches: Any, collate: Any, *options: Any) -> None:

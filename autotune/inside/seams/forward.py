@@ -90,7 +90,7 @@ class ForwardSeam(Seam):
         self._device = "cpu"
         self._channels_last = False
         self._mode: str | None = None
-        self._compiled: WeakKeyDictionary[nn.Module, dict[str | None, Any]] = WeakKeyDictionary()
+        self._compiled: WeakKeyDictionary[nn.Module, dict[Any, Any]] = WeakKeyDictionary()
         self._dynamic: bool | None = None
         self._narrowed = False
         self.most_parameters = 0
@@ -122,19 +122,20 @@ class ForwardSeam(Seam):
             for module in self.roots:
                 self._lay_out(module)
 
-    def compile_in(self, *, mode: str | None) -> None:
+    def compile_in(self, *, mode: str | None, dynamic: bool | None = None) -> None:
         """Choose the mode of ``torch.compile``; None leaves the model eager.
 
         ``narrow()`` compiles the roots. Afterwards a choice acts at once: the calls of all modes
         stay, and share the weights.
+
+        Args:
+            mode: The mode.
+            dynamic: Compile for any shape (True), or anew for each (False); None leaves that to
+                torch.
         """
-        self._mode = mode
+        self._mode, self._dynamic = mode, dynamic
         if self._narrowed:
             self._compile()
-
-    def shape(self, *, dynamic: bool | None) -> None:
-        """Compile for any shape (True), or anew for each (False); None leaves that to torch."""
-        self._dynamic = dynamic
 
     def allow_recompiles(self) -> None:
         """Raise torch's limit of recompilations for the next config of this process.
@@ -170,13 +171,14 @@ class ForwardSeam(Seam):
 
     def _compile(self) -> None:
         for module in self.roots:
-            calls = self._compiled.setdefault(module, {None: None})
-            if self._mode not in calls:
+            calls, chosen = self._compiled.setdefault(module, {}), (self._mode, self._dynamic)
+            if chosen not in calls:
                 call = module._call_impl  # noqa: SLF001 - as Module.compile() does
-                calls[self._mode] = torch.compile(call, mode=self._mode, dynamic=self._dynamic)
+                compiled = torch.compile(call, mode=self._mode, dynamic=self._dynamic)
+                calls[chosen] = None if self._mode is None else compiled
             # Set past __setattr__: Fabric's wrappers would give it to what they wrap as well,
             # and a wrapped model that calls its wrapper never returns.
-            vars(module)["_compiled_call_impl"] = calls[self._mode]
+            vars(module)["_compiled_call_impl"] = calls[chosen]
 
     def _wrap(self, cls: type[nn.Module]) -> None:
         original = cls.__call__

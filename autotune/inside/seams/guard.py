@@ -52,11 +52,6 @@ class Shadows:
 
     The replaced functions call it on any thread of the program. Paths called ``seen`` are absolute,
     with links resolved as the trial sees them.
-
-    Args:
-        root: The folder of the shadows; made if it is missing.
-        open_places: Folders in which the trial changes the real files.
-        is_shared: Other processes use the same folder, so it may hold shadows from the beginning.
     """
 
     def __init__(self, root: Path, open_places: Sequence[Path], *, is_shared: bool) -> None:
@@ -78,13 +73,7 @@ class Shadows:
         return place
 
     def resolve(self, path: Any, *, follow: bool = True, dir_fd: int | None = None) -> str:
-        """Return a path as the trial sees it: absolute and without links.
-
-        Args:
-            path: As the program gives it; the number of an open folder is possible, too.
-            follow: Follow a link at the end of the path, too.
-            dir_fd: An open folder to which the path is relative.
-        """
+        """Return a path as the trial sees it: absolute and without links."""
         number = path if isinstance(path, int) else dir_fd
         text = "." if isinstance(path, int) else os.fsdecode(path)
         if not text:
@@ -142,15 +131,7 @@ class Shadows:
     def to_open(
         self, path: Any, *, is_new: bool, writes: bool, keeps: bool, dir_fd: int | None = None
     ) -> Any:
-        """Return the path to give to open(2).
-
-        Args:
-            path: As the program gives it.
-            is_new: The file must not exist yet.
-            writes: It is opened for writing.
-            keeps: It is not emptied.
-            dir_fd: An open folder to which the path is relative.
-        """
+        """Return the path to give to open(2)."""
         if is_new:
             return self.to_make(path, dir_fd=dir_fd)
         if writes:
@@ -266,16 +247,7 @@ class Shadows:
 
 
 class GuardSeam(Seam, SaveListener):
-    """Redirects what a trial does to files to shadows.
-
-    ``SeamSet.guard_files()`` makes and installs it before the program runs in this process, if the
-    fence is not an overlay.
-
-    Args:
-        shadow_dir: The folder of the shadows.
-        open_places: Folders that are not guarded: caches and the program's temporary files.
-        is_shared: Other processes of the program use the same shadows.
-    """
+    """Redirects what a trial does to files to shadows."""
 
     def __init__(
         self, shadow_dir: Path, open_places: Sequence[Path], *, is_shared: bool = False
@@ -491,13 +463,7 @@ def _make_folders(folder: str) -> None:
 
 
 def _copy(source: str, target: str, *, keeps: bool) -> None:
-    """Copy a file with its mode and times, or a link as a link.
-
-    Args:
-        source: The file or link.
-        target: Path of the copy.
-        keeps: Copy the contents, too; otherwise the copy is empty.
-    """
+    """Copy a file with its mode and times, or a link as a link."""
     status = posix.lstat(source)
     if stat.S_ISLNK(status.st_mode):
         if _mode(target):

@@ -64,11 +64,6 @@ class ImportedSeam(Seam):
 
 
 def _modules(*, of_torch: bool) -> Iterator[tuple[str, ModuleType]]:
-    """Yield the loaded modules with their names.
-
-    Args:
-        of_torch: Yield only torch's modules; otherwise all except torch's and autotune's.
-    """
     for name, module in [*sys.modules.items()]:
         package = name.partition(".")[0]
         is_wanted = package == "torch" if of_torch else package not in OURS

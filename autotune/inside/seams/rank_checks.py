@@ -73,12 +73,12 @@ class DriftCheck:
             raise RuntimeError(
                 "all ranks train on the same batches, or on inputs that cannot be compared: the "
                 "program makes its batches without a DataLoader, or chooses them by its own random "
-                "generator or order. Leave strategy and world_size out of the search."
+                "generator or order. Leave devices out of the search."
             )
         if not all(_are_equal(theirs, own) for theirs, _ in every):
             raise RuntimeError(
                 "the ranks' models drifted apart: the program changes its weights or gradients in "
-                "a way that autotune cannot see. Leave strategy and world_size out of the search."
+                "a way that autotune cannot see. Leave devices out of the search."
             )
 
 

@@ -123,7 +123,6 @@ class StartedSeam(Seam):
         self._watch_scripts()
 
     def _watch_together(self) -> None:
-        """Record how many processes a call of torch's ``start_processes`` starts together."""
         module = import_module(SPAWN)
         original = module.start_processes
         seam = self
@@ -214,15 +213,6 @@ def _is_called_by(function: Any) -> bool:
 
 
 def _rank_of_script(args: Sequence[Any], env: Mapping[str, str] | None) -> Starting | None:
-    """Return the rank of a process that runs the program's own script again.
-
-    Args:
-        args: The command. It must begin with this Python interpreter.
-        env: The environment that the process gets; None if it inherits this one.
-
-    Returns:
-        The rank and their number; None for any other process.
-    """
     if env is None or len(args) < 2 or args[0] != sys.executable:
         return None
     rank, ranks = env.get("LOCAL_RANK", ""), env.get("WORLD_SIZE", "")
@@ -239,7 +229,6 @@ def _rank_of_script(args: Sequence[Any], env: Mapping[str, str] | None) -> Start
 
 
 def _arguments(args: Sequence[str]) -> Sequence[str]:
-    """Return the arguments of the script in a command that runs a file or, by ``-m``, a module."""
     return args[3:] if args[1] == "-m" else args[2:]
 
 

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.autograd import profiler
 from torch.backends import cuda, cudnn, mkldnn
 from torch.backends.cudnn import rnn
 
@@ -34,7 +33,6 @@ class TorchSettingsSeam(Seam):
 
     def __init__(self) -> None:
         self._wanted: dict[str, KnobValue] = {}
-        self._patches = Patches()
 
     @property
     def is_needed(self) -> bool:
@@ -45,8 +43,8 @@ class TorchSettingsSeam(Seam):
         """Set a setting now, and again when the program's set-up is over.
 
         Args:
-            name: A key of SWITCHES, which is the name of the setting's knob; ``tf32`` belongs to
-                ``precision``.
+            name: A key of SWITCHES, which is the name of the setting's knob; ``tf32`` and
+                ``medium`` belong to ``precision``.
             value: A value of that knob.
         """
         self._wanted[name] = value
@@ -63,15 +61,6 @@ class TorchSettingsSeam(Seam):
                 switch.look_again()
             switch(value)
 
-    def set_interop_threads(self, threads: int) -> None:
-        """Set the number of torch's inter-op threads.
-
-        torch allows this only once in a process and raises an error the second time. So the
-        program's own call is replaced by a function that does nothing.
-        """
-        torch.set_num_interop_threads(threads)
-        self._patches.replace(torch, "set_num_interop_threads", lambda _threads: None)
-
 
 def settings_of(device: str, *, calls_sdpa: bool) -> TorchSettings:
     """Return torch's settings of this process, as they are now.
@@ -81,9 +70,9 @@ def settings_of(device: str, *, calls_sdpa: bool) -> TorchSettings:
         calls_sdpa: Whether the program calls ``scaled_dot_product_attention``.
     """
     return TorchSettings(
-        num_threads=torch.get_num_threads(),
+        threads=torch.get_num_threads(),
         interop_threads=torch.get_num_interop_threads(),
-        cudnn_benchmark=cudnn.benchmark,
+        cudnn="benchmark" if cudnn.benchmark else "default",
         matmul_precision=matmul_precision(device),
         flush_denormal=_flushes_denormals(),
         deterministic_algorithms=(
@@ -91,7 +80,7 @@ def settings_of(device: str, *, calls_sdpa: bool) -> TorchSettings:
         ),
         anomaly_detection=torch.is_anomaly_enabled(),
         autograd_profiler=_profiles(),
-        sdpa_backend=sdpa_backend() if calls_sdpa else None,
+        attention=attention() if calls_sdpa else None,
     )
 
 
@@ -168,26 +157,6 @@ class _Threads(_Remembering):
         (self._most,) = self._own or (now,)
         if now > self._most:
             torch.set_num_threads(self._most)
-
-
-class _Deterministic(_Remembering):
-    """Turns deterministic algorithms off, or back on exactly as the program had them."""
-
-    def read(self) -> tuple[Any, ...]:
-        return (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-            bool(cudnn.deterministic),
-        )
-
-    def write(self, *values: Any) -> None:
-        algorithms, warn_only, convolutions = values
-        torch.use_deterministic_algorithms(algorithms, warn_only=warn_only)
-        cudnn.deterministic = convolutions
-
-    def chosen(self, value: KnobValue, own: tuple[Any, ...]) -> tuple[Any, ...]:
-        algorithms, warn_only, convolutions = own
-        return bool(value) and algorithms, warn_only, bool(value) and convolutions
 
 
 def matmul_precision(device: str) -> str:
@@ -275,7 +244,7 @@ SDPA_BACKENDS: Mapping[str, tuple[Callable[[], bool], Callable[[bool], None]]] =
 }
 
 
-def sdpa_backend(enabled: tuple[bool, ...] | None = None) -> str:
+def attention(enabled: tuple[bool, ...] | None = None) -> str:
     """Return the attention backend that is enabled; ``auto`` unless exactly one is.
 
     Args:
@@ -301,44 +270,55 @@ class _Attention(_Remembering):
             enable(value)
 
     def chosen(self, value: KnobValue, own: tuple[Any, ...]) -> tuple[Any, ...]:
-        if value == sdpa_backend(own):
+        if value == attention(own):
             return own
         return tuple(value in {"auto", name} or name == "math" for name in SDPA_BACKENDS)
 
 
-class _Profiler:
-    """Leaves the autograd profiler on, or ends it early.
+class _Medium(_Remembering):
+    """Lets fp32 products use bf16 instructions of a CPU, or returns to what the program set."""
 
-    A program that left it on still gets the events recorded until then when it ends the profiler.
+    def read(self) -> tuple[Any, ...]:
+        return (matmul_precision("cpu"),)
+
+    def write(self, *values: Any) -> None:
+        if values != self.read():
+            torch.set_float32_matmul_precision(*values)
+
+    def chosen(self, value: KnobValue, own: tuple[Any, ...]) -> tuple[Any, ...]:
+        if value == "fp32":
+            return ("highest",) if own == ("medium",) else own
+        return ("medium",) if value == "medium" else own
+
+
+class _InteropThreads:
+    """Sets the number of torch's inter-op threads.
+
+    torch allows this only once in a process and raises an error the second time. So the program's
+    call is replaced by a function that does nothing.
     """
 
     def __init__(self) -> None:
         self._patches = Patches()
+        self._is_set = False
 
-    def __call__(self, enabled: KnobValue) -> None:
-        if enabled or not _profiles():
-            return
-        recorded = profiler._disable_profiler()  # type: ignore[attr-defined]  # noqa: SLF001
-
-        def ended_before() -> Any:
-            self._patches.undo()
-            return recorded
-
-        self._patches.replace(profiler, "_disable_profiler", ended_before)
+    def __call__(self, threads: KnobValue) -> None:
+        if not self._is_set:
+            self._is_set = True
+            torch.set_num_interop_threads(int(threads))
+            self._patches.replace(torch, "set_num_interop_threads", lambda _threads: None)
 
 
-def _set_anomaly_detection(enabled: KnobValue) -> None:
-    torch.autograd.set_detect_anomaly(bool(enabled), torch.is_anomaly_check_nan_enabled())
+def _set_cudnn(how: KnobValue) -> None:
+    cudnn.benchmark = how == "benchmark"
 
 
 SWITCHES: Mapping[str, Callable[[Any], object]] = {
-    "num_threads": _Threads(),
-    "cudnn_benchmark": partial(setattr, cudnn, "benchmark"),
+    "threads": _Threads(),
+    "interop_threads": _InteropThreads(),
+    "cudnn": _set_cudnn,
     "tf32": _Tf32(),
-    "matmul_precision": torch.set_float32_matmul_precision,
+    "medium": _Medium(),
     "flush_denormal": torch.set_flush_denormal,
-    "sdpa_backend": _Attention(),
-    "deterministic_algorithms": _Deterministic(),
-    "anomaly_detection": _set_anomaly_detection,
-    "autograd_profiler": _Profiler(),
+    "attention": _Attention(),
 }

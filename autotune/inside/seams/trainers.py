@@ -44,10 +44,6 @@ class TrainersSeam(Seam, IterateListener):
     back. A version of a library without the methods patched here is left as it is: the program then
     ends during a trial, and the search starts it again.
 
-    ``SeamSet`` makes it. In a rig it adopts trainers after each loader is built, because the
-    program has imported its trainer by then. Otherwise ``Steering`` calls ``prepare()``
-    on the main thread before the program starts. The patched methods run on the trainer's thread.
-
     Args:
         endless: Keep the first epoch running until the rig ends the program.
         rehearsal: Shorten epochs by this plan and let them end normally; None to leave them.
@@ -61,7 +57,7 @@ class TrainersSeam(Seam, IterateListener):
         self._endless = endless
         self._rehearsal = rehearsal
         self._patches = Patches()
-        self._adopted: set[str] = set()
+        self._patched: set[str] = set()
         self._running: WeakSet[Any] = WeakSet()
         self._steps: int | None = None
         self.in_use = ""
@@ -73,24 +69,24 @@ class TrainersSeam(Seam, IterateListener):
         return self._rehearsal is not None
 
     def loader_built(self, loader: DataLoader[Any]) -> None:  # noqa: ARG002
-        """Patch the trainers, as ``adopt()`` does."""
-        self.adopt()
+        """Patch the trainers, as ``patch()`` does."""
+        self.patch()
 
-    def adopt(self) -> None:
+    def patch(self) -> None:
         """Patch the trainers that the program has imported by now, each library once.
 
         Does not import a library, because most programs use none of them.
         """
         for name, library in MODULES.items():
             module = sys.modules.get(name)
-            if name in self._adopted or not hasattr(module, "Trainer"):
+            if name in self._patched or not hasattr(module, "Trainer"):
                 continue
-            self._adopted.add(name)
+            self._patched.add(name)
             if library == TRANSFORMERS:
-                self._adopt_transformers(module.Trainer)  # type: ignore[union-attr]
+                self._patch_transformers(module.Trainer)  # type: ignore[union-attr]
             else:
                 loops = importlib.import_module(f"{name}.loops.training_epoch_loop")
-                self._adopt_lightning(module.Trainer, loops._TrainingEpochLoop)  # type: ignore[union-attr]  # noqa: SLF001
+                self._patch_lightning(module.Trainer, loops._TrainingEpochLoop)  # type: ignore[union-attr]  # noqa: SLF001
 
     def prepare(self, library: str) -> None:
         """Import a library and patch its trainer before the program starts.
@@ -106,7 +102,7 @@ class TrainersSeam(Seam, IterateListener):
                 with suppress(ImportError):
                     importlib.import_module(name)
         self.in_use = library
-        self.adopt()
+        self.patch()
 
     @property
     def length(self) -> RunLength:
@@ -175,7 +171,7 @@ class TrainersSeam(Seam, IterateListener):
 
         self._patches.replace(owner, method, begin)
 
-    def _adopt_lightning(self, trainer: Any, loop: Any) -> None:
+    def _patch_lightning(self, trainer: Any, loop: Any) -> None:
         self._before(trainer, "fit", LIGHTNING)
         if not self._endless or not hasattr(loop, "_num_ready_batches_reached"):
             return
@@ -183,7 +179,7 @@ class TrainersSeam(Seam, IterateListener):
         seam = self
 
         def on_run_start(epoch: Any, fetcher: Any) -> None:
-            # fit() may have begun before adopt() patched it: a loader is often built only there.
+            # fit() may have begun before patch() patched it: a loader is often built only there.
             seam._begins(epoch.trainer, LIGHTNING)
             original(epoch, fetcher)
             if fetcher.length is not None:
@@ -194,7 +190,7 @@ class TrainersSeam(Seam, IterateListener):
         self._patches.replace(loop, "_num_ready_batches_reached", lambda _epoch: False)
         self._patches.replace(loop, "_should_check_val_fx", lambda _epoch, _fetcher: False)
 
-    def _adopt_transformers(self, trainer: Any) -> None:
+    def _patch_transformers(self, trainer: Any) -> None:
         self._before(trainer, "train", TRANSFORMERS)
         original = getattr(trainer, "_run_epoch", None)
         if original is None:
@@ -206,7 +202,7 @@ class TrainersSeam(Seam, IterateListener):
         seam = self
 
         def run_epoch(its: Any, *args: Any, **kwargs: Any) -> Any:
-            seam._begins(its, TRANSFORMERS)  # train() may have begun before adopt() patched it
+            seam._begins(its, TRANSFORMERS)  # train() may have begun before patch() patched it
             seam._length = _transformers_length(its.args)
             its.state.max_steps = FOREVER
             counts = {"steps_in_epoch": FOREVER, "num_update_steps_per_epoch": FOREVER}
@@ -257,7 +253,6 @@ class TrainersSeam(Seam, IterateListener):
 
 
 def _lightning_length(trainer: Any) -> RunLength:
-    """Return what the arguments of a Lightning trainer say."""
     epochs = getattr(trainer, "max_epochs", None)
     steps, is_endless = getattr(trainer, "max_steps", None) or -1, epochs in {None, -1}
     said = f"max_epochs={epochs}" if steps < 0 else f"max_steps={steps}"
@@ -269,7 +264,6 @@ def _lightning_length(trainer: Any) -> RunLength:
 
 
 def _transformers_length(arguments: Any) -> RunLength:
-    """Return what the arguments of a Hugging Face trainer say."""
     if arguments.max_steps > 0:
         said = f"max_steps={arguments.max_steps} of its Trainer"
         return RunLength(None, said, float(arguments.max_steps))
@@ -315,5 +309,4 @@ def _shorten_transformers(arguments: Any, plan: RehearsalPlan) -> None:
 
 
 def _updates(arguments: Any, plan: RehearsalPlan) -> int:
-    """Return the optimizer steps in a short epoch, at least one."""
     return -(-plan.batches // int(arguments.gradient_accumulation_steps))

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from autotune.errors import UsageError, did_you_mean
+from autotune.errors import UsageError
 from autotune.knobs import Knob, Scope, registry
 from autotune.knobs.base import Here
+from autotune.knobs.former_names import unknown_knob
 from autotune.machine.hardware import Hardware
 from autotune.program.config import Config, KnobValue
+from autotune.program.devices import parts_of, ranks_in
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.flags import KEYWORD, Flag, find
 from autotune.program.lr import PARTS, LrRule, batch_growth, batch_parts, global_batch, rule_for
@@ -117,7 +119,7 @@ class SearchSpace:
         """Return this space with the same number of samples per optimizer step as in the program.
 
         The batch size is then not searched. It follows from ``accumulation_steps`` and
-        ``world_size``.
+        ``devices``.
 
         Raises:
             UsageError: The user has requested the batch size.
@@ -289,7 +291,7 @@ class ResolvedSpace:
         defers_growth: Configs with another global batch may not be recommended, because what they
             learn cannot be checked; they are tried late, to tell what they would gain.
         asked: Restart knobs that are tried before the other restart knobs: those that the user
-            named or that act through flags and, on CUDA, ``strategy`` and ``world_size``.
+            named or that act through flags and, on CUDA, ``devices``.
     """
 
     domains: Mapping[str, Domain]
@@ -376,12 +378,10 @@ class ResolvedSpace:
         More ranks share it; where it cannot be shared evenly, they are left out.
         """
         own = {part: self.baseline[part] for part in PARTS if part in self.baseline}
-        ranks = int(config.get("world_size", 1)) // int(self.baseline.get("world_size", 1))
+        ranks = ranks_in(config) // ranks_in(self.baseline)
         share, rest = divmod(int(self.baseline.get("batch_size", 0)), max(1, ranks))
         if ranks > 1 and share and not rest:
-            own |= {"world_size": config["world_size"], "batch_size": share}
-        elif ranks > 1 and "strategy" in self.baseline:
-            own["strategy"] = self.baseline["strategy"]
+            own |= {"devices": config["devices"], "batch_size": share}
         return self.canonical(config.replace(**own))
 
     def conflicts(self, config: Config) -> list[str]:
@@ -432,10 +432,8 @@ def check_names(names: Iterable[str], where: str) -> None:
     """
     known = registry()
     if unknown := [n for n in names if n not in known]:
-        raise UsageError(
-            "\n".join(f"Unknown knob '{n}' in {where}.{did_you_mean(n, known)}" for n in unknown)
-            + "\n'autotune knobs' lists them."
-        )
+        faults = [unknown_knob(name, known, where) for name in unknown]
+        raise UsageError("\n".join([*faults, "'autotune knobs' lists them."]))
 
 
 def parse_value(knob: str, raw: object, where: str) -> KnobValue:
@@ -463,10 +461,13 @@ def _keep_divisors(
     All three mappings belong to ``resolve()``; *domains* and *refused* are changed in place.
     """
     whole = global_batch(baseline)
-    for name in ("accumulation_steps", "world_size"):
+    for name in ("accumulation_steps", "devices"):
         if name in domains:
-            counts = domains[name].values
-            fitting = (n for n in counts if whole is not None and whole % int(n) == 0)
+            fitting = (
+                value
+                for value in domains[name].values
+                if whole is not None and whole % batch_parts({name: value})[name] == 0
+            )
             domains[name] = Domain(tuple(fitting) or (baseline[name],))
             if len(domains[name].values) == 1:
                 del domains[name]
@@ -486,8 +487,9 @@ def _most_samples(
     if own is None:
         return None
     sizes = domains["batch_size"].values if "batch_size" in domains else ()
-    ranks = domains["world_size"].values if "world_size" in domains else (1,)
-    return max(growth * own, own * max(map(int, ranks)), *map(int, sizes))
+    ranks = domains["devices"].values if "devices" in domains else ("single",)
+    most_ranks = max(parts_of(value)[1] for value in ranks)
+    return max(growth * own, own * most_ranks, *map(int, sizes))
 
 
 def _is_for_flags(knob: Knob, refused: NotOffered, profile: Profile) -> bool:
@@ -513,7 +515,7 @@ def _first(profile: Profile) -> set[str]:
 
     Several GPUs gain more than any setting on one GPU.
     """
-    return {"strategy", "world_size"} if profile.device == "cuda" else set()
+    return {"devices"} if profile.device == "cuda" else set()
 
 
 def _own_flag(name: str, profile: Profile) -> Flag | None:

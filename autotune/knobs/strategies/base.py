@@ -63,7 +63,7 @@ class Strategy(ABC):
     that trains. ``refusal()`` and ``conflict()`` are called in the parent process.
 
     Attributes:
-        name: Its value of the knob ``strategy``.
+        name: With it a value of the knob ``devices`` begins.
         launches_ranks: It runs the program in several processes, one per device.
     """
 
@@ -244,8 +244,8 @@ def wrapped_by_ddp(module: nn.Module, site: Site) -> nn.Module:
                     raise
                 raise RuntimeError(
                     "some parameters get gradients in some steps only, which the ranks cannot "
-                    "follow. Leave strategy and world_size out of the search, or set strategy to "
-                    "single and world_size to 1 in best.yaml."
+                    "follow. Leave devices out of the search, or set devices to single in "
+                    "best.yaml."
                 ) from error
 
     return Ddp(

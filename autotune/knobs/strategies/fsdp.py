@@ -46,11 +46,11 @@ class Fsdp(RankStrategy):
         return super().refusal(here)
 
     def conflict(self, config: Config) -> str | None:
-        """Refuse the combination with ``channels_last``.
+        """Refuse the combination with the memory format ``channels_last``.
 
         Shards are cut from flat memory, which has no image layout.
         """
-        if config.get("channels_last") is True:
+        if config.get("memory_format") == "channels_last":
             return "fsdp cannot shard weights in channels_last layout."
         return None
 

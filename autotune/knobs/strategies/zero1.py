@@ -226,7 +226,7 @@ def _made(value: Any, tensors: list[torch.Tensor]) -> Any:
         return {"dict": [[_made(k, tensors), _made(v, tensors)] for k, v in value.items()]}
     raise TypeError(
         f"the optimizer keeps a state of type '{type(value).__qualname__}', which zero1 cannot put "
-        "together. Leave strategy and world_size out of the search."
+        "together. Leave devices out of the search."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import psutil
@@ -41,22 +42,12 @@ class HostMemory(Probe):
 
 def tree_bytes(pid: int) -> int | None:
     """Return the memory of a process and its descendants in bytes; None if it has ended."""
-    sizes = [size for size in map(_process_bytes, tree(pid)) if size is not None]
-    return sum(sizes) or None  # 0: all of them ended before they could be read
-
-
-def _process_bytes(process: psutil.Process) -> int | None:
-    try:
-        full = process.memory_full_info()
-        return int(getattr(full, "pss", full.rss))
-    except psutil.AccessDenied:
-        return _rss_bytes(process)
-    except psutil.Error:
-        return None
-
-
-def _rss_bytes(process: psutil.Process) -> int | None:
-    try:
-        return int(process.memory_info().rss)
-    except psutil.Error:
-        return None
+    total = 0
+    for process in tree(pid):
+        with suppress(psutil.Error):  # it has ended meanwhile
+            try:
+                full = process.memory_full_info()
+                total += int(getattr(full, "pss", full.rss))
+            except psutil.AccessDenied:
+                total += int(process.memory_info().rss)
+    return total or None

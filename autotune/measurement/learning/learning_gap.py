@@ -130,7 +130,6 @@ def pooled(gaps: Sequence[float]) -> Interval | None:
 
 
 def _late(steps: Sequence[TracedStep], per_update: float, end: float) -> list[float]:
-    """Return the losses of the second half of what both have trained."""
     # A step's loss is computed before its update, so it shows what the earlier samples taught
     numbered = ((number * per_update, step.loss) for number, step in enumerate(steps))
     return [loss for at, loss in numbered if loss is not None and end / 2 < at <= end]

@@ -232,12 +232,6 @@ def compare(
 
 
 def _unclear(noise: Sequence[float], clear: int) -> str:
-    """Return why rounding leaves too few steps to be told apart; empty if it leaves enough.
-
-    Args:
-        noise: The most that rounding does up to each step.
-        clear: Steps in which it may hide little.
-    """
     if clear >= LEAST_STEPS:
         return ""
     return f"two runs as written already differ by {noise[clear]:.1g} at step {clear + 1}"
@@ -250,15 +244,6 @@ def _beyond_rounding(
     noise: Sequence[float],
     clear: int,
 ) -> Iterator[tuple[int, str, float]]:
-    """Yield the first step in which each part deviates by more than rounding explains.
-
-    Args:
-        written: The program as written.
-        shaken: The same with shaken weights.
-        own: The config.
-        noise: The most that rounding does up to each step that is judged.
-        clear: Steps in which it may hide little.
-    """
     steps = len(noise)
     first, later = (max(n, written.rounding) for n in (noise[0], noise[-1]))
     # Where the noise exceeds what is clear, it has jumped there; in the config perhaps sooner
@@ -325,7 +310,6 @@ def _entries_apart(
 
 
 def _too_little(written: TrainingTrace, others: Sequence[TrainingTrace]) -> str:
-    """Return why traces are too short, or show too little, to be compared; empty if not."""
     traces = [written, *others]
     if broken := next((trace.broken for trace in traces if trace.broken), ""):
         return f"its steps cannot be recorded ({broken})"
@@ -338,7 +322,6 @@ def _too_little(written: TrainingTrace, others: Sequence[TrainingTrace]) -> str:
 
 
 def _noise(part: str, written: TrainingTrace, shaken: Sequence[TrainingTrace]) -> list[float]:
-    """Return by how much rounding makes a part deviate in each step, at most."""
     return [
         max(step) for step in zip(*(_deviations(written, s, part) for s in shaken), strict=False)
     ]
@@ -347,7 +330,6 @@ def _noise(part: str, written: TrainingTrace, shaken: Sequence[TrainingTrace]) -
 def _beyond(
     part: str, written: TrainingTrace, own: TrainingTrace, limits: Sequence[float]
 ) -> list[tuple[int, str, float]]:
-    """Return the first step in which a part deviates by more than its limit, if there is one."""
     found = zip(_deviations(written, own, part), limits, strict=False)
     named = BUFFERS if part == MOST_BUFFERS else part
     exceeding = ((at, named, by) for at, (by, limit) in enumerate(found) if not by <= limit)
@@ -413,7 +395,6 @@ def _rate_deviations(written: TrainingTrace, other: TrainingTrace) -> list[float
 
 
 def _sizes(written: TrainingTrace, part: str) -> list[float]:
-    """Return the typical size of a part's values in each step."""
     if part == "weights":
         return [_median(step.weights) for step in written.steps]
     values = _values(written, written, part)

@@ -5,29 +5,26 @@ between would hide the program from the rigs. Instead, the line is read from its
 word (``env``, ``torchrun``, ``python`` …) has a reader that takes it and its options off the line.
 The remaining words name the program. The shortest line is ``autotune search train.py``.
 
-Covered: interpreters, variables, torchrun, accelerate, srun, and harmless commands before them. For
-a line that autotune cannot start, the error names the line to type instead.
+Covered: interpreters, variables, torchrun, accelerate and srun. For any other line, the error names
+the line to type instead.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.errors import UsageError
-from autotune.program.line import elsewhere, shell_script, torchrun
-from autotune.program.line.accelerate import MODULES as ACCELERATE_MODULES
-from autotune.program.line.accelerate import take_accelerate, take_accelerate_launch
-from autotune.program.line.base import Known, Reader, Shell
-from autotune.program.line.prefixes import HARMLESS, take_harmless
-from autotune.program.line.python import is_python, take_options, take_python
+from autotune.program.line import elsewhere, launchers
+from autotune.program.line.base import Known, Reader, Shell, is_assignment, is_python
+from autotune.program.line.launchers import take_launcher, take_launcher_module
+from autotune.program.line.prefixes import take_assignments, take_env
+from autotune.program.line.python import take_options, take_python
 from autotune.program.line.slurm import take_srun
 from autotune.program.line.target import program_at
-from autotune.program.line.torchrun import take_torchrun
-from autotune.program.line.variables import is_assignment, take_assignments, take_env
 from autotune.program.program import Program
 
 __all__ = ["Line", "Shell", "read", "words_of"]
@@ -35,21 +32,9 @@ __all__ = ["Line", "Shell", "read", "words_of"]
 # Interpreters are not in this table: they are recognised by a pattern (python3.12, pypy …).
 READERS: Mapping[str, Reader] = {
     "env": take_env,
-    "torchrun": take_torchrun,
-    "accelerate": take_accelerate,
-    "accelerate-launch": take_accelerate_launch,
     "srun": take_srun,
-    **dict.fromkeys(HARMLESS, take_harmless),
+    **dict.fromkeys(("torchrun", "accelerate", "accelerate-launch"), take_launcher),
 }
-Refusal = Callable[[tuple[str, ...], Known, Shell], UsageError]
-REFUSALS: Mapping[str, Refusal] = {
-    **dict.fromkeys(elsewhere.MANAGERS, elsewhere.refuse_manager),
-    **dict.fromkeys(elsewhere.OUTER, elsewhere.refuse_outer),
-    **dict.fromkeys(elsewhere.PROFILERS, elsewhere.refuse_profiler),
-    **dict.fromkeys(elsewhere.LAUNCHERS, elsewhere.refuse_launcher),
-    **dict.fromkeys(shell_script.SHELLS, shell_script.refuse_script),
-}
-SCRIPT_ENDS = (".sh", ".bash", ".slurm", ".sbatch")
 # No shell reads the text of search(command=...), so these would reach the program as arguments.
 OPERATORS = frozenset({"|", "||", "&&", ";", "&", ">", ">>", "<", "2>&1", "2>", "&>"})
 
@@ -110,8 +95,15 @@ def read(words: Sequence[str], shell: Shell | None = None, ranks: int | None = N
             f"'{shlex.join(whole)}' names no program to train. Type: {shell.command} train.py"
         )
     program = program_at(rest, known, shell)
-    program = _with_ranks(program, ranks)
-    if rest != whole or not _is_short(program, rest):
+    if ranks is not None:
+        if program.ranks not in {None, ranks}:
+            raise UsageError(
+                f"--nproc-per-node {ranks} was given, but the line starts {program.ranks} ranks. "
+                "Say it once."
+            )
+        program = replace(program, ranks=ranks)
+    # Stored only where the program's own text differs from what was typed
+    if rest != whole or rest[0] == "-m" or str(program) != shlex.join(rest):
         place = len(whole) - len(program.args)  # the program's arguments end the line
         program = replace(program, command=whole[:place])
     return Line(program, known.notes)
@@ -123,7 +115,7 @@ def _reader_of(words: tuple[str, ...], known: Known, shell: Shell) -> Reader | N
     Raises:
         UsageError: The word is a command that autotune cannot start.
     """
-    word, name = words[0], Path(words[0]).name
+    word = words[0]
     # After an interpreter, only a script or -m MODULE can follow, whatever the word looks like.
     if known.is_python:
         return _reader_of_module(words, known, shell) if word == "-m" else None
@@ -133,9 +125,9 @@ def _reader_of(words: tuple[str, ...], known: Known, shell: Shell) -> Reader | N
         return None
     if is_assignment(word):
         return take_assignments
-    if refuse := _refusal_of(name):
-        raise refuse(words, known, shell)
-    return take_python if is_python(word) else READERS.get(name)
+    if error := elsewhere.refusal(words, known, shell):
+        raise error
+    return take_python if is_python(word) else READERS.get(Path(word).name)
 
 
 def _is_users_file(word: str, shell: Shell) -> bool:
@@ -145,55 +137,20 @@ def _is_users_file(word: str, shell: Shell) -> bool:
     is not: typed in a shell, it would be run as a command.
     """
     path = shell.cwd / word
-    if word.endswith(SCRIPT_ENDS) or not path.is_file():
+    if word.endswith(elsewhere.SCRIPT_ENDS) or not path.is_file():
         return False
     return "/" not in word or is_assignment(word) or not os.access(path, os.X_OK)
 
 
-def _refusal_of(name: str) -> Refusal | None:
-    """Return the function that refuses a command which autotune cannot start; None for others."""
-    return shell_script.refuse_script if name.endswith(SCRIPT_ENDS) else REFUSALS.get(name)
-
-
 def _reader_of_module(words: tuple[str, ...], known: Known, shell: Shell) -> Reader | None:
-    """Return the reader for ``-m MODULE``, or None if the module is the program."""
-    module = words[1] if len(words) > 1 else ""
-    if module in elsewhere.PROFILER_MODULES:
-        raise elsewhere.refuse_profiler(("python", *words), known, shell)
-    if module in torchrun.MODULES:
-        return _as("torchrun", take_torchrun)
-    if module == torchrun.OLD_MODULE:
-        return _as("torchrun", torchrun.take_old_launcher)
-    if module in ACCELERATE_MODULES:
-        is_launch = module == "accelerate.commands.launch"
-        return _as("accelerate", take_accelerate, *(["launch"] if is_launch else []))
-    return None
+    """Return the reader for ``-m MODULE``, or None if the module is the program.
 
-
-def _as(name: str, reader: Reader, *more: str) -> Reader:
-    """Return a reader that reads ``-m MODULE …`` as if it were the command *name*.
-
-    The launcher starts new interpreters for its ranks. The options of the interpreter that ran the
-    launcher do not apply to those, so they are dropped.
+    Raises:
+        UsageError: The module starts another program in a way that autotune cannot replace.
     """
-
-    def take(words: tuple[str, ...], known: Known, shell: Shell) -> tuple[tuple[str, ...], Known]:
-        return reader((name, *more, *words[2:]), known.without_python(), shell)
-
-    return take
-
-
-def _is_short(program: Program, words: tuple[str, ...]) -> bool:
-    """Return whether ``str(program)`` already equals the line, so that it need not be stored."""
-    return words[0] != "-m" and str(program) == shlex.join(words)
-
-
-def _with_ranks(program: Program, ranks: int | None) -> Program:
-    if ranks is None:
-        return program
-    if program.ranks is not None and program.ranks != ranks:
-        raise UsageError(
-            f"--nproc-per-node {ranks} was given, but the line starts {program.ranks} ranks. "
-            "Say it once."
-        )
-    return replace(program, ranks=ranks)
+    module = words[1] if len(words) > 1 else ""
+    if module in elsewhere.PROFILERS:
+        raise elsewhere.profiler(words, known, shell)
+    if module == launchers.FORMER_TORCHRUN:
+        raise launchers.refuse_former(words, known, shell)
+    return take_launcher_module if module in launchers.MODULES else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -11,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 MAIN = os.path.join("autotune", "__main__.py")  # noqa: PTH118 - the end of a path
+PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*t?)?(\.exe)?")
+ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,6 @@ class Shell:
         return replace(shell, command=shlex.join(["autotune", *before]))
 
     @property
-    def trains(self) -> bool:
-        """Whether this is ``autotune run``, which trains for real, as opposed to a search."""
-        return shlex.split(self.command)[1:2] == ["run"]
-
-    @property
     def bin_dir(self) -> Path:
         """The folder with the commands of autotune's own environment."""
         return Path(self.prefix) / "bin"
@@ -96,33 +94,32 @@ class Known:
         """Return a copy that sets further variables."""
         return replace(self, env={**self.env, **variables})
 
-    def without_python(self) -> Known:
-        """Return a copy without interpreter options, for words that another interpreter runs."""
-        return replace(
-            self, python_options=(), warning_filters=(), is_safe_path=False, is_python=False
-        )
-
     def with_note(self, sentence: str) -> Known:
         """Return a copy with one more sentence for the user."""
         return replace(self, notes=(*self.notes, sentence))
 
     def variable(self, name: str, shell: Shell) -> str | None:
-        """Return a variable as the program will see it, or None if it is unset.
-
-        The line's own assignments override the environment.
-        """
+        """Return a variable as the program will see it, or None if it is unset."""
         return self.env.get(name, shell.variables.get(name))
 
     def to_type(self, before: Sequence[str], after: Sequence[str], shell: Shell) -> str:
         """Return the line to type instead: *before*, then autotune's own command, then *after*."""
-        return f"  {self.prefix(before)}{shell.command} -- {shlex.join(after)}"
-
-    def prefix(self, before: Sequence[str]) -> str:
-        """Return what precedes ``autotune`` in a line to type: the variables, then *before*."""
-        variables = [f"{name}={shlex.quote(value)} " for name, value in self.env.items()]
-        return "".join(variables) + (f"{shlex.join(before)} " if before else "")
+        variables = "".join(f"{name}={shlex.quote(value)} " for name, value in self.env.items())
+        outer = f"{shlex.join(before)} " if before else ""
+        return f"  {variables}{outer}{shell.command} -- {shlex.join(after)}"
 
 
+Rest = tuple[tuple[str, ...], Known]
 # A reader gets the words that are left, beginning with its own name (such as "torchrun"), and
 # returns the words after those that it understood, together with what it learned from them.
-Reader = Callable[[tuple[str, ...], Known, Shell], tuple[tuple[str, ...], Known]]
+Reader = Callable[[tuple[str, ...], Known, Shell], Rest]
+
+
+def is_python(word: str) -> bool:
+    """Return whether a word names a Python interpreter, such as ``python3.12``."""
+    return PYTHON.fullmatch(Path(word).name) is not None
+
+
+def is_assignment(word: str) -> bool:
+    """Return whether a word has the form ``NAME=value``."""
+    return ASSIGNMENT.match(word) is not None

@@ -1,77 +1,69 @@
-"""``nohup``, ``time``, ``nice`` and other commands that do not change how a program trains.
-
-A search drops them and says so. In ``autotune run`` they must take effect, so the user is told to
-put them before autotune. Commands that do change what a program trains on, such as ``taskset``, are
-in ``elsewhere``: they must always start autotune, so that its processes inherit what they set.
-"""
+"""What stands before a program: variables, ``env``, and commands that start it."""
 
 from __future__ import annotations
 
-import re
-import shlex
+from pathlib import Path
 
 from autotune.errors import UsageError
-from autotune.program.line.base import Known, Shell
-from autotune.program.line.table import Table, named
+from autotune.program.line.base import Known, Rest, Shell, is_assignment, is_python
 
-DURATION = re.compile(r"\d+(\.\d+)?[smhd]?")
-HARMLESS = {
-    "nohup": Table("nohup"),
-    "time": Table("time", valued=named("-f -o"), switches=named("-p -v -a")),
-    "nice": Table("nice", valued=named("-n --adjustment"), switches=frozenset()),
-    "ionice": Table("ionice", named("-c -n --class --classdata"), frozenset({"-t"})),
-    "setsid": Table("setsid", switches=named("-c -f -w --ctty --fork --wait")),
-    "stdbuf": Table("stdbuf", named("-i -o -e --input --output --error")),
-    "timeout": Table(
-        "timeout",
-        named("-k -s --kill-after --signal"),
-        named("-v -f -p --foreground --preserve-status --verbose"),
-    ),
-    "unbuffer": Table("unbuffer", switches=frozenset({"-p"})),
-    "caffeinate": Table("caffeinate", switches=named("-d -i -m -s -u")),
-    "exec": Table("exec", frozenset({"-a"}), named("-c -l")),
-    "command": Table("command", switches=frozenset({"-p"})),
-}
-WITHOUT_EFFECT = frozenset({"exec", "command"})  # they only tell a shell how to start a command
+# Words that begin a program when they follow another command, besides interpreters and scripts
+STARTERS = frozenset({"env", "torchrun", "accelerate", "accelerate-launch", "srun", "bash", "sh"})
+# Options whose value could be taken for a program, such as a conda environment called "env"
+WITH_NAMES = frozenset(
+    {"-n", "--name", "-p", "--prefix", "--cwd", "--with", "--python", "-e", "--env", "--env-file"}
+)
 
 
-def take_harmless(
-    words: tuple[str, ...], known: Known, shell: Shell
-) -> tuple[tuple[str, ...], Known]:
-    """Read one such command with its options.
+def split(
+    words: tuple[str, ...], shell: Shell, start: int = 1
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Split a line into the outer command with its options, and the program that it starts.
+
+    Only the outer command knows which of its options take a value. So the first word that looks
+    like a program is searched for. If there is none, the first word that is not an option is taken.
+    If there is not even that, the second part is empty.
+    """
+    places = [n for n in range(start, len(words)) if words[n - 1] not in WITH_NAMES]
+    found = next((n for n in places if can_start(words[n], shell)), None)
+    if found is None:
+        found = next((n for n in places if not words[n].startswith("-")), len(words))
+    if found > start and words[found - 1] in {"-m", "--module"}:
+        found -= 1
+    while found > start and is_assignment(words[found - 1]):  # A=1 belongs to the program
+        found -= 1
+    before = words[:found]
+    # The line to type has autotune's own "--" behind it
+    return (before[:-1] if before[-1:] == ("--",) else before), words[found:]
+
+
+def can_start(word: str, shell: Shell) -> bool:
+    """Return whether a word looks like the beginning of a program."""
+    is_command = Path(word).name in STARTERS or is_python(word)
+    is_script = word.endswith((".py", ".sh")) or ".py:" in word
+    return is_command or is_script or (shell.bin_dir / word).is_file()
+
+
+def take_assignments(words: tuple[str, ...], known: Known, shell: Shell) -> Rest:
+    """Read leading ``NAME=value`` words, as a shell does."""
+    del shell
+    place = next((n for n, word in enumerate(words) if not is_assignment(word)), len(words))
+    pairs = (word.partition("=") for word in words[:place])
+    return words[place:], known.with_env({name: value for name, _, value in pairs})
+
+
+def take_env(words: tuple[str, ...], known: Known, shell: Shell) -> Rest:
+    """Read ``env NAME=value …``.
 
     Raises:
-        UsageError: The command is used with ``autotune run``, where it must take effect. The
-            message names the line to type.
+        UsageError: ``env`` has options. They change the environment as a whole, so ``env`` has to
+            start autotune; the message names that line.
     """
-    name = words[0].rpartition("/")[2]
-    after = words[1:]
-    if name == "nice" and after and re.fullmatch(r"-\d+", after[0]):  # nice -10
-        rest = after[1:]
-    else:
-        rest = HARMLESS[name].take(after).rest
-    # timeout takes its duration as an argument, not as an option
-    if name == "timeout" and rest and DURATION.fullmatch(rest[0]):
-        rest = rest[1:]
-    if shell.trains and rest and name not in WITHOUT_EFFECT:
-        before = words[: len(words) - len(rest)]
-        if known.ranks is not None or "SLURM_NTASKS" in known.env:  # a launcher stands before it
-            raise UsageError(
-                f"{name} would have no effect here, because autotune starts the training itself. "
-                f"Leave it out, or write '{shlex.join(before)}' before autotune."
-            )
+    rest = words[2:] if words[1:2] == ("--",) else words[1:]
+    if rest and rest[0].startswith("-"):
+        before, after = split(words, shell)
         raise UsageError(
-            f"{name} would have no effect here, because autotune starts the training itself. Put "
-            f"it before autotune:\n{known.to_type(before, rest, shell)}"
+            f"env {rest[0]} acts on all that it starts. Let it start autotune:\n"
+            f"{known.to_type(before, after, shell)}"
         )
-    return rest, known.with_note(_note(name))
-
-
-def _note(name: str) -> str:
-    match name:
-        case "nice" | "ionice":
-            return f"{name} is left out: trials have autotune's own priority ('{name} autotune …')."
-        case "timeout":
-            return "timeout is left out: --budget says how long a search takes."
-        case _:
-            return f"{name} is left out: it does not change the training."
+    return take_assignments(rest, known, shell)

@@ -6,45 +6,24 @@ environment, its packages would differ, so the line is refused with a remedy.
 
 from __future__ import annotations
 
-import re
 import shlex
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 from autotune.errors import UsageError
-from autotune.program.line.base import Known, Shell
-from autotune.program.line.table import Table, Taken, named
+from autotune.program.line.base import Known, Rest, Shell
+from autotune.program.line.elsewhere import DISTRIBUTION
 
-# Source: python --help of versions 3.11 to 3.14
-INTERPRETER = Table(
-    "python",
-    valued=frozenset({"-X", "-W", "--check-hash-based-pycs"}),
-    switches=named("-b -B -d -E -h -i -I -O -P -q -R -s -S -u -v -V -x --help --version"),
-    ends=frozenset({"-m", "-c"}),
-)
-NAME = re.compile(r"(python|pypy)(\d+(\.\d+)*t?)?(\.exe)?")
-KEPT = named("-b -B -d -O -q -R -s -u -v")  # passed on to the interpreter of every trial
+KEPT = frozenset("bBdOqRsuv")  # letters of options that go to the interpreter of every trial
+VALUED = frozenset("XWmc")
 # With these a rig could not import autotune, or would ignore the environment variables that
 # configure it
-CLOSED = {"-E": "the variables PYTHON...", "-I": "the variables PYTHON...", "-S": "site-packages"}
-ASK = (
-    "import sys, importlib.util as u; print(sys.prefix, '%d.%d' % sys.version_info[:2], "
-    "u.find_spec('autotune') is not None, sep='\\n')"
-)
+CLOSED = {"E": "the variables PYTHON...", "I": "the variables PYTHON...", "S": "site-packages"}
 ASK_S = 10.0  # for a busy machine; most interpreters answer within a tenth of a second
-DISTRIBUTION = "autotune-torch"
 
 
-def is_python(word: str) -> bool:
-    """Return whether a word names a Python interpreter, such as ``python3.12``."""
-    return NAME.fullmatch(Path(word).name) is not None
-
-
-def take_python(
-    words: tuple[str, ...], known: Known, shell: Shell
-) -> tuple[tuple[str, ...], Known]:
+def take_python(words: tuple[str, ...], known: Known, shell: Shell) -> Rest:
     """Read an interpreter with its options.
 
     Raises:
@@ -54,9 +33,7 @@ def take_python(
     return take_options(words[1:], known, shell)
 
 
-def take_options(
-    words: tuple[str, ...], known: Known, shell: Shell
-) -> tuple[tuple[str, ...], Known]:
+def take_options(words: tuple[str, ...], known: Known, shell: Shell) -> Rest:
     """Read the options of an interpreter; ``-m MODULE`` stays at the front of the remaining words.
 
     Raises:
@@ -64,92 +41,100 @@ def take_options(
             follows.
     """
     del shell
-    taken = INTERPRETER.take(words)
-    _check_options(taken)
+    found, rest = _options(words)
     options, filters = list(known.python_options), list(known.warning_filters)
-    rest, is_safe_path = taken.rest, known.is_safe_path
-    for name, value in taken.options:
-        if name in KEPT:
-            options.append(name)
-        elif name == "-X":
-            options += [name, value]
-        elif name == "-W":  # kept apart: see Program.warning_filters
+    for letter, value in found:
+        if letter in KEPT:
+            options.append(f"-{letter}")
+        elif letter == "X":
+            options += ["-X", value]
+        elif letter == "W":  # kept apart: see Program.warning_filters
             filters.append(value)
-        elif name == "-P":
-            is_safe_path = True
-        elif name == "-m":
+        elif letter == "m":
             rest = ("-m", value, *rest)
-    known = replace(
-        known,
-        python_options=tuple(options),
-        warning_filters=tuple(filters),
-        is_safe_path=is_safe_path,
-        is_python=True,
-    )
-    if any(name == "-i" for name, _ in taken.options):
-        known = known.with_note("python -i is left out: a trial is not interactive.")
-    return rest, known
-
-
-def _check_options(taken: Taken) -> None:
-    for name, value in taken.options:
-        if name == "-c":
-            raise UsageError(
-                "python -c names no file, and a search starts its program many times. Save the "
-                "code as a file and name that: autotune search train.py"
-            )
-        if name in {"-h", "--help", "-V", "--version", "-x", "--check-hash-based-pycs"}:
-            raise UsageError(f"python {name} trains nothing here. Leave it out.")
-        if name in CLOSED:
-            raise UsageError(
-                f"python {name} keeps {CLOSED[name]} from the interpreter, which autotune needs "
-                "in a trial. Leave it out."
-            )
-        del value
-    if (not taken.rest and not taken.last("-m")) or taken.rest[:1] == ("-",):
+        else:
+            _check(letter)
+    if not rest or rest[0] == "-":
         raise UsageError(
             "The line ends before it names a program. A search starts it many times, so it cannot "
             "come from standard input: autotune search -- python train.py"
         )
+    letters = {letter for letter, _ in found}
+    known = replace(
+        known,
+        python_options=tuple(options),
+        warning_filters=tuple(filters),
+        is_safe_path=known.is_safe_path or "P" in letters,
+        is_python=True,
+    )
+    if "i" in letters:
+        known = known.with_note("python -i is left out: a trial is not interactive.")
+    return rest, known
+
+
+def _options(words: tuple[str, ...]) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+    """Return the options at the front by letter and value, and the other words.
+
+    ``-uW error`` is -u and then -W; ``-m`` and ``-c`` end the options.
+    """
+    found: list[tuple[str, str]] = []
+    rest = [*words]
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        word = rest.pop(0)
+        if word == "--":
+            break
+        if word.startswith("--"):
+            raise UsageError(f"autotune starts no python with {word}. Leave it out.")
+        letters = word[1:]
+        while letters:
+            letter, letters = letters[0], letters[1:]
+            value = ""
+            if letter in VALUED:
+                if not letters and not rest:
+                    raise UsageError(f"python -{letter} needs a value.")
+                value, letters = letters or rest.pop(0), ""
+            found.append((letter, value))
+        if found[-1][0] in {"m", "c"}:
+            break
+    return found, tuple(rest)
+
+
+def _check(letter: str) -> None:
+    """Raise an error for an option that cannot be used in a trial."""
+    if letter == "c":
+        raise UsageError(
+            "python -c names no file, and a search starts its program many times. Save the "
+            "code as a file and name that: autotune search train.py"
+        )
+    if letter in CLOSED:
+        raise UsageError(
+            f"python -{letter} keeps {CLOSED[letter]} from the interpreter, which autotune needs "
+            "in a trial. Leave it out."
+        )
+    if letter not in {"i", "P"}:
+        raise UsageError(f"autotune starts no python with -{letter}. Leave it out.")
 
 
 def check_environment(words: tuple[str, ...], known: Known, shell: Shell) -> None:
     """Raise an error if an interpreter belongs to another environment than autotune's.
 
     Raises:
-        UsageError: There is no such interpreter, it does not answer, or its environment or version
-            differs. The message says what to install where and which line to type.
+        UsageError: There is no such interpreter, or its environment differs. The message says what
+            to install where and which line to type.
     """
-    word = words[0]
-    found = shell.which(word, known)
+    found = shell.which(words[0], known)
     if found is None:
         raise UsageError(
-            f"There is no interpreter '{word}'. autotune runs under {shell.python}:\n"
+            f"There is no interpreter '{words[0]}'. autotune runs under {shell.python}:\n"
             f"{known.to_type((), (shell.python, *words[1:]), shell)}"
         )
-    if is_ours(found, shell):
+    if is_ours(found, shell) or _prefix_of(found) == Path(shell.prefix).resolve():
         return
-    try:
-        prefix, version, has_autotune = _asked(found)
-    except subprocess.TimeoutExpired as error:
-        raise UsageError(
-            f"'{word}' is {found}, and it did not answer within {ASK_S:g} s, so it is unknown "
-            f"whether autotune is installed there. See whether '{shlex.quote(found)} -V' answers, "
-            f"or name the interpreter that runs autotune:\n"
-            f"{known.to_type((), (shell.python, *words[1:]), shell)}"
-        ) from error
-    own = (str(Path(shell.prefix).resolve()), "{}.{}".format(*sys.version_info))
-    if (prefix, version) == own:  # another path to the same environment, such as a link
-        return
-    said = f"'{word}' is {found}" + (f" (Python {version})" if version else "")
-    install = ""
-    if not has_autotune:
-        when = "Install autotune there first" if prefix else "If autotune is not installed there"
-        install = f"{when}:\n  {shlex.quote(found)} -m pip install {DISTRIBUTION}\n"
+    theirs = replace(shell, command=f"{shlex.quote(found)} -m {shell.command}")
     raise UsageError(
-        f"{said}, and autotune runs in another environment: {shell.prefix}. {install}"
-        "Start the autotune of the program's own environment:\n"
-        f"  {known.prefix(())}{shlex.quote(found)} -m {shell.command} -- {shlex.join(words)}"
+        f"'{words[0]}' is {found}, and autotune runs in another environment: {shell.prefix}. If "
+        f"autotune is not there yet:\n  {shlex.quote(found)} -m pip install {DISTRIBUTION}\n"
+        f"Start the autotune of the program's own environment:\n{known.to_type((), words, theirs)}"
     )
 
 
@@ -162,26 +147,20 @@ def is_ours(python: str, shell: Shell) -> bool:
     return is_there and Path(python).resolve() == Path(shell.python).resolve()
 
 
-def _asked(python: str) -> tuple[str, str, bool]:
-    """Ask an interpreter for its prefix, its version, and whether it can import autotune.
+def _prefix_of(python: str) -> Path | None:
+    """Ask an interpreter for the root of its environment; None if it does not answer.
 
-    Returns:
-        The prefix and version, both empty if it failed, and whether autotune is installed.
-
-    Raises:
-        TimeoutExpired: It does not answer within ``ASK_S``.
+    It may be another path to our own environment, such as a link or a shim.
     """
     try:
-        answer = subprocess.run(
-            [python, "-c", ASK],
+        said = subprocess.run(
+            [python, "-I", "-c", "import sys; print(sys.prefix)"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=ASK_S,
             check=True,
-            cwd="/",  # with -c the working directory is on sys.path: it could hold an autotune
-        )
-        prefix, version, has_autotune = answer.stdout.splitlines()[-3:]
-    except (OSError, subprocess.CalledProcessError, ValueError):
-        return "", "", False
-    return str(Path(prefix).resolve()), version, has_autotune == "True"
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return Path(said.strip()).resolve()

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import sys
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
 from autotune.errors import UsageError, did_you_mean
-from autotune.program.installed_modules import find_module
 from autotune.program.line.base import Known, Shell
-from autotune.program.line.hydra import refuse_multirun
+from autotune.program.line.elsewhere import other
 from autotune.program.line.python import check_environment, is_ours
-from autotune.program.program import Program, ProgramKind, fingerprint_of, parse_program
+from autotune.program.program import (
+    Program,
+    ProgramKind,
+    find_module,
+    fingerprint_of,
+    parse_program,
+)
 
-SHEBANG = re.compile(rb"#!\s*(\S+)(?:\s+(\S+))?")
-LONG_SHEBANG = re.compile(rb"'''exec' \"?([^\"\s]+)")  # pip's, where the path is long or has spaces
+# The interpreter of a script, also as pip writes it where the path is long or has spaces
+SHEBANG = re.compile(
+    rb"#!\s*(?:/usr/bin/env\s+)?(\S*python\S*)|#!/bin/sh\n'''exec' \"?([^\"\s]+python[^\"\s]*)"
+)
 
 
 def program_at(words: tuple[str, ...], known: Known, shell: Shell) -> Program:
@@ -27,14 +33,16 @@ def program_at(words: tuple[str, ...], known: Known, shell: Shell) -> Program:
     Raises:
         UsageError: There is no such program, or autotune cannot start it.
     """
-    if words[:1] == ("-m",):
+    if words[0] == "-m":
         program = _module(words[1:], known, shell)
-    elif not known.is_python and (script := console_script(words[0], known, shell)):
+    elif known.is_python or _is_file(words[0], shell):
+        program = parse_program(words[0], words[1:], shell.cwd)
+    elif script := _command(words[0], known, shell):
         program = _console_script(script, words, known, shell)
+    elif error := other(words, known, shell):
+        raise error
     else:
         program = parse_program(words[0], words[1:], shell.cwd)
-    if program.source:
-        refuse_multirun(program, Path(program.source).read_bytes())
     return replace(
         program,
         ranks=known.ranks,
@@ -46,31 +54,29 @@ def program_at(words: tuple[str, ...], known: Known, shell: Shell) -> Program:
 
 
 def _module(words: tuple[str, ...], known: Known, shell: Shell) -> Program:
-    """Return the program of ``python -m MODULE``.
-
-    Raises:
-        UsageError: The module does not exist, or is a package without ``__main__.py``.
-    """
     if not words:
         raise UsageError("-m needs the name of a module: autotune search -m package.module")
     name = words[0]
-    if name.endswith(".py") or "/" in name:
-        mend = name.removesuffix(".py").strip("./").replace("/", ".")
-        raise UsageError(
-            f"-m takes the name of a module, not the file '{name}'. Type -m {mend}, or {name} "
-            "without -m."
-        )
-    roots = _import_path(known, shell)
-    if known.is_safe_path:  # python -P does not import from the current directory
-        roots = roots[1:]
-    found = find_module(name, roots)
+    added = filter(None, (known.env.get("PYTHONPATH") or "").split(os.pathsep))
+    roots = [*(shell.cwd / folder for folder in added), *map(Path, sys.path)]
+    # python -P does not import from the current directory
+    found = find_module(name, roots if known.is_safe_path else [shell.cwd, *roots])
     if found is None:
-        raise UsageError(_no_module(name, shell))
+        top = name.partition(".")[0]
+        near = [p.stem for p in shell.cwd.iterdir() if p.suffix == ".py" or p.is_dir()]
+        hint = did_you_mean(top, near) if top not in near else ""
+        raise UsageError(
+            f"There is no module '{name}' in {shell.cwd} or on the import path.{hint} Start "
+            f"autotune where 'python -m {name}' works."
+        )
     source = found[1]
     if source.name == "__init__.py":  # python -m PACKAGE runs its __main__.py
         source = source.with_name("__main__.py")
         if not source.is_file():
-            raise UsageError(_no_main(name, source.parent))
+            raise UsageError(
+                f"'{name}' is a package without __main__.py, which python -m cannot run. Name a "
+                f"module of it: -m {name}.MODULE"
+            )
     return Program(
         kind=ProgramKind.MODULE,
         target=name,
@@ -84,40 +90,19 @@ def _module(words: tuple[str, ...], known: Known, shell: Shell) -> Program:
     )
 
 
-def _import_path(known: Known, shell: Shell) -> list[Path]:
-    """Return the folders from which the program imports, in order."""
-    added = filter(None, (known.env.get("PYTHONPATH") or "").split(os.pathsep))
-    return [shell.cwd, *(shell.cwd / folder for folder in added), *map(Path, sys.path)]
-
-
-def _no_module(name: str, shell: Shell) -> str:
-    top = name.partition(".")[0]
-    near = [
-        p.stem for p in shell.cwd.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()
-    ]
-    hint = did_you_mean(top, near) if top not in near else ""
-    return (
-        f"There is no module '{name}' in {shell.cwd} or on the import path.{hint} Start autotune "
-        f"where 'python -m {name}' works."
-    )
-
-
-def _no_main(name: str, package: Path) -> str:
-    modules = sorted(p.stem for p in package.glob("*.py") if not p.stem.startswith("_"))
-    one = f" Name a module of it, such as -m {name}.{modules[0]}" if modules else ""
-    return f"'{name}' is a package without __main__.py, which python -m cannot run.{one}"
-
-
-def console_script(word: str, known: Known, shell: Shell) -> Path | None:
-    """Return the file of a console script that a word names; None if the word is something else."""
+def _is_file(word: str, shell: Shell) -> bool:
+    """Return whether a word names a script or function of the user's, and not a command."""
     is_path = "/" in word or ":" in word or word.endswith(".py") or (shell.cwd / word).is_file()
-    if is_path and Path(word).parent.resolve() != shell.bin_dir.resolve():
-        return None
+    return is_path and Path(word).parent.resolve() != shell.bin_dir.resolve()
+
+
+def _command(word: str, known: Known, shell: Shell) -> Path | None:
+    """Return the file of a command; None if there is none of that name."""
     found = shell.which(word, known)
     # autotune may be started by its path, with its environment's bin folder not on PATH.
     in_ours = shell.bin_dir / Path(word).name
     if found is None and in_ours.is_file():
-        found = str(in_ours)
+        return in_ours
     return None if found is None else Path(found)
 
 
@@ -126,28 +111,22 @@ def _console_script(script: Path, words: tuple[str, ...], known: Known, shell: S
 
     The generated wrapper is what runs. The fingerprint is computed from the entry point's file,
     because the wrapper does not change when the program does.
+
     """
     python = _python_of(script, known, shell)
     if python is None:
-        raise UsageError(
+        raise other(words, known, shell) or UsageError(
             f"'{words[0]}' is {script}, which is not a Python program, so autotune cannot "
             "tune it. Name the Python program that it starts."
         )
     if not is_ours(python, shell):
-        try:
-            check_environment((python,), known, shell)
-        except UsageError as error:  # the line to type must name the command, not its interpreter
-            raise UsageError(
-                str(error).replace(f"-- {shlex.quote(python)}", f"-- {shlex.join(words)}")
-            ) from error
+        check_environment((python, str(script), *words[1:]), known, shell)
     program = parse_program(str(script), words[1:], shell.cwd)
-    points = metadata.entry_points(group="console_scripts", name=script.name)
-    for point in points:
+    for point in metadata.entry_points(group="console_scripts", name=script.name):
         found = find_module(point.module, [Path(entry) for entry in sys.path if entry])
         if found is not None:
-            source = str(found[1])
             fingerprint = fingerprint_of(found[1].read_bytes())
-            program = replace(program, source=source, fingerprint=fingerprint)
+            program = replace(program, source=str(found[1]), fingerprint=fingerprint)
     return replace(program, name=script.name)
 
 
@@ -155,13 +134,8 @@ def _python_of(script: Path, known: Known, shell: Shell) -> str | None:
     """Return the interpreter in a script's shebang; None if there is none or it is not Python."""
     # Binary, and only the beginning: the file may be any executable.
     with script.open("rb") as file:
-        head = file.read(1024)
-    first = SHEBANG.match(head)
-    if first is None:
+        found = SHEBANG.match(file.read(1024))
+    if found is None:
         return None
-    named, argument = (os.fsdecode(part or b"") for part in first.groups())
-    if long := LONG_SHEBANG.search(head):
-        named = os.fsdecode(long[1])
-    if Path(named).name == "env":
-        named = shell.which(argument, known) or argument
-    return named if "python" in Path(named).name else None
+    python = os.fsdecode(found[1] or found[2])
+    return shell.which(python, known) or python

@@ -61,10 +61,6 @@ def raise_fence(options: FenceOptions, run_dir: Path) -> Fence:
     system may refuse it. The guard is considered only if the user allows side effects. The caller
     closes the fence.
 
-    Args:
-        options: What the user says about the fence.
-        run_dir: The run directory, which is one of the places for the files that trials write.
-
     Raises:
         FenceError: when no fence works, with the reason for each kind and what to do.
     """
@@ -110,10 +106,7 @@ def _raised(kind: FenceKind, options: FenceOptions, run_dir: Path) -> Fence:
 
 
 def _switch() -> str:
-    """Return the system setting that denies overlays and how to change it, in parentheses.
-
-    Empty if none of ``SWITCHES`` is the cause.
-    """
+    """Return the system setting that denies overlays and how to change it, in parentheses."""
     for path, value, mend in SWITCHES:
         try:
             if Path(path).read_text(encoding="utf-8").strip() == value:
@@ -124,6 +117,5 @@ def _switch() -> str:
 
 
 def _on_one_line(reasons: list[str]) -> str:
-    """Return the reasons against the overlay fence, as the end of a sentence that names it."""
     named = f"{FenceKind.OVERLAY}: "
     return "".join(f" {reason.strip().removeprefix(named)}." for reason in reasons)

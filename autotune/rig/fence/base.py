@@ -77,12 +77,7 @@ class Fence(ABC):
 
     @abstractmethod
     def spec(self, name: str, own: Sequence[Path]) -> FenceSpec:
-        """Return what a process that enters the fence has to do, and make the folders for it.
-
-        Args:
-            name: Name of the rig's folder in each scratch folder.
-            own: Folders of autotune's whose writes stay real.
-        """
+        """Return what a process that enters the fence has to do, and make the folders for it."""
 
     def prepared(self, name: str, roots: Sequence[Path], here: Path) -> str | None:  # noqa: ARG002
         """Note that a program has started to train, as ``View.prepared()`` says."""
@@ -120,12 +115,7 @@ class View:
         self._rooms = [room.of(name) for room in fence.rooms]
 
     def fenced(self, plan: LaunchPlan, own: Sequence[Path]) -> LaunchPlan:
-        """Return the plan that starts a process behind the fence.
-
-        Args:
-            plan: What to start.
-            own: Folders of autotune's, such as the compile cache, whose writes stay real.
-        """
+        """Return the plan that starts a process behind the fence."""
         spec = self._fence.spec(self._name, own)
         replace(spec, answer_file=str(self.own_dir / "answer")).write(self.own_dir / "spec")
         return _entering(self.own_dir / "spec", plan)
@@ -138,16 +128,7 @@ class View:
         return next(filter(None, (room.overflow() for room in self._rooms)), None)
 
     def prepared(self, roots: Sequence[Path], here: Path) -> str | None:
-        """Note that the program has started to train, so its downloads and caches are complete.
-
-        Args:
-            roots: Folders to which the program was seen to download.
-            here: The program's working directory.
-
-        Returns:
-            A sentence for the user about data that each trial prepares again; None if there are
-            none.
-        """
+        """Note that the program has started to train, so its downloads and caches are complete."""
         return self._fence.prepared(self._name, roots, here)
 
     def error(self) -> str | None:
@@ -162,10 +143,6 @@ class View:
 
 def try_out(spec: FenceSpec, *command: str) -> dict[str, str]:
     """Enter a fence by a short process.
-
-    Args:
-        spec: The fence.
-        command: What to run behind it; without one, every cover is tried out.
 
     Returns:
         The folders that could not be covered, with the reasons; empty if all could.

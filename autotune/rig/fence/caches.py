@@ -36,14 +36,7 @@ Fingerprint = tuple[int, int]  # size in bytes, modification time in ns
 
 
 def cache_roots(environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the folders in which libraries keep what they download and compile.
-
-    A folder that contains the home or the working directory is left out, because the program's
-    results are there too.
-
-    Args:
-        environment: Variables by which users move these caches (``HF_HOME`` and others).
-    """
+    """Return the folders in which libraries keep what they download and compile."""
     home = Path(os.path.expanduser("~"))
     named = [Path(environment[name]) for name in VARIABLES if environment.get(name)]
     places = [*named, *(home / name for name in FOLDERS)]
@@ -70,12 +63,7 @@ class Prepared:
     others: dict[Path, tuple[int, int]] = field(default_factory=dict)
 
     def note(self, roots: Sequence[Path], here: Path) -> None:
-        """Record the files that exist now.
-
-        Args:
-            roots: Folders of caches, as real absolute paths.
-            here: The program's working directory.
-        """
+        """Record the files that exist now."""
         for path, _, names in os.walk(self.upper):
             for relative in (Path(path, name).relative_to(self.upper) for name in names):
                 found, real = _fingerprint(self.upper / relative), self.covered / relative
@@ -93,9 +81,6 @@ class Prepared:
         """Move the files that have not changed since ``note()`` into a layer for later rigs.
 
         Call it after the rig has ended: the files leave the upper layer.
-
-        Args:
-            layer: Folder that later overlays put on top of the real one.
 
         Returns:
             Whether any file was moved.
@@ -123,9 +108,6 @@ def told_of_unknown(prepared: Iterable[Prepared]) -> str | None:
     """Return a sentence about the folder to which a program wrote most, unless it is a known cache.
 
     It is probably prepared data, which the user can have kept by ``--cache-dir``.
-
-    Args:
-        prepared: The overlays of one rig, after ``note()``.
 
     Returns:
         None if writing the files again in each trial would take less than seconds.

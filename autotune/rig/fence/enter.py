@@ -120,11 +120,7 @@ def _cover(places: Iterable[_Place], spec: FenceSpec, *, is_probe: bool) -> dict
 
 
 class _Place:
-    """One folder to cover, with its scratch folders held open.
-
-    They are opened before any folder is covered and used by their descriptors, because a mount that
-    is made meanwhile may hide their paths.
-    """
+    """One folder to cover, with its scratch folders held open."""
 
     def __init__(self, covering: Covering) -> None:
         self.covering = covering
@@ -215,17 +211,7 @@ class _Place:
 
 
 def exercise(folder: str) -> None:
-    """Try what programs do to files: make a folder, append, rename, read back and delete.
-
-    A mount that succeeds does not show that writing works. Folders to which this user may not write
-    are skipped.
-
-    Args:
-        folder: A covered folder. If it holds the probe's file, that file is used.
-
-    Raises:
-        OSError: when any of it fails, or reads back otherwise.
-    """
+    """Try what programs do to files: make a folder, append, rename, read back and delete."""
     if not os.access(folder, os.W_OK | os.X_OK):
         return
     inner = Path(folder, f"{EXERCISE}-folder")
@@ -270,19 +256,7 @@ def _make_read_only(path: str) -> None:
 
 
 def _copy(entry: os.DirEntry[str], copy: str, original: Path, room: int) -> int:
-    """Copy an entry of a rebuilt folder if it fits, or link to the original.
-
-    Large files, devices and the like, and files that this user cannot read become links.
-
-    Args:
-        entry: Entry of the real folder that is not a folder.
-        copy: Path of the copy.
-        original: Path of the same entry in the read-only view of the real folder.
-        room: Bytes that may still be copied.
-
-    Returns:
-        The number of bytes that were copied.
-    """
+    """Copy an entry of a rebuilt folder if it fits, or link to the original."""
     try:
         if entry.is_symlink():
             os.symlink(os.readlink(entry.path), copy)

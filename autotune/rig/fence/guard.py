@@ -29,11 +29,6 @@ class GuardFence(Fence):
 
     Caches that exist are real: trials fill them, and nothing needs to be downloaded again.
 
-    Args:
-        options: What the user says about the fence.
-        run_dir: The run directory, which is one of the places for shadow folders.
-        has_landlock: Whether Landlock denies the writes that the guard misses.
-
     Raises:
         Refused: when there is no place for shadow folders, or when Landlock does not work here.
     """

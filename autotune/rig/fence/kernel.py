@@ -61,24 +61,12 @@ class _PathBeneathAttr(ctypes.Structure):
 
 
 def unshare(flags: int) -> None:
-    """Move this process to new namespaces (unshare(2)).
-
-    Args:
-        flags: ``CLONE_NEWNS`` for mounts, ``CLONE_NEWUSER`` for users, or both.
-    """
+    """Move this process to new namespaces (unshare(2))."""
     _check(_libc().unshare(flags), "unshare")
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
-    """Mount a file system, or bind a folder (mount(2)).
-
-    Args:
-        source: What is mounted: the folder for a bind, a name for a new file system.
-        target: Path at which it appears.
-        kind: Type of the file system; empty for a bind.
-        flags: The ``MS_`` flags.
-        data: Options of the file system.
-    """
+    """Mount a file system, or bind a folder (mount(2))."""
     done = _libc().mount(
         os.fsencode(source),
         os.fsencode(target),
@@ -90,12 +78,7 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
 
 
 def make_read_only(path: str, *, with_inner: bool = False) -> None:
-    """Make a mount read-only (mount_setattr(2), Linux 5.12).
-
-    Args:
-        path: Where it is mounted. A folder that is not a mount raises ``OSError`` with EINVAL.
-        with_inner: Include all mounts below it.
-    """
+    """Make a mount read-only (mount_setattr(2), Linux 5.12)."""
     attribute = _MountAttr(attr_set=MOUNT_ATTR_RDONLY)
     done = _syscall(
         SYS_MOUNT_SETATTR,
@@ -109,12 +92,7 @@ def make_read_only(path: str, *, with_inner: bool = False) -> None:
 
 
 def has_capability(number: int, status: str) -> bool:
-    """Tell whether a process has a capability in effect.
-
-    Args:
-        number: Number of the capability, such as ``CAP_SYS_ADMIN``.
-        status: Text of the process's ``/proc/PID/status``.
-    """
+    """Tell whether a process has a capability in effect."""
     for line in status.splitlines():
         if line.startswith("CapEff:"):
             return bool(int(line.split()[1], 16) >> number & 1)
@@ -132,10 +110,6 @@ def forbid_writing_but_below(writable: Iterable[str]) -> None:
 
     The rule cannot be lifted again. Landlock requires that a process without CAP_SYS_ADMIN gives up
     set-user-ID programs (``PR_SET_NO_NEW_PRIVS``), so that is done here.
-
-    Args:
-        writable: Folders, and single files, that stay writable. Those that do not exist are
-            ignored.
     """
     version = landlock_version()
     handled = WRITING | (REFER if version >= 2 else 0) | (TRUNCATE if version >= 3 else 0)

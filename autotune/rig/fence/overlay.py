@@ -82,10 +82,6 @@ class OverlayFence(Fence):
     that out with short processes. Folders that cannot be covered become read-only and are listed in
     ``warnings``.
 
-    Args:
-        options: What the user says about the fence.
-        run_dir: The run directory, which is one of the places for upper layers.
-
     Raises:
         Refused: when overlays do not work here, or the working directory cannot be covered.
     """
@@ -192,16 +188,7 @@ class OverlayFence(Fence):
         return next(f for f in self.folders[1:] if not is_below(str(f), path))
 
     def _find_scratches(self, places: Sequence[Path]) -> dict[Path, str]:
-        """Make scratch folders in the first places whose file system can hold upper layers.
-
-        Stops as soon as each folder to cover has a scratch folder outside of it.
-
-        Returns:
-            The places that failed, with the reasons.
-
-        Raises:
-            Refused: when no place works.
-        """
+        """Make scratch folders in the first places whose file system can hold upper layers."""
         failed: dict[Path, str] = {}
         for place in places:
             try:
@@ -345,10 +332,7 @@ def _make_folders(step: Step, place: Path) -> None:
 
 
 def _make_like(folder: Path, real: Path) -> None:
-    """Give a layer the mode, times and, if permitted, the owner of the folder that it covers.
-
-    An overlay shows the attributes of its uppermost layer.
-    """
+    """Give a layer the mode, times and, if permitted, the owner of the folder that it covers."""
     status = real.stat()
     with suppress(OSError):  # in some containers most owners have no id that could be set
         os.chown(folder, status.st_uid, status.st_gid)

@@ -41,15 +41,7 @@ KERNEL_FILE_SYSTEMS = frozenset(
 
 @dataclass(frozen=True)
 class Mount:
-    """One line of mountinfo.
-
-    Attributes:
-        path: Folder, or single file, at which it is mounted.
-        file_system: Type of the file system, such as ``ext4``.
-        options: Options of this mount: ``rw``, ``nosuid``, ….
-        super_options: Options of its file system, which all its mounts share.
-        root: The folder of the file system that is mounted; ``/`` is all of it.
-    """
+    """One line of mountinfo; *root* is the folder of the file system that is mounted."""
 
     path: str
     file_system: str
@@ -73,10 +65,7 @@ class Mount:
 
 
 def is_below(path: str, above: str) -> bool:
-    """Tell whether a path lies below another one; a path is not below itself.
-
-    Only the texts are compared: links are not followed, and the paths need not exist.
-    """
+    """Tell whether a path lies below another one; a path is not below itself."""
     return path != above and PurePosixPath(path).is_relative_to(above)
 
 
@@ -84,9 +73,6 @@ def read_mounts(mountinfo: str) -> tuple[Mount, ...]:
     """Return the mounts that can be reached by their paths, parents before children.
 
     A mount is left out if a later one at the same path, or at a folder above it, hides it.
-
-    Args:
-        mountinfo: Text of ``/proc/self/mountinfo``.
     """
     mounts = {number: (parent, mount) for number, parent, mount in _parse(mountinfo)}
     inner: dict[int, list[int]] = {}
@@ -111,12 +97,6 @@ def _found_at(
 
     Walks as the kernel does: from the root mount, into the mount that lies nearest on the way,
     until no further mount lies on it.
-
-    Args:
-        path: Absolute path without links.
-        root: Number of the root mount.
-        mounts: Number of the parent, and the mount, by number.
-        inner: Numbers of the mounts that lie directly in a mount, by its number.
     """
     here = root
     while True:
@@ -131,7 +111,6 @@ def _found_at(
 
 
 def _parse(mountinfo: str) -> Iterator[tuple[int, int, Mount]]:
-    """Yield the number of each mount, the number of its parent, and the mount."""
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         fields, super_fields = before.split(" "), after.split(" ")
@@ -147,7 +126,6 @@ def _parse(mountinfo: str) -> Iterator[tuple[int, int, Mount]]:
 
 
 def _unescaped(text: str) -> str:
-    """Return a path of mountinfo as it is: space, tab, newline and backslash are octal there."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
@@ -179,10 +157,7 @@ class Folders:
     """What the plan asks about folders, answered from this machine for the current user."""
 
     def is_folder(self, path: str) -> bool:
-        """Tell whether a mount point is a folder; True if it cannot be looked at.
-
-        Containers also mount single files. A try then shows whether it can be covered.
-        """
+        """Tell whether a mount point is a folder; True if it cannot be looked at."""
         return not os.path.isfile(path)
 
     def is_own(self, path: str) -> bool:
@@ -212,12 +187,8 @@ def plan(
 ) -> tuple[Step, ...]:
     """Return which folders to cover, in the order in which to cover them.
 
-    Args:
-        mounts: The mounts that this process sees, parents before children.
-        folders: Answers questions about the file system.
-        is_root: Whether overlays may hide mounts and copy files of all owners.
-        towards: Paths, such as the working directory, on the way to which the search for writable
-            folders has no depth limit.
+    Root's overlays may hide mounts and copy files of all owners. On the way *towards* paths, such
+    as the working directory, the search for writable folders has no depth limit.
     """
     planner = _Planner(tuple(mount.path for mount in mounts), folders, is_root, tuple(towards))
     steps: list[Step] = []
@@ -238,14 +209,7 @@ def _is_kernels_own(path: str) -> bool:
 
 @dataclass(frozen=True)
 class _Planner:
-    """Plans one folder after the other.
-
-    Attributes:
-        mounts: Paths of all mounts.
-        folders: As for ``plan()``.
-        is_root: As for ``plan()``.
-        towards: As for ``plan()``.
-    """
+    """Plans one folder after the other."""
 
     mounts: tuple[str, ...]
     folders: Folders
@@ -253,12 +217,7 @@ class _Planner:
     towards: tuple[str, ...]
 
     def cover(self, path: str, depth: int = 0) -> Iterator[Step]:
-        """Yield the steps that cover a folder, as a whole or folder by folder.
-
-        Args:
-            path: The folder.
-            depth: How deep the folder lies below the mount at which planning began.
-        """
+        """Yield the steps that cover a folder, as a whole or folder by folder."""
         inner = tuple(m for m in self.mounts if is_below(m, path))
         may_write = path != "/" and self.folders.may_write(path)
         if path == SOCKETS or is_below(path, SOCKETS) or not self.folders.is_folder(path):
@@ -300,7 +259,6 @@ class _Planner:
                 yield from self.cover(folder, depth + 1)
 
     def _read_only(self, path: str) -> Step:
-        """Return the step that makes the whole mount of a path read-only."""
         return Step(Cover.READ_ONLY, _mount_of(path, self.mounts))
 
 

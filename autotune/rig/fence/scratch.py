@@ -43,10 +43,6 @@ def candidates(scratch_dir: Path | None, run_dir: Path) -> tuple[Path, ...]:
     Only folders that exist and are writable are returned. ``/dev/shm`` comes last, because it takes
     memory. It is needed on some clusters and in most containers, where everything else is a network
     file system or an overlay, and neither can hold upper layers.
-
-    Args:
-        scratch_dir: The folder that the user named, which is tried first; None if there is none.
-        run_dir: The run directory.
     """
     named = [scratch_dir] if scratch_dir is not None else []
     temporary = (Path(tempfile.gettempdir()), Path("/var/tmp"), Path("/dev/shm"))  # noqa: S108
@@ -62,9 +58,6 @@ class Scratch:
     folder. If the shell is killed too, the next search removes it: the folder holds a locked file,
     and a lock that can be taken shows that nobody uses the folder. Locks also work between
     containers, in which process ids would mean nothing.
-
-    Args:
-        place: Folder in which to make it. Abandoned scratch folders there are removed first.
 
     Attributes:
         path: The folder.
@@ -121,8 +114,7 @@ def short_place() -> Path:
 def sweep(place: Path) -> None:
     """Remove the scratch folders in a place that killed searches of this user have left.
 
-    Folders whose search still runs, links, and folders of other users are left alone. Where the
-    file system has no locks, nothing is removed.
+    Folders whose search still runs, links, and folders of other users are left alone.
     """
     for folder in place.glob(f"{PREFIX}*"):
         if not _is_ours(folder):
@@ -161,7 +153,6 @@ def remove(folder: Path) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Tell whether this is a folder, not a link, that belongs to the current user."""
     try:
         status = folder.lstat()
     except OSError:
@@ -184,11 +175,7 @@ class Room:
     max_bytes: int
 
     def of(self, name: str) -> Room:
-        """Return the same limit for one rig.
-
-        Args:
-            name: Name of the rig's folder in each scratch folder.
-        """
+        """Return the same limit for one rig."""
         return replace(self, folders=tuple(folder / name for folder in self.folders))
 
     def overflow(self) -> str | None:
@@ -215,13 +202,7 @@ class Room:
 
 
 def rooms(folders: Sequence[Path], max_bytes: int | None) -> tuple[Room, ...]:
-    """Return the limits for scratch folders, one for each file system.
-
-    Args:
-        folders: The scratch folders, which must exist.
-        max_bytes: The limit that the user set for each file system; None allows ``FREE_SHARE`` of
-            the space that is free now.
-    """
+    """Return the limits for scratch folders, one for each file system."""
     by_device: dict[int, list[Path]] = {}
     for folder in folders:
         by_device.setdefault(folder.stat().st_dev, []).append(folder)

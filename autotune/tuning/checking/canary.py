@@ -25,13 +25,12 @@ from autotune.program.domain import Domain
 from autotune.program.lr import PARTS
 from autotune.program.rehearsal import Canary, Rehearsal, RehearsalPlan
 from autotune.tuning.baseline import Baseline
-from autotune.tuning.checking.self_check import RANKS, Known, SelfCheck
+from autotune.tuning.checking.self_check import Known, SelfCheck
 from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.choosing.memory import MEMORY
 from autotune.tuning.session import MAX_KEPT_FOR_REHEARSAL, Session
 
-COMPILING = ("compile", "compile_dynamic")
-NEAREST = ("num_threads",)  # any other number adds in another order, and few threads are slow
+NEAREST = ("threads",)  # any other number adds in another order, and few threads are slow
 MOST_REFUSED = 4  # settings, after which the rest is left to the comparison of the best config
 # Failures that may be of the farthest value alone
 OPEN = {*MEMORY, Outcome.SHARED_MEMORY, Outcome.HUNG}
@@ -95,7 +94,7 @@ def exact_settings(space: ResolvedSpace) -> Config:
 
 
 def _is_exact(knob: str) -> bool:
-    return not registry()[knob].changes_learning and knob not in {*PARTS, *RANKS, *COMPILING}
+    return not registry()[knob].changes_learning and knob not in {*PARTS, "compile"}
 
 
 def _far(domain: Domain, own: KnobValue, *, nearest: bool) -> KnobValue:

@@ -139,7 +139,7 @@ def _is_untested(record: RehearsalRecord) -> bool:
     Those of several ranks are only the losses of their shares.
     """
     is_open = bool(record.by_design) and record.learning is None and not record.untold
-    return is_open and "world_size" not in record.by_design
+    return is_open and "devices" not in record.by_design
 
 
 def _may_check(

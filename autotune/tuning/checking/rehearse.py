@@ -42,7 +42,7 @@ WORTH_MORE = 1.5
 UNEVEN = "the program fails where its runs are made comparable"
 # These knobs change what the program's code meets outside of its training loop, such as dtypes and
 # wrapped models, so they are suspected first.
-SUSPECTS = ("precision", "channels_last", "compile", "batch_size", "persistent_workers")
+SUSPECTS = ("precision", "memory_format", "compile", "batch_size", "workers")
 
 
 class Rehearsed(StrEnum):

@@ -36,6 +36,7 @@ from autotune.measurement.learning.training_trace import (
 )
 from autotune.measurement.outcome import ENDED_BY_US, Ending
 from autotune.program.config import Config, KnobValue
+from autotune.program.devices import ranks_in
 from autotune.program.lr import PARTS, batch_growth
 from autotune.program.rehearsal import Canary, RehearsalPlan, TracePlan
 from autotune.tuning.baseline import Baseline
@@ -43,9 +44,8 @@ from autotune.tuning.checking.learning_check import MOST_LOSS, untold
 from autotune.tuning.session import CHECK_EPOCHS, Session, check_batches
 
 NOT_COMPARED = Agreement(Sameness.UNKNOWN, why=NO_TIME)
+BATCH = ("batch_size", "accumulation_steps")  # what one process makes of a step
 SHAKES = 3  # shaken runs before a config is said to train something else
-# With the batch, where the global batch grows: what one process makes of it cannot be told apart
-RANKS = ("world_size", "strategy")
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,7 @@ class SelfCheck:
         return batch_growth(self._space.baseline, config) == 1.0
 
     def _takes_same_batches(self, config: Config) -> bool:
-        parts = ("batch_size", "accumulation_steps", "world_size")
-        return all(config.get(part) == self._space.baseline.get(part) for part in parts)
+        return all(config.get(part) == self._space.baseline.get(part) for part in PARTS)
 
     def exact_part(self, config: Config) -> Config:
         """Return a config without the changes that train something else by design.
@@ -154,9 +153,9 @@ class SelfCheck:
         back = {
             knob: own[knob] for knob in by_design(config, own, normalises=self._known.normalises)
         }
-        if "world_size" in back and not self._known.normalises:
+        if "devices" in back and not self._known.normalises:
             shared = self._space.with_own_batch(config)
-            back |= {knob: shared[knob] for knob in (*PARTS, *RANKS) if knob in back}
+            back |= {knob: shared[knob] for knob in PARTS if knob in back}
             return self._space.canonical(config.replace(**back))
         parts = self._in_parts(config) if "accumulation_steps" in back else 1
         if parts > 1:
@@ -325,8 +324,9 @@ def by_design(config: Config, own: Config, *, normalises: bool = False) -> dict[
     """
     changes = config.changes_from(own)
     designed = {k: v for k, v in changes.items() if registry()[k].changes_learning}
-    shares = "world_size" in changes and normalises and not config.get("sync_batchnorm")
+    has_more_ranks = ranks_in(config) != ranks_in(own)
+    shares = has_more_ranks and normalises and not config.get("sync_batchnorm")
     if batch_growth(own, config) != 1.0 or shares:
-        parts = (*PARTS, *RANKS) if "world_size" in changes else PARTS
+        parts = PARTS if has_more_ranks else BATCH
         designed |= {knob: changes[knob] for knob in parts if knob in changes}
     return designed

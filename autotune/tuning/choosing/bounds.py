@@ -18,12 +18,11 @@ WORTH_TRYING = 1.03  # a knob that can gain less is not tried
 MARGIN = 1.5  # on shares, which a few profiled steps show
 MOST_SHARE = 0.9
 
-OPTIMIZER = ("optimizer_implementation", "zero_grad_to_none")
-TRANSFER = ("pin_memory", "non_blocking")
+OPTIMIZER = ("optimizer",)
+TRANSFER = ("pinning",)
 LOADING = (
-    "num_workers",
+    "workers",
     "prefetch_factor",
-    "persistent_workers",
     "in_order",
     "worker_start_method",
     "worker_threads",

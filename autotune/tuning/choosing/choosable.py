@@ -87,7 +87,7 @@ def one_fewer(
 ) -> Iterator[tuple[str, Config]]:
     """Yield each change of a config with the config that has one change fewer.
 
-    Strategy and number of ranks, and values that the user fixed, are left as they are.
+    The devices, and values that the user fixed, are left as they are.
 
     Args:
         space: What may be tried.
@@ -96,7 +96,7 @@ def one_fewer(
     """
     seen = {config} if with_baseline else {config, space.baseline}
     for knob in config.changes_from(space.baseline):
-        if knob in DEVICES or knob in space.fixed:
+        if knob == DEVICES or knob in space.fixed:
             continue
         without = space.canonical(config.replace(**{knob: space.baseline[knob]}))
         if without not in seen:

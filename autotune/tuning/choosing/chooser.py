@@ -233,7 +233,7 @@ class Chooser:
     def _one_change(self, config: Config, cannot: frozenset[str]) -> Iterator[Config]:
         yield from self._exchanges(config)
         for knob, domain in self._space.domains.items():
-            for value in domain.values if knob not in DEVICES | cannot else ():
+            for value in domain.values if knob not in {DEVICES, *cannot} else ():
                 if value != config[knob]:
                     changed = config.replace(**{**self._space.fixed, knob: value})
                     yield self._space.canonical(changed)

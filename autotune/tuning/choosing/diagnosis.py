@@ -17,6 +17,7 @@ from autotune.measurement.goal import THROUGHPUT, Goal, Objective
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.config import KnobValue
+from autotune.program.devices import parts_of
 from autotune.program.profile import Profile
 from autotune.tuning.choosing.bounds import Share, bounded, shares
 
@@ -28,23 +29,17 @@ SURE_GROWTH, SURE_GROWTH_CPU = 2, 4
 WAIT_IS_NOISE_SHARE = 0.03  # below, faster loading gains no more than the noise of a measurement
 
 
-# These two change together: the number of ranks says nothing without the strategy that starts them.
-DEVICES = frozenset({"strategy", "world_size"})
+DEVICES = "devices"
 
-# What usually makes a step faster, the first of the values that is offered; the first two need
+# What usually makes a step faster, the first of the values that is offered; the first needs
 # hardware that computes in bf16
 SURE: tuple[tuple[str, tuple[KnobValue, ...]], ...] = (
-    ("precision", ("bf16", "tf32")),
-    ("matmul_precision", ("medium",)),
-    ("anomaly_detection", (False,)),
-    ("deterministic_algorithms", (False,)),
-    ("channels_last", (True,)),
-    ("optimizer_implementation", ("fused",)),
-    ("zero_grad_to_none", (True,)),
-    ("pin_memory", (True,)),
-    ("non_blocking", (True,)),
+    ("precision", ("bf16", "tf32", "medium")),
+    ("memory_format", ("channels_last",)),
+    ("optimizer", ("fused",)),
+    ("pinning", ("non-blocking",)),
 )
-NEEDS_BF16 = frozenset({"precision", "matmul_precision"})
+NEEDS_BF16 = frozenset({"precision"})
 
 
 class Bottleneck(StrEnum):
@@ -180,14 +175,12 @@ def _workers(profile: Profile, space: ResolvedSpace, hardware: Hardware) -> Mapp
     """
     cores, is_cpu = hardware.cpu_quota, profile.device == "cpu"
     most = max(1, cores // 2) if is_cpu else cores
-    counts = [int(n) for n in _values(space, "num_workers") if 0 < int(n) <= most]
+    counts = [int(n) for n in _values(space, "workers") if 0 < int(n) <= most]
     if not counts:
         return {}
-    found: dict[str, KnobValue] = {"num_workers": max(counts)}
-    if is_cpu and (threads := max(1, cores - max(counts))) in _values(space, "num_threads"):
-        found["num_threads"] = threads
-    if True in _values(space, "persistent_workers"):
-        found["persistent_workers"] = True
+    found: dict[str, KnobValue] = {"workers": max(counts)}
+    if is_cpu and (threads := max(1, cores - max(counts))) in _values(space, "threads"):
+        found["threads"] = threads
     return found
 
 
@@ -196,24 +189,19 @@ def _device_moves(space: ResolvedSpace, hardware: Hardware, profile: Profile) ->
 
     On a CPU the ranks share the cores, so each gets an equal share of compute threads.
     """
-    own = space.baseline.get("strategy", "ddp")
-    strategies = space.domains["strategy"].values if "strategy" in space.domains else (own,)
-    counts = space.domains["world_size"].values if "world_size" in space.domains else (1,)
-    for count in sorted(map(int, counts), reverse=True):
-        for strategy in strategies:
-            has_ranks = STRATEGIES[str(strategy)].launches_ranks
-            if strategy == own == "single" or (count > 1 and not has_ranks):
-                continue
-            changes: dict[str, KnobValue] = {"strategy": strategy, "world_size": count}
-            if profile.device == "cpu" and has_ranks:
-                share = max(1, hardware.cpu_quota // count)
-                offered = [int(n) for n in _values(space, "num_threads") if int(n) <= share]
-                changes["num_threads"] = max(offered, default=share)
-            ranks = f"{count} ranks train" if count > 1 else "one rank trains"
-            yield Move(
-                {k: v for k, v in changes.items() if k in space.baseline},
-                f"{ranks} by {strategy}" if has_ranks else f"{strategy} uses all GPUs",
-            )
+    values = space.domains[DEVICES].values if DEVICES in space.domains else ()
+    for value in sorted(values, key=lambda value: -parts_of(value)[1]):
+        strategy, count = parts_of(value)
+        if value == space.baseline[DEVICES] or strategy == "single":
+            continue
+        changes: dict[str, KnobValue] = {DEVICES: value}
+        has_ranks = STRATEGIES[strategy].launches_ranks
+        if profile.device == "cpu" and has_ranks and "threads" in space.baseline:
+            share = max(1, hardware.cpu_quota // count)
+            offered = [int(n) for n in _values(space, "threads") if int(n) <= share]
+            changes["threads"] = max(offered, default=share)
+        ranks = f"{count} ranks train" if count > 1 else "one rank trains"
+        yield Move(changes, f"{ranks} by {strategy}" if has_ranks else f"{strategy} uses all GPUs")
 
 
 def _within(space: ResolvedSpace, moves: list[Move]) -> Iterator[Move]:

@@ -21,15 +21,11 @@ SAVES_MEMORY: Final = frozenset(
         "activation_checkpointing",
         "accumulation_steps",
         "precision",
-        "strategy",
-        "world_size",
-        "fsdp_cpu_offload",
-        "fsdp_mixed_precision",
-        "fsdp_reshard_after_forward",
-        "fsdp_shard",
+        "devices",
+        "fsdp_options",
     }
 )
-SAVES_HOST_MEMORY: Final = SAVES_MEMORY | {"num_workers", "prefetch_factor"}
+SAVES_HOST_MEMORY: Final = SAVES_MEMORY | {"workers", "prefetch_factor"}
 # Left free: the longest batch and an evaluation, which a few turns may not meet, must fit as well
 MARGIN: Final = 0.08
 TRUSTED: Final = 2.0  # times the largest batch that was seen

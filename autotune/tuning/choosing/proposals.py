@@ -135,7 +135,7 @@ class Proposals:
             [({knob: value}, FRESH) for knob, value in restarts(space, which)]
             for which in (space.asked, None)
         )
-        ways = [*devices, *asked] if space.asked & DEVICES else [*asked, *devices]
+        ways = [*devices, *asked] if DEVICES in space.asked else [*asked, *devices]
         for changes, why in [*ways, *others]:
             known = {record.config for record in latest(self._study.records)}
             proposal = self._new(self._on_best(changes), why, known) if has_time() else None
@@ -181,7 +181,7 @@ class Proposals:
             return math.inf
         if config.get("compile", "off") != "off":
             return COMPILING_S
-        return LOADER_SEAT_S if config.get("num_workers") else SEAT_S
+        return LOADER_SEAT_S if config.get("workers") else SEAT_S
 
     def _new(self, config: Config, why: str, known: Container[Config]) -> Proposal | None:
         config = self._space.canonical(config)
@@ -260,7 +260,7 @@ def restarts(
 ) -> Iterator[tuple[str, KnobValue]]:
     """Yield each knob that needs a fresh process with each value but the baseline's.
 
-    ``DEVICES`` are left out, because their values are tried as pairs.
+    The devices are left out, because threads change with them.
 
     Args:
         space: What may be proposed.
@@ -268,7 +268,7 @@ def restarts(
     """
     for knob in space.domains:
         is_meant = knobs is None or knob in knobs
-        if knob in space.restart and is_meant and knob not in DEVICES:
+        if knob in space.restart and is_meant and knob != DEVICES:
             for value in space.domains[knob].values:
                 if value != space.baseline[knob]:
                     yield knob, value

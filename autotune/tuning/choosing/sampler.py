@@ -48,7 +48,7 @@ class EffectsSampler(BaseSampler):
 
     Example:
         >>> study = optuna.create_study(direction="maximize", sampler=EffectsSampler(seed=0))
-        >>> study.enqueue_trial({"num_workers": 0, "precision": "fp32"})
+        >>> study.enqueue_trial({"workers": 0, "precision": "fp32"})
         >>> study.optimize(samples_per_s, n_trials=30)
     """
 

@@ -27,7 +27,7 @@ TRAINS_ELSEWHERE = (
     "If those processes are still preparing, allow more time with --budget. autotune sees training "
     "in ranks that torch.multiprocessing.spawn() or Lightning starts, and in one "
     "multiprocessing.Process at a time. If the program trains in other processes, search a script "
-    "that trains in one; autotune can start several ranks of it: --tune strategy,world_size"
+    "that trains in one; autotune can start several ranks of it: --tune devices"
 )
 
 

@@ -80,20 +80,20 @@ def test_a_file_gives_values_and_fixed_knobs(place: Path) -> None:
         place,
         "version: 1\n"
         "knobs:\n"
-        "  num_workers: [0, 2, 2]\n"
+        "  workers: [0, 2, 2]\n"
         "  compile: [off, default]\n"
         "  precision: auto\n"
         "fixed:\n"
-        "  channels_last: true\n",
+        "  memory_format: channels_last\n",
     )
     space = spacefile.load(str(path))
     assert space.name == "mine"
     assert space.knobs == {
-        "num_workers": (0, 2),
+        "workers": (0, 2),
         "compile": ("off", "default"),
         "precision": None,
     }
-    assert space.fixed == {"channels_last": True}
+    assert space.fixed == {"memory_format": "channels_last"}
 
 
 def test_a_file_may_hold_fixed_knobs_alone(place: Path) -> None:
@@ -103,8 +103,8 @@ def test_a_file_may_hold_fixed_knobs_alone(place: Path) -> None:
 
 
 def test_a_file_without_a_suffix_is_read_by_path(place: Path) -> None:
-    path = write(place, "version: 1\nknobs: {num_workers: auto}\n", "space")
-    assert spacefile.load(str(path)).knobs == {"num_workers": None}
+    path = write(place, "version: 1\nknobs: {workers: auto}\n", "space")
+    assert spacefile.load(str(path)).knobs == {"workers": None}
 
 
 def test_a_knob_that_is_fixed_is_not_searched(place: Path) -> None:
@@ -123,37 +123,39 @@ def test_every_fault_is_told_at_once_with_file_line_and_nearest_key(place: Path)
         place,
         "version: 2\n"
         "knob:\n"
-        "  num_workers: auto\n"
+        "  workers: auto\n"
         "knobs:\n"
         "  batchsize: auto\n"
         "  precision: [fp32, fp8]\n"
-        "  num_workers: 4\n"
+        "  workers: 4\n"
         "  prefetch_factor: []\n"
         "  compile: auto\n"
         "fixed:\n"
-        "  pin_memory: maybe\n"
-        "  chanels_last: true\n",
+        "  keep_freed_memory: maybe\n"
+        "  memory_fromat: true\n",
     )
     assert faults[0].startswith(":2: Unknown key 'knob'. Did you mean 'knobs'?")
     assert faults[1].startswith(":1: version is 2, but this autotune reads 1.")
     assert faults[2].startswith(":5: Unknown knob 'batchsize'. Did you mean 'batch_size'?")
-    assert faults[3] == ":6: knob 'precision' takes fp32 or tf32 or bf16 or fp16, not 'fp8'."
-    assert faults[4] == ":7: knob 'num_workers' takes 'auto' or a list of values, not 4."
+    assert (
+        faults[3] == ":6: knob 'precision' takes fp32 or tf32 or medium or bf16 or fp16, not 'fp8'."
+    )
+    assert faults[4] == ":7: knob 'workers' takes 'auto' or a list of values, not 4."
     assert faults[5] == ":8: knob 'prefetch_factor' takes 'auto' or a list of values, not []."
-    assert faults[6] == ":11: knob 'pin_memory' takes true or false, not 'maybe'."
-    assert faults[7].startswith(":12: Unknown knob 'chanels_last'. Did you mean 'channels_last'?")
+    assert faults[6] == ":11: knob 'keep_freed_memory' takes true or false, not 'maybe'."
+    assert faults[7].startswith(":12: Unknown knob 'memory_fromat'. Did you mean 'memory_format'?")
     assert len(faults) == 8
 
 
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("knobs: {num_workers: auto}\n", ": version is None, but this autotune reads 1."),
-        ("version: one\nknobs: {num_workers: auto}\n", ":1: version is 'one'"),
+        ("knobs: {workers: auto}\n", ": version is None, but this autotune reads 1."),
+        ("version: one\nknobs: {workers: auto}\n", ":1: version is 'one'"),
         ("version: 1\n", ": 'knobs' is missing or empty."),
         ("version: 1\nknobs:\n", ": 'knobs' is missing or empty."),
-        ("version: 1\nknobs: [num_workers]\n", ":2: 'knobs' must consist of 'knob: value' lines."),
-        ("version: 1\nknobs:\n  num_workers:\n", ":3: knob 'num_workers' takes 'auto' or a list"),
+        ("version: 1\nknobs: [workers]\n", ":2: 'knobs' must consist of 'knob: value' lines."),
+        ("version: 1\nknobs:\n  workers:\n", ":3: knob 'workers' takes 'auto' or a list"),
         ("version: 1\nknobs:\n  7: auto\n", ":3: Unknown knob '7'."),
         ("", ": expected 'key: value' lines, found NoneType."),
     ],
@@ -164,6 +166,6 @@ def test_each_fault_stands_with_its_line(place: Path, text: str, fault: str) -> 
 
 
 def test_a_knob_that_is_named_twice_is_a_fault(place: Path) -> None:
-    text = "version: 1\nknobs:\n  num_workers: [0, 2]\n  num_workers: [4]\n"
+    text = "version: 1\nknobs:\n  workers: [0, 2]\n  workers: [4]\n"
     (found,) = faults_of(place, text)
     assert found.startswith(":4:")

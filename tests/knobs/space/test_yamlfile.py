@@ -19,9 +19,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_each_key_is_known_by_its_line_at_any_depth(path: Path) -> None:
-    path.write_text(
-        "# a comment\nversion: 1\n\nknobs:\n  num_workers: auto\n  compile:\n    - off\n"
-    )
+    path.write_text("# a comment\nversion: 1\n\nknobs:\n  workers: auto\n  compile:\n    - off\n")
     file = yamlfile.read(path)
     assert file.where("version") == f"{path}:2"
     assert file.where("knobs") == f"{path}:4"
@@ -29,10 +27,10 @@ def test_each_key_is_known_by_its_line_at_any_depth(path: Path) -> None:
 
 
 def test_a_key_that_is_not_there_is_placed_at_the_nearest_above(path: Path) -> None:
-    path.write_text("version: 1\nknobs:\n  num_workers: auto\n")
+    path.write_text("version: 1\nknobs:\n  workers: auto\n")
     file = yamlfile.read(path)
     assert file.where("knobs", "compile") == f"{path}:2"
-    assert file.where("knobs", "num_workers", "bool") == f"{path}:3"
+    assert file.where("knobs", "workers", "bool") == f"{path}:3"
     assert file.where("elsewhere") == str(path)
     assert file.where() == str(path)
 

@@ -105,7 +105,7 @@ def test_what_ranks_evaluate_is_what_one_process_evaluates(together: Results) ->
 def test_ranks_that_drift_apart_after_the_first_steps_are_told(together: Results) -> None:
     error = together[str(DRIFTS)]["error"]
     assert "drifted apart" in error
-    assert "Leave strategy and world_size out of the search" in error
+    assert "Leave devices out of the search" in error
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.style in {"plain", *TWO_PHASES}], ids=str)

@@ -23,13 +23,13 @@ from tests.rigging import PROGRAMS, fence, never
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
-BASELINE = Config({"strategy": "single", "world_size": 1, "num_threads": 1, "batch_size": 32})
+BASELINE = Config({"devices": "single", "threads": 1, "batch_size": 32})
 
 
-def applied_of(strategy: str, world_size: int = 2) -> AppliedConfig:
+def applied_of(strategy: str) -> AppliedConfig:
     """Return the setting of a strategy for the program of this file."""
     return AppliedConfig(
-        config=BASELINE.replace(strategy=strategy, world_size=world_size),
+        config=BASELINE.replace(devices=f"{strategy}-2"),
         baseline=BASELINE,
         traits=ProgramTraits("cpu", make_loader(dataset_len=4096, batch_size=32)),
         lr_rule=LrRule.LINEAR,

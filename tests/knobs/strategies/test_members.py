@@ -34,7 +34,9 @@ def test_a_strategy_acts_or_says_why_not(strategy: Strategy, hardware: Hardware)
     for program, profile in PROFILES.items():
         reason = strategy.refusal(Here(hardware, profile))
         assert reason is None or is_clause(reason), program
-        conflict = strategy.conflict(Config({"strategy": strategy.name, "channels_last": True}))
+        conflict = strategy.conflict(
+            Config({"devices": strategy.name, "memory_format": "channels_last"})
+        )
         assert conflict is None or conflict.endswith("."), program
 
 

@@ -64,7 +64,7 @@ def test_parameters_that_get_gradients_in_some_steps_only_are_said_with_the_mend
     called(torch.ones(2, 8)).sum().backward()
     called(torch.ones(2, 8))
     model[0](torch.ones(2, 8)).sum().backward()
-    with pytest.raises(RuntimeError, match="Leave strategy and world_size out of the search"):
+    with pytest.raises(RuntimeError, match="Leave devices out of the search"):
         called(torch.ones(2, 8))
 
 

@@ -42,10 +42,8 @@ def test_a_program_that_distributes_itself_is_tuned_in_its_ranks_and_ddp(
 ) -> None:
     script, means, batch = CASES[name]
     program = parse_program(str(PROGRAMS / script), (str(tmp_path / "out"),), tmp_path)
-    baseline = Config(
-        {"strategy": "own", "world_size": 1, "num_threads": 1, "ddp_bucket_cap_mb": 25}
-    )
-    other = baseline.replace(world_size=2, ddp_bucket_cap_mb=5)
+    baseline = Config({"devices": "own-1", "threads": 1, "ddp_options": "default"})
+    other = baseline.replace(devices="own-2", ddp_options="small-buckets")
     applied = changed(_plain(), config=other, baseline=baseline, distributes_itself=means)
     with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
         opened = rig.open(applied, never, 120.0)
@@ -61,25 +59,24 @@ def test_a_program_that_distributes_itself_is_tuned_in_its_ranks_and_ddp(
     assert opened.profile.ranks.distributed_by == means
     assert opened.profile.ranks.world_size == 2
     space = load("full").resolve(hardware.detect(), opened.profile)
-    assert space.baseline["strategy"] == "own"
-    assert "strategy" not in space.domains, "its wrapping is its own"
-    assert {"world_size", "ddp_bucket_cap_mb"} <= space.domains.keys()
+    assert space.baseline["devices"] == "own-2"
+    assert {str(v)[:4] for v in space.domains["devices"].values} == {"own-"}, "its way is its own"
+    assert "ddp_options" in space.domains
 
 
 @pytest.mark.slow
 def test_a_program_that_could_distribute_itself_is_known_by_one_rank(tmp_path: Path) -> None:
     with open_rig(tmp_path, "accelerated.py", space="full") as opened:
         assert opened.profile.ranks.distributed_by == "Accelerate"
-        assert opened.base.baseline["strategy"] == "own"
-        assert opened.base.baseline["world_size"] == 1
+        assert opened.base.baseline["devices"] == "own-1"
 
 
 def test_ranks_that_train_each_for_itself_are_no_gain(tmp_path: Path) -> None:
     """A program that does not take its ranks from torchrun would look twice as fast."""
     program = parse_program(str(PROGRAMS / "plain.py"), (str(tmp_path / "losses"),), tmp_path)
     own = changed(_plain(), distributes_itself="torch.distributed")
-    baseline = own.baseline.replace(strategy="own")
-    applied = replace(own, baseline=baseline, config=baseline.replace(world_size=2))
+    baseline = own.baseline.replace(devices="own-1")
+    applied = replace(own, baseline=baseline, config=baseline.replace(devices="own-2"))
     with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
         ending = rig.open(applied, never, 120.0)
     assert isinstance(ending, Ending)
@@ -94,7 +91,7 @@ def test_ranks_without_a_loader_draw_numbers_of_their_own_or_are_refused(
 ) -> None:
     program = parse_program(str(PROGRAMS / "draws.py"), (source,), tmp_path)
     base = changed(_plain(), loader=None)
-    applied = applied_with(base, strategy="ddp", world_size=2)
+    applied = applied_with(base, devices="ddp-2")
     with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
         opened = rig.open(applied, never, 120.0)
     if is_refused:
@@ -106,7 +103,7 @@ def test_ranks_without_a_loader_draw_numbers_of_their_own_or_are_refused(
 
 def _plain() -> AppliedConfig:
     """The baseline of a plain program, without the first steps that would tell it."""
-    baseline = Config({"strategy": "single", "world_size": 1, "num_threads": 1})
+    baseline = Config({"devices": "single", "threads": 1})
     return AppliedConfig(baseline, baseline, ProgramTraits("cpu"), LrRule.LINEAR)
 
 

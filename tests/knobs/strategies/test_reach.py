@@ -62,13 +62,13 @@ class Standing:
     port: int
 
 
-OWN = Config({"strategy": "own", "world_size": 1, "num_threads": 1})
+OWN = Config({"devices": "own-1", "threads": 1})
 WAYS = {
     "ours": ("rank_fails.py", applied_of("ddp")),
     "own": (
         "own_ddp.py",
         AppliedConfig(
-            OWN.replace(world_size=2),
+            OWN.replace(devices="own-2"),
             OWN,
             ProgramTraits("cpu", distributes_itself="DDP"),
             LrRule.LINEAR,

@@ -25,11 +25,11 @@ pytestmark = pytest.mark.usefixtures("warm_starts")
 AUTOTUNE = (sys.executable, "-m", "autotune")
 
 
-def best_yaml(path: Path, strategy: str, world_size: int = 2) -> str:
+def best_yaml(path: Path, strategy: str, ranks: int = 2) -> str:
     """Write a best.yaml for the program that saves."""
-    baseline: dict[str, KnobValue] = {"strategy": "single", "world_size": 1, "batch_size": 16}
+    baseline: dict[str, KnobValue] = {"devices": "single", "batch_size": 16}
     loader = make_loader(dataset_len=200, batch_size=16)
-    write_best(path, baseline, loader, strategy=strategy, world_size=world_size)
+    write_best(path, baseline, loader, devices=f"{strategy}-{ranks}")
     return str(path)
 
 
@@ -103,7 +103,7 @@ def test_the_command_can_be_printed_and_typed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("by", ["options", "slurm"])
 def test_two_launchers_train_as_two_nodes(tmp_path: Path, by: str) -> None:
-    best = best_yaml(tmp_path / "best.yaml", "ddp", world_size=1)
+    best = best_yaml(tmp_path / "best.yaml", "ddp", ranks=1)
     out = tmp_path / "out"
     port = _free_port()
     nodes = []

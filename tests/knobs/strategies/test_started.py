@@ -79,15 +79,15 @@ def test_ranks_that_a_program_starts_are_measured_as_one_training_and_the_one_th
     assert [load.rank for load in found.ranks] == [0, 1]
     assert (found.communication_share or 0) > 0, "the ranks train together"
     space = load("full").resolve(hardware.detect(), profile)
-    assert "by " + started_by in space.refused["world_size"]
-    assert {"batch_size", "num_workers", "ddp_bucket_cap_mb"} <= space.domains.keys()
+    assert "by " + started_by in space.refused["devices"]
+    assert {"batch_size", "workers", "ddp_options"} <= space.domains.keys()
     assert isinstance(ending, Ending), ending
     assert (ending.outcome, ending.reason[: len(reason)]) == (outcome, reason)
 
 
 def test_no_other_processes_are_started_beside_those_of_the_program() -> None:
     profile = make_profile(started_by="multiprocessing.Process")
-    for knob in ("strategy", "world_size", "ddp_bucket_cap_mb"):
+    for knob in ("devices", "ddp_options"):
         offer = registry()[knob].domain(Here(make_hardware(), profile))
         assert isinstance(offer, NotOffered)
         assert "by multiprocessing.Process" in offer.reason

@@ -51,7 +51,7 @@ def test_a_state_comes_back_with_the_types_that_it_had() -> None:
 
 
 def test_what_cannot_be_sent_is_named_with_the_mend() -> None:
-    with pytest.raises(TypeError, match=r"a state of type 'Generator'.*Leave strategy and world"):
+    with pytest.raises(TypeError, match=r"a state of type 'Generator'.*Leave devices out"):
         sent({"draws": torch.Generator()})
 
 

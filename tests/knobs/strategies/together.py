@@ -30,9 +30,7 @@ EPOCHS = 5  # 15 steps
 BASELINE: dict[str, KnobValue] = {
     "batch_size": BATCH,
     "accumulation_steps": 1,
-    "strategy": "single",
-    "world_size": 1,
-    "fsdp_shard": "blocks",
+    "devices": "single",
 }
 
 
@@ -217,8 +215,7 @@ def backward(
 def applied(case: Case, world_size: int) -> AppliedConfig:
     """Return the setting under which a step has as many samples as the program's own."""
     changes: dict[str, KnobValue] = {
-        "strategy": case.strategy,
-        "world_size": world_size,
+        "devices": "single" if case.strategy == "single" else f"{case.strategy}-{world_size}",
         "accumulation_steps": case.accumulation_steps,
         "batch_size": BATCH // world_size // case.accumulation_steps,
     }

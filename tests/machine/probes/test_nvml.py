@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pynvml
@@ -25,7 +25,6 @@ from tests.readings import (
     GpuState,
     NvmlReadings,
     ProcessInfo,
-    ProcessSample,
     at_work,
 )
 
@@ -83,22 +82,34 @@ def test_the_recorded_readings_answer_as_pynvml_is_asked(function: str) -> None:
     assert list(asked.parameters)[: len(recorded.parameters)] == list(recorded.parameters)
 
 
-def test_recorded_processes_have_the_fields_of_nvmls() -> None:
-    names = [field.name for field in fields(ProcessInfo)]
-    assert names == [name for name, _ in pynvml.c_nvmlProcessInfo_v3_t._fields_]
-    names = [field.name for field in fields(ProcessSample)]
-    assert names == [name for name, _ in pynvml.c_nvmlProcessUtilizationSample_t._fields_]
-
-
 def used(probe: NvmlMemory) -> int | None:
     return probe.read(Memory()).device_used_bytes
 
 
-def test_the_peak_over_all_samples_is_kept() -> None:
-    probe = NvmlMemory((A100.uuid,), nvml=NvmlReadings((A100,), [3 * GIB, 9 * GIB, 5 * GIB]))
+def test_the_peak_is_kept_until_a_reset_and_through_a_driver_that_does_not_answer() -> None:
+    readings = NvmlReadings((A100,), [3 * GIB, 9 * GIB, 5 * GIB])
+    probe = NvmlMemory((A100.uuid,), nvml=readings)
+    assert used(probe) is None
     for _ in range(3):
         probe.sample()
+    readings.fails_at = "nvmlDeviceGetMemoryInfo"
+    probe.sample()
     assert used(probe) == 9 * GIB
+    probe.reset()
+    probe.sample()
+    assert used(probe) is None
+
+
+def test_without_a_driver_or_gpus_memory_is_unknown_and_not_zero() -> None:
+    for uuids, readings in (
+        ((), NvmlReadings((A100,), [GIB])),
+        ((A100.uuid,), NvmlReadings(library=False)),
+        ((H100.uuid,), NvmlReadings((A100,), [GIB])),
+    ):
+        probe = NvmlMemory(uuids, nvml=readings)
+        probe.sample()
+        assert used(probe) is None
+        assert probe.used_bytes() == {}
 
 
 def test_the_gpus_of_the_program_are_summed_up_and_no_others() -> None:
@@ -111,52 +122,6 @@ def test_the_gpus_of_the_program_are_summed_up_and_no_others() -> None:
     assert used(probe) == 2 * GIB
 
 
-def test_a_new_window_forgets_the_peak_of_the_last_one() -> None:
-    probe = NvmlMemory((A100.uuid,), nvml=NvmlReadings((A100,), [9 * GIB, 5 * GIB]))
-    probe.sample()
-    probe.reset()
-    assert used(probe) is None
-    probe.sample()
-    assert used(probe) == 5 * GIB
-
-
-def test_without_a_sample_memory_is_unknown_and_not_zero() -> None:
-    assert used(NvmlMemory((A100.uuid,), nvml=NvmlReadings((A100,)))) is None
-
-
-def test_without_gpus_the_driver_is_not_asked() -> None:
-    readings = NvmlReadings((A100,), [GIB])
-    probe = NvmlMemory((), nvml=readings)
-    probe.sample()
-    assert used(probe) is None
-    assert readings.is_shut_down
-
-
-def test_an_absent_driver_leaves_memory_unknown() -> None:
-    probe = NvmlMemory((A100.uuid,), nvml=NvmlReadings(library=False))
-    probe.reset()
-    probe.sample()
-    assert used(probe) is None
-
-
-def test_a_gpu_that_the_driver_does_not_know_leaves_memory_unknown() -> None:
-    probe = NvmlMemory((H100.uuid,), nvml=NvmlReadings((A100,)))
-    probe.sample()
-    assert used(probe) is None
-
-
-def test_while_a_driver_does_not_answer_the_probe_keeps_what_it_saw() -> None:
-    readings = NvmlReadings((A100,), [4 * GIB])
-    probe = NvmlMemory((A100.uuid,), nvml=readings)
-    probe.sample()
-    readings.fails_at = "nvmlDeviceGetMemoryInfo"
-    probe.sample()
-    assert used(probe) == 4 * GIB
-    probe.reset()
-    probe.sample()
-    assert used(probe) is None
-
-
 def test_a_gpu_that_does_not_tell_its_memory_still_tells_that_of_the_rig(tree: Tree) -> None:
     states = {GB10.uuid: computing(ProcessInfo(tree.root, 3 * GIB))}
     readings = NvmlReadings((GB10, A100), [GIB], states=states)
@@ -166,13 +131,6 @@ def test_a_gpu_that_does_not_tell_its_memory_still_tells_that_of_the_rig(tree: T
     assert of_the_rig(probe) == 3 * GIB
     assert used(probe) is None, "a part of the sum would understate it"
     assert probe.used_bytes() == {A100.uuid: GIB}
-
-
-def test_the_other_probes_figures_are_left_alone() -> None:
-    probe = NvmlMemory((A100.uuid,), nvml=NvmlReadings((A100,), [GIB]))
-    probe.sample()
-    before = Memory(device_allocated_bytes=1, device_reserved_bytes=2, host_bytes=3)
-    assert probe.read(before) == replace(before, device_used_bytes=GIB)
 
 
 def of_the_rig(probe: NvmlMemory) -> int | None:
@@ -200,68 +158,22 @@ def test_the_rigs_own_memory_is_summed_over_its_processes_and_gpus(tree: Tree) -
     assert used(probe) == 18 * GIB
 
 
-def test_the_peak_of_the_rigs_own_memory_is_kept_for_a_window(tree: Tree) -> None:
-    readings = NvmlReadings((A100,))
-    probe = NvmlMemory((A100.uuid,), tree.root, readings)
-    for size in (2 * GIB, 4 * GIB, GIB):
-        readings.states[A100.uuid] = computing(ProcessInfo(tree.root, size))
-        probe.sample()
-    assert of_the_rig(probe) == 4 * GIB
-    probe.reset()
-    assert of_the_rig(probe) is None
-    probe.sample()
-    assert of_the_rig(probe) == GIB
-
-
-def test_a_rig_is_known_by_all_its_processes_or_not_at_all(tree: Tree) -> None:
-    state = computing(ProcessInfo(tree.root, None), ProcessInfo(tree.worker, GIB))
-    probe = sampled(tree.root, state)
-    assert of_the_rig(probe) is None
-    assert used(probe) == 9 * GIB
-
-
-@pytest.mark.parametrize("pid", [ELSEWHERE, OUT_OF_RANGE])
-def test_ids_of_another_namespace_leave_the_rigs_memory_unknown(tree: Tree, pid: int) -> None:
-    probe = sampled(tree.root, computing(ProcessInfo(pid, 3 * GIB)))
-    assert of_the_rig(probe) is None
-    assert used(probe) == 9 * GIB
-
-
-def test_a_driver_that_cannot_list_processes_still_reports_what_all_use(tree: Tree) -> None:
-    old = frozenset({"nvmlDeviceGetComputeRunningProcesses"})
-    for probe in (
-        sampled(tree.root, GpuState(compute=None)),
-        sampled(tree.root, GpuState(), lacks=old),
+@pytest.mark.parametrize("lacks", [False, True])
+def test_the_rigs_own_memory_is_known_by_all_its_processes_or_not_at_all(
+    tree: Tree, lacks: bool
+) -> None:
+    old = frozenset({"nvmlDeviceGetComputeRunningProcesses"} if lacks else ())
+    ended = gone()
+    for pid, state in (
+        (tree.root, computing(ProcessInfo(tree.root, None), ProcessInfo(tree.worker, GIB))),
+        (tree.root, computing(ProcessInfo(ELSEWHERE, GIB), ProcessInfo(OUT_OF_RANGE, GIB))),
+        (tree.root, GpuState(compute=None)),
+        (None, computing(ProcessInfo(os.getpid(), GIB))),
+        (ended, computing(ProcessInfo(ended, GIB))),
     ):
-        probe.sample()
+        probe = sampled(pid, state, lacks=old)
         assert of_the_rig(probe) is None
         assert used(probe) == 9 * GIB
-
-
-def test_the_rigs_memory_is_unknown_where_one_gpu_does_not_list_its_processes(tree: Tree) -> None:
-    states = {
-        A100.uuid: computing(ProcessInfo(tree.root, 3 * GIB)),
-        H100.uuid: GpuState(compute=None),
-    }
-    readings = NvmlReadings((A100, H100), [9 * GIB], states=states)
-    probe = NvmlMemory((A100.uuid, H100.uuid), tree.root, readings)
-    probe.sample()
-    assert of_the_rig(probe) is None
-
-
-def test_a_rig_that_is_unnamed_or_has_gone_has_no_memory_of_its_own() -> None:
-    assert of_the_rig(sampled(None, computing(ProcessInfo(os.getpid(), GIB)))) is None
-    pid = gone()
-    assert of_the_rig(sampled(pid, computing(ProcessInfo(pid, GIB)))) is None
-
-
-def test_memory_in_use_now_is_no_peak() -> None:
-    probe = NvmlMemory((A100.uuid,), nvml=NvmlReadings((A100,), [9 * GIB, 5 * GIB]))
-    probe.sample()
-    assert probe.used_bytes() == {A100.uuid: 5 * GIB}
-    assert used(probe) == 9 * GIB
-    assert NvmlMemory((), nvml=NvmlReadings()).used_bytes() == {}
-    assert NvmlMemory((A100.uuid,), nvml=NvmlReadings(library=False)).used_bytes() == {}
 
 
 def watched(
@@ -276,20 +188,6 @@ def watched(
     return reading
 
 
-def test_a_gpu_at_work_is_read_in_full_and_disturbs_nothing() -> None:
-    reading = watched(GpuState())
-    assert reading == GpuReading(
-        at_s=12.5,
-        uuid=A100.uuid,
-        sm_clock_mhz=1410,
-        max_sm_clock_mhz=1410,
-        temperature_c=48,
-        utilization_pct=97,
-        energy_j=1250.5,
-    )
-    assert reading.reasons == ()
-
-
 def test_a_thermally_throttled_gpu_says_so() -> None:
     reading = watched(THROTTLED)
     assert reading.slowdowns == ("hardware slowdown", "hardware thermal slowdown")
@@ -299,20 +197,6 @@ def test_a_thermally_throttled_gpu_says_so() -> None:
         "the GPU was slowed down (hardware slowdown)",
         "the GPU was slowed down (hardware thermal slowdown)",
     )
-
-
-@pytest.mark.parametrize(
-    ("reasons", "word"),
-    [
-        (pynvml.nvmlClocksEventReasonHwSlowdown, "hardware slowdown"),
-        (pynvml.nvmlClocksEventReasonHwThermalSlowdown, "hardware thermal slowdown"),
-        (pynvml.nvmlClocksEventReasonSwThermalSlowdown, "software thermal slowdown"),
-        (pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown, "hardware power brake"),
-        (pynvml.nvmlClocksEventReasonSyncBoost, "sync boost"),
-    ],
-)
-def test_every_slowdown_has_its_word(reasons: int, word: str) -> None:
-    assert watched(GpuState(reasons=reasons)).slowdowns == (word,)
 
 
 def test_an_idle_gpu_and_limits_that_always_hold_are_no_slowdown() -> None:
@@ -338,21 +222,6 @@ def test_a_mig_slice_is_read_without_what_only_the_whole_gpu_has(tree: Tree) -> 
     assert watch.readings == (GpuReading(12.5, MIG_GPU.uuid, foreign_processes=(tree.stranger,)),)
 
 
-def test_a_driver_without_a_name_for_one_of_the_reasons_tells_the_others() -> None:
-    """Pynvml before 12.535 names none of the reasons as they are called now."""
-    readings = NvmlReadings((A100,), states={A100.uuid: THROTTLED})
-    del readings.nvmlClocksEventReasonHwSlowdown
-    watch = GpuWatch((A100.uuid,), None, readings)
-    watch.sample(12.5)
-    assert watch.readings[0].slowdowns == ("hardware thermal slowdown",)
-
-
-def test_another_process_that_uses_the_sms_is_told_apart_from_the_rigs_own(tree: Tree) -> None:
-    samples = tuple(at_work(pid, 30) for pid in (tree.root, tree.worker, tree.stranger))
-    for seen, foreign in ((samples, (tree.stranger,)), (samples[:2], ())):
-        assert watched(GpuState(samples=seen), tree.root).foreign_processes == foreign
-
-
 @pytest.mark.parametrize(
     ("sm_pct", "is_foreign"),
     [([5], False), ([6], True), ([100], True), ([40, 2], False), ([2, 40], True)],
@@ -367,15 +236,19 @@ def test_another_process_disturbs_by_its_share_of_the_sms_at_last(
     assert watched(state, tree.root).foreign_processes == ((tree.stranger,) if is_foreign else ())
 
 
-def test_work_that_is_over_disturbs_no_more(tree: Tree) -> None:
-    state = GpuState(samples=(at_work(tree.stranger, 90, ago_s=5.0),))
-    assert watched(state, tree.root).foreign_processes == ()
-
-
-def test_a_process_that_holds_memory_and_computes_nothing_disturbs_nothing(tree: Tree) -> None:
+def test_a_process_is_foreign_if_it_works_now_and_belongs_to_nobody_of_the_rig(tree: Tree) -> None:
+    ours, stranger = (at_work(tree.root, 30), at_work(tree.worker, 30)), at_work(tree.stranger, 30)
+    for pid, samples, foreign in (
+        (tree.root, (*ours, stranger), (tree.stranger,)),
+        (tree.root, ours, ()),
+        (tree.root, (at_work(tree.stranger, 90, ago_s=5.0),), ()),  # its work is over
+        (tree.root, (at_work(ELSEWHERE, 90), at_work(OUT_OF_RANGE, 90)), ()),  # of a namespace
+        (gone(), (*ours, stranger), ()),  # nothing can be told apart
+        (None, (at_work(tree.worker, 40), at_work(os.getpid(), 40)), ()),
+    ):
+        assert watched(GpuState(samples=samples), pid).foreign_processes == foreign
     idle = computing(ProcessInfo(tree.stranger, 8 * GIB))
-    reading = watched(idle, tree.root)
-    assert (reading.foreign_processes, reading.reasons) == ((), ())
+    assert watched(idle, tree.root).reasons == ()
 
 
 @pytest.mark.parametrize("is_told", [True, False])
@@ -424,34 +297,6 @@ def test_strangers_are_those_that_compute_however_idle_they_are(tree: Tree) -> N
     assert watch.strangers() == {A100.uuid: (Stranger(tree.stranger, 2 * GIB),), H100.uuid: ()}
 
 
-def test_another_process_is_claimed_on_the_gpu_that_it_uses_alone(tree: Tree) -> None:
-    states = {H100.uuid: GpuState(samples=(at_work(tree.stranger, 30),))}
-    watch = GpuWatch((A100.uuid, H100.uuid), tree.root, NvmlReadings((A100, H100), states=states))
-    watch.sample(1.0)
-    assert [(r.uuid, r.foreign_processes) for r in watch.readings] == [
-        (A100.uuid, ()),
-        (H100.uuid, (tree.stranger,)),
-    ]
-
-
-def test_ids_of_another_namespace_are_no_claim_of_another_process(tree: Tree) -> None:
-    state = GpuState(samples=(at_work(ELSEWHERE, 90), at_work(OUT_OF_RANGE, 90)))
-    assert watched(state, tree.root).foreign_processes == ()
-
-
-def test_nobody_is_called_another_process_once_the_rig_has_gone(tree: Tree) -> None:
-    state = GpuState(samples=(at_work(tree.worker, 40), at_work(tree.stranger, 40)))
-    assert watched(state, gone()).foreign_processes == ()
-
-
-def test_without_a_rig_the_processes_of_this_one_are_our_own(tree: Tree) -> None:
-    ours = (at_work(tree.worker, 40), at_work(os.getpid(), 40))
-    assert watched(GpuState(samples=ours)).foreign_processes == ()
-    if os.getpid() == 1:
-        pytest.skip("every process descends from this one")
-    assert watched(GpuState(samples=(*ours, at_work(1, 40)))).foreign_processes == (1,)
-
-
 @pytest.mark.parametrize(
     ("function", "unknown"),
     [
@@ -493,25 +338,13 @@ def test_a_watch_without_a_driver_or_gpus_reads_nothing() -> None:
         assert watch.readings == ()
 
 
-def times_s(watch: GpuWatch) -> list[float]:
-    return [reading.at_s for reading in watch.readings]
-
-
-def test_a_driver_that_is_lost_ends_the_readings_and_keeps_those_before() -> None:
+def test_readings_are_kept_in_order_until_the_driver_is_lost_or_they_are_forgotten() -> None:
     readings = NvmlReadings((A100,))
     watch = GpuWatch((A100.uuid,), None, readings)
-    watch.sample(1.0)
+    for at_s in (1.0, 2.0):
+        watch.sample(at_s)
     readings.fails_at = "nvmlDeviceGetHandleByUUID"
-    watch.sample(2.0)
-    assert times_s(watch) == [1.0]
-
-
-def test_readings_are_kept_in_order_until_they_are_forgotten() -> None:
-    watch = GpuWatch((A100.uuid,), None, NvmlReadings((A100,)))
-    watch.sample(1.0)
-    watch.sample(2.0)
-    assert times_s(watch) == [1.0, 2.0]
-    watch.reset()
-    assert times_s(watch) == []
     watch.sample(3.0)
-    assert times_s(watch) == [3.0]
+    assert [reading.at_s for reading in watch.readings] == [1.0, 2.0]
+    watch.reset()
+    assert watch.readings == ()

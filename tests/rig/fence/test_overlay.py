@@ -165,10 +165,6 @@ def test_what_starts_after_a_trial_has_ended_is_not_taken_for_a_part_of_it(
     mounts.close()
 
 
-def test_a_process_without_mounts_of_its_own_has_none_to_be_found_by() -> None:
-    assert OwnMounts.of(os.getpid()) is None
-
-
 @contextmanager
 def _asleep(fence: OverlayFence, cwd: Path) -> Iterator[subprocess.Popen[bytes]]:
     view = fence.view()

@@ -16,17 +16,14 @@ from tests.measurement.test_training_trace import EPS, losses, trace
 
 SPACE = make_space(
     {
-        "num_workers": (0, 1, 2),
+        "workers": (0, 1, 2),
         "prefetch_factor": (2, 4),
-        "persistent_workers": (False, True),
-        "channels_last": (False, True),
+        "memory_format": ("contiguous", "channels_last"),
         "precision": ("fp32", "bf16"),
     }
 ).resolve(make_hardware(), make_profile())
 OWN = SPACE.baseline
-ALL = SPACE.canonical(
-    OWN.replace(num_workers=2, prefetch_factor=4, persistent_workers=True, channels_last=True)
-)
+ALL = SPACE.canonical(OWN.replace(workers=2, prefetch_factor=4, memory_format="channels_last"))
 CRASH = Ending(Outcome.CRASHED, "ValueError: too small")
 
 
@@ -56,29 +53,33 @@ def check(runs: MadeRuns) -> SelfCheck:
 
 
 def test_what_only_acts_with_workers_is_blamed_and_not_the_workers() -> None:
-    """Without workers nothing persists, so taking these back also takes back what is at fault."""
-    runs = MadeRuns(lambda config: 1.01 if config["persistent_workers"] else 1.0)
+    """Without workers nothing is prefetched: taking them back also takes back what is at fault."""
+    runs = MadeRuns(lambda config: 1.01 if config["prefetch_factor"] == 4 else 1.0)
     found = check(runs).check(ALL)
     assert found.training is not None
     assert found.training.sameness is Sameness.DIFFERS
-    assert dict(found.guilty) == {"persistent_workers": True}
+    assert dict(found.guilty) == {"prefetch_factor": 4}
 
 
 def test_workers_themselves_are_blamed_where_they_are_at_fault() -> None:
-    runs = MadeRuns(lambda config: 1.01 if config["num_workers"] else 1.0)
-    assert dict(check(runs).check(ALL).guilty) == {"num_workers": 2}
+    runs = MadeRuns(lambda config: 1.01 if config["workers"] else 1.0)
+    assert dict(check(runs).check(ALL).guilty) == {"workers": 2}
 
 
 def test_changes_that_take_others_with_them_are_left_out_last() -> None:
     order = [knob for knob, _ in one_fewer(SPACE, ALL)]
-    assert order[-1] == "num_workers"
-    assert set(order) == {"num_workers", "prefetch_factor", "persistent_workers", "channels_last"}
-    assert not list(one_fewer(SPACE, OWN.replace(channels_last=True))), "there is one change alone"
+    assert order[-1] == "workers"
+    assert set(order) == {"workers", "prefetch_factor", "memory_format"}
+    assert not list(one_fewer(SPACE, OWN.replace(memory_format="channels_last"))), (
+        "there is one change alone"
+    )
 
 
 def test_a_difference_stands_where_there_is_no_time_to_see_it_again() -> None:
     """The program as written, the config and one shaken run fit; nothing else does."""
-    runs = MadeRuns(lambda config: 1.01 if config["channels_last"] else 1.0, most=3)
+    runs = MadeRuns(
+        lambda config: 1.01 if config["memory_format"] == "channels_last" else 1.0, most=3
+    )
     found = check(runs).check(ALL)
     assert found.training is not None
     assert found.training.sameness is Sameness.DIFFERS
@@ -89,7 +90,7 @@ def test_a_difference_stands_where_there_is_no_time_to_see_it_again() -> None:
 def test_a_difference_that_does_not_repeat_blames_nobody() -> None:
     factors = iter([1.0, 1.01, 1.0, 1.0, 1.0, 1.0, 1.0])
     runs = MadeRuns(lambda _: next(factors))
-    found = check(runs).check(OWN.replace(channels_last=True))
+    found = check(runs).check(OWN.replace(memory_format="channels_last"))
     assert found.training is not None
     assert found.training.sameness is Sameness.UNKNOWN
     assert not found.guilty

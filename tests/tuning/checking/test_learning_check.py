@@ -145,6 +145,6 @@ def test_a_hopeless_loss_is_relative_to_that_of_the_program_at_equal_samples() -
 
 def test_how_much_faster_a_config_is_counts_samples_whatever_the_search_is_after() -> None:
     """Where speedups are about energy or progress, that of samples/s is another."""
-    record = make_record(BASE.replace(num_workers=2), 1.5)
+    record = make_record(BASE.replace(workers=2), 1.5)
     half = replace(record, speedup=record.speedup and record.speedup.times(0.5))
     assert samples_ratio(half, baseline()) == pytest.approx(1.5)

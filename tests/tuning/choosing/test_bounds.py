@@ -16,9 +16,9 @@ def test_without_a_profiled_step_nothing_has_a_bound() -> None:
 def test_an_optimizer_of_two_percent_cannot_gain_more_than_that_times_the_margin() -> None:
     split = StepParts(0.0, 0.0, 0.098, 0.002, 0.0, 0.0, 10)
     found = shares(StepBreakdown(split), make_measurement(wait_share=0.0))
-    optimizer = found["optimizer_implementation"]
+    optimizer = found["optimizer"]
     assert optimizer.most() == pytest.approx(1 / (1 - 0.02 * MARGIN))
-    assert not found.keys() & {"batch_size", "precision", "num_threads", "channels_last"}
+    assert not found.keys() & {"batch_size", "precision", "threads", "memory_format"}
     assert not found.keys() & set(LOADING), "nobody measured how fast it is with ready data"
 
 
@@ -34,5 +34,5 @@ def test_loading_is_bounded_by_waiting_and_by_the_speed_with_ready_data() -> Non
     for wait, ready, share in ((0.0, 1000.0, 0.0), (0.3, 1000.0, 0.3), (0.0, 2000.0, 0.5)):
         breakdown = StepBreakdown(split, synthetic_data_throughput=make_interval(ready, 0.0))
         measured = make_measurement(1000.0, wait_share=wait)
-        found = shares(breakdown, measured)["num_workers"]
+        found = shares(breakdown, measured)["workers"]
         assert found.share == pytest.approx(share, abs=0.02)

@@ -35,16 +35,16 @@ from tests.made import (
 
 SPACE = make_space(
     {
-        "num_workers": (0, 1, 2),
-        "num_threads": (1, 2),
+        "workers": (0, 1, 2),
+        "threads": (1, 2),
         "batch_size": (64, 128, 256),
         "precision": ("fp32", "bf16"),
-        "channels_last": (False, True),
+        "memory_format": ("contiguous", "channels_last"),
         "compile": ("off", "default"),
     }
 ).resolve(make_hardware(), make_profile())
 OWN = SPACE.baseline
-FOUR = OWN.replace(num_workers=1, batch_size=128, precision="bf16", channels_last=True)
+FOUR = OWN.replace(workers=1, batch_size=128, precision="bf16", memory_format="channels_last")
 Speed = Callable[[Config], float | Ending]
 
 
@@ -98,22 +98,20 @@ class Course:
 
 PROGRAMS: dict[str, Speed] = {
     "three knobs help": formula(
-        num_workers={2: 1.3}, precision={"bf16": 1.3}, batch_size={128: 1.1, 256: 1.25}
+        workers={2: 1.3}, precision={"bf16": 1.3}, batch_size={128: 1.1, 256: 1.25}
     ),
     "the batch alone helps": formula(
         batch_size={128: 1.3, 256: 1.6},
         precision={"bf16": 0.6},
-        num_workers={1: 0.9, 2: 0.8},
-        num_threads={1: 0.6},
+        workers={1: 0.9, 2: 0.8},
+        threads={1: 0.6},
     ),
     "two knobs help only together": lambda config: {
         (2, 2): 1.01,
         (0, 1): 0.8,
         (2, 1): 1.42,
-    }.get((int(config["num_workers"]), int(config["num_threads"])), 0.9),
-    "nothing helps": formula(
-        precision={"bf16": 0.7}, num_workers={1: 0.9, 2: 0.9}, num_threads={1: 0.7}
-    ),
+    }.get((int(config["workers"]), int(config["threads"])), 0.9),
+    "nothing helps": formula(precision={"bf16": 0.7}, workers={1: 0.9, 2: 0.9}, threads={1: 0.7}),
 }
 
 
@@ -169,7 +167,7 @@ def test_late_only_neighbours_of_the_best_enter() -> None:
 
 def test_changes_that_do_not_fit_into_memory_at_once_are_tried_with_a_smaller_batch() -> None:
     """A baseline of 8 GiB leaves no room for four times its batch, but may for twice of it."""
-    all_in = OWN.replace(channels_last=True, batch_size=256)
+    all_in = OWN.replace(memory_format="channels_last", batch_size=256)
     course = Course(formula(), all_in=all_in, memory_bytes=16.0 * GIB)
     measurement = make_measurement(memory=Memory(device_reserved_bytes=8 * GIB))
     course.records[0] = replace(course.records[0], measurement=measurement)
@@ -233,11 +231,11 @@ def test_what_takes_long_to_take_its_seat_comes_after_what_promises_as_much_per_
 
 
 def test_a_knob_that_cannot_gain_enough_is_not_tried_unless_the_rest_became_faster() -> None:
-    shares = {"channels_last": Share(0.01, "convolutions")}
+    shares = {"memory_format": Share(0.01, "convolutions")}
     slow = Course(PROGRAMS["nothing helps"], shares=shares).run(40)
-    assert {c["channels_last"] for c in slow} == {False}
-    fast = formula(batch_size={128: 2.0, 256: 4.0}, channels_last={True: 1.05})
-    assert True in {c["channels_last"] for c in Course(fast, shares=shares).run(40)}
+    assert {c["memory_format"] for c in slow} == {False}
+    fast = formula(batch_size={128: 2.0, 256: 4.0}, memory_format={"channels_last": 1.05})
+    assert True in {c["memory_format"] for c in Course(fast, shares=shares).run(40)}
 
 
 def test_where_nothing_is_left_that_may_help_there_is_no_choice() -> None:

@@ -67,23 +67,22 @@ def test_a_program_without_a_loader_is_never_input_bound() -> None:
     diagnosis = diagnosed(0.9, profile=PROGRAMS["no loader"])
     assert diagnosis.verdict is Bottleneck.COMPUTE_BOUND
     assert "without a DataLoader" in diagnosis.evidence
-    assert "num_workers" not in diagnosis.all_in
+    assert "workers" not in diagnosis.all_in
 
 
 def test_workers_come_where_the_program_waits_and_share_the_cores_with_the_threads() -> None:
     for wait_share in (0.6, 0.1):
         all_in = diagnosed(wait_share).all_in
-        assert (all_in["num_workers"], all_in["num_threads"]) == (1, 1)
-        assert all_in["persistent_workers"] is True
-    assert not diagnosed(0.0).all_in.keys() & {"num_workers", "num_threads", "persistent_workers"}
+        assert (all_in["workers"], all_in["threads"]) == (1, 1)
+    assert not diagnosed(0.0).all_in.keys() & {"workers", "threads"}
 
 
 def test_workers_beside_a_gpu_leave_the_threads_alone() -> None:
     all_in = diagnosed(0.6, MACHINES["A100"], PROGRAMS["conv net on CUDA"]).all_in
-    assert all_in["num_workers"] == 12
-    assert all_in["pin_memory"] is True
+    assert all_in["workers"] == 12
+    assert all_in["pinning"] == "non-blocking"
     assert all_in["non_blocking"] is True, "else the program waits for each copy all the same"
-    assert "num_threads" not in all_in
+    assert "threads" not in all_in
 
 
 def test_a_larger_batch_is_sure_to_help_up_to_a_point_which_is_lower_where_memory_is() -> None:
@@ -96,11 +95,14 @@ def test_a_larger_batch_is_sure_to_help_up_to_a_point_which_is_lower_where_memor
 
 
 def test_reduced_precision_is_sure_to_help_only_where_the_hardware_computes_in_it() -> None:
-    space = make_space(["precision", "channels_last"])
+    space = make_space(["precision", "memory_format"])
     plain = replace(MACHINES["two cores"], cpu_flags=())
     able = replace(MACHINES["two cores"], cpu_flags=("avx512_bf16",))
-    assert diagnosed(0.0, plain, space=space).all_in == {"channels_last": True}
-    assert diagnosed(0.0, able, space=space).all_in == {"channels_last": True, "precision": "bf16"}
+    assert diagnosed(0.0, plain, space=space).all_in == {"memory_format": "channels_last"}
+    assert diagnosed(0.0, able, space=space).all_in == {
+        "memory_format": "channels_last",
+        "precision": "bf16",
+    }
 
 
 def test_tf32_is_sure_to_help_where_bf16_is_not_offered() -> None:
@@ -114,12 +116,12 @@ def test_tf32_is_sure_to_help_where_bf16_is_not_offered() -> None:
 
 def test_what_can_gain_next_to_nothing_is_not_part_of_it() -> None:
     """Of a step, the optimizer takes 1 % here, and 10 % there."""
-    space = make_space(["optimizer_implementation"])
+    space = make_space(["optimizer"])
     adam = OptimizerFacts(
         "AdamW", ("AdamW",), (0.001,), "for-loop", ("for-loop", "foreach", "fused")
     )
     profile, hardware = make_profile(optimizers=(adam,)), MACHINES["two cores"]
-    fused = {"optimizer_implementation": "fused"}
+    fused = {"optimizer": "fused"}
     for optimizer_s, all_in in ((0.001, {}), (0.01, fused)):
         split = StepParts(0.0, 0.0, 0.1 - optimizer_s, optimizer_s, 0.0, 0.0, 10)
         found = diagnose(
@@ -130,7 +132,7 @@ def test_what_can_gain_next_to_nothing_is_not_part_of_it() -> None:
             StepBreakdown(split),
         )
         assert found.all_in == all_in
-        assert found.shares["optimizer_implementation"].share == pytest.approx(optimizer_s / 0.1)
+        assert found.shares["optimizer"].share == pytest.approx(optimizer_s / 0.1)
 
 
 @pytest.mark.parametrize("wait_share", [0.0, 0.1, 0.6])
@@ -146,16 +148,16 @@ def test_all_stays_within_the_space_and_changes_something(
             assert value in space.domains[knob].values
     assert all(move.why for move in diagnosis.devices)
     unchanged = {k for k, v in diagnosis.all_in.items() if space.baseline[k] == v}
-    assert unchanged <= {"num_workers", "num_threads"}
+    assert unchanged <= {"workers", "threads"}
 
 
 @pytest.mark.parametrize(
     "knobs",
     [
-        {"num_workers": (0, 7)},
-        {"precision": ("fp32",), "channels_last": None},
+        {"workers": (0, 7)},
+        {"precision": ("fp32",), "memory_format": None},
         {"batch_size": (8, 16)},
-        {"num_threads": (1,)},
+        {"threads": (1,)},
         {"compile": None},
     ],
 )
@@ -169,12 +171,12 @@ def test_the_users_own_values_are_kept_to(
 
 def test_what_the_program_does_already_is_no_change() -> None:
     profile = make_profile(device="cuda", channels_last=True)
-    assert "channels_last" not in diagnosed(0.0, MACHINES["A100"], profile).all_in
+    assert "memory_format" not in diagnosed(0.0, MACHINES["A100"], profile).all_in
 
 
 def test_fixed_knobs_are_left_alone() -> None:
-    space = EVERYTHING.fix({"precision": "bf16", "num_workers": 0})
-    assert not diagnosed(0.6, space=space).all_in.keys() & {"precision", "num_workers"}
+    space = EVERYTHING.fix({"precision": "bf16", "workers": 0})
+    assert not diagnosed(0.6, space=space).all_in.keys() & {"precision", "workers"}
 
 
 def test_an_empty_space_offers_nothing() -> None:

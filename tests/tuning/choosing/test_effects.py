@@ -96,11 +96,11 @@ def test_before_the_first_round_nothing_is_expected_of_any_config() -> None:
 def test_a_value_at_which_the_user_holds_a_knob_has_an_effect_as_well() -> None:
     """All configs but the baseline have it, so it must not be taken for noise."""
     space = (
-        make_space(["num_workers", "precision", "num_threads"])
+        make_space(["workers", "precision", "threads"])
         .fix({"precision": "bf16"})
         .resolve(make_hardware(), make_profile())
     )
-    more = space.start.replace(num_workers=1)
+    more = space.start.replace(workers=1)
     for truth in (1.3, 2.0, 3.0):
         speeds = make_speeds({space.baseline: 1.0, space.start: truth, more: truth})
         found = KnobEffects.of(space).foresee(speeds, [space.start])

@@ -34,9 +34,9 @@ from tests.tuning.choosing.test_chooser import Speed, formula
 TIME_FOR = 30  # configs, of which the last ones are neighbours of the best
 ROUNDS, NOISE = 20, 0.03
 HARDWARE, PROFILE = make_hardware(), make_profile()
-TINY = make_space(["num_workers", "prefetch_factor", "flush_denormal"])
+TINY = make_space(["workers", "prefetch_factor", "flush_denormal"])
 WIDE = make_space(
-    ["num_workers", "prefetch_factor", "batch_size", "precision", "channels_last", "num_threads"]
+    ["workers", "prefetch_factor", "batch_size", "precision", "memory_format", "threads"]
 )
 
 
@@ -145,19 +145,19 @@ def test_a_gain_that_needs_two_knobs_at_once_is_found(tmp_path: Path) -> None:
 
     def speed(config: Config) -> float:
         coupled = {(2, 2): 1.01, (0, 1): 0.80, (2, 1): 1.42, (1, 1): 1.2}
-        return coupled.get((int(config["num_workers"]), int(config["num_threads"])), 0.9)
+        return coupled.get((int(config["workers"]), int(config["threads"])), 0.9)
 
     search = Search(tmp_path, WIDE, speed)
     search.run()
-    assert (search.best.config["num_workers"], search.best.config["num_threads"]) == (2, 1)
+    assert (search.best.config["workers"], search.best.config["threads"]) == (2, 1)
 
 
 def test_what_needs_a_fresh_process_or_has_no_time_and_room_does_not_enter(tmp_path: Path) -> None:
     search = Search(tmp_path, TINY, flat)
-    search.run(allows=lambda config: config["num_workers"] != 1)
+    search.run(allows=lambda config: config["workers"] != 1)
     assert search.proposed
     assert {c["flush_denormal"] for c in search.proposed} == {False}
-    assert 1 not in {c["num_workers"] for c in search.proposed[1:]}
+    assert 1 not in {c["workers"] for c in search.proposed[1:]}
 
 
 def test_fixed_values_are_measured_alone_first_and_held_throughout(tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ def test_fixed_values_are_measured_alone_first_and_held_throughout(tmp_path: Pat
 def test_a_space_of_fixed_knobs_alone_is_one_config_and_an_empty_one_is_none(
     tmp_path: Path,
 ) -> None:
-    fixed = Search(tmp_path / "fixed", make_space([], fixed={"num_workers": 2}), flat)
-    assert fixed.run() == [Config({"num_workers": 2})]
+    fixed = Search(tmp_path / "fixed", make_space([], fixed={"workers": 2}), flat)
+    assert fixed.run() == [Config({"workers": 2})]
     assert Search(tmp_path / "empty", make_space([]), flat).run() == []
 
 
@@ -179,13 +179,13 @@ def test_a_space_of_fixed_knobs_alone_is_one_config_and_an_empty_one_is_none(
 
 
 def test_a_resumed_search_goes_on_where_it_stood(tmp_path: Path) -> None:
-    search = Search(tmp_path, WIDE, formula(num_workers={2: 1.3}, precision={"bf16": 1.2}))
+    search = Search(tmp_path, WIDE, formula(workers={2: 1.3}, precision={"bf16": 1.2}))
     for _ in range(3):
         search.run(3)
         search.resumed()
     search.run()
     assert len(set(search.proposed)) > 9, "it does not begin anew"
-    assert (search.best.config["num_workers"], search.best.config["precision"]) == (2, "bf16")
+    assert (search.best.config["workers"], search.best.config["precision"]) == (2, "bf16")
 
 
 def test_a_config_that_the_user_interrupted_is_tried_again_after_resuming(tmp_path: Path) -> None:
@@ -202,11 +202,11 @@ def test_a_config_that_the_user_interrupted_is_tried_again_after_resuming(tmp_pa
 def test_restarts_are_the_other_values_of_knobs_that_act_when_a_process_starts() -> None:
     space = TINY.resolve(HARDWARE, PROFILE)
     assert list(restarts(space)) == [("flush_denormal", True)]
-    own = make_profile(config_reads={"num_workers": 1})
+    own = make_profile(config_reads={"workers": 1})
     space = TINY.resolve(HARDWARE, own)
     assert list(restarts(space)) == [
-        ("num_workers", 0),
-        ("num_workers", 2),
+        ("workers", 0),
+        ("workers", 2),
         ("flush_denormal", True),
     ]
     assert list(restarts(space, {"flush_denormal"})) == [("flush_denormal", True)]
@@ -216,7 +216,7 @@ def test_fresh_processes_are_tried_on_the_best_config_and_what_the_user_asked_fo
     tmp_path: Path,
 ) -> None:
     asked = TINY.with_values({"--hidden": ["64", "32"]})
-    search = Search(tmp_path, asked, formula(num_workers={2: 1.4}))
+    search = Search(tmp_path, asked, formula(workers={2: 1.4}))
     assert search.space.asked == {"--hidden"}
     search.run()
     proposals = Proposals(search.study, search.space, search.diagnosis)
@@ -225,7 +225,7 @@ def test_fresh_processes_are_tried_on_the_best_config_and_what_the_user_asked_fo
     for proposal in proposals.restarted(lambda: True):
         search.measure(proposal)
     fresh = search.proposed[before:]
-    assert {config["num_workers"] for config in fresh} == {2}
+    assert {config["workers"] for config in fresh} == {2}
     hidden = [config["--hidden"] for config in fresh]
     own = search.space.baseline["--hidden"]
     assert own not in hidden[:-1]
@@ -235,7 +235,7 @@ def test_fresh_processes_are_tried_on_the_best_config_and_what_the_user_asked_fo
 @pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name != "gp"])
 def test_every_sampler_finds_what_helps_much(tmp_path: Path, sampler: str) -> None:
     """Optuna's GP needs torch in this process, which the parent of a search must not import."""
-    speed = formula(num_workers={2: 1.5}, precision={"bf16": 1.5})
+    speed = formula(workers={2: 1.5}, precision={"bf16": 1.5})
     search = Search(tmp_path, WIDE, speed, sampler)
     search.run()
     assert search.best.speedup is not None

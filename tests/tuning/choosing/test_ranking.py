@@ -21,7 +21,7 @@ from autotune.tuning.storage.study import Study
 from tests.made import make_hardware, make_profile, make_record, make_space, make_study
 
 WIDE = make_space(
-    ["num_workers", "prefetch_factor", "batch_size", "precision", "channels_last", "flush_denormal"]
+    ["workers", "prefetch_factor", "batch_size", "precision", "memory_format", "flush_denormal"]
 )
 SPACE = WIDE.resolve(make_hardware(), make_profile())
 OWN = SPACE.baseline
@@ -60,14 +60,16 @@ def configs(records: Sequence[TrialRecord]) -> list[Config]:
 
 
 def test_the_fastest_by_the_rounds_is_recommended_and_comes_first(tmp_path: Path) -> None:
-    slow, fast = config(num_workers=1), config(precision="bf16")
+    slow, fast = config(workers=1), config(precision="bf16")
     study = study_of(tmp_path, {slow: 1.2, fast: 1.5})
     assert best(study) == fast
     assert configs(ranked(study, SPACE)) == [fast, slow]
 
 
 def test_where_nothing_is_faster_the_programs_own_config_is_recommended(tmp_path: Path) -> None:
-    study = study_of(tmp_path, {config(num_workers=1): 0.9, config(channels_last=True): 0.99})
+    study = study_of(
+        tmp_path, {config(workers=1): 0.9, config(memory_format="channels_last"): 0.99}
+    )
     assert best(study) == OWN
     assert promising(study, SPACE) == []
 
@@ -75,7 +77,7 @@ def test_where_nothing_is_faster_the_programs_own_config_is_recommended(tmp_path
 def test_a_change_is_recommended_only_if_it_gives_something_over_its_absence(
     tmp_path: Path,
 ) -> None:
-    one, two = config(num_workers=2), config(num_workers=2, channels_last=True)
+    one, two = config(workers=2), config(workers=2, memory_format="channels_last")
     for number, (speed, wanted) in enumerate(((1.505, one), (1.7, two))):
         study = study_of(tmp_path / str(number), {one: 1.5, two: speed})
         assert best(study) == wanted
@@ -83,21 +85,21 @@ def test_a_change_is_recommended_only_if_it_gives_something_over_its_absence(
 
 
 def test_a_change_whose_absence_nobody_saw_stays(tmp_path: Path) -> None:
-    two = config(num_workers=2, channels_last=True)
+    two = config(workers=2, memory_format="channels_last")
     assert best(study_of(tmp_path, {two: 1.5})) == two
 
 
 def test_what_alters_rounding_must_give_more(tmp_path: Path) -> None:
-    one = config(num_workers=2)
+    one = config(workers=2)
     for number, (two, is_kept) in enumerate(
-        ((one.replace(channels_last=True), True), (one.replace(precision="bf16"), False))
+        ((one.replace(memory_format="channels_last"), True), (one.replace(precision="bf16"), False))
     ):
         study = study_of(tmp_path / str(number), {one: 1.5, two: 1.5 * 1.017}, rounds=200)
         assert (best(study) == two) is is_kept
 
 
 def test_a_config_of_a_process_of_its_own_must_be_faster_by_far(tmp_path: Path) -> None:
-    here, own = config(num_workers=2), config(num_workers=2, flush_denormal=True)
+    here, own = config(workers=2), config(workers=2, flush_denormal=True)
     for number, (speed, is_first) in enumerate(((1.6, False), (2.0, True))):
         study = study_of(tmp_path / str(number), {here: 1.5}, [make_record(own, speed)])
         assert configs(ranked(study, SPACE)) == ([own, here] if is_first else [here, own])
@@ -106,7 +108,11 @@ def test_a_config_of_a_process_of_its_own_must_be_faster_by_far(tmp_path: Path) 
 
 def test_a_config_that_failed_is_neither_ranked_nor_recommended(tmp_path: Path) -> None:
     """Also one that failed only after it had played."""
-    one, two, fast = config(num_workers=1), config(channels_last=True), config(precision="bf16")
+    one, two, fast = (
+        config(workers=1),
+        config(memory_format="channels_last"),
+        config(precision="bf16"),
+    )
     lost = replace(make_record(fast, FULL), speedup=Interval(2.0, 1.9, 2.1))
     study = study_of(tmp_path, {one: 1.2, fast: 2.0}, [lost, make_record(two, FULL)])
     assert configs(ranked(study, SPACE)) == [one]
@@ -115,7 +121,7 @@ def test_a_config_that_failed_is_neither_ranked_nor_recommended(tmp_path: Path) 
 
 def test_the_last_record_of_a_config_that_says_something_counts() -> None:
     """Not one that somebody ended, or whose program came to its end by itself."""
-    first = make_record(config(num_workers=1), 1.2)
+    first = make_record(config(workers=1), 1.2)
     for outcome in Outcome:
         if outcome is Outcome.OK:
             continue
@@ -126,7 +132,7 @@ def test_the_last_record_of_a_config_that_says_something_counts() -> None:
 
 
 def test_a_config_with_a_change_that_a_rehearsal_blames_may_not_win(tmp_path: Path) -> None:
-    one, fast = config(num_workers=1), config(precision="bf16", num_workers=1)
+    one, fast = config(workers=1), config(precision="bf16", workers=1)
     study = study_of(tmp_path, {one: 1.2, fast: 1.6})
     crash = Rehearsal(None, Ending(Outcome.CRASHED, "TypeError: no"))
     study.add_rehearsal(RehearsalRecord(fast, crash, guilty={"precision": "bf16"}))
@@ -140,8 +146,10 @@ def test_only_configs_with_the_fixed_values_may_win(tmp_path: Path, idle: bool) 
     space = WIDE.fix({"prefetch_factor": 8} if idle else {"precision": "bf16"}).resolve(
         make_hardware(), make_profile()
     )
-    other = space.baseline.replace(num_workers=2)
-    fixed = space.canonical(space.start.replace(num_workers=0 if idle else 2, channels_last=True))
+    other = space.baseline.replace(workers=2)
+    fixed = space.canonical(
+        space.start.replace(workers=0 if idle else 2, memory_format="channels_last")
+    )
     study = study_of(tmp_path, {other: 2.0, fixed: 1.3}, space=space)
     assert configs(ranked(study, space)) == [fixed]
     assert best(study, space) == fixed
@@ -149,18 +157,18 @@ def test_only_configs_with_the_fixed_values_may_win(tmp_path: Path, idle: bool) 
 
 def test_each_change_of_a_config_has_a_neighbour_without_it() -> None:
     space = WIDE.fix({"precision": "bf16"}).resolve(make_hardware(), make_profile())
-    two = space.start.replace(num_workers=2, channels_last=True)
+    two = space.start.replace(workers=2, memory_format="channels_last")
     assert dict(one_fewer(space, two)) == {
-        "num_workers": space.start.replace(channels_last=True),
-        "channels_last": space.start.replace(num_workers=2),
+        "workers": space.start.replace(memory_format="channels_last"),
+        "memory_format": space.start.replace(workers=2),
     }
-    one = config(num_workers=2)
+    one = config(workers=2)
     assert not [*one_fewer(SPACE, one)]
-    assert dict(one_fewer(SPACE, one, with_baseline=True)) == {"num_workers": OWN}
+    assert dict(one_fewer(SPACE, one, with_baseline=True)) == {"workers": OWN}
 
 
 def test_what_may_be_faster_is_worth_a_claim() -> None:
-    one = make_record(config(num_workers=1), 1.0)
+    one = make_record(config(workers=1), 1.0)
     speedups = {(1.01, 1.005): True, (1.03, 0.9): True, (1.01, 0.99): False, (0.9, 0.8): False}
     for (estimate, low), is_worth in speedups.items():
         record = replace(one, speedup=Interval(estimate, low, 2.0))

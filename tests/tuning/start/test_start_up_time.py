@@ -55,7 +55,7 @@ def test_a_program_that_never_stepped_is_told_where_it_stood() -> None:
 @pytest.mark.parametrize(
     ("doing", "mend"),
     [
-        ("waited for a batch of its DataLoader in main (a.py:7)", "num_workers=0"),
+        ("waited for a batch of its DataLoader in main (a.py:7)", "workers=0"),
         ("waited for processes that it had started itself", "autotune can start several ranks"),
         ("", "--budget"),
     ],

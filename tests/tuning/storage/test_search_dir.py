@@ -21,7 +21,7 @@ def test_a_run_without_a_record_is_no_run_and_stays_empty(tmp_path: Path) -> Non
 
 
 def test_the_record_is_whole_when_its_file_appears(tmp_path: Path) -> None:
-    head = make_head(make_space(["num_workers"]))
+    head = make_head(make_space(["workers"]))
     run = search_dir.new("one", "train", tmp_path)
     assert run.create_study(head).head == head
     assert [p.name for p in run.path.iterdir()] == ["study.db"]
@@ -30,7 +30,7 @@ def test_the_record_is_whole_when_its_file_appears(tmp_path: Path) -> None:
 
 def test_an_existing_run_is_never_overwritten(tmp_path: Path) -> None:
     run = search_dir.new(None, "train", tmp_path)
-    run.create_study(make_head(make_space(["num_workers"])))
+    run.create_study(make_head(make_space(["workers"])))
     assert search_dir.new(None, "train", tmp_path).name == "train-2"
     with pytest.raises(RunDirectoryError, match="autotune resume train"):
         search_dir.new("train", "train", tmp_path)

@@ -52,7 +52,7 @@ from tests.made import (
     storage_in,
 )
 
-SEARCH_SPACE = make_space(["num_workers", "prefetch_factor", "batch_size", "flush_denormal"])
+SEARCH_SPACE = make_space(["workers", "prefetch_factor", "batch_size", "flush_denormal"])
 SPACE = SEARCH_SPACE.resolve(make_hardware(), make_profile())
 ROOT = Path(__file__).parents[3]
 MEMORY_OUTCOMES = (Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY, Outcome.SHARED_MEMORY)
@@ -127,8 +127,8 @@ def test_a_run_is_read_back_by_another_process_as_it_was_written(tmp_path: Path)
     head = make_head(
         SearchSpace(
             "mine",
-            {"num_workers": (0, 2), "compile": None},
-            fixed={"channels_last": True, "precision": "bf16"},
+            {"workers": (0, 2), "compile": None},
+            fixed={"memory_format": "channels_last", "precision": "bf16"},
             requested=frozenset({"compile", "precision"}),
         ),
         options=SearchOptions(90.0, LrRule.SQRT, seed=7),
@@ -163,7 +163,7 @@ def test_every_kind_of_record_is_read_back_in_order(study: Study, tmp_path: Path
     measured = make_record(SPACE.baseline, 1.0, "the program as written")
     assert measured.measurement is not None
     full = replace(
-        make_record(SPACE.baseline.replace(num_workers=2), 1.25),
+        make_record(SPACE.baseline.replace(workers=2), 1.25),
         measurement=replace(
             measured.measurement,
             samples_per_epoch=60_000,
@@ -193,7 +193,7 @@ def test_every_kind_of_record_is_read_back_in_order(study: Study, tmp_path: Path
 
 def test_a_loss_that_is_not_a_number_is_kept_as_one(study: Study, tmp_path: Path) -> None:
     for loss in (math.inf, math.nan):
-        config = SPACE.baseline.replace(num_workers=int(math.isnan(loss)))
+        config = SPACE.baseline.replace(workers=int(math.isnan(loss)))
         tell(study, replace(make_record(config), measurement=make_measurement(loss=loss)))
     one, other = (record.measurement for record in loaded(tmp_path).records)
     assert one is not None
@@ -204,15 +204,15 @@ def test_a_loss_that_is_not_a_number_is_kept_as_one(study: Study, tmp_path: Path
 
 
 def test_values_keep_their_types_so_that_true_is_not_one(study: Study, tmp_path: Path) -> None:
-    tell(study, make_record({**SPACE.baseline, "pin_memory": True, "num_workers": 1}))
+    tell(study, make_record({**SPACE.baseline, "keep_freed_memory": True, "workers": 1}))
     (record,) = loaded(tmp_path).records
-    assert record.config["pin_memory"] is True
-    assert type(record.config["num_workers"]) is int
+    assert record.config["keep_freed_memory"] is True
+    assert type(record.config["workers"]) is int
 
 
 def test_the_processes_of_a_claim_are_kept_in_order(study: Study, tmp_path: Path) -> None:
     assert study.claim == ()
-    winner = SPACE.baseline.replace(num_workers=2)
+    winner = SPACE.baseline.replace(workers=2)
     processes = [
         ClaimProcess(
             winner,
@@ -238,7 +238,7 @@ def test_rounds_are_kept_in_order_and_say_the_speeds_of_all_they_hold(
     """Those of two processes count as such; speedups of records follow all rounds."""
     assert study.rounds == []
     assert study.speeds is None
-    one, two = (SPACE.baseline.replace(num_workers=n) for n in (1, 2))
+    one, two = (SPACE.baseline.replace(workers=n) for n in (1, 2))
     for record in (make_record(SPACE.baseline), make_record(one, 1.1), make_record(two, 1.1)):
         tell(study, record)
     played = [
@@ -263,13 +263,13 @@ def test_rounds_are_kept_in_order_and_say_the_speeds_of_all_they_hold(
 def test_rehearsals_are_kept(study: Study, tmp_path: Path) -> None:
     crash = Rehearsal(None, Ending(Outcome.CRASHED, "KeyError: 3"))
     records = [
-        RehearsalRecord(SPACE.baseline.replace(num_workers=n), crash, guilty={"num_workers": n})
+        RehearsalRecord(SPACE.baseline.replace(workers=n), crash, guilty={"workers": n})
         for n in (1, 2)
     ]
     for record in records:
         study.add_rehearsal(record)
     assert loaded(tmp_path).rehearsals == study.rehearsals == tuple(records)
-    assert study.guilty == [{"num_workers": 1}, {"num_workers": 2}]
+    assert study.guilty == [{"workers": 1}, {"workers": 2}]
 
 
 def test_a_taken_name_is_not_overwritten(study: Study, tmp_path: Path) -> None:
@@ -309,13 +309,13 @@ def test_a_run_in_a_directory_with_spaces_and_quotes(tmp_path: Path) -> None:
 
 
 def test_a_measured_trial_is_worth_what_its_speedup_surely_is(study: Study) -> None:
-    record = make_record(SPACE.baseline.replace(num_workers=2), 1.5)
+    record = make_record(SPACE.baseline.replace(workers=2), 1.5)
     assert record.speedup is not None
     assert record.speedup.low < 1.5
     trial = tell(study, record)
     assert trial.state is TrialState.COMPLETE
     assert trial.value == pytest.approx(math.log(record.speedup.low))
-    assert trial.params["num_workers"] == 2
+    assert trial.params["workers"] == 2
 
 
 @pytest.mark.parametrize("outcome", MEMORY_OUTCOMES)
@@ -341,7 +341,7 @@ def test_any_other_ending_is_a_failed_trial(study: Study, outcome: Outcome) -> N
 def test_a_config_that_was_measured_before_is_recorded_once(
     study: Study, outcome: float | Ending
 ) -> None:
-    record = make_record(SPACE.baseline.replace(num_workers=2), outcome)
+    record = make_record(SPACE.baseline.replace(workers=2), outcome)
     tell(study, record)
     again, _ = study.propose(SPACE, SPACE.baseline)
     study.tell(again, record, is_known=True)
@@ -467,7 +467,7 @@ def test_a_trial_that_was_enqueued_by_a_process_that_died_comes_up_for_nobody(
     """Killed between enqueuing and asking, a process leaves a waiting trial of another config."""
     killed(
         tmp_path,
-        "study.take_lease(); study.optuna.enqueue_trial({'num_workers': 2, 'batch_size': 512})",
+        "study.take_lease(); study.optuna.enqueue_trial({'workers': 2, 'batch_size': 512})",
     )
     study.take_lease()
     trial = study.ask_for(SPACE.baseline, SPACE)
@@ -496,5 +496,5 @@ def test_a_share_of_the_batch_that_is_not_offered_is_recorded_all_the_same(study
     config = SPACE.baseline.replace(batch_size=own // 2)
     kept = tell(study, make_record(config, 1.2))
     assert "batch_size" not in kept.params
-    assert "num_workers" in kept.params
+    assert "workers" in kept.params
     assert study.records[-1].config == config

@@ -1,8 +1,7 @@
-"""The knob ``compile``: torch.compile on the program's outermost modules.
+"""What is done to the program's model as a whole: its memory format, and compiling it.
 
-A program that compiles its model itself is left alone.
-
-Source: PyTorch documentation, ``torch.compile`` (``mode``).
+Sources: PyTorch tutorials, "Channels Last Memory Format in PyTorch"; PyTorch documentation,
+``torch.compile`` (``mode``, ``dynamic``).
 """
 
 from __future__ import annotations
@@ -13,18 +12,62 @@ from autotune.program.domain import Domain, NotOffered
 from autotune.program.flags import Flag
 from autotune.program.profile import Profile
 
+DYNAMIC = "-dynamic"
+
+
+class MemoryFormat(Knob):
+    """Layout of images and convolution weights; channels_last (NHWC) suits many kernels.
+
+    It helps convolutional networks most, above all on GPUs with tensor cores together with lower
+    precision. Models with few convolutions can become slower, because operators without NHWC
+    kernels convert their inputs.
+    """
+
+    name = "memory_format"
+    row = "memory layout"
+    value_type = str
+    choices = ("contiguous", "channels_last")
+
+    def domain(self, here: Here) -> Domain | NotOffered:
+        """Return both layouts for a model with 2-D convolutions.
+
+        Refused are programs that use NHWC already, and LBFGS.
+        """
+        if not here.profile.model.conv2d_layers:
+            return NotOffered("the model has no 2-D convolution")
+        if here.profile.model.channels_last:
+            return NotOffered("the program already uses this layout")
+        if any("LBFGS" in optimizer.families for optimizer in here.profile.optimizers):
+            return NotOffered("LBFGS reads gradients in the order in which they lie in memory")
+        return Domain(self.choices)
+
+    def current(self, profile: Profile) -> KnobValue:
+        """Return contiguous: a program that uses NHWC itself is not offered the knob."""
+        return "contiguous"
+
+    def apply(self, value: KnobValue, seams: Seams) -> None:
+        """Convert weights, gradients and optimizer state now, and inputs from the next step on."""
+        seams.set_channels_last(enabled=value == "channels_last")
+
 
 class Compile(Knob):
     """torch.compile mode of the model; compiling costs seconds to minutes at the start of each run.
 
     Compiled models run fewer and larger kernels. They pay in long runs, and in models with many
-    small operators most. Shapes that change cause recompilations, and code that cannot be traced
-    causes graph breaks; the report counts both.
+    small operators most. Code that cannot be traced causes graph breaks, and shapes that change
+    cause recompilations, which ``-dynamic`` avoids by slower code for any shape; the report counts
+    both.
     """
 
     name = "compile"
     value_type = str
-    choices = ("off", "default", "reduce-overhead", "max-autotune-no-cudagraphs")
+    choices = (
+        "off",
+        "default",
+        "default-dynamic",
+        "reduce-overhead",
+        "max-autotune-no-cudagraphs",
+    )
     flag_names = ("compile", "torch_compile", "compile_model")
 
     def domain(self, here: Here) -> Domain | NotOffered:
@@ -32,21 +75,18 @@ class Compile(Knob):
 
         All modes are offered on CUDA. Elsewhere only off and default are: reduce-overhead needs
         CUDA graphs, and max-autotune tunes no more than the default does while weights change.
+        default-dynamic is for users who name it: torch itself makes a second shape dynamic.
         """
         if here.profile.model.is_compiled:
             return NotOffered("the program compiles its model itself")
         if here.profile.device == "cuda":
-            return Domain(self.choices)
+            return Domain(tuple(mode for mode in self.choices if not mode.endswith(DYNAMIC)))
         # Inductor, the default back end, generates C++ for the CPU and Triton kernels for CUDA.
         if here.profile.device == "cpu" and not here.hardware.has_cxx_compiler:
             return NotOffered("compiling for the CPU needs a C++ compiler (install g++)")
         return Domain(("off", "default"))
 
-    def refusal(
-        self,
-        value: KnobValue,
-        here: Here,
-    ) -> str | None:
+    def refusal(self, value: KnobValue, here: Here) -> str | None:
         """Return why reduce-overhead cannot run here: it replays CUDA graphs."""
         if value == "reduce-overhead" and here.profile.device != "cuda":
             return f"reduce-overhead replays CUDA graphs; the model is on the {here.profile.device}"
@@ -77,4 +117,6 @@ class Compile(Knob):
 
         The code is generated at their next call, so the first steps afterwards are slow.
         """
-        seams.compile(None if value == "off" else str(value))
+        mode = str(value).removesuffix(DYNAMIC)
+        dynamic = True if str(value).endswith(DYNAMIC) else None  # None lets torch decide
+        seams.compile(None if mode == "off" else mode, dynamic=dynamic)

@@ -1,4 +1,4 @@
-"""The knob ``optimizer_implementation``: how ``torch.optim`` optimizers update their parameters.
+"""The knob ``optimizer``: how ``torch.optim`` optimizers update their parameters.
 
 Source: PyTorch documentation, ``torch.optim`` ("foreach" and "fused" implementations). Checkpoints
 keep the flags that the program gave its optimizers.
@@ -12,14 +12,14 @@ from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import Profile
 
 
-class OptimizerImplementation(Knob):
+class Optimizer(Knob):
     """How the optimizer updates its parameters: one by one, in lists, or in one fused kernel.
 
     It helps models with many small parameters, where a loop launches many small kernels. foreach
     needs about as much extra memory as the parameters. Results differ only by rounding.
     """
 
-    name = "optimizer_implementation"
+    name = "optimizer"
     value_type = str
     choices = ("for-loop", "foreach", "fused")
 

@@ -1,0 +1,187 @@
+"""The options of the training loader's worker processes: ``workers`` and its hidden refinements.
+
+Sources: PyTorch documentation, ``torch.utils.data``; Python documentation, ``multiprocessing``
+("Contexts and start methods").
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from autotune.knobs.base import Here, Knob, Seams
+from autotune.machine.hardware import Hardware
+from autotune.program.config import Config, KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.flags import Flag
+from autotune.program.profile import Profile
+
+CANDIDATES = (0, 1, 2, 4, 8, 12, 16, 24, 32)
+PREFETCH_DEFAULT = 2  # of torch.utils.data.DataLoader with workers; without workers it is None
+DEPTHS = (PREFETCH_DEFAULT, 4, 8)
+MAX_SHARE_OF_EPOCH = 1 / 8  # seen: 16 of 23 batches took 5 s to settle and gained nothing
+
+
+class Workers(Knob):
+    """Processes that load batches in parallel with the training step, kept between epochs.
+
+    Workers help where loading takes longer than a training step; they cost CPU cores and memory,
+    since each holds a copy of the dataset object. 0 loads in the training process, which is fastest
+    for cheap datasets. The program's own number keeps its workers or not as the program does.
+    """
+
+    name = "workers"
+    value_type = int
+    flag_names = ("num_workers", "workers", "nworkers", "dataloader_num_workers", "loader_workers")
+
+    def domain(self, here: Here) -> Domain | NotOffered:
+        """Return candidates from 0 up to one and a half times the cores.
+
+        More workers than cores can pay because loading often waits for storage.
+        """
+        if refusal := here.profile.without_training_loader:
+            return refusal
+        # Only the dataset's code could divide the samples among workers (get_worker_info()).
+        if here.profile.loaders[0].iterable:
+            return NotOffered("the dataset is iterable: each worker may repeat all its samples")
+        return here.profile.without_workers or Domain(_candidates(here.hardware))
+
+    def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
+        """Return the same candidates for a numeric flag; None if workers would repeat samples."""
+        repeats = any(loader.iterable for loader in here.profile.loaders)
+        return None if repeats or flag.number is None else Domain(_candidates(here.hardware))
+
+    def parse_flag(self, flag: Flag) -> KnobValue:
+        """Return the number of workers that the flag sets; 0 where its value is not a number."""
+        return flag.number or 0
+
+    def current(self, profile: Profile) -> KnobValue:
+        """Return the number of workers of the (first) training loader."""
+        return profile.loaders[0].num_workers
+
+    def apply(self, value: KnobValue, seams: Seams) -> None:
+        """Rebuild the training loader with this number of workers."""
+        seams.set_loader_options(num_workers=int(value))
+
+
+def _candidates(hardware: Hardware) -> tuple[int, ...]:
+    # Even on one core a worker can wait for storage while the program computes.
+    most = max(2, hardware.cpu_quota + hardware.cpu_quota // 2)
+    return tuple(n for n in CANDIDATES if n <= most)
+
+
+class WorkerOption(Knob):
+    """An option of the training loader that acts only where worker processes load.
+
+    Attributes:
+        option: Its name among the options of the loader seam; empty for the knob's name.
+        needed: The least number of workers with which it acts.
+    """
+
+    is_hidden = True
+    option: ClassVar[str] = ""
+    needed: ClassVar[int] = 1
+
+    def is_active(self, config: Config) -> bool:
+        """Return whether enough workers load."""
+        return int(config.get("workers", self.needed)) >= self.needed
+
+    def apply(self, value: KnobValue, seams: Seams) -> None:
+        """Rebuild the training loader with this value."""
+        seams.set_loader_options(**{self.option or self.name: value})
+
+
+class PrefetchFactor(WorkerOption):
+    """Number of batches that each worker loads ahead of the training step.
+
+    A deeper buffer evens out batches whose loading time varies. It does not help where workers are
+    slower than the training step on average, and it costs host memory.
+    """
+
+    name = "prefetch_factor"
+    value_type = int
+    minimum = 1
+
+    def domain(self, here: Here) -> Domain | NotOffered:
+        """Return PyTorch's default of 2 and two deeper buffers.
+
+        Buffers are refilled in each epoch, so that of one worker is at most an eighth of it.
+        """
+        if refusal := here.profile.without_workers:
+            return refusal
+        loader = here.profile.loaders[0]
+        if not loader.dataset_len or not loader.batch_size:
+            return Domain(DEPTHS)
+        most = loader.dataset_len / loader.batch_size * MAX_SHARE_OF_EPOCH
+        fitting = tuple(depth for depth in DEPTHS if depth == PREFETCH_DEFAULT or depth <= most)
+        alone = "" if len(fitting) > 1 else "a deeper buffer would hold much of an epoch"
+        return Domain(fitting, alone)
+
+    def current(self, profile: Profile) -> KnobValue:
+        """Return the loader's value; without workers, the default that it would get with them."""
+        return profile.loaders[0].prefetch_factor or PREFETCH_DEFAULT
+
+
+class InOrder(WorkerOption):
+    """Whether batches arrive in the sampler's order; false lets ready batches pass a slow one.
+
+    False helps where the loading time differs much between batches. The model then sees the batches
+    of an epoch in an order that varies from run to run.
+    """
+
+    name = "in_order"
+    value_type = bool
+    changes_learning = True  # the samples of a step are others, each time
+    needed = 2  # fewer always deliver in order
+
+    def domain(self, here: Here) -> Domain | NotOffered:
+        """Return both values for a program with one training loader that can use workers."""
+        return here.profile.without_workers or Domain((True, False))
+
+    def current(self, profile: Profile) -> KnobValue:
+        """Return the setting of the (first) training loader."""
+        return profile.loaders[0].in_order
+
+
+class WorkerThreads(WorkerOption):
+    """Number of threads that PyTorch operators use in each worker process.
+
+    More threads help where items are transformed by large tensor operations and cores are idle.
+    They hurt where the workers already use all cores.
+    """
+
+    name = "worker_threads"
+    value_type = int
+    minimum = 1
+
+    def domain(self, here: Here) -> Domain | NotOffered:
+        """Return 1, 2 and 4, up to the number of cores."""
+        if refusal := here.profile.without_workers:
+            return refusal
+        if here.hardware.cpu_quota == 1:
+            return NotOffered("there is one core")
+        return Domain(tuple(n for n in (1, 2, 4) if n <= here.hardware.cpu_quota))
+
+    def current(self, profile: Profile) -> KnobValue:
+        """Return 1, which ``torch.utils.data._utils.worker`` sets in each worker."""
+        return 1
+
+
+class WorkerStartMethod(WorkerOption):
+    """How worker processes start: fork copies the program, spawn and forkserver start fresh.
+
+    fork starts fastest. spawn and forkserver import the program again and pickle the dataset, which
+    takes longer, but their workers do not share the memory and the locks of the training process.
+    """
+
+    name = "worker_start_method"
+    option = "start_method"
+    value_type = str
+    choices = ("fork", "forkserver", "spawn")
+
+    def domain(self, here: Here) -> Domain | NotOffered:
+        """Return all three methods for a program with one training loader that can use workers."""
+        return here.profile.without_workers or Domain(self.choices)
+
+    def current(self, profile: Profile) -> KnobValue:
+        """Return the start method of the (first) training loader."""
+        return profile.loaders[0].start_method

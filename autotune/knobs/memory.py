@@ -1,0 +1,131 @@
+"""Settings that trade speed for memory, and what the CPU's malloc does with freed memory.
+
+Sources: PyTorch documentation, ``torch.utils.checkpoint`` and "CUDA semantics"
+(``PYTORCH_CUDA_ALLOC_CONF``, ``expandable_segments``); mallopt(3), M_TRIM_THRESHOLD, M_MMAP_MAX.
+"""
+
+from __future__ import annotations
+
+from autotune.knobs.base import Here, Knob, Scope, Seams
+from autotune.program.config import Config, KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.flags import Flag
+from autotune.program.profile import Profile
+from autotune.program.program import LaunchPlan
+
+ROW = "memory savers"
+EVERY = {"off": 0, "half": 2, "all": 1}  # every n-th block recomputes; 0 stands for none
+VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
+EXPANDABLE = "expandable_segments"
+
+
+class ActivationCheckpointing(Knob):
+    """Recompute activations in the backward pass instead of storing them: less memory, slower.
+
+    It pays only where the saved memory allows a larger batch or a model that would not fit
+    otherwise. "half" recomputes every second block, "all" every block. Each recomputed block costs
+    a second forward pass.
+    """
+
+    name = "activation_checkpointing"
+    row = ROW
+    value_type = str
+    choices = ("off", "half", "all")
+    flag_names = ("gradient_checkpointing", "activation_checkpointing", "checkpoint_activations")
+
+    def domain(self, here: Here) -> Domain | NotOffered:
+        """Return off, half and all for a model that consists of repeated blocks."""
+        if not here.profile.model.repeated_blocks:
+            return NotOffered("the model has no repeated blocks")
+        return Domain(self.choices)
+
+    def current(self, profile: Profile) -> KnobValue:
+        """Return off, also for a program that checkpoints activations itself: this adds to it."""
+        return "off"
+
+    def conflict(self, config: Config) -> str | None:
+        """Refuse the combination with ``compile``, which decides itself what to recompute."""
+        if config[self.name] != "off" and config.get("compile", "off") != "off":
+            return (
+                "torch.compile itself decides which activations to recompute, so the two knobs "
+                "exclude each other."
+            )
+        return None
+
+    def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
+        """Return off and all for an on/off flag; None for flags of another type."""
+        return Domain(("off", "all")) if flag.is_truth else None
+
+    def parse_flag(self, flag: Flag) -> KnobValue:
+        """Return all if the program's flag is on, off otherwise."""
+        return "all" if flag.is_on else "off"
+
+    def format_flag(self, value: KnobValue, flag: Flag) -> str:
+        """Return the flag's text for on or off, as the program spells it."""
+        return flag.truth(is_on=value != "off")
+
+    def apply(self, value: KnobValue, seams: Seams) -> None:
+        """Choose the blocks that recompute their activations, from the next step on."""
+        seams.checkpoint_blocks(every=EVERY[str(value)])
+
+
+class CudaAllocator(Knob):
+    """How PyTorch reserves GPU memory: in fixed segments, or in segments that can grow.
+
+    Growing segments fragment less where the sizes of allocations change from step to step, which
+    leaves room for larger batches.
+    """
+
+    name = "cuda_allocator"
+    row = ROW
+    scope = Scope.RESTART  # the environment is read when the process starts
+    value_type = str
+    choices = ("default", EXPANDABLE)
+
+    def domain(self, here: Here) -> Domain | NotOffered:
+        """Return both kinds of segments for a model on CUDA."""
+        if here.profile.device != "cuda":
+            return NotOffered(f"the model is on the {here.profile.device} device")
+        return Domain(self.choices)
+
+    def current(self, profile: Profile) -> KnobValue:
+        """Return the setting in the program's environment."""
+        grows = f"{EXPANDABLE}:True" in profile.allocators.cuda_alloc_conf
+        return EXPANDABLE if grows else "default"
+
+    def launch(self, value: KnobValue, plan: LaunchPlan) -> LaunchPlan:
+        """Set this option in ``PYTORCH_CUDA_ALLOC_CONF`` and keep the user's other options."""
+        options = filter(None, plan.variable(VARIABLE).split(","))
+        kept = [option for option in options if not option.startswith(EXPANDABLE)]
+        return plan.with_env(**{VARIABLE: ",".join([*kept, f"{EXPANDABLE}:{value == EXPANDABLE}"])})
+
+
+class KeepFreedMemory(Knob):
+    """Keep the memory that a step frees for the next one, instead of returning it to the system.
+
+    Otherwise each step on the CPU takes its activations' memory anew, at a page fault for every
+    4 KiB. What is computed stays the same. The process keeps the most memory that it ever had.
+    Every config but the program's has it (``space.HELD``).
+    """
+
+    name = "keep_freed_memory"
+    is_hidden = True
+    value_type = bool
+
+    def domain(self, here: Here) -> Domain | NotOffered:
+        """Return both values for a model on the CPU whose malloc is glibc's."""
+        if here.profile.device != "cpu":
+            return NotOffered(f"the model's tensors lie on the {here.profile.device} device")
+        if here.profile.allocators.mmap_threshold is None:
+            return NotOffered(
+                "malloc is not glibc's, the environment tunes it, or steps have no page faults"
+            )
+        return Domain((False, True))
+
+    def current(self, profile: Profile) -> KnobValue:
+        """Return False: glibc's malloc returns memory unless it is told otherwise."""
+        return False
+
+    def apply(self, value: KnobValue, seams: Seams) -> None:
+        """Tell malloc, which takes effect when memory is freed."""
+        seams.keep_freed_memory(enabled=bool(value))

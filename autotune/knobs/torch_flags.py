@@ -1,0 +1,155 @@
+"""The switches that torch keeps per process: threads, cuDNN, attention, and two hidden ones.
+
+Sources: PyTorch documentation, ``torch.set_num_threads``, ``torch.set_num_interop_threads``,
+``torch.set_flush_denormal``, ``torch.backends.cudnn.benchmark``, ``torch.backends.cuda`` and
+``torch.nn.functional.scaled_dot_product_attention``. For what PyTorch keeps of a shape,
+``aten/src/ATen/native/cudnn/Conv_v8.cpp`` and https://github.com/pytorch/pytorch/issues/45372.
+"""
+
+from __future__ import annotations
+
+from autotune.knobs.base import Here, Knob, Scope, Seams
+from autotune.program.config import KnobValue
+from autotune.program.domain import Domain, NotOffered
+from autotune.program.profile import Profile
+
+
+class ProcessSwitch(Knob):
+    """A setting that torch keeps per process.
+
+    The profile and the seam of torch's settings both know it by the knob's name.
+    """
+
+    def current(self, profile: Profile) -> KnobValue:
+        """Return the setting that the program's process had when training began."""
+        value: KnobValue = getattr(profile.settings, self.name)
+        return value
+
+    def apply(self, value: KnobValue, seams: Seams) -> None:
+        """Set it for the whole process."""
+        seams.set_torch(self.name, value)
+
+
+class Threads(ProcessSwitch):
+    """Number of threads per CPU operator; fewer leave cores to the loader's workers.
+
+    More threads speed up large operators. Small operators lose more to starting and joining threads
+    than they gain, and threads beyond the free cores slow each other down.
+    """
+
+    name = "threads"
+    value_type = int
+    minimum = 1
+
+    def domain(self, here: Here) -> Domain | NotOffered:
+        """Return the cores, one less, and the halvings of both."""
+        if reason := _one_thread(here):
+            return NotOffered(reason)
+        # Halvings cover the range in few trials; one core less leaves room for loading.
+        counts = {
+            start >> halvings
+            for start in (here.hardware.cpu_quota, here.hardware.cpu_quota - 1)
+            for halvings in range(start.bit_length())
+        }
+        return Domain(tuple(sorted(counts)))
+
+
+class InteropThreads(ProcessSwitch):
+    """Number of threads that run independent operators in parallel (torch.jit.fork).
+
+    Eager programs seldom use these threads; the knob matters to TorchScript code that forks.
+    """
+
+    name = "interop_threads"
+    is_hidden = True
+    scope = Scope.RESTART  # torch fixes their number when the first of them starts
+    value_type = int
+    minimum = 1
+
+    def domain(self, here: Here) -> Domain | NotOffered:
+        """Return one thread and one per core."""
+        if reason := _one_thread(here):
+            return NotOffered(reason)
+        return Domain((1, here.hardware.cpu_quota))
+
+
+class FlushDenormal(ProcessSwitch):
+    """Treat denormal (extremely small) numbers as 0, because CPUs compute with them slowly.
+
+    It helps where activations or optimizer state decay towards 0. fp32 numbers below about 1e-38
+    are lost.
+    """
+
+    name = "flush_denormal"
+    is_hidden = True
+    scope = Scope.RESTART  # threads inherit the mode from the thread that starts them
+    value_type = bool
+
+    def domain(self, here: Here) -> Domain | NotOffered:
+        """Return both values for a model on the CPU."""
+        if here.profile.device != "cpu":
+            return NotOffered(f"the model computes on the {here.profile.device} device")
+        return Domain((False, True))
+
+
+class Cudnn(ProcessSwitch):
+    """How cuDNN chooses its convolution algorithms: by rules, or by timing each new input shape.
+
+    Timing (``benchmark``) helps convolutional networks with a fixed input shape. It hurts where
+    shapes change often, because each new shape is timed again. The chosen algorithm may differ from
+    run to run.
+    """
+
+    name = "cudnn"
+    scope = Scope.RESTART  # PyTorch keeps the algorithm that a shape got first, timed or not
+    value_type = str
+    choices = ("default", "benchmark")
+
+    def domain(self, here: Here) -> Domain | NotOffered:
+        """Return both ways for a model with 2-D convolutions on a GPU."""
+        if here.profile.device != "cuda":
+            return NotOffered(f"the model is on the {here.profile.device} device; cuDNN needs CUDA")
+        if not here.profile.model.conv2d_layers:
+            return NotOffered("the model has no 2-D convolution")
+        return Domain(self.choices)
+
+
+class Attention(ProcessSwitch):
+    """Kernel of scaled dot-product attention; auto lets PyTorch choose for each call.
+
+    The fused kernels (flash, efficient, cudnn) avoid storing the attention matrix and are usually
+    faster; math is the plain computation. Which fused kernel wins depends on shapes, dtype and GPU.
+    Kernels round differently. math stays enabled together with the chosen one, for inputs that this
+    does not support, such as an evaluation in fp32 or an unusual mask.
+    """
+
+    name = "attention"
+    value_type = str
+    choices = ("auto", "flash", "efficient", "math", "cudnn")
+
+    def domain(self, here: Here) -> Domain | NotOffered:
+        """Return the kernels that exist for the device, if the program calls the function.
+
+        The CPU has flash and math. The kernels of a GPU follow from its compute capability.
+        """
+        if here.profile.settings.attention is None:
+            return NotOffered("the program does not call scaled_dot_product_attention")
+        if here.profile.device == "cpu":
+            return Domain(("auto", "flash", "math"))
+        if here.profile.device != "cuda":
+            return NotOffered(f"the {here.profile.device} device has only one attention kernel")
+        capability = here.hardware.compute_capability
+        # FlashAttention needs Ampere (compute capability 8.0). It is left out where the capability
+        # is unknown.
+        if capability is None or capability < (8, 0):
+            return Domain(("auto", "efficient", "math"))
+        if capability < (9, 0):
+            return Domain(("auto", "flash", "efficient", "math"))
+        return Domain(self.choices)
+
+
+def _one_thread(here: Here) -> str:
+    """Return why the number of CPU threads does not matter, as a clause; empty if it may."""
+    if here.profile.device != "cpu":
+        return f"the model computes on the {here.profile.device} device"
+    return "there is one core" if here.hardware.cpu_quota == 1 else ""
