@@ -111,7 +111,7 @@ class Knob(ABC):
             does. The self-check leaves such knobs out.
         usual: What a program has that says nothing about it.
         flag_names: Common names of program flags that set the same thing, without dashes and with
-            underscores (``batch_size``). ``--arg auto`` recognises flags by them.
+            underscores (``batch_size``). ``--use-flags`` recognises flags by them.
         flag_states: The values that an on/off flag of the program stands for: off, on.
     """
 
@@ -189,9 +189,9 @@ class Knob(ABC):
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
         """Return the values worth trying through the program's own flag, or None.
 
-        It is called with ``--arg auto`` where ``domain()`` refuses, because the flag may reach what
-        the seams cannot. None means that the flag's values are not understood or that they would
-        change what is trained.
+        It is called with ``--use-flags`` where ``domain()`` refuses, because the flag may reach
+        what the seams cannot. None means that the flag's values are not understood or that they
+        would change what is trained.
         """
         return Domain(self.flag_states) if self.flag_states and flag.is_truth else None
 

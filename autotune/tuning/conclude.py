@@ -181,12 +181,12 @@ def _training_steps(
 ) -> TrainingSteps | None:
     """Return how long the steps of the whole training take; None if their number is unknown."""
     facts, profile = session.study.facts, baseline.profile
-    samples = training_samples(profile.length, baseline.measurement)
+    samples = training_samples(profile.loop.length, baseline.measurement)
     if facts is None or samples is None:
         return None
     compilation = None if best is None else slowest_compilation(session.study.records, best)
     return TrainingSteps(
-        profile.length,
+        profile.loop.length,
         samples,
         facts.before_steps_s,
         throughput[:1] if best is None else throughput,

@@ -106,7 +106,7 @@ class SelfCheck:
         self._batches = check_batches(step_s)
         self.cost_s = CHECK_EPOCHS * self._batches * step_s  # of the steps of one run
 
-    def plan(self, config: Config, *, shakes: int = 0) -> RehearsalPlan:
+    def plan(self, config: Config, *, shakes: int = 0, shares: int = 1) -> RehearsalPlan:
         """Return how a config is run for the comparison; its steps are those of the baseline."""
         own, theirs = (int(c.get("accumulation_steps", 1)) for c in (self._space.baseline, config))
         steps = math.ceil(self._batches / own)
@@ -115,16 +115,20 @@ class SelfCheck:
             epochs=CHECK_EPOCHS,
             enough_s=0.0,
             least_steps=CHECK_EPOCHS * steps,
-            traces=TracePlan(shakes=shakes),
+            traces=TracePlan(shakes=shakes, shares=shares),
         )
 
     def plan_to_rehearse(self, config: Config, most_s: float) -> RehearsalPlan:
         """Return how a config is rehearsed: as it is compared, if all of it is and time allows."""
         usual = RehearsalPlan()
-        is_compared = batch_growth(self._space.baseline, config) == 1.0
-        if not is_compared or most_s <= 2 * self.cost_s:
+        if batch_growth(self._space.baseline, config) != 1.0 or most_s <= 2 * self.cost_s:
             return usual
         return replace(self.plan(config), enough_s=usual.enough_s)
+
+    def _shares(self, config: Config) -> int:
+        """Return among how many ranks of a config BatchNorm sees a batch shared out."""
+        is_whole = not self._known.normalises or config.get("sync_batchnorm")
+        return 1 if is_whole else ranks_in(config) // ranks_in(self._space.baseline)
 
     def exact_part(self, config: Config) -> Config:
         """Return a config without the changes that train something else by design.
@@ -135,7 +139,7 @@ class SelfCheck:
         space, normalises = self._space, self._known.normalises
         own = space.baseline
         back = {knob: own[knob] for knob in by_design(config, own, normalises=normalises)}
-        if "devices" in back and not normalises:
+        if "devices" in back:
             shared = space.with_own_batch(config)
             back |= {knob: shared[knob] for knob in PARTS if knob in back}
         elif "accumulation_steps" in back and "batch_size" in space.domains and not normalises:
@@ -209,8 +213,8 @@ class SelfCheck:
 
     def _compared(self, config: Config, traced: TrainingTrace | None = None) -> Agreement:
         """Return how a config compares; unknown if there is no time, or if a run failed."""
-        base = self._space.baseline
-        written = self.written()
+        base, shares = self._space.baseline, self._shares(config)
+        written = self.written(shares=shares)
         if isinstance(written, Ending):
             return _not_compared(written)
         own = traced or self._runs.trace(config, self.plan(config), self.cost_s)
@@ -221,7 +225,7 @@ class SelfCheck:
         takes_same = all(config.get(part) == base.get(part) for part in PARTS)
         found = NOT_COMPARED
         for count in (1, SHAKES):  # what a single run shows of rounding may be little by chance
-            shaken = [self.written(shakes=number) for number in range(1, count + 1)]
+            shaken = [self.written(shakes=number, shares=shares) for number in range(1, count + 1)]
             known = [trace for trace in shaken if isinstance(trace, TrainingTrace)]
             if not known:
                 return _not_compared(shaken[0])
@@ -230,10 +234,10 @@ class SelfCheck:
                 break
         return found
 
-    def written(self, *, shakes: int = 0) -> TrainingTrace | Ending:
+    def written(self, *, shakes: int = 0, shares: int = 1) -> TrainingTrace | Ending:
         """Return the trace of the program as written, which is run once; else why there is none."""
         config = self._space.baseline
-        plan = self.plan(config, shakes=shakes)
+        plan = self.plan(config, shakes=shakes, shares=shares)
         if plan not in self._known.traces:
             ran = self._runs.trace(config, plan, self.cost_s)
             if isinstance(ran, Ending):
