@@ -62,7 +62,7 @@ def facts_of_training(build: Any) -> LoaderFacts:
     with installed(None) as seam:
         built = build()
         seam.built.training_begins()
-        return seam.facts(built["train"])
+        return seam.built.facts(built["train"])
 
 
 @pytest.mark.parametrize("build", [one_by_one, at_one_place])
