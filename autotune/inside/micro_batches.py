@@ -31,6 +31,37 @@ class EpochShape:
         return self.last if number == self.batches else self.size
 
 
+@dataclass
+class _Count:
+    """Counts micro-batches through epochs.
+
+    Attributes:
+        number: Of the present micro-batch in its epoch, from 1; 0 before the first.
+        before: Micro-batches of earlier epochs, and repetitions, that count as well.
+        goes_on: Whether groups continue across epochs. They do if the length of an epoch is
+            unknown, or if the program trains on one batch several times: the repetitions then count
+            as micro-batches.
+    """
+
+    number: int = 0
+    before: int = 0
+    goes_on: bool = False
+
+    def next(self, number: int, epoch: EpochShape) -> int:
+        """Count a micro-batch by its number in an epoch; return its position, from 0."""
+        # One batch used for many steps. With one batch per epoch, its number is always 1.
+        is_again = number == self.number and epoch.batches != 1
+        self.goes_on = is_again or epoch.batches is None
+        if is_again:
+            self.before += 1
+        elif not self.goes_on:
+            self.before = 0
+        elif number <= self.number:
+            self.before += self.number
+        self.number = number
+        return self.before + number - 1
+
+
 class Groups:
     """Follows the micro-batches of a training loader through the program's loop.
 
@@ -61,8 +92,7 @@ class Groups:
         self.steps = 1
         self._next: tuple[int, EpochShape, object] | None = None
         self._iteration: object = None
-        self._number = self._before = 0
-        self._counts_on = False
+        self._count = _Count()
         self._stepped: set[int] = set()
         self._waiting: set[int] = set()
         self.gathers = self.has_gradients = self.is_left_out = False
@@ -76,7 +106,7 @@ class Groups:
         if steps != self.steps:
             self._abandon()
             self.release()
-            self._number = self._before = 0
+            self._count = _Count()
             self._next, self.steps = None, steps
 
     def hand_out(self, number: int, epoch: EpochShape, iteration: object = None) -> None:
@@ -99,7 +129,7 @@ class Groups:
             return
         (number, epoch, self._iteration), self._next = self._next, None
         # The first of a new epoch, the same one again, or the next one of this epoch.
-        is_next = number in {1, self._number, self._number + 1}
+        is_next = number in {1, self._count.number, self._count.number + 1}
         follows = is_next and bool(self._stepped)
         position = self._place(number, epoch)
         if position == 0:
@@ -150,7 +180,7 @@ class Groups:
         """
         if iteration is not self._iteration:
             return  # the program read this pass's data, but did not train on them
-        if not self._counts_on:
+        if not self._count.goes_on:
             self._abandon()
         self._next = None
         self.release()
@@ -162,23 +192,10 @@ class Groups:
     def _place(self, number: int, epoch: EpochShape) -> int:
         """Set ``share`` and ``is_last`` for a micro-batch; return its place in the group, from 0.
 
-        The position follows from the numbers of this micro-batch and of the one before. In an epoch
-        of known length, groups begin anew with each epoch and the last one may be smaller. Groups
-        continue across epochs if the length is unknown, or if the program trains on one batch
-        several times: the repetitions then count as micro-batches.
+        In an epoch of known length, groups begin anew with each epoch and the last may be smaller.
         """
-        # One batch used for many steps. With one batch per epoch, its number is always 1.
-        is_again = number == self._number and epoch.batches != 1
-        self._counts_on = is_again or epoch.batches is None
-        if is_again:
-            self._before += 1
-        elif not self._counts_on:
-            self._before = 0
-        elif number <= self._number:
-            self._before += self._number
-        self._number = number
-        position = (self._before + number - 1) % self.steps
-        if self._counts_on:
+        position = self._count.next(number, epoch) % self.steps
+        if self._count.goes_on:
             self.share, self.is_last = 1 / self.steps, position == self.steps - 1
         else:
             first = number - position
