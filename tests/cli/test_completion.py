@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import typer
-from autotune.results.exporters import EXPORTERS
 
 from autotune.cli import completion
 from autotune.cli.app import app
@@ -17,6 +16,7 @@ from autotune.knobs import registry
 from autotune.measurement.goal import Objective
 from autotune.program.fence_options import FenceKind
 from autotune.program.lr import LrRule
+from autotune.results.exporters import EXPORTERS
 from autotune.tuning.choosing.sampler import SAMPLERS
 
 # What each shell's script sets for "autotune show f", and how it marks a completion

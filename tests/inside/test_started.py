@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import queue
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import get_context
@@ -14,15 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import torch.multiprocessing
-from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
-from autotune.inside.ranks.child_rank import Bystander
+from autotune.inside.ranks.children import Children
 from autotune.inside.seams.started import PROCESS, Act, Script, StartedSeam, Starting
+from autotune.measurement.turn import Taken
+from autotune.program.fence_options import FenceKind
+from autotune.program.program import parse_program
 from autotune.rig.link import Link
-from autotune.rig.wire import Progress
+from autotune.rig.wire import Close, ProfileStep, Progress, Start, TookTurns, ToRig
+from tests.rigging import PROGRAMS
 
 FORK = get_context("fork")
 
@@ -106,27 +110,69 @@ def test_a_script_that_starts_itself_as_a_rank_is_told_of_and_other_commands_are
     assert host.started == 1
 
 
-def step_once() -> None:
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    parameter.grad = torch.ones(1)
-    register_optimizer_step_post_hook(lambda *_: None)  # the program, or a seam, has one too
-    optimizer = torch.optim.SGD([parameter], lr=0.1, foreach=False)
-    optimizer.step()
-    optimizer.step()
+class Watcher:
+    """Who looks after the program in the rig's first process; a LeadRank's threads never end."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.stands_aside = False
+        self.seams = self
+        self.downloads = self
+        self.places = {"/data"}
+
+    def stand_aside(self) -> None:
+        self.stands_aside = True
 
 
-@pytest.mark.parametrize("trains", [True, False])
-def test_a_process_beside_others_is_heard_of_when_it_makes_a_step(trains: bool) -> None:
-    ours, theirs = socket.socketpair()
-    act = Bystander(step_once if trains else int, theirs)
-    process = FORK.Process(target=lambda: (act(), os._exit(0)))
-    process.start()
-    theirs.close()
-    link = Link(ours)
-    heard = [*link.messages()]
-    process.join()
-    link.close()
-    assert heard == ([Progress("start-up", 1)] if trains else [])
+@contextmanager
+def relaying(
+    steps: int, tmp_path: Path
+) -> Iterator[tuple[Watcher, Link, Link, queue.SimpleQueue[ToRig]]]:
+    """A rig's first process with one child: gives its watcher, the parent, the child, the queue."""
+    ours, parent = socket.socketpair()
+    theirs, child = socket.socketpair()
+    start = Start(parse_program(str(PROGRAMS / "plain.py")), None, "", FenceKind.OVERLAY)
+    watcher = Watcher(steps)
+    commands: queue.SimpleQueue[ToRig] = queue.SimpleQueue()
+    children = Children(Link(ours), commands, start, 0.0, watcher, tmp_path)  # type: ignore[arg-type]
+    starting = Starting(0, 2, "torch.multiprocessing.spawn")
+    relay = threading.Thread(target=children._relay, args=(Link(theirs), starting))
+    relay.start()
+    try:
+        yield watcher, Link(parent), Link(child), commands
+    finally:
+        child.close()
+        relay.join()
+        for end in (ours, parent, theirs):
+            end.close()
+
+
+def test_a_child_is_heard_from_its_first_step_on_and_hears_the_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr("autotune.inside.ranks.children.quit_process", ended.set)
+    asked, answer = ProfileStep(0.5, 7), TookTurns(Taken(()), 7)
+    with relaying(0, tmp_path) as (watcher, parent, child, commands):
+        child.send(Progress("start-up", 0, 1.0, "imports"))
+        assert not watcher.stands_aside
+        child.send(Progress("start-up", 1))
+        assert parent.receive(10) == Progress("start-up", 1)
+        assert watcher.stands_aside
+        commands.put(asked)
+        assert child.receive(10) == asked
+        child.send(answer)
+        assert parent.receive(10) == answer
+        commands.put(Close())
+        assert ended.wait(10), "the rig's first process ends, and with it all that it started"
+
+
+def test_a_child_that_trains_beside_the_first_process_goes_on_unmeasured(tmp_path: Path) -> None:
+    with relaying(3, tmp_path) as (watcher, parent, child, _):
+        child.send(Progress("start-up", 1))
+        assert child.receive(10) == Close()
+        assert parent.receive(0.05) is None
+        assert not watcher.stands_aside
 
 
 LEAVES = """

@@ -42,12 +42,6 @@ class ForwardSeam(Seam):
     ``Steering`` calls the methods that choose, on the main thread between two steps. The wrapped
     call runs on the thread on which the program calls a module.
 
-    Args:
-        listener: Told about every call of a root; None if nothing is measured.
-        optimizers: Returns the living optimizers, whose state follows the memory layout.
-        route: Returns the module to call instead of a root, which may be the root itself.
-        before_first: Called before the first call of a root.
-
     Attributes:
         most_parameters: The largest number of parameters of any root that was called so far.
     """
@@ -57,10 +51,8 @@ class ForwardSeam(Seam):
         listener: Listener | None,
         optimizers: Callable[[], Iterable[Optimizer]],
         route: Callable[[nn.Module, tuple[Any, ...]], nn.Module] | None = None,
-        before_first: Callable[[], None] = lambda: None,
     ) -> None:
         self._listener = listener
-        self._before_first = before_first
         self._route = route
         self._optimizers = optimizers
         self._patches = Patches()
@@ -82,12 +74,7 @@ class ForwardSeam(Seam):
         return {module: root for module, root in self._roots.items() if root is not None}
 
     def set_autocast(self, dtype: torch.dtype | None, device: str = "cpu") -> None:
-        """Run the model under autocast to *dtype*, and convert its outputs to fp32 for the loss.
-
-        Args:
-            dtype: None leaves the precision to the program.
-            device: Type of the device that computes, which may differ from that of the parameters.
-        """
+        """Run the model under autocast to *dtype*, and convert its outputs to fp32 for the loss."""
         self._autocast, self._device = dtype, device
         self._regions.clear()
 
@@ -194,7 +181,6 @@ class ForwardSeam(Seam):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Call a root under the memory layout and the precision that are chosen now."""
         if self._channels_last:
             args, kwargs = map_tensors(_to_channels_last, (args, kwargs))
         called = module if self._route is None else self._route(module, inputs)
@@ -215,8 +201,6 @@ class ForwardSeam(Seam):
         if known is not _UNKNOWN:
             return known
         parameters = list(module.parameters())
-        if parameters and not self.roots:
-            self._before_first()
         if any(map(is_lazy, parameters)):
             return None  # a lazy module knows its parameters after its first call
         root = Root(sum(p.numel() for p in parameters)) if parameters else None
