@@ -111,18 +111,6 @@ class MemorySection(_Section):
     best: Memory
 
 
-class OwnBatchSection(_Section):
-    """The fastest config with the program's own number of samples per optimizer step.
-
-    Attributes:
-        changes: Its changes.
-        live_speedup: As the search measured it, not confirmed.
-    """
-
-    changes: dict[str, KnobValue]
-    live_speedup: dict[str, float] | None
-
-
 class LargerBatchSection(_Section):
     """A faster config that makes larger steps, and what it takes to check what they learn.
 
@@ -160,7 +148,6 @@ class LearningSection(_Section):
         batch_size: Samples in one optimizer step; null if unknown.
         loss: Mean of the processes' last losses; null if the program shows none.
         note: The same for the user, in sentences.
-        own_batch: What to use where the batch must stay; null if ``config`` keeps it.
         larger_batch: A faster config with larger steps that nobody checked; null if there is none.
         training: How the training compares with that of the program as written, for the user; empty
             if ``config`` changes nothing.
@@ -176,7 +163,6 @@ class LearningSection(_Section):
     batch_size: dict[Literal["baseline", "best"], int | None]
     loss: dict[Literal["baseline", "best"], float | None]
     note: str
-    own_batch: OwnBatchSection | None = None
     larger_batch: LargerBatchSection | None = None
     training: str = ""
     sameness: str = ""

@@ -105,9 +105,6 @@ class SearchResult:
         unclaimed: Speedup of ``candidate`` in fresh processes that were too few for a claim; None
             if there were enough, or none.
         rehearsals: What was found out about configs outside of their training loops.
-        own_batch: Where ``best``, or ``candidate`` if nothing was confirmed, has another number of
-            samples per optimizer step than the program: the fastest config with the program's own
-            number and its speedup as measured live. None otherwise, or if none was faster.
         larger_batch: The fastest config of those with another number of samples per step, if it was
             faster in the search than what is recommended; None if there is none, or if such configs
             may be recommended.
@@ -145,7 +142,6 @@ class SearchResult:
     has_batchnorm: bool = False
     unclaimed: Interval | None = None
     rehearsals: tuple[RehearsalRecord, ...] = ()
-    own_batch: tuple[Config, Interval] | None = None
     larger_batch: LargerBatch | None = None
     training_steps: TrainingSteps | None = None
     bounded: tuple[str, ...] = ()
@@ -369,14 +365,6 @@ class SearchResult:
         )
 
     @property
-    def _own_batch_section(self) -> bestfile.OwnBatchSection | None:
-        if self.own_batch is None:
-            return None
-        config, speedup = self.own_batch
-        changes = dict(config.changes_from(self.baseline))
-        return bestfile.OwnBatchSection(changes=changes, live_speedup=_rounded(speedup))
-
-    @property
     def _larger_batch_section(self) -> bestfile.LargerBatchSection | None:
         if (larger := self.larger_batch) is None:
             return None
@@ -446,7 +434,6 @@ class SearchResult:
                 batch_size=dict(zip(sides, self.global_batches, strict=True)),
                 loss=dict(zip(sides, self.losses, strict=True)),
                 note=self.learning_note,
-                own_batch=self._own_batch_section,
                 larger_batch=self._larger_batch_section,
                 training=self.training_note,
                 sameness=str(self.sameness or ""),
