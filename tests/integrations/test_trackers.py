@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from autotune.integrations.tracked_result import TrackedResult, tracked_result
+from autotune.integrations.trackers import TRACKERS, tracker
 from typer.testing import CliRunner
 
 from autotune.cli.app import app
 from autotune.errors import UsageError
-from autotune.integrations.trackers import TRACKERS, tracker
 from autotune.report import html
 from autotune.results.result import Finding, SearchResult
 from tests.integrations.stored import stored

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from autotune.results.exporters import EXPORTERS, Export, exporter
 
 from autotune.errors import UsageError
 from autotune.knobs import registry
@@ -18,7 +19,6 @@ from autotune.knobs.space.spacefile import load
 from autotune.program.config import KnobValue
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
-from autotune.results.exporters import EXPORTERS, Export, exporter
 from tests.made import make_hardware, make_loader, make_profile
 from tests.rigging import write_best
 
