@@ -49,10 +49,9 @@ class BatchSize(Knob):
     )
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return the program's own size and its doubles, up to 32 times that size.
+        """Return the program's size and its doubles, while an epoch keeps 20 steps.
 
-        Sizes are left out that cut an epoch into fewer than 20 steps. Where the program makes a
-        fixed number of steps, the knob is offered only to users who name it, up to 8 times.
+        Where the program makes a fixed number of steps, only users who name the knob get it.
         """
         if obstacle := next(_obstacles(here.profile), None):
             return obstacle

@@ -22,10 +22,7 @@ AUTO = "auto"
 
 
 def shipped_dir() -> Path:
-    """Return the folder of the shipped spaces.
-
-    A wheel contains it inside the package; in a clone it is next to the package.
-    """
+    """Return the folder of the shipped spaces; in a clone it is next to the package."""
     inside = Path(__file__).parents[2] / "search_spaces"
     return inside if inside.is_dir() else Path(__file__).parents[3] / "search_spaces"
 
@@ -36,14 +33,11 @@ def shipped_names() -> list[str]:
 
 
 def load(name_or_path: str) -> SearchSpace:
-    """Return the search space with a shipped name, or from a YAML file.
-
-    A shipped name takes precedence over a file of the same name.
+    """Return the search space with a shipped name, else from a YAML file.
 
     Raises:
         UsageError: There is neither a shipped space nor a file of this name.
-        FileFormatError: The file cannot be read or has faults. The message lists every fault with
-            its line.
+        FileFormatError: The file cannot be read or has faults, each of which is listed.
     """
     if name_or_path in shipped_names():
         return _parse(yamlfile.read(shipped_dir() / f"{name_or_path}.yaml"))
