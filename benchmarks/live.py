@@ -42,8 +42,9 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from scipy.stats import t as student_t  # type: ignore[import-untyped]
+
 from autotune.measurement.interval import Interval
-from autotune.measurement.stats import student_t
 from autotune.tuning.budget import parse_duration
 from benchmarks.gpu.bench import ROOT
 from benchmarks.gpu.ratio import Ratio
@@ -99,7 +100,7 @@ def truths(rows: Sequence[Row]) -> list[Ratio | None]:
     found = [row.get("truth") or {} for row in rows]
     errors = [one["se"] for one in found if "log" in one]
     usual = math.sqrt(fmean(error**2 for error in errors)) if errors else 0.0
-    reach = student_t(0.05, max(1, len(errors)))
+    reach = float(student_t.ppf(0.975, max(1, len(errors))))
     return [
         Ratio(one["log"], reach * max(one["se"], usual)) if "log" in one else None for one in found
     ]

@@ -71,7 +71,7 @@ class Runs:
         self._rigs = rigs
         self._base = base
 
-    def trace(self, config: Config, plan: RehearsalPlan, _cost_s: float) -> TrainingTrace | Ending:
+    def trace(self, config: Config, plan: RehearsalPlan, *_: object) -> TrainingTrace | Ending:
         """Return what the first steps under a config learn, or how the program fails."""
         with self._rigs.new() as rig:
             applied = replace(self._base, config=config)

@@ -18,7 +18,7 @@ from autotune.measurement.learning.training_trace import (
     is_equal,
     same,
 )
-from tests.faults import FAULTS, KEPT, Changes
+from tests.faults import FAULTS, KEPT, RANKS, Changes
 from tests.rigging import open_rig
 from tests.test_self_check import Runs, agreement
 
@@ -88,3 +88,12 @@ def test_what_autotune_keeps_the_same_is_not_called_different(
     own = written.begin(kept.changes).result()
     found = written.ended(own, kept.changes)
     assert found.sameness in TRAINS_THE_SAME, found
+
+
+def test_batchnorm_of_ranks_is_that_of_shares_of_a_batch(runs: Runs) -> None:
+    written = runs.trace("normalised", shares=2), runs.trace("normalised", shakes=1, shares=2)
+    own = runs.trace("normalised", changes=RANKS)
+    found = agreement(written, own, same_batches=False)
+    assert found.sameness in TRAINS_THE_SAME, found
+    whole = runs.trace("normalised"), runs.trace("normalised", shakes=1)
+    assert agreement(whole, own, same_batches=False).sameness is Sameness.DIFFERS

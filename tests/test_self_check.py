@@ -54,10 +54,14 @@ class Runs:
         self.program, self.batches, self._numbers = program, batches, count()
 
     def trace(
-        self, *args: str, shakes: int = 0, changes: Mapping[str, KnobValue] = NONE
+        self,
+        *args: str,
+        shakes: int = 0,
+        shares: int = 1,
+        changes: Mapping[str, KnobValue] = NONE,
     ) -> TrainingTrace:
         batches = self.batches * int(changes.get("accumulation_steps", 1))
-        plan = replace(PLAN, batches=batches, traces=TracePlan(shakes=shakes))
+        plan = replace(PLAN, batches=batches, traces=TracePlan(shakes=shakes, shares=shares))
         subject = parse_program(str(PROGRAMS / self.program), args, self.folder)
         compiled = Path(os.environ["AUTOTUNE_TESTS_COMPILED"])
         place = self.folder / f"rig{next(self._numbers)}"  # threads may run programs at a time

@@ -30,9 +30,6 @@ MAX_FIRST_STEPS_OF_ANOTHER = 3
 class FirstSteps:
     """Watches the program's first batches and steps until it is clear what trains.
 
-    ``StepTracker`` calls it: for steps in the program's main thread, for batches in the thread that
-    asks for them.
-
     The steps that count are those of the first optimizer, or those that the program makes by hand.
     The observation starts again if an optimizer steps after steps by hand, because those were
     preparation. It also starts again if another optimizer continues while the first one has

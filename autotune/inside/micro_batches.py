@@ -43,12 +43,10 @@ class Groups:
     whole batch is done to the whole group: if it makes no step with one micro-batch, for example
     because the loss is not finite, the whole group is left out.
 
-    Args:
-        drop: Clears the gradients that were accumulated, in the way that the program does it.
-
     Attributes:
         steps: Number of micro-batches in a group; 1 means that nothing is accumulated.
-        gathers: Whether gradients of the present group were computed but not yet used for a step.
+        waits: Whether a step of the present group was held back and is still to come.
+        has_stepped: Whether a step was made or held back for the present micro-batch.
         has_gradients: Whether the present micro-batch has gradients that no step, real or held
             back, has followed.
         is_last: Whether the present micro-batch is the last one of its group.
@@ -63,9 +61,7 @@ class Groups:
         self._iteration: object = None
         self._number = self._before = 0
         self._counts_on = False
-        self._stepped: set[int] = set()
-        self._waiting: set[int] = set()
-        self.gathers = self.has_gradients = self.is_left_out = False
+        self.waits = self.has_stepped = self.has_gradients = self.is_left_out = False
         self.is_last, self.share = True, 1.0
 
     def regroup(self, steps: int) -> None:
@@ -80,59 +76,31 @@ class Groups:
             self._next, self.steps = None, steps
 
     def hand_out(self, number: int, epoch: EpochShape, iteration: object = None) -> None:
-        """Note that a training loader hands out a micro-batch.
-
-        Args:
-            number: Its number in the epoch, from 1.
-            epoch: The epoch that it belongs to.
-            iteration: Identifies the pass over the loader, for ``end()``.
-        """
+        """Note that a training loader hands out a micro-batch."""
         self._next = number, epoch, iteration
 
     def take(self) -> None:
         """Note that the program begins to train on the micro-batch that was handed out last.
 
-        Further calls for the same micro-batch change nothing. If the previous micro-batch was
-        skipped, or the program made no step with it, the group is left out.
+        Further calls for one micro-batch change nothing. If the previous micro-batch was skipped,
+        or the program made no step with it, the group is left out.
         """
         if self._next is None:
             return
         (number, epoch, self._iteration), self._next = self._next, None
         # The first of a new epoch, the same one again, or the next one of this epoch.
         is_next = number in {1, self._number, self._number + 1}
-        follows = is_next and bool(self._stepped)
-        position = self._place(number, epoch)
-        if position == 0:
+        follows = is_next and self.has_stepped
+        if self._place(number, epoch) == 0:
             self._abandon()
         elif not follows:
             self.leave_out()
-        self._stepped.clear()
+        self.has_stepped = self.has_gradients = False
+
+    def stepped(self, *, is_real: bool) -> None:
+        """Note that the optimizer has made its step (*is_real*) or that the step was held back."""
+        self.has_stepped, self.waits = True, not is_real
         self.has_gradients = False
-
-    def gradients_come(self) -> None:
-        """Note that a backward pass begins."""
-        self.gathers = self.has_gradients = True
-
-    def steps_again(self, optimizer: object) -> bool:
-        """Return whether an optimizer has already made, or held back, a step for this micro-batch.
-
-        Such a second step is made of other data, so it must not be held back with the group.
-        """
-        return id(optimizer) in self._stepped
-
-    def waits(self, optimizer: object) -> bool:
-        """Return whether an optimizer's step of this group was held back and is still to come.
-
-        Another optimizer may have made its step already.
-        """
-        return id(optimizer) in self._waiting
-
-    def stepped(self, optimizer: object, *, is_real: bool) -> None:
-        """Note that an optimizer has made its step (*is_real*) or that the step was held back."""
-        self._stepped.add(id(optimizer))
-        (self._waiting.discard if is_real else self._waiting.add)(id(optimizer))
-        self.has_gradients = False
-        self.gathers = self.gathers and not is_real
 
     def leave_out(self) -> None:
         """Leave out the present group: the program made no step with one of its micro-batches."""
@@ -144,12 +112,9 @@ class Groups:
 
         Groups of data without a length are kept, because they continue in the next epoch. A pass
         that the program did not train on is ignored.
-
-        Args:
-            iteration: The pass that ends, as it was given to ``hand_out()``.
         """
         if iteration is not self._iteration:
-            return  # the program read this pass's data, but did not train on them
+            return
         if not self._counts_on:
             self._abandon()
         self._next = None
@@ -162,10 +127,9 @@ class Groups:
     def _place(self, number: int, epoch: EpochShape) -> int:
         """Set ``share`` and ``is_last`` for a micro-batch; return its place in the group, from 0.
 
-        The position follows from the numbers of this micro-batch and of the one before. In an epoch
-        of known length, groups begin anew with each epoch and the last one may be smaller. Groups
-        continue across epochs if the length is unknown, or if the program trains on one batch
-        several times: the repetitions then count as micro-batches.
+        In an epoch of known length, groups begin anew with each epoch and the last one may be
+        smaller. Groups continue across epochs if the length is unknown, or if the program trains on
+        one batch several times: the repetitions then count as micro-batches.
         """
         # One batch used for many steps. With one batch per epoch, its number is always 1.
         is_again = number == self._number and epoch.batches != 1
@@ -188,7 +152,6 @@ class Groups:
         return position
 
     def _abandon(self) -> None:
-        if self.gathers or self._waiting:
+        if self.waits or self.has_gradients:
             self._drop()
-        self._waiting.clear()
-        self.gathers = self.has_gradients = self.is_left_out = False
+        self.waits = self.has_gradients = self.is_left_out = False

@@ -44,7 +44,7 @@ def profile_of(first: FirstSteps, seams: SeamSet, config_reads: Mapping[str, Kno
     )
     return Profile(
         device=device,
-        loaders=tuple(seams.loader.facts(loader) for loader in first.loaders or ()),
+        loaders=tuple(seams.loader.built.facts(loader) for loader in first.loaders or ()),
         optimizers=tuple(first.optimizers.values()),
         model=model_facts(roots),
         precision=PrecisionFacts(
@@ -60,10 +60,10 @@ def profile_of(first: FirstSteps, seams: SeamSet, config_reads: Mapping[str, Kno
             zero_grad_to_none=seams.clearing.own_to_none,
             against_scaling=_against_scaling(seams),
             steps_by_hand=str(seams.by_hand.place) if first.lead is None else "",
+            length=length,
         ),
         ranks=RankFacts(first.group.world_size, distributes_itself, first.group.started_by),
-        holds_open=seams.loader.held_open(first.loaders[0]) if first.loaders else "",
-        length=length,
+        holds_open=seams.loader.workers.held_open(first.loaders[0]) if first.loaders else "",
         flags=flags,
         config_reads=dict(config_reads),
     )

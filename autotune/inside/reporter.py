@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 from time import perf_counter, sleep, time
+from types import CodeType
 
 import torch
 
-from autotune.inside.code.standstill import doing, waits_for_processes
+from autotune.inside.code.frames import INSTALLED, is_programs, stack
 from autotune.inside.ranks.forks import ForkTrainingError
 from autotune.inside.step_tracker import StepTracker
 from autotune.machine.hardware import Gpu
@@ -17,6 +21,9 @@ from autotune.program.profile import Profile
 from autotune.rig.link import Link, LinkClosed
 from autotune.rig.wire import Ended, FromRig, Phase, Progress, Ready
 
+LOADER = str(Path("torch", "utils", "data", "dataloader.py"))
+PROCESSES = f"{os.sep}multiprocessing{os.sep}"  # in the paths of Python's package and of torch's
+WAITED_FOR_PROCESSES = "waited for processes that it had started itself"
 SIGN_OF_LIFE_S = 5.0
 PROGRESS_S = 0.3  # between two messages of a program that starts
 FIRST_WORD_S = 1.0  # without a step until the first description of what the program does
@@ -204,3 +211,42 @@ class Absence:
         since_steps, since_s = self.since
         is_long = perf_counter() - since_s > LONGEST_S
         return is_long and steps - since_steps > max(MAX_STEPS, epoch_steps)
+
+
+def doing() -> str:
+    """Return in a few words what the main thread does; empty if that cannot be told."""
+    main = threading.main_thread().ident
+    frame = sys._current_frames().get(main) if main is not None else None  # noqa: SLF001
+    return describe([(f.f_code, f.f_lineno) for f in stack(frame)])
+
+
+def waits_for_processes() -> bool:
+    """Return whether the main thread is waiting for processes that the program has started.
+
+    Such a program probably trains in those processes instead of this one.
+    """
+    return doing().startswith(WAITED_FOR_PROCESSES)
+
+
+def describe(calls: list[tuple[CodeType, int]]) -> str:
+    """Return in a few words what a stack does, with the function and line of the program's code.
+
+    Args:
+        calls: Code and line number of each call, the innermost first.
+
+    Returns:
+        A clause such as ``waited for a batch of its DataLoader in main (train.py:7)``; empty if no
+        call is the program's own. The parent looks for words of these clauses to suggest a remedy.
+    """
+    files = [code.co_filename for code, _ in calls]
+    what = "was busy"
+    if any(file.endswith(LOADER) for file in files):
+        what = "waited for a batch of its DataLoader"
+    elif any(file.startswith(INSTALLED) and PROCESSES in file for file in files):
+        what = WAITED_FOR_PROCESSES
+    for code, line in calls:
+        if is_programs(code):
+            place = f"{Path(code.co_filename).name}:{line}"
+            is_function = code.co_name != "<module>"
+            return f"{what} in {code.co_name} ({place})" if is_function else f"{what} at {place}"
+    return ""

@@ -30,10 +30,9 @@ from autotune.program.program import Program, ProgramKind
 
 @dataclass(frozen=True)
 class RecordedConfig(Config):
-    """A config that records which knobs the program reads, and the value it got for each.
+    """A config that records which knobs the program reads through its parameter ``config``.
 
-    A program receives it through its parameter ``config``, and reads it in any thread. Knobs that
-    were read become program knobs: the program applies them itself, so autotune leaves them alone.
+    The program applies these itself, so autotune leaves them alone.
 
     Attributes:
         reads: The knobs that were read, with their values; filled while the program runs.
@@ -77,7 +76,7 @@ def run(
     """Run a program to its end in this process; its exceptions pass through.
 
     Args:
-        program: The program to run.
+        program: What runs.
         config: Passed to a function that has a parameter named ``config``.
         see_keywords: Called before a function runs, with its signature and the keyword arguments
             that it is given.
@@ -194,11 +193,7 @@ def own_tracebacks() -> Iterator[None]:
 
 
 def own_frames(traceback: Any) -> Any:
-    """Return the traceback from the user's first frame on, without autotune's frames above it.
-
-    The user should see the traceback that the program would print without autotune. If no frame is
-    the user's, the traceback is returned unchanged.
-    """
+    """Return the traceback from the user's first frame on, or unchanged if no frame is theirs."""
     package = str(Path(__file__).parent.parent) + os.sep
     frames = list(_frames(traceback))
     user = (f for f in frames if not f.tb_frame.f_code.co_filename.startswith((package, "<frozen")))

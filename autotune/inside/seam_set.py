@@ -1,4 +1,4 @@
-"""All seams of one process: which of them are installed, and what one tells another.
+"""All seams of one process: which of them are installed, in which order, and what connects them.
 
 The seams and the hubs are the only places where autotune changes PyTorch in the program's process.
 """
@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.utils.data import get_worker_info
 
 from autotune.inside.hubs import Hubs
-from autotune.inside.hubs.patches import Patches
 from autotune.inside.listener import Listener
 from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.seams.accumulation import AccumulationSeam
@@ -53,11 +49,6 @@ logger = logging.getLogger("autotune")
 STEPS_UNTIL_ROOTS_ARE_KNOWN = 3
 
 
-def _unguarded() -> list[Path]:
-    """Return the folders in which every rank may write: caches and temporary files."""
-    return [Path.home() / ".cache", Path(tempfile.gettempdir())]
-
-
 class SeamSet:
     """All seams of one process; ``Steering`` acts through its members.
 
@@ -83,27 +74,23 @@ class SeamSet:
         group: Group = ALONE,
     ) -> None:
         self._listener = listener
-        self._group = group
+        self.group = group
         self._steps = 0
-        self.hubs = Hubs()
+        self.hubs = hubs = Hubs()
+        self.optimizer = OptimizerSeam(self._about_to_train, self._stepped, self._built)
         self.accumulation = AccumulationSeam(self._living)
         self.scaling = ScalingSeam(self._living)
         self.clearing = ClearingSeam(self.accumulation)
+        self.rates = RatesSeam(self._say)
         self.trainers = TrainersSeam(
             endless=listener is not None and listener.is_endless,
             rehearsal=listener.rehearsal if listener is not None else None,
         )
-        self.rates = RatesSeam(self._say)
         self.loader = LoaderSeam(
-            self.hubs.iterate, listener, self.accumulation, target, program_knobs, self.rates.fed
+            hubs.iterate, listener, self.accumulation, target, program_knobs, self.rates.fed
         )
-        self.optimizer = OptimizerSeam(self._about_to_train, self._stepped, self._built)
-        self.distribution = DistributionSeam(
-            group, self._living, self.accumulation, self.hubs.backward
-        )
-        self.forward = ForwardSeam(
-            listener, self._living, self.distribution.route, self._about_to_call
-        )
+        self.distribution = DistributionSeam(group, self._living, self.accumulation, hubs.backward)
+        self.forward = ForwardSeam(listener, self._living, self.distribution.route)
         self.by_hand = ByHandSeam(self.optimizer, self.forward, self._stepped_by_hand)
         self.checkpoint = CheckpointSeam()
         self.process = TorchSettingsSeam()
@@ -117,23 +104,16 @@ class SeamSet:
         self._files: OverlaySeam | GuardSeam | None = None
         self._output: RankFilesSeam | None = None
         self._imported = ImportedSeam()
-        self._compiling = Patches()
-        self._order()
-
-    def _order(self) -> None:
-        """Give the hubs the order of their listeners, the outermost first.
-
-        What changes the gradients with which a pass begins comes before what looks at the pass, and
-        gradients are averaged before they are unscaled.
-        """
-        measuring = () if self._listener is None else (self._listener,)
-        ranks, hubs = self.distribution, self.hubs
+        # The order of the listeners, the outermost first: what changes the gradients with which a
+        # pass begins comes before what looks at the pass, and gradients are averaged before they
+        # are unscaled.
+        measuring = () if listener is None else (listener,)
         hubs.backward.order = (
             *measuring,
             self.accumulation,
             self.scaling,
             self.by_hand,
-            ranks.averaging,
+            self.distribution.averaging,
         )
         hubs.steps.order = (
             self.accumulation,
@@ -145,7 +125,6 @@ class SeamSet:
         hubs.iterate.order = (self.loader, self.loader.passes, self.trainers)
 
     def _living(self) -> list[Optimizer]:
-        """Return the living optimizers."""
         return self.optimizer.optimizers
 
     def install(self) -> None:
@@ -155,15 +134,15 @@ class SeamSet:
         Without one, the config is final and only what it needs is installed.
         """
         self._steps = 0
-        is_measured = self.is_measured
+        is_measured = self._listener is not None
         self.loader.install()
-        if is_measured:
-            self.hubs.iterate.join(self.trainers)
         self.optimizer.install(watches=is_measured)
         if is_measured or self.accumulation.is_needed:
             self.clearing.install()
         self.distribution.install()
-        self._install_calls()
+        at_calls = (self.forward, self.checkpoint, self.distribution)
+        if is_measured or any(seam.is_needed for seam in at_calls):
+            self.forward.install()
         self._join()
         if is_measured or self.accumulation.is_needed:
             self.accumulation.install()
@@ -178,58 +157,35 @@ class SeamSet:
 
     def _join(self) -> None:
         """Have the hubs call what the config needs, or all that any config may need later."""
-        backward, steps, is_measured = self.hubs.backward, self.hubs.steps, self.is_measured
-        steps.join(self.optimizer)
+        listener, hubs = self._listener, self.hubs
+        is_measured = listener is not None
+        hubs.steps.join(self.optimizer)
         for seam in (self.accumulation, self.scaling):
             if is_measured or seam.is_needed:
-                backward.join(seam)
-                steps.join(seam)
+                hubs.backward.join(seam)
+                hubs.steps.join(seam)
         if is_measured or self.rates.is_needed:
-            steps.join(self.rates)
-        # Without a listener too, some seams act only at the first step. A program without a torch
+            hubs.steps.join(self.rates)
+        # Without a listener too, some seams act only at the first steps. A program without a torch
         # optimizer reaches that moment through this seam alone.
-        if not self.by_hand.rests and (is_measured or self._acts_on_first_steps):
+        waiting = (self.forward, self.checkpoint, self.process)
+        waits = self.loader.misses_target or any(seam.is_needed for seam in waiting)
+        if not self.by_hand.rests and (is_measured or waits):
             self.by_hand.install()
-            backward.join(self.by_hand)
-        if self._listener is not None:
-            backward.join(self._listener)
-            self.hubs.saving.join(self._listener)
+            hubs.backward.join(self.by_hand)
+        if listener is not None:
+            hubs.iterate.join(self.trainers)
+            hubs.backward.join(listener)
+            hubs.saving.join(listener)
 
-    @property
-    def _acts_at_calls(self) -> bool:
-        """Whether calls of the models matter after the first one."""
-        return (
-            self._listener is not None
-            or self.forward.is_needed
-            or self.checkpoint.is_needed
-            or self.distribution.is_needed
-        )
+    def install_late(self) -> None:
+        """Install the seams in a program that may have imported torch's functions by name already.
 
-    @property
-    def _awaits_a_call(self) -> bool:
-        """Whether calls matter only because the first one ends the program's set-up."""
-        return self.process.is_needed and not self._acts_at_calls
-
-    @property
-    def _acts_on_first_steps(self) -> bool:
-        """Whether a seam waits until the models are known, or until the program begins to train."""
-        seams = (self.forward, self.checkpoint, self.process)
-        return self.loader.misses_target or any(seam.is_needed for seam in seams)
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether a listener is told what the program does, so that any config may come."""
-        return self._listener is not None
-
-    @property
-    def group(self) -> Group:
-        """The processes that train together."""
-        return self._group
-
-    def _say(self, sentence: str) -> None:
-        """Warn a user who trains, once for all ranks; a search reports it with its result."""
-        if self._listener is None and self._group.is_first:
-            logger.warning("autotune: %s.", sentence)
+        ``autotune.apply()`` needs it, and so do processes that the program has started for ranks.
+        """
+        self._imported.note()
+        self.install()
+        self._imported.spread()
 
     def watch(self) -> None:
         """Watch what the program uses and does in its first, untouched steps.
@@ -257,7 +213,7 @@ class SeamSet:
             self._files = OverlaySeam()
         else:
             places = [*map(Path, start.open_places)]
-            self._files = GuardSeam(shadow_dir, places, is_shared=bool(self._group.started_by))
+            self._files = GuardSeam(shadow_dir, places, is_shared=bool(self.group.started_by))
             self.hubs.saving.join(self._files, within=True)
         self._files.install()
 
@@ -268,13 +224,14 @@ class SeamSet:
             shadow_dir: The folder that takes the files of this rank, if it is not the first.
             open_places: Folders in which every rank may write, besides caches and temporary files.
         """
-        if self._group.is_first:
+        if self.group.is_first:
             return
         mute_output()
         if self._trackers is None:  # a guarded rank has them already
             self._trackers = TrackersSeam(shadow_dir)
             self._trackers.install()
-        self._output = RankFilesSeam(shadow_dir, [*_unguarded(), *open_places])
+        unguarded = [Path.home() / ".cache", Path(tempfile.gettempdir()), *open_places]
+        self._output = RankFilesSeam(shadow_dir, unguarded)
         self._output.install()
         self.hubs.saving.join(self._output, within=True)
 
@@ -283,60 +240,44 @@ class SeamSet:
 
         Seams that replaced the same attribute are removed in the reverse order of installation.
         """
-        self._compiling.undo()
         self.hubs.remove()
-        seams = (self.transfer, self.autocast, self.uses, self.flags, self.checkpoint, self.forward)
-        files = (self._output, self._files, self._trackers, self.downloads)
-        self._imported.remove()
-        for seam in (*files, *seams, self.process):
+        for seam in (
+            self._imported,
+            self._output,
+            self._files,
+            self._trackers,
+            self.downloads,
+            self.transfer,
+            self.autocast,
+            self.uses,
+            self.flags,
+            self.checkpoint,
+            self.forward,
+            self.process,
+            self.trainers,
+            self.scheduler,
+            self.accumulation,
+            self.by_hand,
+            self.distribution,
+            self.clearing,
+            self.optimizer,
+        ):
             if seam is not None:
                 seam.remove()
-        self.trainers.remove()
-        self.scheduler.remove()
-        self.accumulation.remove()
-        self.by_hand.remove()
-        self.distribution.remove()
-        self.clearing.remove()
-        self.optimizer.remove()
 
-    @property
-    def _trains_on_cpu(self) -> bool:
-        devices = {p.device.type for root in self.forward.roots for p in root.parameters()}
-        return devices == {"cpu"}
+    def _say(self, sentence: str) -> None:
+        """Warn a user who trains, once for all ranks; a search reports it with its result."""
+        if self._listener is None and self.group.is_first:
+            logger.warning("autotune: %s.", sentence)
 
-    def _about_to_call(self) -> None:
-        """Set the settings of the process before a model is first called.
+    def _built(self, optimizer: Optimizer) -> None:
+        """Set the process's settings again, because the program's set-up may have changed them.
 
-        A loader's worker may call one too, but keeps the worker's settings, such as one thread.
+        Models are called later, and cuDNN keeps the algorithms of their first call.
         """
-        if get_worker_info() is None:
-            self.process.settle()
-            self._end_awaiting()
-
-    def _install_calls(self) -> None:
-        if self._acts_at_calls or self.process.is_needed:
-            self.forward.install()
-        if self._awaits_a_call:
-            self._compiling.replace(torch, "compile", self._before_compiling(torch.compile))
-
-    def _before_compiling(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return ``torch.compile``, which ends the wait for a call.
-
-        Code that is compiled while calls are intercepted would be compiled again afterwards.
-        """
-
-        @wraps(original)
-        def compile_model(*args: Any, **kwargs: Any) -> Any:
-            if self._compiling.is_used:  # the program may go on to call this one
-                self._about_to_call()
-            return original(*args, **kwargs)
-
-        return compile_model
-
-    def _end_awaiting(self) -> None:
-        if self._awaits_a_call:
-            self.forward.remove()
-            self._compiling.undo()
+        self.process.settle()
+        self.distribution.groups_changed()
+        self.hubs.steps.see(optimizer)
 
     def _about_to_train(self) -> None:
         """Do what has waited for the end of the program's set-up, just before its first step.
@@ -348,26 +289,12 @@ class SeamSet:
             LookupError: if several ranks train and no loader is the one that was tuned.
         """
         self.process.settle()
-        self._end_awaiting()
         self.loader.built.training_begins()
-        if self.loader.misses_target and self._group.world_size > 1:
+        if self.loader.misses_target and self.group.world_size > 1:
             raise LookupError(self.loader.describe_missing_target())
         if self.loader.misses_target:
             self.rates.feeds_target = False
             logger.warning("autotune: %s", self.loader.describe_missing_target())
-
-    def install_late(self) -> None:
-        """Install the seams in a program that may have imported torch's functions by name already.
-
-        ``autotune.apply()`` needs it, and so do processes that the program has started for ranks.
-        """
-        self._imported.note()
-        self.install()
-        self._imported.spread()
-
-    def _built(self, optimizer: Optimizer) -> None:
-        self.distribution.groups_changed()
-        self.hubs.steps.see(optimizer)
 
     def _stepped(self, optimizer: Optimizer) -> None:
         if not self.by_hand.rests:
@@ -383,10 +310,6 @@ class SeamSet:
         elif self._steps >= STEPS_UNTIL_ROOTS_ARE_KNOWN and not self.distribution.is_settling:
             self.hubs.steps.leave(self.optimizer)
 
-    def _watch_no_more_by_hand(self) -> None:
-        self.by_hand.rest()
-        self.hubs.backward.leave(self.by_hand)
-
     def _stepped_by_hand(self) -> None:
         self.optimizer.begin()
         self._steps += 1
@@ -397,12 +320,17 @@ class SeamSet:
         elif self._steps >= STEPS_UNTIL_ROOTS_ARE_KNOWN:
             self._watch_no_more_by_hand()
 
+    def _watch_no_more_by_hand(self) -> None:
+        self.by_hand.rest()
+        self.hubs.backward.leave(self.by_hand)
+
     def _roots_are_known(self) -> None:
         """Remove what watches the first steps, and act on the models that were called by now."""
         self.uses.remove()
         self.flags.remove()
-        if not self._awaits_a_call:
-            self.forward.narrow()
-        self.checkpoint.act_on(self.forward.roots)
-        if not self.transfer.is_needed and self._trains_on_cpu:
+        self.forward.narrow()
+        roots = self.forward.roots
+        self.checkpoint.act_on(roots)
+        devices = {p.device.type for root in roots for p in root.parameters()}
+        if not self.transfer.is_needed and devices == {"cpu"}:
             self.transfer.remove()

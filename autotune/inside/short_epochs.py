@@ -136,7 +136,9 @@ class ShortEpochs(Listener):
         self._first_step_at = math.inf
         self._passes: WeakKeyDictionary[Feed, Pass] = WeakKeyDictionary()
         self._longest = 0
-        self._epochs = TrainedEpochs(self.seams.loader.facts, self.seams.loader.built.is_rebuilt)
+        self._epochs = TrainedEpochs(
+            self.seams.loader.built.facts, self.seams.loader.built.is_rebuilt
+        )
         self._recorder: TrainingRecorder | None = None
         if (traces := plan.traces) is not None:
             self.seams.distribution.randomness.is_agreed = True

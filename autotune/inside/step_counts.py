@@ -33,8 +33,6 @@ class Step(NamedTuple):  # made in each step, in a quarter of a frozen dataclass
 class StepCounts:
     """Counts what happens in the present step, and compares it with the steps before.
 
-    ``StepTracker`` has one, and counts in it on the threads that load and train.
-
     Attributes:
         batches: Batches of the training loader.
         batch_samples: Samples in these batches.

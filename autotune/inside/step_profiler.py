@@ -88,9 +88,6 @@ class StepProfiler:
 
         While operations are counted, the step is repeated instead: the counter has also counted
         what the program computed during the pause.
-
-        Args:
-            begin_s: Seconds that the new pass over the loader took to begin.
         """
         if self.clock is not None:
             self._is_disturbed = False
@@ -99,13 +96,7 @@ class StepProfiler:
             self._is_disturbed = True  # the counter has seen what was computed in between
 
     def step(self, samples: int, wait_s: float, tokens: int = 0) -> None:  # noqa: ARG002
-        """Continue at the boundary after a step.
-
-        Args:
-            samples: Samples of the step.
-            wait_s: Seconds of the step in which the program waited for batches.
-            tokens: Token ids of the step.
-        """
+        """Continue at the boundary after a step."""
         self._samples = samples
         next(self._stages, None)
 

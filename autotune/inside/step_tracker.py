@@ -213,7 +213,7 @@ class StepTracker(Listener):
             return False
         loaders = self.first.loaders
         if not feed.handed and not self.is_endless and loaders and feed.wants_gradients:
-            facts = self.seams.loader.facts
+            facts = self.seams.loader.built.facts
             self.first.loaders = self.epoch.with_rebuilt(feed, loaders, facts)
         return feed is self.epoch.feed or self.first.is_training(feed)
 

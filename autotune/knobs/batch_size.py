@@ -66,7 +66,7 @@ class BatchSize(Knob):
         assert own is not None, "a size that is not known is an obstacle"
         # A dataset without a length sets no limit.
         most = (loader.dataset_len or 1 << 62) // MIN_STEPS_PER_EPOCH
-        limit = MAX_FACTOR_BY_STEPS if here.profile.length.bounded_by_steps else max(FACTORS)
+        limit = MAX_FACTOR_BY_STEPS if here.profile.loop.length.bounded_by_steps else max(FACTORS)
         sizes = tuple(own * f for f in FACTORS if f == 1 or (f <= limit and own * f <= most))
         alone = "" if len(sizes) > 1 else TOO_SHORT.format(2 * own, loader.dataset_len)
         return here.profile.unless_by_steps(Domain(sizes, alone))
@@ -98,7 +98,7 @@ class BatchSize(Knob):
             return None
         lengths = [loader.dataset_len for loader in profile.loaders if loader.dataset_len]
         most = min(lengths) // MIN_STEPS_PER_EPOCH if lengths else MAX_FACTOR_BY_STEPS * own
-        if profile.length.bounded_by_steps:
+        if profile.loop.length.bounded_by_steps:
             most = MAX_FACTOR_BY_STEPS * own
         return Domain(tuple(own * f for f in FACTORS if f == 1 or own * f <= most))
 

@@ -43,7 +43,7 @@ FORMER_SPACES = {"ddp": "devices", "fsdp": "devices"}
 
 
 def unknown_knob(name: str, known: Iterable[str], where: str = "") -> str:
-    """Return what is wrong with a name that is no knob, as sentences.
+    """Return what is wrong with the name of an unknown knob, as sentences.
 
     Args:
         name: What the user wrote.

@@ -31,13 +31,7 @@ class Level(NamedTuple):
 
 @dataclass(frozen=True)
 class Throttling:
-    """Where to read how long a CPU quota kept this process from running.
-
-    Attributes:
-        path: The file, ``cpu.stat`` of a control group.
-        key: Name of the line that holds the total.
-        unit_s: Seconds per unit of that line; the two cgroup versions count in different units.
-    """
+    """Where to read how long a CPU quota kept this process from running."""
 
     path: Path
     key: str
@@ -55,12 +49,7 @@ class _Mount:
 
 
 def levels(controller: str, proc: Path = PROC) -> list[Level]:
-    """Return the groups of a controller that contain this process, the innermost first.
-
-    Args:
-        controller: ``cpu`` or ``memory``.
-        proc: Folder with the process's ``cgroup`` and ``mountinfo`` files; tests pass their own.
-    """
+    """Return the groups of a controller that contain this process, the innermost first."""
     mounts = [m for line in _lines(proc / "mountinfo") if (m := _mount(line)) is not None]
     found: list[Level] = []
     for line in _lines(proc / "cgroup"):
@@ -153,7 +142,6 @@ def _mount(line: str) -> _Mount | None:
 
 
 def _unescaped(text: str) -> str:
-    r"""Return a path from mountinfo unescaped; it writes a space as ``\040``."""
     return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), text)
 
 

@@ -125,12 +125,7 @@ class Conditions:
 
 
 def read(sys: Path = SYS, proc: Path = cgroups.PROC) -> Conditions:
-    """Return the conditions of this machine.
-
-    Args:
-        sys: Where sysfs is mounted; tests pass recorded files.
-        proc: Folder that says which control groups contain the process.
-    """
+    """Return the conditions of this machine."""
     driver, driver_cuda = _driver()
     cpus = sys / "devices/system/cpu"
     quotas = cgroups.cpu_quotas(proc)

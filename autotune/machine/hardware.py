@@ -108,11 +108,7 @@ class Hardware:
         return min(sizes) if on_device and sizes else self.memory_bytes
 
     def as_seen_by(self, devices: tuple[Gpu, ...]) -> Hardware:
-        """Return the machine with the GPUs that a program sees; unchanged for one on the CPU.
-
-        Args:
-            devices: What the program's torch says of them; empty if it trains on the CPU.
-        """
+        """Return the machine with the GPUs that a program sees; unchanged for one on the CPU."""
         return replace(self, gpus=devices) if devices else self
 
     def differences(self, other: Hardware) -> list[str]:
@@ -147,9 +143,6 @@ def detect(visible: str | None = None) -> Hardware:
     """Read the facts of this machine.
 
     A fact that cannot be read is reported in ``warnings`` instead of raised as an error.
-
-    Args:
-        visible: The program's CUDA_VISIBLE_DEVICES; None takes this process's own.
     """
     gpus, warnings = _gpus(os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible)
     return Hardware(
@@ -167,13 +160,7 @@ def detect(visible: str | None = None) -> Hardware:
 
 
 def cpu_quota(proc: Path = cgroups.PROC) -> int:
-    """Return the number of cores that this process may use at once, at least 1.
-
-    A fractional cgroup quota is rounded up.
-
-    Args:
-        proc: Folder that says which control groups contain the process; tests pass their own.
-    """
+    """Return the number of cores that this process may use at once, at least 1."""
     # Python has sched_getaffinity only on Linux and some other Unix systems.
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quota = cgroups.cpu_limit(proc)
@@ -244,11 +231,6 @@ def visible_gpus(gpus: tuple[Gpu, ...], visible: str | None) -> tuple[Gpu, ...]:
 
     With GPUs of several models, an index may mean another GPU to CUDA, see above; the program then
     tells which.
-
-    Args:
-        gpus: All GPUs, in NVML's order.
-        visible: Indices or UUID prefixes, separated by commas. None selects all GPUs, an empty text
-            none.
     """
     if visible is None:
         return gpus

@@ -19,14 +19,7 @@ MAX_NAMED = 3
 
 
 def warnings(hardware: Hardware, look_s: float = LOOK_S) -> list[str]:
-    """Return what would disturb a measurement now, as sentences for the user.
-
-    Empty if nothing would.
-
-    Args:
-        hardware: This machine.
-        look_s: Seconds over which CPU use is observed; the call takes that long.
-    """
+    """Return what would disturb a measurement now, as sentences for the user."""
     return [*_cpu_warnings(hardware, look_s), *_gpu_warnings(hardware)]
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Protocol
 
+from autotune.measurement.measurement import Measurement
 from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Ending, Outcome
-from autotune.measurement.turn import Played
+from autotune.measurement.turn import Played, Taken
 
 LEAST_SHARE = 0.01  # of the hours of a training that compiling leaves in any case
 
@@ -34,20 +34,6 @@ class Objective(StrEnum):
     def counts_samples(self) -> bool:
         """Whether a step of more samples counts for more."""
         return self not in {Objective.STEP_TIME, Objective.MEMORY}
-
-
-class Metered(Protocol):
-    """What was read while a config trained."""
-
-    @property
-    def memory(self) -> Memory:
-        """Peaks."""
-        ...
-
-    @property
-    def power_w(self) -> float | None:
-        """Mean power in watts; None without a counter."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -82,15 +68,10 @@ class Goal:
         """Whether a config must train alone to be compared, because all in play share a meter."""
         return self.objective in {Objective.ENERGY, Objective.MEMORY}
 
-    def worth(self, one: Played, read: Metered) -> Played | None:
-        """Return what is compared of a turn or a stay.
+    def worth(self, one: Played, read: Taken | Measurement) -> Played | None:
+        """Return what is compared of a turn or a stay, with the readings that belong to it.
 
-        Args:
-            one: Seconds and samples of one config.
-            read: The readings of memory and power that belong to it.
-
-        Returns:
-            None if they do not tell: without a counter of energy, for example.
+        None if they do not tell: without a counter of energy, for example.
         """
         match self.objective:
             case Objective.STEP_TIME:

@@ -102,12 +102,12 @@ def _speeds(rounds: Sequence[Mapping[Any, Played]], first: Hashable) -> Speeds |
     if not rounds:
         return None
     configs = tuple(dict.fromkeys([first, *(config for one in rounds for config in one)]))
-    stretches = _stretches(rounds)
+    stretches, counts = _stretches(rounds)
     work, cost = np.zeros((2, len(configs), len(stretches)))
     for n, stretch in enumerate(stretches):
-        for config, its in stretch.turns.items():
+        for config, its in stretch.items():
             work[configs.index(config), n], cost[configs.index(config), n] = its.work, its.cost
-    lasting = np.array([stretch.rounds for stretch in stretches], float)
+    lasting = np.array(counts, float)
     speed, pace = _fit(work, cost, np.ones(len(configs)))
     noise = _noise(work, cost, lasting, speed, pace)
     speed, pace = _fit(work, cost, 1 / noise)
@@ -119,26 +119,25 @@ def _speeds(rounds: Sequence[Mapping[Any, Played]], first: Hashable) -> Speeds |
     return Speeds(configs, np.log(speed / speed[0]), covariance)
 
 
-@dataclass(frozen=True)
-class _Stretch:
-    """Neighbouring rounds of the same configs, together."""
+def _stretches(
+    rounds: Sequence[Mapping[Any, Played]],
+) -> tuple[list[Mapping[Any, Played]], list[int]]:
+    """Return neighbouring rounds of the same configs together, and how many these are.
 
-    turns: Mapping[Any, Played]
-    rounds: int
-
-
-def _stretches(rounds: Sequence[Mapping[Any, Played]]) -> list[_Stretch]:
-    """Return rounds in about ``MOST_STRETCHES`` parts, or more where configs enter and leave."""
+    In about ``MOST_STRETCHES`` parts, or more where configs enter and leave.
+    """
     most = math.ceil(len(rounds) / MOST_STRETCHES)
-    found: list[_Stretch] = []
+    found: list[Mapping[Any, Played]] = []
+    counts: list[int] = []
     for one in rounds:
-        if found and found[-1].rounds < most and found[-1].turns.keys() == one.keys():
-            before = found.pop()
-            turns = {config: before.turns[config] + its for config, its in one.items()}
-            found.append(_Stretch(turns, before.rounds + 1))
+        if found and counts[-1] < most and found[-1].keys() == one.keys():
+            before = found[-1]
+            found[-1] = {config: before[config] + its for config, its in one.items()}
+            counts[-1] += 1
         else:
-            found.append(_Stretch(one, 1))
-    return found
+            found.append(one)
+            counts.append(1)
+    return found, counts
 
 
 def _fit(work: Array, cost: Array, weights: Array) -> tuple[Array, Array]:

@@ -11,7 +11,7 @@ shown before it is used.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -156,17 +156,14 @@ def refuse_unless_allowed(
         UsageError: Lists each refused variable with its value and reason, and says how to allow it.
     """
     names = [name for name in dangerous(variables) if name not in allowed]
-    if names:
-        raise UsageError("\n".join(_refusal(variables, names, source)))
-
-
-def _refusal(variables: Mapping[str, str], names: list[str], source: str) -> Iterator[str]:
-    for name in names:
-        yield (
-            f"{source} sets {name}={variables[name]!r}, which autotune refuses: {danger_of(name)}."
-        )
-    yield (
-        "A file from somebody else could run code in this way. If you trust these values, name the "
-        f"variables: --allow-env {','.join(names)}, or apply(..., allow_env={names}). If not, "
-        "delete their lines under 'config'."
+    if not names:
+        return
+    refused = "\n".join(
+        f"{source} sets {name}={variables[name]!r}, which autotune refuses: {danger_of(name)}."
+        for name in names
+    )
+    raise UsageError(
+        f"{refused}\nA file from somebody else could run code in this way. If you trust these "
+        f"values, name the variables: --allow-env {','.join(names)}, or apply(..., "
+        f"allow_env={names}). If not, delete their lines under 'config'."
     )

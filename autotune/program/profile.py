@@ -186,6 +186,7 @@ class LoopFacts:
             gradients without backward()"; empty if nothing speaks against it.
         steps_by_hand: Where it computes gradients and updates its weights without an optimizer,
             such as ``train.py:41``; empty if an optimizer does.
+        length: How many epochs or steps it makes.
     """
 
     trainer: str = ""
@@ -195,6 +196,7 @@ class LoopFacts:
     zero_grad_to_none: bool | None = None
     against_scaling: str = ""
     steps_by_hand: str = ""
+    length: RunLength = field(default_factory=RunLength)
 
     @property
     def accumulates(self) -> bool:
@@ -234,7 +236,6 @@ class Profile:
         loop: How it makes its steps.
         ranks: Its processes.
         holds_open: What its dataset has held open since the loader was built; empty if nothing.
-        length: How many epochs or steps it trains.
         flags: The options of its command line, or the parameters of its function.
         config_reads: Knobs that the program reads from its ``config`` parameter, with the values it
             got. The program applies these itself, and the seams leave them alone.
@@ -250,7 +251,6 @@ class Profile:
     loop: LoopFacts
     ranks: RankFacts
     holds_open: str = ""
-    length: RunLength = field(default_factory=RunLength)
     flags: tuple[Flag, ...] = ()
     config_reads: Mapping[str, KnobValue] = field(default_factory=dict)
 
@@ -290,12 +290,12 @@ class Profile:
         With a fixed number of steps a larger batch means more training, not an earlier end, so the
         user has to name the knob. The refusal keeps *domain* for that case.
         """
-        if not self.length.bounded_by_steps:
+        if not self.loop.length.bounded_by_steps:
             return domain
         return NotOffered(
-            f"the program makes a fixed number of steps ({self.length.where}): more samples in "
-            "each would be more training, not an earlier end; name the knob in --tune or --fix to "
-            "try it",
+            f"the program makes a fixed number of steps ({self.loop.length.where}): more samples "
+            "in each would be more training, not an earlier end; name the knob in --tune or --fix "
+            "to try it",
             by_name=domain,
         )
 

@@ -67,6 +67,6 @@ class ProgramTraits:
             flags=flags or {},
             distributes_itself=profile.ranks.distributed_by,
             optimizers=profile.optimizers,
-            bounded_by_steps=profile.length.bounded_by_steps,
+            bounded_by_steps=profile.loop.length.bounded_by_steps,
             mmap_threshold=profile.allocators.mmap_threshold,
         )

@@ -35,6 +35,7 @@ class TracePlan:
         ends: End the program once the steps are recorded.
         ceilings: For each step, the mean of the last losses above which the run is hopeless, and
             ends; empty where it never is.
+        shares: Ranks among which BatchNorm sees a batch shared out, in one process as in several.
     """
 
     steps: int = 64
@@ -43,6 +44,7 @@ class TracePlan:
     drops_out: bool = False
     ends: bool = False
     ceilings: tuple[float, ...] = ()
+    shares: int = 1
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ repository by its absolute path; compiled extensions, which are those that were 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -129,8 +130,8 @@ def _remove_left(root: Path) -> None:
     """Remove worktrees of processes that were killed."""
     for line in _git(root, "worktree", "list", "--porcelain").stdout.splitlines():
         copy = Path(line.removeprefix("worktree "))
-        owner = copy.parent.name.removeprefix(FOLDER).partition("-")[0]
-        if copy.parent.name.startswith(FOLDER) and not psutil.pid_exists(int(owner)):
+        owner = re.match(rf"{FOLDER}(\d+)-", copy.parent.name)
+        if owner is not None and not psutil.pid_exists(int(owner[1])):
             _remove(root, copy)
 
 

@@ -132,7 +132,6 @@ class LearningSection(_Section):
         batch_size: Samples in one optimizer step; null if unknown.
         loss: Mean of the processes' last losses; null if the program shows none.
         note: The same for the user, in sentences.
-        own_batch: What to use where the batch must stay; null if ``config`` keeps it.
         larger_batch: A faster config with larger steps that nobody checked; null if there is none.
         training: How the training compares with that of the program as written, for the user; empty
             if ``config`` changes nothing.
@@ -147,7 +146,6 @@ class LearningSection(_Section):
     batch_size: dict[Side, int | None]
     loss: dict[Side, float | None]
     note: str
-    own_batch: OtherConfig | None = None
     larger_batch: OtherConfig | None = None
     training: str = ""
     sameness: str = ""

@@ -105,9 +105,6 @@ class SearchResult:
         unclaimed: Speedup of ``candidate`` in fresh processes that were too few for a claim; None
             if there were enough, or none.
         rehearsals: What was found out about configs outside of their training loops.
-        own_batch: Where ``best``, or ``candidate`` if nothing was confirmed, has another number of
-            samples per optimizer step than the program: the fastest config with the program's own
-            number and its speedup as measured live. None otherwise, or if none was faster.
         larger_batch: The fastest config of those with another number of samples per step, if it was
             faster in the search than what is recommended; None if there is none, or if such configs
             may be recommended.
@@ -145,7 +142,6 @@ class SearchResult:
     has_batchnorm: bool = False
     unclaimed: Interval | None = None
     rehearsals: tuple[RehearsalRecord, ...] = ()
-    own_batch: tuple[Config, Interval] | None = None
     larger_batch: LargerBatch | None = None
     training_steps: TrainingSteps | None = None
     bounded: tuple[str, ...] = ()
@@ -381,7 +377,6 @@ class SearchResult:
             batch_size=dict(zip(sides, learning.global_batches, strict=True)),
             loss=dict(zip(sides, self.losses, strict=True)),
             note=learning.note,
-            own_batch=None if self.own_batch is None else self._other(*self.own_batch),
             larger_batch=None
             if larger is None
             else self._other(larger.config, larger.speedup, check_seconds=round(larger.check_s)),

@@ -16,7 +16,6 @@ from typing import assert_never
 from autotune.measurement.outcome import Outcome
 from autotune.program.config import Config
 from autotune.program.dangerous_variables import dangerous
-from autotune.program.lr import global_batch
 from autotune.program.program import ProgramKind
 from autotune.results.blame import FAILURES
 from autotune.results.result import Finding, SearchResult
@@ -179,7 +178,6 @@ def _more(result: SearchResult) -> Iterator[str]:
         case _:
             pass
     if result.finding is not Finding.NOTHING:
-        yield from _own_batch(result)
         yield from _larger_batch(result)
 
 
@@ -307,23 +305,6 @@ def _larger_batch(result: SearchResult) -> Iterator[str]:
         f"{times(larger.speedup)} in the search. What they learn was not checked; that needs "
         f"{math.ceil(larger.check_s / 60)} min more: autotune resume {quote(result.run_dir.name)} "
         "--check-learning"
-    )
-
-
-def _own_batch(result: SearchResult) -> Iterator[str]:
-    """Where the batch grew, tell what was best without that."""
-    shown = result.best if result.changes else result.candidate
-    own = global_batch(result.baseline)
-    if shown is None or own is None or global_batch(shown) == own:
-        return
-    if result.own_batch is None:
-        yield f"With the program's own {own} samples in a step, no faster config was found."
-        return
-    config, speedup = result.own_batch
-    yield (
-        f"With the program's own {own} samples in a step, the fastest was "
-        f"{changes_of(config, result.baseline)}: {times(speedup)} in the search, not confirmed. "
-        "--keep-global-batch searches for it."
     )
 
 

@@ -19,7 +19,6 @@ import ctypes
 import json
 import os
 import secrets
-import select
 import signal
 import socket
 import subprocess
@@ -37,7 +36,6 @@ OURS = "AUTOTUNE_RANKS_"  # prefix of the variables by which this launcher talks
 KEY = f"{OURS}KEY"  # secret that signs the messages between the ranks
 LISTENER = f"{OURS}LISTENER"  # for rank 0: file descriptor of the store's listening socket
 OTHERS = f"{OURS}OTHERS"  # for rank 0: a pipe that closes when all other ranks have ended
-SLURM_TASKS = "SLURM_STEP_NUM_TASKS"
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # The peers of a dead rank fail within milliseconds, and may be seen to have ended before it.
@@ -56,8 +54,7 @@ class Launch:
     Attributes:
         ranks: Number of ranks, at least 1.
         command: Command line that each rank runs.
-        codes: JSON file to which the exit codes of failed ranks are written, by rank. None prints
-            them on stderr instead.
+        codes: JSON file for the exit codes of failed ranks, by rank; None prints them on stderr.
         pass_fds: File descriptors that rank 0 inherits, such as the wire to the parent.
     """
 
@@ -94,13 +91,6 @@ def environment_of(rank: int, ranks: int, port: int, run_id: str, key: str) -> d
     of torch.distributed.elastic.agent.server.local_elastic_agent. ``TORCHELASTIC_USE_AGENT_STORE``
     says that a store already exists, so that the program's ``init_process_group()`` does not try
     to open a second one at the same port.
-
-    Args:
-        rank: Number of the rank, from 0.
-        ranks: Number of ranks in all.
-        port: Port of the store on the loopback interface.
-        run_id: Name of this launch, as torchrun's ``--rdzv-id``.
-        key: Secret that signs the messages between the ranks.
     """
     numbers = {f"{scope}RANK": str(rank) for scope in ("", "LOCAL_", "ROLE_")}
     sizes = {f"{scope}WORLD_SIZE": str(ranks) for scope in ("", "LOCAL_", "ROLE_")}
@@ -118,21 +108,8 @@ def environment_of(rank: int, ranks: int, port: int, run_id: str, key: str) -> d
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         **dict.fromkeys(INTERFACES, "lo"),
-        **_slurm(rank, ranks),
         KEY: key,
     }
-
-
-def _slurm(rank: int, ranks: int) -> dict[str, str]:
-    """Return the variables by which srun tells tasks apart, for ranks that replace its tasks.
-
-    Empty unless the SLURM step has the same number of tasks as there are ranks, and more than one.
-    Programs that take their rank from SLURM would otherwise all read this launcher's own number.
-    Source: the output environment variables of ``srun``.
-    """
-    if os.environ.get(SLURM_TASKS) != str(ranks) or ranks == 1:
-        return {}
-    return {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), "SLURM_NODEID": "0"}
 
 
 class Ranks:
@@ -173,12 +150,14 @@ class Ranks:
     def _start(
         self, command: Sequence[str], environment: dict[str, str], fds: Collection[int]
     ) -> None:
+        # without what an outer launch set for its ranks
+        outer = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
         process = subprocess.Popen(
             command,
-            env={**_without_ours(os.environ), **environment},
+            env={**outer, **environment},
             pass_fds=fds,
             start_new_session=True,
-            preexec_fn=_end_with_launcher,  # noqa: PLW1509 - we have no threads
+            preexec_fn=_prepare_rank,  # noqa: PLW1509 - we have no threads
         )
         self._started.append(process)
 
@@ -225,35 +204,26 @@ class Ranks:
 
 
 class Signals:
-    """Collects the signals that this process receives, without losing any between two waits.
+    """The signals that this process receives: they are blocked, and taken one by one.
 
-    Python's wake-up descriptor writes the number of each signal into a pipe, so a signal that
-    arrives before ``wait()`` is called is still found there.
+    So none is lost between two waits. ``nohup`` starts programs with SIGHUP ignored, and it must
+    stay ignored.
     """
 
     def __init__(self) -> None:
-        self._came, written = os.pipe()
-        os.set_blocking(written, False)
-        signal.set_wakeup_fd(written, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, _wake)
-        for number in ENDING:
-            # nohup starts programs with SIGHUP ignored, and it must stay ignored.
-            if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, _wake)
+        ending = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
+        self._awaited = {signal.SIGCHLD, *ending}
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Wait for a signal; return its number if it asks this process to end.
-
-        Args:
-            timeout_s: How long to wait; None waits without limit.
-
-        Returns:
-            SIGTERM, SIGINT or SIGHUP; None after any other signal (SIGCHLD) or the time-out.
-        """
-        if not select.select([self._came], [], [], timeout_s)[0]:
+        """Wait for a signal, at most so long; return its number if it asks this process to end."""
+        if timeout_s is None:
+            number = signal.sigwait(self._awaited)
+        elif (info := signal.sigtimedwait(self._awaited, timeout_s)) is None:
             return None
-        came = os.read(self._came, 4096)
-        return next((number for number in ENDING if number in came), None)
+        else:
+            number = info.si_signo
+        return None if number == signal.SIGCHLD else int(number)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -295,24 +265,13 @@ def _note(failed: dict[int, int], path: Path | None) -> None:
         sys.stderr.write(f"autotune: rank {rank} {how}; the others are ended\n")
 
 
-def _without_ours(environment: os._Environ[str]) -> dict[str, str]:
-    """Return an environment without the variables that an outer launch set for its ranks."""
-    return {name: value for name, value in environment.items() if not name.startswith(OURS)}
-
-
-def _wake(*_: object) -> None:
-    """Handle a signal by doing nothing: its number is already in the wake-up pipe.
-
-    A handler is needed all the same, because Python writes only handled signals to that pipe.
-    """
-
-
-def _end_with_launcher() -> None:
-    """Have the kernel kill this rank when the launcher dies.
+def _prepare_rank() -> None:
+    """Unblock the launcher's signals, and have the kernel kill this rank when the launcher dies.
 
     Runs in the rank between fork and exec. A launcher that is killed by SIGKILL cannot end its
     ranks itself.
     """
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     with suppress(AttributeError, OSError):  # a C library without prctl()
         ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGKILL)
 

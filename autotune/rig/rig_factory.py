@@ -18,7 +18,6 @@ from autotune.measurement.run_mode import Epochs, RunMode
 from autotune.program.fence_options import FenceOptions
 from autotune.program.program import Program
 from autotune.rig.fence import raise_fence
-from autotune.rig.fence.scratch import Scratch, short_place
 from autotune.rig.open_rig import Reports
 from autotune.rig.rig import Resources, Rig
 
@@ -56,14 +55,12 @@ class RigFactory:
     def __post_init__(self) -> None:
         self.started = len(list((self.directory / "rigs").glob("*")))
         self.fence = raise_fence(self.options, self.directory)
-        self._plainly_named = Scratch(short_place())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.fence.close()
-        self._plainly_named.close()
 
     @property
     def mode(self) -> RunMode:
@@ -115,10 +112,10 @@ class RigFactory:
         """Folder of torch.compile's cache, in the run directory where possible.
 
         Compilers are given its path without quotes, so a run directory with spaces or quotes in its
-        path cannot hold it. Then it lies in a temporary folder that is removed after the session.
+        path cannot hold it. Then it lies in a folder of the fence, which is removed with it.
         """
         is_plain = re.fullmatch(r"[\w./+-]+", str(self.directory)) is not None
-        return (self.directory if is_plain else self._plainly_named.path) / "compile-cache"
+        return (self.directory if is_plain else self.fence.folders[0]) / "compile-cache"
 
     def new(self) -> Rig:
         """Return a rig with the next number, which is not started yet; the caller closes it."""

@@ -56,11 +56,7 @@ class Nodes:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The same as options of torchrun.
-
-        Without a rank the backend is ``c10d``, which numbers the machines; ``static`` takes the
-        rank that is given.
-        """
+        """Options of torchrun: its backend ``c10d`` numbers the machines, ``static`` does not."""
         backend = "c10d" if self.rank is None else "static"
         shared = ("--nnodes", str(self.count), "--rdzv-backend", backend)
         place = ("--rdzv-endpoint", self.endpoint, "--rdzv-id", self.job)
@@ -74,9 +70,6 @@ def nodes_of(environment: Mapping[str, str]) -> Nodes:
     Outside of a step that spans several nodes, this machine alone. All machines compute the same
     endpoint: the first host of the step, and a port that follows from the job's id. Source: the
     output environment variables of ``srun``.
-
-    Args:
-        environment: The process's environment variables.
 
     Raises:
         UsageError: when srun started more than one task per node, or names no host.
@@ -121,8 +114,8 @@ def with_ranks(
 ) -> LaunchPlan:
     """Return the plan of a launcher that runs a plan's command once per rank.
 
-    A plan without ranks is returned unchanged. ``OMP_NUM_THREADS`` and ``PYTHONHASHSEED`` are set
-    for the ranks.
+    A plan without ranks is returned unchanged. Each rank gets an equal share of the cores, where
+    torchrun would give it a single thread; fewer threads that the user asks for are kept.
 
     Args:
         plan: What one rank runs; ``plan.ranks`` is the number of ranks per machine.
@@ -132,6 +125,8 @@ def with_ranks(
     """
     if plan.ranks is None:
         return plan
+    share, wanted = max(1, cpu_quota() // plan.ranks), plan.variable("OMP_NUM_THREADS")
+    threads = min(share, int(wanted)) if wanted.isdigit() else share
     if nodes.count == 1:
         noted = () if codes is None else ("--codes", str(codes))
         passed = ("--pass-fds", ",".join(map(str, pass_fds))) if pass_fds else ()
@@ -139,7 +134,7 @@ def with_ranks(
     else:
         starter = (TORCHRUN, *nodes.options, "--nproc-per-node", str(plan.ranks), "--no-python")
     launched = replace(plan, argv=(sys.executable, "-P", "-m", *starter, *plan.argv))
-    return with_hash_seed(launched.with_env(OMP_NUM_THREADS=str(_threads(plan, plan.ranks))))
+    return with_hash_seed(launched.with_env(OMP_NUM_THREADS=str(threads)))
 
 
 def with_hash_seed(plan: LaunchPlan) -> LaunchPlan:
@@ -150,17 +145,6 @@ def with_hash_seed(plan: LaunchPlan) -> LaunchPlan:
     """
     hash_seed = plan.variable("PYTHONHASHSEED")
     return plan.with_env(PYTHONHASHSEED=hash_seed if hash_seed.isdigit() else "0")
-
-
-def _threads(plan: LaunchPlan, ranks: int) -> int:
-    """Return the number of OMP threads of each rank: an equal share of the cores, at least 1.
-
-    A smaller ``OMP_NUM_THREADS`` of the user's is kept, and one that is not a number is ignored.
-    torchrun, in contrast, would give each rank a single thread.
-    """
-    share = max(1, cpu_quota() // ranks)
-    wanted = plan.variable("OMP_NUM_THREADS")
-    return min(share, int(wanted)) if wanted.isdigit() else share
 
 
 def trust_note(nodes: Nodes, environment: Mapping[str, str]) -> str | None:

@@ -72,7 +72,7 @@ def measure_baseline(session: Session) -> Baseline:
     """
     baseline = _from_record(session)
     if baseline is not None:
-        session.divide()
+        session.warn_if_short()
         return baseline
     if session.budget.total_s < MIN_BUDGET_S:
         raise BudgetError(
@@ -93,7 +93,7 @@ def _from_record(session: Session) -> Baseline | None:
     session.live.set_up(space, applied, measurement.step_s)
     if facts.page_faults is not None:
         session.live.faults.alone[space.baseline] = facts.page_faults
-    session.claims_apart = bool(space.asked)
+    session.divide(needs_pairs=bool(space.asked))
     session.events.on_resume(records)
     return Baseline(facts.profile, measurement, facts.breakdown, space, applied)
 
@@ -115,7 +115,6 @@ def _measure(session: Session) -> Baseline:
     space = head.space.resolve(hardware, ready.profile)
     applied = _applied(space, ready.profile, head)
     live.set_up(space, applied)
-    session.claims_apart = bool(space.asked)
     record = _record(session, space)
     profile = _with_worth(session, ready.profile, record)
     if profile != ready.profile:
@@ -150,9 +149,10 @@ def _measure(session: Session) -> Baseline:
     # Stored before the step is profiled: from here on the session knows how long a confirmation
     # takes, and a search that is killed need not measure the baseline again.
     study.facts = facts
-    session.divide()
+    session.divide(needs_pairs=bool(space.asked))
+    session.warn_if_short()
     worth_s = max(PROFILE_WORTH_S, PROFILE_WORTH_STEPS * facts.step_s)
-    if session.budget.left_s - session.reserve_s > worth_s:
+    if session.budget.left_s - session.plan.reserve_s > worth_s:
         study.facts = facts = replace(
             facts, breakdown=live.profile_step(STAGE_S, session.until_confirmation)
         )

@@ -1,5 +1,8 @@
 """Budget: the wall time of a search, how users write it, and how long work may go on.
 
+A search must close its rigs and write its result, so Ctrl-C may not raise at any line: it is
+counted, and answered when that is possible.
+
 Every wait in a search asks an ``Until``, which leaves enough time to close the program that runs.
 """
 
@@ -7,13 +10,13 @@ from __future__ import annotations
 
 import math
 import re
-import sys
+import signal
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from time import monotonic, time
-
-import psutil
+from time import monotonic
+from types import FrameType
+from typing import Any, Self
 
 from autotune.errors import UsageError
 from autotune.measurement.outcome import Ending, Outcome
@@ -24,9 +27,8 @@ OVERDRAFT = 0.15
 # Ending a program that does not react takes 1 s until it is signalled, another until it is killed
 # (processes.py), and a moment to write the result.
 CLOSING_S = 2.5
-MODULE = ("autotune", "__main__.py")  # the end of sys.argv[0] under ``python -m autotune``
-MAX_IMPORTS_S = 30.0  # a system clock that was set meanwhile would make the process look older
 ENDING_S = 1.0  # most programs end sooner, so most searches end within their budget
+ENDING = "Ending; what was measured until now counts."  # for commands that confirm nothing
 
 
 def parse_duration(text: str) -> float:
@@ -44,18 +46,6 @@ def parse_duration(text: str) -> float:
     if whole != text.strip() or seconds <= 0:
         raise UsageError(f"'{text}' is not a duration. Write for example 90s, 3m or 1h30m.")
     return seconds
-
-
-def since_command_s() -> float:
-    """Return the seconds since this process began if it is the ``autotune`` command, else 0.
-
-    A user who gives a budget on the command line also waits for the imports, which took 2-6 s on 2
-    cores, so they count. Other processes, such as a notebook, began for other reasons.
-    """
-    name = Path(sys.argv[0])
-    is_command = name.stem == "autotune" or (name.parent.name, name.name) == MODULE
-    age_s = time() - psutil.Process().create_time() if is_command else 0.0
-    return min(max(0.0, age_s), MAX_IMPORTS_S)
 
 
 class Budget:
@@ -87,19 +77,14 @@ class Budget:
 
     @property
     def overdraft_s(self) -> float:
-        """Seconds until the last moment at which closing the program must begin.
-
-        Unlike ``left_s`` this counts the overdraft that a confirmation may use. Negative once that
-        moment has passed.
-        """
+        """Seconds until closing the program must begin, with the overdraft of a confirmation."""
         return self.left_s + OVERDRAFT * self.total_s - CLOSING_S
 
     @property
     def wait_s(self) -> float:
         """Seconds that a search may still wait for anything, with time left to close the program.
 
-        Most programs close within ``ENDING_S``. In a short budget, one that must be killed would
-        exceed even the overdraft, so the wait ends earlier there.
+        In a short budget, a program that must be killed would exceed even the overdraft.
         """
         return min(self.left_s - ENDING_S, self.overdraft_s)
 
@@ -107,9 +92,6 @@ class Budget:
 @dataclass(frozen=True)
 class Until:
     """Callable that says how long work may go on; a ``ShouldStop`` that also knows its time.
-
-    A rig calls it many times a second while it waits for the program. Code that plans turns
-    reads the remaining time with ``seconds_left()``.
 
     Attributes:
         stopped: Returns the Ending that the user requested, None if there was no request.
@@ -122,19 +104,47 @@ class Until:
     reason: str
 
     def __call__(self) -> Ending | None:
-        """Return why the work must end now; None while it may go on.
-
-        A request of the user comes before a lack of time.
-        """
+        """Return why the work must end now; None while it may go on."""
         if ending := self.stopped():
             return ending
         return Ending(Outcome.OUT_OF_TIME, self.reason) if self.left_s() <= 0 else None
 
 
 def seconds_left(should_stop: Callable[[], Ending | None]) -> float:
-    """Return how long work may go on; infinite if *should_stop* has no time limit.
-
-    Only an ``Until`` has one. ``autotune doctor``, for example, passes a function that knows only
-    Ctrl-C.
-    """
+    """Return how long work may go on; infinite if *should_stop* is not an ``Until``."""
     return should_stop.left_s() if isinstance(should_stop, Until) else math.inf
+
+
+class InterruptCounter:
+    """Context manager that counts Ctrl-C instead of raising ``KeyboardInterrupt``.
+
+    The third Ctrl-C raises at once, for the case that a request is not answered. Outside of the
+    main thread nothing is counted, because Python lets only that thread set signal handlers.
+
+    Args:
+        on_request: Called with the count at the first and the second Ctrl-C, in the signal handler.
+
+    Attributes:
+        requests: Number of Ctrl-C since this was entered.
+    """
+
+    def __init__(self, on_request: Callable[[int], None] = lambda _: None) -> None:
+        self.requests = 0
+        self._on_request = on_request
+        self._previous: Any = None
+
+    def __enter__(self) -> Self:
+        # signal.signal() raises in other threads, such as a notebook's or a server's worker
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        self.requests += 1
+        if self.requests > 2:
+            raise KeyboardInterrupt
+        self._on_request(self.requests)

@@ -39,10 +39,10 @@ from autotune.rig.open_rig import ShouldStop
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.growth import may_win
-from autotune.tuning.checking.preferred import checked_first
 from autotune.tuning.choosing.ranking import promising
 from autotune.tuning.live_rig import ALONE_S, PLAY_S, WARM_UP_S, LiveRig
-from autotune.tuning.session import OWN_TURNS_S, TURNS_S, Session
+from autotune.tuning.plan import OWN_TURNS_S, TURNS
+from autotune.tuning.session import Session
 
 SECOND_S = 0.5  # of the config that comes second
 MOST_TURNS_S = 20.0  # of turns in each process
@@ -157,6 +157,11 @@ class Match:
             "samples/s; search again when the machine is idle",
         )
 
+    @property
+    def configs(self) -> tuple[Config, Config]:
+        """The two configs, the first one's first."""
+        return self.base.config, self.winner
+
     def live(self, *, winner: bool = False) -> LiveRig:
         """Return what runs one of the two."""
         if winner and self.other is not None:
@@ -168,11 +173,17 @@ class Match:
             live.set_up(self.space, self.base)
         return live
 
-    def config(self, *, winner: bool) -> Config:
-        """Return the config of one of the two."""
-        if winner and self.other is not None:
-            return self.other.applied.config
-        return self.winner if winner else self.base.config
+    def excess(self, measured: Measurement) -> Ending | None:
+        """Return by how much a process is beyond the user's limit of memory; None if it is not."""
+        used = measured.memory
+        capacity = self.rigs.hardware.capacity_bytes(on_device=used.is_on_device)
+        return self.goal.excess(used, capacity)
+
+    def failure(self, ending: Ending, *, of_winner: bool) -> Failure:
+        """Return why a process has no result; the rigs learn from it how to run the program."""
+        self.rigs.learn(ending, as_written=not of_winner)
+        is_nobodys = ending.outcome in {*ENDED_BY_US, Outcome.RAN_OUT}
+        return Failure(is_of_winner=of_winner and not is_nobodys, ending=ending)
 
 
 @dataclass(frozen=True)
@@ -219,8 +230,9 @@ class Confirmation:
     @property
     def rates(self) -> tuple[Interval, Interval]:
         """Samples per second of both: median and range of the processes."""
-        before, after = ([one.rates[side] for one in self.processes] for side in (False, True))
-        return _range(before), _range(after)
+        before, after = zip(*(one.rates for one in self.processes), strict=True)
+        first, second = (Interval(median(of), min(of), max(of)) for of in (before, after))
+        return first, second
 
     @property
     def baseline(self) -> tuple[Measurement, ...]:
@@ -266,7 +278,7 @@ def prove(
     keep: Callable[[ClaimProcess], None],
     time_left_s: Callable[[int], float],
     process_s: float,
-    turns_s: float = TURNS_S,
+    turns_s: float = TURNS.seconds,
 ) -> Confirmation | Failure:
     """Run fresh processes until the claim is sure, has become unlikely, or time is up.
 
@@ -300,13 +312,18 @@ def prove(
         if left_s < (each_s / 2 if fresh < least else each_s):
             break
         share_s = min(MOST_TURNS_S, left_s / (planned - fresh) - process_s)
-        found = _process(match, max(turns_s, share_s), starts_as_written=fresh % 2 == 0)
+        began_s, starts_as_written = match.rigs.clock(), fresh % 2 == 0
+        if match.is_apart:
+            found = _apart(match, starts_as_written=starts_as_written)
+        else:
+            its_turns_s = max(turns_s, share_s)
+            found = _together(match, its_turns_s, starts_as_written=starts_as_written)
         if isinstance(found, Failure):
             if confirmation is None or not confirmation.says_enough or found.is_of_winner:
                 return found
             break
-        keep(found)
-        processes.append(found)
+        processes.append(replace(found, cost_s=match.rigs.clock() - began_s))
+        keep(processes[-1])
         fresh += 1
     final = read(processes, match.tau)
     if final is None:
@@ -320,24 +337,13 @@ def _see_page_faults(match: Match, *, starts_as_written: bool) -> None:
 
     In a search they were seen before, and the config with which a process starts is alone first.
     """
-    second = match.config(winner=starts_as_written)
+    second = match.configs[starts_as_written]
     is_known = second.get(KEEPS) or second in match.faults.alone
     if match.is_apart or is_known or match.base.traits.mmap_threshold is None:
         return
     with match.live() as live:
         if live.ready_for(second, match.should_stop) is None:
             live.stay(second, match.should_stop, WARM_UP_S)
-
-
-def _process(match: Match, turns_s: float, *, starts_as_written: bool) -> ClaimProcess | Failure:
-    began_s = match.rigs.clock()
-    if match.is_apart:
-        found = _apart(match, starts_as_written=starts_as_written)
-    else:
-        found = _together(match, turns_s, starts_as_written=starts_as_written)
-    if isinstance(found, Failure):
-        return found
-    return replace(found, cost_s=match.rigs.clock() - began_s)
 
 
 def _together(match: Match, turns_s: float, *, starts_as_written: bool) -> ClaimProcess | Failure:
@@ -349,17 +355,17 @@ def _together(match: Match, turns_s: float, *, starts_as_written: bool) -> Claim
         with match.live() as live:
             steps_s = [0.0, 0.0]
             for winner, least_s in zip(order, (WARM_UP_S, SECOND_S), strict=True):
-                config = match.config(winner=winner)
+                config = match.configs[winner]
                 failed = live.ready_for(config, match.should_stop)
                 stay = failed or live.stay(config, match.should_stop, least_s)
                 if isinstance(stay, Ending) and rounds:
                     break  # of a program that ends within seconds: what was played counts
                 if isinstance(stay, Ending):
-                    return _failure(match, stay, of_winner=winner)
+                    return match.failure(stay, of_winner=winner)
                 steps_s[winner] = stay.step_s
                 if alone is None:
                     alone = Measurement.of(stay.turns, stay.taken)
-                    if winner and (excess := _excess(match, alone)) is not None:
+                    if winner and (excess := match.excess(alone)) is not None:
                         return Failure(is_of_winner=True, ending=excess)
             found = _play(match, live, steps_s, turns_s) if live.is_open else []
             if isinstance(found, Failure):
@@ -402,8 +408,7 @@ def _play(
     took the machine.
     """
     clock, dice = match.rigs.clock, random.Random(0)
-    configs = [match.config(winner=winner) for winner in (False, True)]
-    steps = dict(enumerate(steps_s))
+    configs, steps = match.configs, dict(enumerate(steps_s))
     until, rounds = clock() + turns_s, list[Pair]()
     while clock() < until or len(rounds) < LEAST_ROUNDS:
         lengths = [live.length(c, steps[n]) for n, c in enumerate(configs)]
@@ -411,10 +416,10 @@ def _play(
         game = live.play(configs, lengths, call_s, match.goal, dice, match.should_stop)
         if isinstance(game, Ending):
             is_cut = game.outcome is Outcome.RAN_OUT or game.outcome in ENDED_BY_US
-            return rounds if is_cut and rounds else _failure(match, game, of_winner=True)
+            return rounds if is_cut and rounds else match.failure(game, of_winner=True)
         if game.lost is not None:
             lost = Ending(Outcome.NOT_FINITE, "the loss became NaN or infinite")
-            return _failure(match, lost, of_winner=game.lost == 1)
+            return match.failure(lost, of_winner=game.lost == 1)
         steps |= game.steps_s
         swamped = match.swamped([one[0] for one in game.rounds]) if game.is_disturbed else None
         if swamped is None:
@@ -429,13 +434,13 @@ def _apart(match: Match, *, starts_as_written: bool) -> ClaimProcess | Failure:
     alone: dict[bool, Measurement] = {}
     rates: dict[bool, Interval] = {}
     for winner in (False, True) if starts_as_written else (True, False):
-        config = match.config(winner=winner)
+        config = match.configs[winner]
         with match.live(winner=winner) as live:
             stay = live.alone(config, match.should_stop)
             if isinstance(stay, Ending):
-                return _failure(match, stay, of_winner=winner)
+                return match.failure(stay, of_winner=winner)
         alone[winner] = Measurement.of(stay.turns, stay.taken)
-        if winner and (excess := _excess(match, alone[winner])) is not None:
+        if winner and (excess := match.excess(alone[winner])) is not None:
             return Failure(is_of_winner=True, ending=excess)
         parts = [part for turn in stay.turns if (part := played(turn)) is not None]
         is_disturbed = alone[winner].is_disturbed and not winner
@@ -459,23 +464,6 @@ def _apart(match: Match, *, starts_as_written: bool) -> ClaimProcess | Failure:
     )
 
 
-def _excess(match: Match, measured: Measurement) -> Ending | None:
-    """Return by how much a process is beyond the user's limit of memory; None if it is not."""
-    used = measured.memory
-    capacity = match.rigs.hardware.capacity_bytes(on_device=used.is_on_device)
-    return match.goal.excess(used, capacity)
-
-
-def _failure(match: Match, ending: Ending, *, of_winner: bool) -> Failure:
-    match.rigs.learn(ending, as_written=not of_winner)
-    is_nobodys = ending.outcome in {*ENDED_BY_US, Outcome.RAN_OUT}
-    return Failure(is_of_winner=of_winner and not is_nobodys, ending=ending)
-
-
-def _range(values: Sequence[float]) -> Interval:
-    return Interval(median(values), min(values), max(values))
-
-
 def claim_best(session: Session, baseline: Baseline) -> ClaimResult:
     """Claim the best config; if it fails in a fresh process, try the next best.
 
@@ -485,8 +473,7 @@ def claim_best(session: Session, baseline: Baseline) -> ClaimResult:
     session.live.close()  # its process would compete with the fresh ones
     study = session.study
     able = promising(study, baseline.space)
-    able = [r for r in able if may_win(session, baseline.space, r.config)]
-    faster = checked_first(session, baseline, able)
+    faster = [r for r in able if may_win(session, baseline.space, r.config)]
     result = ClaimResult(
         None, reason="" if faster else _why_nothing_was_compared(session, baseline.space)
     )
@@ -567,7 +554,7 @@ def _prove_in_time(
     """
     study = session.study
     earlier = [one for one in study.claim if one.config == match.winner]
-    needed_s = session.least_claim_s(is_apart=match.is_apart)
+    needed_s = session.plan.claim_s(is_apart=match.is_apart)
     left_s = session.budget.overdraft_s
     if not any(not one.is_of_search for one in earlier) and left_s < needed_s:
         reason = (
@@ -582,10 +569,11 @@ def _prove_in_time(
         if not session.stop.requests:
             return session.budget.left_s
         least = LEAST_PAIRS if match.is_apart else LEAST_PROCESSES
-        each_s = session.least_claim_s(is_apart=match.is_apart) / least
+        each_s = session.plan.claim_s(is_apart=match.is_apart) / least
         return max(0, least - fresh) * each_s if session.stop.requests < 2 else 0.0
 
-    return prove(match, earlier, study.add_claim, time_left_s, session.process_s, session.turns_s)
+    plan = session.plan
+    return prove(match, earlier, study.add_claim, time_left_s, plan.process_s, plan.turns_s)
 
 
 def _why_nothing_was_compared(session: Session, space: ResolvedSpace) -> str:

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import fmean
 from typing import Any
@@ -26,13 +26,11 @@ from autotune.program.program import Program
 from autotune.program.revision import WRITTEN
 from autotune.results.bestfile import BestFile
 from autotune.rig.failures import program_error
-from autotune.rig.open_rig import Reports, ShouldStop
-from autotune.rig.rig_factory import RigFactory
-from autotune.tuning.budget import Budget
+from autotune.rig.open_rig import Reports
+from autotune.tuning.budget import ENDING, Budget, InterruptCounter
 from autotune.tuning.claim import Confirmation, Failure, Match, OtherProgram, prove
 from autotune.tuning.events import Events
-from autotune.tuning.interrupts import ENDING, InterruptCounter
-from autotune.tuning.session import PROCESS_S
+from autotune.tuning.plan import PROCESS
 from autotune.tuning.start import first_start
 from autotune.tuning.start.first_start import START_SILENCE_S
 from autotune.tuning.start.observe import throwaway_rigs
@@ -131,18 +129,17 @@ class Comparison:
     @property
     def notes(self) -> tuple[str, ...]:
         """What to know of the figures, as sentences without their full stop."""
-        return tuple(self._notes())
-
-    def _notes(self) -> Iterator[str]:
+        notes: list[str] = []
         first, second = self.samples_per_step
         if first and second and abs(second / first - 1) > SAME_STEP:
             unit = "steps/s" if self.is_by_steps else "samples/s"
-            yield (
+            notes.append(
                 f"A step has {first:,.0f} samples in {self.sides[0].name} and {second:,.0f} in "
                 f"{self.sides[1].name}, so {unit} are compared"
             )
         if self.confirmation.lack:
-            yield f"{self.confirmation.lack}: a longer --budget decides"
+            notes.append(f"{self.confirmation.lack}: a longer --budget decides")
+        return tuple(notes)
 
 
 def compare(
@@ -178,11 +175,6 @@ def compare(
     reports = Reports(events.on_progress, events.warn, events.note)
     with InterruptCounter(lambda _: events.warn(ENDING)) as stop, ExitStack() as stack:
 
-        def rigs_of(side: ComparedSide) -> RigFactory:
-            return stack.enter_context(
-                throwaway_rigs(side.program, hardware, fence, reports, surroundings)
-            )
-
         def should_stop() -> Ending | None:
             if stop.requests:
                 return Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C")
@@ -190,88 +182,49 @@ def compare(
                 return Ending(Outcome.OUT_OF_TIME, "the budget is used up")
             return None
 
-        def time_left_s(_fresh: int) -> float:
-            return 0.0 if stop.requests else budget.left_s
+        def made(side: ComparedSide, both: Sequence[ComparedSide]) -> OtherProgram:
+            """Return the program of a side, observed once; the rounds start others."""
+            rigs = stack.enter_context(
+                throwaway_rigs(side.program, hardware, fence, reports, surroundings)
+            )
+            if side is sides[0]:
+                events.on_fence(rigs.fence)
+            events.on_phase(f"observing {side.name if side.commit else 'the program'}")
+            started = first_start.observe(rigs, should_stop, START_SILENCE_S)
+            if isinstance(started, Ending):
+                raise _failure(side, started)
+            with started:
+                profile = started.ready.profile
+            space = _space([one.changes for one in both], rigs.hardware, profile)
+            config = space.canonical(space.baseline.replace(**side.changes))
+            files = [one.file for one in both if one.file is not None]
+            return OtherProgram(rigs, space, _applied(space, profile, config, files))
 
-        make = _two_programs if sides[0].program != sides[1].program else _two_configs
         began_s = surroundings.clock()
-        match = make(_Asked(sides, events, should_stop), rigs_of)
-        start_s = (surroundings.clock() - began_s) / (2 if match.other is not None else 1)
-        events.on_phase(f"comparing {_compared(match)}, in fresh processes")
-        outcome = prove(match, [], lambda _: None, time_left_s, start_s + PROCESS_S)
+        first, second = sides
+        if first.program == second.program:
+            one, other = made(first, sides), None
+            winner = one.space.canonical(one.space.baseline.replace(**second.changes))
+        else:
+            one, other = made(first, [first]), made(second, [second])
+            winner = other.applied.config
+        match = Match(one.rigs, one.space, one.applied, winner, should_stop, other=other)
+        start_s = (surroundings.clock() - began_s) / (2 if other is not None else 1)
+        what = "two programs" if other is not None else "two configs"
+        if other is None and one.applied.config == winner:
+            what = "the program with itself"
+        events.on_phase(f"comparing {what}, in fresh processes")
+        outcome = prove(
+            match,
+            [],
+            lambda _: None,
+            lambda _: 0.0 if stop.requests else budget.left_s,
+            start_s + PROCESS.seconds,
+        )
     if isinstance(outcome, Failure):
-        failed = sides[1] if outcome.is_of_winner else sides[0]
-        raise _failure(failed, outcome.ending)
-    return Comparison(
-        sides,
-        match.base.config,
-        match.winner if match.other is None else match.other.applied.config,
-        outcome,
-        match.other is None and bool(match.base.traits.bounded_by_steps),
-    )
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """What a comparison is about, for the functions that prepare it."""
-
-    sides: tuple[ComparedSide, ComparedSide]
-    events: Events
-    should_stop: ShouldStop
-
-    def profile(self, side: ComparedSide, rigs: RigFactory) -> Profile:
-        """Return what the first steps of a side's program reveal; the rounds start others.
-
-        Raises:
-            ProgramError: when it fails or trains too few steps.
-        """
-        name = f" {side.name}" if side.commit else " the program"
-        self.events.on_phase(f"observing{name}")
-        started = first_start.observe(rigs, self.should_stop, START_SILENCE_S)
-        if isinstance(started, Ending):
-            raise _failure(side, started)
-        with started:
-            return started.ready.profile
-
-
-RigsOf = Callable[[ComparedSide], RigFactory]
-
-
-def _two_configs(asked: _Asked, rigs_of: RigsOf) -> Match:
-    """Return the comparison of two configs of one program, which may share a process."""
-    sides = asked.sides
-    rigs = rigs_of(sides[0])
-    asked.events.on_fence(rigs.fence)
-    profile = asked.profile(sides[0], rigs)
-    space = _space([side.changes for side in sides], rigs.hardware, profile)
-    first, second = (space.canonical(space.baseline.replace(**side.changes)) for side in sides)
-    base = _applied(space, profile, first, [side.file for side in sides])
-    return Match(rigs, space, base, second, asked.should_stop)
-
-
-def _two_programs(asked: _Asked, rigs_of: RigsOf) -> Match:
-    """Return the comparison of two programs, each with the config of its side."""
-    made: list[tuple[RigFactory, ResolvedSpace, AppliedConfig]] = []
-    for side in asked.sides:
-        rigs = rigs_of(side)
-        if not made:
-            asked.events.on_fence(rigs.fence)
-        profile = asked.profile(side, rigs)
-        space = _space([side.changes], rigs.hardware, profile)
-        config = space.canonical(space.baseline.replace(**side.changes))
-        made.append((rigs, space, _applied(space, profile, config, [side.file])))
-    (rigs, space, base), (other_rigs, other_space, other) = made
-    return Match(
-        *(rigs, space, base, other.config, asked.should_stop),
-        other=OtherProgram(other_rigs, other_space, other),
-    )
-
-
-def _compared(match: Match) -> str:
-    """Return what is compared, for the heading of the phase."""
-    if match.other is not None:
-        return "two programs"
-    return "the program with itself" if match.base.config == match.winner else "two configs"
+        raise _failure(second if outcome.is_of_winner else first, outcome.ending)
+    is_by_steps = other is None and bool(one.applied.traits.bounded_by_steps)
+    return Comparison(sides, one.applied.config, winner, outcome, is_by_steps)
 
 
 def _failure(side: ComparedSide, ending: Ending) -> ProgramError | BudgetError:
@@ -287,11 +240,7 @@ def _failure(side: ComparedSide, ending: Ending) -> ProgramError | BudgetError:
 def _space(
     changes: Sequence[Mapping[str, KnobValue]], hardware: Hardware, profile: Profile
 ) -> ResolvedSpace:
-    """Return a space that holds all values of the configs.
-
-    Raises:
-        UsageError: A knob cannot act here.
-    """
+    """Return a space that holds all values of the configs."""
     values: dict[str, list[KnobValue]] = {}
     for its in changes:
         for knob, value in its.items():
@@ -301,17 +250,14 @@ def _space(
 
 
 def _applied(
-    space: ResolvedSpace,
-    profile: Profile,
-    config: Config,
-    files: Sequence[BestFile | None],
+    space: ResolvedSpace, profile: Profile, config: Config, files: Sequence[BestFile]
 ) -> AppliedConfig:
     """Return a config, with all that a process needs to apply it or that of another of the files.
 
     Raises:
         UsageError: The files have different learning-rate rules, and a run has one.
     """
-    rules = {file.learning.lr_rule for file in files if file is not None}
+    rules = {file.learning.lr_rule for file in files}
     if len(rules) > 1:
         raise UsageError(
             "The two files scale learning rates by different rules "
@@ -320,12 +266,7 @@ def _applied(
     written = AppliedConfig.as_written(
         space.baseline, profile, next(iter(rules), None), space.flags
     )
-    return AppliedConfig(
-        config=config,
-        baseline=space.baseline,
-        traits=written.traits,
-        lr_rule=written.lr_rule,
-    )
+    return replace(written, config=config)
 
 
 def as_data(found: Comparison) -> dict[str, Any]:

@@ -16,9 +16,8 @@ from autotune.measurement.measurement import Measurement, warnings_of
 from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import ENDED_BY_US, Outcome
 from autotune.measurement.turn import rate
-from autotune.program.applied_config import AppliedConfig
-from autotune.program.config import Config
-from autotune.program.lr import LrRule, global_batch
+from autotune.program.config import Config, KnobValue
+from autotune.program.lr import LrRule
 from autotune.program.rehearsal import trained, warning
 from autotune.results.blame import judged
 from autotune.results.contribution import Contribution
@@ -28,18 +27,16 @@ from autotune.results.record import (
 )
 from autotune.results.result import Finding, LargerBatch, SearchResult
 from autotune.results.training_steps import TrainingSteps, training_samples
-from autotune.results.verdict import changes_of
 from autotune.tuning.baseline import Baseline
-from autotune.tuning.checking.growth import check_s, may_win, samples_ratio
-from autotune.tuning.checking.preferred import checked_first
+from autotune.tuning.checking.growth import check_s, samples_ratio
 from autotune.tuning.choosing.bounds import Share, bounded, sentences, shares
 from autotune.tuning.choosing.choosable import one_fewer
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
 from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.proposals import restarts
-from autotune.tuning.choosing.ranking import promising, ranked
+from autotune.tuning.choosing.ranking import ranked
 from autotune.tuning.choosing.sampler import OURS
-from autotune.tuning.claim import ClaimResult, Confirmation
+from autotune.tuning.claim import ClaimResult
 from autotune.tuning.session import Session
 
 WORTH_TELLING = 1.05  # speedup over what is recommended
@@ -71,42 +68,37 @@ def conclude(
     else:
         before, after = confirmation.rates
         rates = before, (after if is_faster else before)
+    learns = trained(session.study.rehearsals, best)
+    applied = baseline.applied
+    if learns is not None and learns.lr_rule is not LrRule.AUTO:
+        applied = replace(applied, lr_rule=learns.lr_rule)
+    measured = (*confirmation.baseline, *confirmation.winner) if confirmation else ()
+    unseen = warning(session.study.rehearsals, best) if is_faster else ""
+    live_speedup = None if candidate is None else candidate.speedup
     return SearchResult(
         finding=_finding(confirmed, records),
         best=best,
         baseline=baseline.space.baseline,
         candidate=candidate.config if candidate is not None else None,
         speedup=confirmation.speedup if confirmation and is_faster else own,
-        candidate_speedup=(
-            confirmation.speedup
-            if confirmation and says_enough
-            else candidate.speedup
-            if candidate
-            else None
-        ),
+        candidate_speedup=confirmation.speedup if confirmation and says_enough else live_speedup,
         throughput=rates,
         memory=(_peak(base_side), _peak(best_side)),
         losses=(_last_loss(base_side), _last_loss(best_side)),
         reason=(_why_nothing(records) if candidate is None else "") or confirmed.reason,
         untried=tuple(_untried(session, baseline, records, best)),
         worth_s=session.worth_s,
-        warnings=(
-            *_warnings(session, confirmation, best if is_faster else None),
-            *_passed_over(session, baseline, candidate),
-        ),
+        warnings=(*warnings_of(measured), *([unseen] if unseen else [])),
         records=tuple(records),
         head=session.study.head,
-        applied=_applied(session, baseline, best),
+        applied=applied,
         seconds=session.budget.spent_s,
         processes=session.rigs.started,
         run_dir=session.run.path,
         has_batchnorm=baseline.profile.model.batch_norm_layers > 0,
         unclaimed=confirmation.speedup if confirmation and not says_enough else None,
-        rehearsals=tuple(session.study.rehearsals),
+        rehearsals=session.study.rehearsals,
         canary=session.study.canary,
-        own_batch=_own_batch(
-            session, baseline, best if is_faster or candidate is None else candidate.config
-        ),
         larger_batch=_larger_batch(session, baseline, best),
         training_steps=_training_steps(session, baseline, best if is_faster else None, rates),
         bounded=_bounded(
@@ -158,15 +150,6 @@ def _usual_rate(session: Session, baseline: Baseline) -> Interval:
     return rate([replace(one, cost=one.seconds, work=one.samples) for one in own])
 
 
-def _applied(session: Session, baseline: Baseline, best: Config) -> AppliedConfig:
-    """Return the program as written, with the learning-rate rule that suits the best config."""
-    applied = baseline.applied
-    checked = trained(session.study.rehearsals, best)
-    if checked is None or checked.lr_rule is LrRule.AUTO:
-        return applied
-    return replace(applied, lr_rule=checked.lr_rule)
-
-
 def _larger_batch(session: Session, baseline: Baseline, shown: Config) -> LargerBatch | None:
     """Return the fastest config with other steps, if it was faster live than the one shown.
 
@@ -196,38 +179,19 @@ def _training_steps(
     best: Config | None,
     throughput: tuple[Interval, Interval],
 ) -> TrainingSteps | None:
-    """Return how long the steps of the whole training take; None if their number is unknown.
-
-    Args:
-        session: The search.
-        baseline: The program as written.
-        best: The recommended config; None if nothing is recommended.
-        throughput: Before and after.
-    """
+    """Return how long the steps of the whole training take; None if their number is unknown."""
     facts, profile = session.study.facts, baseline.profile
-    samples = training_samples(profile.length, baseline.measurement)
+    samples = training_samples(profile.loop.length, baseline.measurement)
     if facts is None or samples is None:
         return None
     compilation = None if best is None else slowest_compilation(session.study.records, best)
     return TrainingSteps(
-        profile.length,
+        profile.loop.length,
         samples,
         facts.before_steps_s,
         throughput[:1] if best is None else throughput,
         0.0 if compilation is None else compilation.seconds,
     )
-
-
-def _own_batch(
-    session: Session, baseline: Baseline, shown: Config | None
-) -> tuple[Config, Interval] | None:
-    """Return the fastest config that keeps the samples per step, if the one shown does not."""
-    own = global_batch(baseline.space.baseline)
-    if shown is None or own is None or global_batch(shown) == own:
-        return None
-    able = (r for r in promising(session.study, baseline.space) if global_batch(r.config) == own)
-    found = next(able, None)
-    return None if found is None or found.speedup is None else (found.config, found.speedup)
 
 
 def _bounded(session: Session, baseline: Baseline, speedup: float) -> tuple[str, ...]:
@@ -250,37 +214,6 @@ def _in_vain(session: Session, baseline: Baseline, speedup: float = 1.0) -> dict
     goal = session.study.goal
     of_time = shares(baseline.breakdown, baseline.measurement, goal)
     return bounded(of_time, speedup, baseline.space.asked | baseline.space.requested)
-
-
-def _warnings(
-    session: Session, confirmation: Confirmation | None, recommended: Config | None
-) -> tuple[str, ...]:
-    found = warnings_of((*confirmation.baseline, *confirmation.winner)) if confirmation else ()
-    unseen = warning(session.study.rehearsals, recommended) if recommended is not None else ""
-    return (*found, unseen) if unseen else found
-
-
-def _passed_over(session: Session, baseline: Baseline, taken: TrialRecord | None) -> Iterator[str]:
-    """Yield which faster config was not confirmed, because there was no time to check it.
-
-    Args:
-        session: The search.
-        baseline: The program as written.
-        taken: What was confirmed instead; None if nothing was.
-    """
-    study, space = session.study, baseline.space
-    able = [r for r in promising(study, space) if may_win(session, space, r.config)]
-    if taken is None or not able or checked_first(session, baseline, able)[0] is able[0]:
-        return
-    best = able[0]
-    was_tried = any(one.config == best.config for one in study.claim)
-    if taken.config == best.config or was_tried or best.speedup is None:
-        return
-    yield (
-        f"{changes_of(best.config, space.baseline)} looked faster still "
-        f"({best.speedup.estimate:.2f}x in its trial). There was no time to check what it trains; "
-        "a longer --budget leaves some."
-    )
 
 
 def _why_nothing(records: Sequence[TrialRecord]) -> str:
@@ -318,26 +251,22 @@ def _untried(
     each other value that needs a fresh process. Knobs without effect in the best config, and those
     that can give next to nothing, are left out.
     """
-    space = baseline.space
+    space, knobs = baseline.space, registry()
     in_vain = _in_vain(session, baseline)
     tried = [r.config for r in records if r.measurement is not None]
-    for knob in space.domains.keys() - space.restart - space.fixed.keys():
-        is_idle = not any(
-            registry()[knob].is_active(best.replace(**{knob: value}))
-            for value in space.domains[knob].values
-        )
-        if (
-            not is_idle
-            and knob not in in_vain
-            and all(config[knob] == space.baseline[knob] for config in tried)
-        ):
+
+    def acts(knob: str, value: KnobValue) -> bool:
+        return knobs[knob].is_active(best.replace(**{knob: value}))
+
+    for knob in space.domains.keys() - space.restart - space.fixed.keys() - in_vain.keys():
+        is_tried = any(config[knob] != space.baseline[knob] for config in tried)
+        if not is_tried and any(acts(knob, value) for value in space.domains[knob].values):
             yield knob
     devices = space.domains[DEVICES].values if DEVICES in space.domains else ()
     others = [(DEVICES, value) for value in devices if value != space.baseline[DEVICES]]
-    for knob, value in (*restarts(space), *others):
-        is_idle = not registry()[knob].is_active(best.replace(**{knob: value}))
+    for knob, value in [*restarts(space), *others]:
         is_tried = any(config[knob] == value for config in tried)
-        if not is_tried and (knob == DEVICES or not is_idle):
+        if not is_tried and (knob == DEVICES or acts(knob, value)):
             yield f"{knob}={value}"
 
 

@@ -25,28 +25,16 @@ class Events:
     """
 
     def on_search_start(self, head: SearchInfo, run: str, budget: Budget) -> None:
-        """Called when a session begins, before the program is started.
-
-        Args:
-            head: What is searched, with which options, on which hardware.
-            run: Name of the run directory, by which ``autotune resume`` finds it.
-            budget: Already counting down; earlier sessions count as spent.
-        """
+        """Called when a session begins; *run* names the run directory, *budget* counts down."""
 
     def on_fence(self, fence: Fence) -> None:
-        """Called when the fence is up, before the program is started.
-
-        The fence keeps trials from changing the user's files; *fence* says how, and how completely.
-        """
+        """Called when the fence is up, which keeps trials from changing the user's files."""
 
     def on_phase(self, name: str) -> None:
         """Called when a phase of the search begins, with its name as users read it."""
 
     def on_resume(self, records: Sequence[TrialRecord]) -> None:
-        """Called when an earlier session measured the baseline, which is then not measured again.
-
-        *records* are all trials recorded so far, the baseline first.
-        """
+        """Called when an earlier session measured the baseline; all trials so far, it first."""
 
     def on_diagnosis(self, diagnosis: Diagnosis, space: ResolvedSpace) -> None:
         """Called when the baseline's bottleneck is known, before any other config is tried."""
@@ -62,28 +50,16 @@ class Events:
         """
 
     def on_rounds(self, best: Config, speedup: float, space: ResolvedSpace) -> None:
-        """Called after each few rounds of the race.
+        """Called after each few rounds of the race, with what would be recommended now.
 
-        Args:
-            best: What would be recommended now; the program as written if nothing is faster.
-            speedup: Its speedup, roughly: about a few percent.
-            space: The space that it belongs to.
+        Its speedup is known to about a few percent; 1.0 for the program as written.
         """
 
     def on_trial_end(self, number: int, record: TrialRecord, space: ResolvedSpace) -> None:
-        """Called when a trial has been recorded, whether it was measured or failed.
-
-        Args:
-            number: Index of the trial; 0 is the baseline.
-            record: The trial; ``record.ending`` says why it failed.
-            space: The space that its config belongs to.
-        """
+        """Called when a trial has been recorded, measured or failed; number 0 is the baseline."""
 
     def on_rehearsal(self, config: Config, space: ResolvedSpace) -> None:
-        """Called before a config is rehearsed: run through short epochs in a fresh process.
-
-        This happens for the best config, after the trials and before the confirmation.
-        """
+        """Called before a config is run through short epochs in a fresh process."""
 
     def on_confirmation(self, candidate: TrialRecord, space: ResolvedSpace) -> None:
         """Called before a candidate is compared with the baseline in fresh processes.
@@ -92,11 +68,7 @@ class Events:
         """
 
     def on_interrupt(self, requests: int) -> None:
-        """Called from the signal handler for each Ctrl-C except the one that raises.
-
-        Args:
-            requests: Number of Ctrl-C so far: 1 ends the search, 2 skips the confirmation.
-        """
+        """Called from the signal handler for each Ctrl-C: 1 ends the search, 2 skips the claim."""
 
     def on_search_end(self) -> None:
         """Called when a session is over, however it ended: with a result or with an error."""

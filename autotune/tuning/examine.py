@@ -16,8 +16,8 @@ from autotune.results.doctor_report import DoctorReport
 from autotune.rig.failures import program_error
 from autotune.rig.open_rig import Reports, ShouldStop
 from autotune.rig.rig import Rig
+from autotune.tuning.budget import ENDING, InterruptCounter
 from autotune.tuning.events import Events
-from autotune.tuning.interrupts import ENDING, InterruptCounter
 from autotune.tuning.live_rig import LiveRig, longest_silence_s
 from autotune.tuning.start import first_start
 from autotune.tuning.start.first_start import START_SILENCE_S

@@ -17,7 +17,6 @@ from autotune.machine.probes.page_faults import page_fault_s
 from autotune.measurement.goal import Goal
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.page_faults import PageFaults
-from autotune.measurement.run_mode import RunMode
 from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.measurement.turn import (
     Length,
@@ -68,12 +67,7 @@ MAX_STAY_S = 6.0  # a config that is not quiet by then, counts as it is
 
 
 def longest_silence_s(step_s: float, least_s: float = MIN_SILENCE_S) -> float:
-    """Return how long a program that trains may be silent before it counts as hung.
-
-    Args:
-        step_s: Seconds per step.
-        least_s: The least to return.
-    """
+    """Return how many seconds a program that trains may be silent before it counts as hung."""
     return max(least_s, SILENCE_STEPS * step_s)
 
 
@@ -120,15 +114,10 @@ class Game:
 
 
 def _stay_schedule(step_s: float, made: int, seconds: float) -> list[PlannedTurn]:
-    """Return the next turns of a config alone.
+    """Return the next turns of a config alone, which take about so many seconds.
 
     The first steps may be much shorter than those to come, because batches lie ready. So each call
     asks for a few times the steps of the last one, at most.
-
-    Args:
-        step_s: Seconds of a step in the last call; 0.0 before the first.
-        made: Steps of the last call.
-        seconds: About how long the call may take.
     """
     if not step_s:
         return [PlannedTurn(0, 1)]
@@ -169,10 +158,7 @@ class LiveRig:
     def on(cls, rigs: RigFactory, rig: Rig, applied: AppliedConfig) -> Self:
         """Return one for a rig that is open already, under the only config that it will run.
 
-        Args:
-            rigs: Has made the rig.
-            rig: Whoever uses the result as a context manager closes it.
-            applied: What it runs under.
+        Whoever uses the result as a context manager closes the rig.
         """
         live = cls(rigs)
         live._rig, live._base, live._started_as = rig, applied, applied.config
@@ -195,22 +181,12 @@ class LiveRig:
         self._base = base
 
     @property
-    def mode(self) -> RunMode:
-        """How rigs run the program at present; a failure can show that it needs another mode."""
-        return self._rigs.mode
-
-    @property
     def number(self) -> int:
         """Number of the rig that it opened last; rigs of a run are numbered from 1."""
         return self._number
 
     def length(self, config: Config, step_s: float) -> Length:
-        """Return how long the turns of a config are, by what its loader and the program do.
-
-        Args:
-            config: The config.
-            step_s: Seconds of one of its steps.
-        """
+        """Return how long the turns of a config are, by what its loader and the program do."""
         profile, workers = self._profile, int(config.get("workers", 0))
         batches = 1.0 if profile is None else max(1.0, profile.loop.batches_per_step)
         ready = workers * int(config.get("prefetch_factor", 2))
@@ -243,10 +219,7 @@ class LiveRig:
             self.expect_steps_of(step_s)
 
     def expect_steps_of(self, step_s: float) -> None:
-        """Set how long a silent program is waited for, from how long its steps take.
-
-        A program that is silent for longer counts as hung.
-        """
+        """Set how long a program may be silent before it counts as hung, by its steps' seconds."""
         self._silence_s = longest_silence_s(step_s)
         self._profile_silence_s = longest_silence_s(step_s, PROFILE_SILENCE_S)
 
@@ -299,13 +272,9 @@ class LiveRig:
         *,
         with_loads: bool = False,
     ) -> Taken | Ending:
-        """Let configs take turns on the open rig.
+        """Let configs, for which ``ready_for()`` succeeded, take turns on the open rig.
 
-        Args:
-            configs: Those in play, for which ``ready_for()`` succeeded.
-            schedule: Their turns, in order.
-            should_stop: Called many times a second; an Ending from it ends the wait.
-            with_loads: Whether several ranks record how they spend their time.
+        With loads, several ranks record how they spend their time.
         """
         assert self._rig is not None, "a rig is open"
         # Compiling may take minutes in which no step is made.
@@ -322,7 +291,7 @@ class LiveRig:
         if len(self._trained) == 1:
             self.faults.see_alone(configs[0], taken.turns)
         if any(config == self.base.config for config in configs):
-            self.lived.note(self.mode.epochs, self._rig.steps)
+            self.lived.note(self._rigs.mode.epochs, self._rig.steps)
         return taken
 
     def stay(
@@ -333,16 +302,13 @@ class LiveRig:
         *,
         with_loads: bool = False,
     ) -> Stay | Ending:
-        """Let one config train alone until it is quiet, and for some seconds.
+        """Let one config, for which ``ready_for()`` succeeded, train alone until it is quiet.
 
         Args:
-            config: One for which ``ready_for()`` succeeded.
+            config: The config.
             should_stop: Called many times a second; an Ending from it ends the wait.
             least_s: Least seconds of the stay.
             with_loads: Whether several ranks record how they spend their time.
-
-        Returns:
-            What it showed; why it could not stay, which is blamed on nobody here.
         """
         began_s = self._rigs.clock()
         turns: list[Turn] = []
@@ -398,12 +364,12 @@ class LiveRig:
             configs: Those in play.
             lengths: Of the turns of each.
             seconds: About how long; one round is played in any case.
-            goal: What is compared.
+            goal: What is compared. Where meters are read, each config trains alone for a while.
             dice: Gives the order within each round.
             should_stop: Called many times a second; an Ending from it ends the wait.
         """
         if goal.needs_stays:
-            return self._round_of_stays(configs, lengths, goal, dice, should_stop)
+            return self._metered_round(configs, lengths, goal, dice, should_stop)
         round_s = sum(length.seconds for length in lengths)
         count = max(1, min(MOST_ROUNDS, int(seconds / round_s)))
         order = in_random_order(lengths, count, dice)
@@ -431,14 +397,13 @@ class LiveRig:
             kept = configs[number].replace(**{KEEPS: True})
             for one in rounds if kept in configs else ():
                 self.faults.compare(configs[number], one[number], one[configs.index(kept)])
+        each_s = page_fault_s()
         return [
-            {**one, **{n: self._alone(configs[n], one[n]) for n in returning}} for one in rounds
+            {**one, **{n: self.faults.as_alone(configs[n], one[n], each_s) for n in returning}}
+            for one in rounds
         ]
 
-    def _alone(self, config: Config, one: Played) -> Played:
-        return self.faults.as_alone(config, one, page_fault_s())
-
-    def _round_of_stays(
+    def _metered_round(
         self,
         configs: Sequence[Config],
         lengths: Sequence[Length],
@@ -446,7 +411,6 @@ class LiveRig:
         dice: random.Random,
         should_stop: ShouldStop,
     ) -> Game | Ending:
-        """Play one round in which each config trains alone while the meters are read."""
         one: dict[int, Played] = {}
         for number in dice.sample(range(len(configs)), len(configs)):
             length = lengths[number]
@@ -462,13 +426,9 @@ class LiveRig:
         return Game((one,) if len(one) == len(configs) else (), len(configs))
 
     def profile_step(self, stage_s: float, should_stop: ShouldStop) -> StepBreakdown:
-        """Profile the baseline's step and its upper bounds.
+        """Profile the baseline's step and its upper bounds, in stages of so many seconds.
 
         The breakdown is empty if the program ends or fails before: a search works without it.
-
-        Args:
-            stage_s: Seconds that each stage takes.
-            should_stop: Called many times a second; an Ending from it ends the wait.
         """
         for _ in range(MIN_PROFILES):
             if not self.is_open and self.ready_for(self.base.config, should_stop):

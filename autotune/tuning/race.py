@@ -26,11 +26,7 @@ from autotune.measurement.goal import NO_COUNTER
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.measurement.rounds import Array, Speeds
-from autotune.measurement.turn import (
-    Length,
-    Played,
-    Taken,
-)
+from autotune.measurement.turn import Length, Played, Taken
 from autotune.program.config import Config
 from autotune.program.lr import batch_parts
 from autotune.results.blame import judged, unclear
@@ -135,7 +131,8 @@ class Race:
                     break
                 self._enter(last)
                 continue
-            if sum(e.length.seconds for e in self._in_play.values()) > session.left_for_trials_s:
+            round_s = sum(entrant.length.seconds for entrant in self._in_play.values())
+            if round_s > session.until_confirmation.left_s():
                 break
             self._play()
             self._dismiss()
@@ -187,34 +184,26 @@ class Race:
 
     def _open(self) -> bool:
         """Have a process in which all in play have entered; return whether there is one."""
-        if self._live.is_open and self._in_play:
-            return True
-        self._turns = 0
         stop = self._session.until_confirmation
-        if not self._live.is_open:
-            ending = self._live.ready_for(self._written, stop)
-            if ending is not None:
-                self._session.rigs.learn(ending)
-                self._failures += 1
-                return stop() is None and self._failures < MAX_FAILURES and self._open()
-        if not self._in_play:
-            entrant = self._as_written()
-            if entrant is None:  # perhaps the process that measured the baseline is at its end
-                self._failures += 1
-                return stop() is None and self._failures < MAX_FAILURES and self._open()
-            self._in_play[self._written] = entrant
-        elif self._turns_lived is None:  # one that ends within seconds has no time for stays
-            for config in [*self._in_play][1:]:
-                self._stay_again(config)
-        return self._live.is_open or self._open()
-
-    def _as_written(self) -> Entrant | None:
-        """Return the program as written, by a stay in the present process."""
-        stay = self._live.stay(self._written, self._session.until_confirmation)
-        if isinstance(stay, Ending):
-            return None
-        proposal = Proposal(None, self._written, "the program as written")
-        return self._entrant(proposal, stay)
+        while not (self._live.is_open and self._in_play):
+            self._turns = 0
+            found = None if self._live.is_open else self._live.ready_for(self._written, stop)
+            if found is not None:
+                self._session.rigs.learn(found)
+            elif not self._in_play:  # the process that measured the baseline may be at its end
+                stay = self._live.stay(self._written, stop)
+                if isinstance(stay, Ending):
+                    found = stay
+                else:
+                    written = Proposal(None, self._written, "the program as written")
+                    self._in_play[self._written] = self._entrant(written, stay)
+            elif self._turns_lived is None:  # one that ends within seconds has no time for stays
+                for config in [*self._in_play][1:]:
+                    self._stay_again(config)
+            self._failures += found is not None
+            if found is not None and (stop() is not None or self._failures >= MAX_FAILURES):
+                return False
+        return True
 
     def _entrant(self, proposal: Proposal, stay: Stay) -> Entrant:
         config = proposal.config
@@ -266,12 +255,8 @@ class Race:
         record = TrialRecord(
             config, proposal.why, None, ending, None, self._live.number, cost_s, proposal.expected
         )
-        tell(
-            self._session,
-            self._space,
-            proposal,
-            judged([*self._study.records, record], self._written)[-1],
-        )
+        record = judged([*self._study.records, record], self._written)[-1]
+        tell(self._session, self._space, proposal, record)
 
     def _stay(self, config: Config) -> Stay | Ending:
         least_s = LOADER_STAY_S if config.get("workers") else 0.0
@@ -285,7 +270,7 @@ class Race:
         if isinstance(stay, Ending) and stay.outcome is Outcome.CRASHED:
             if self._session.rigs.learn(stay, as_written=False) and self._open():
                 return self._stay(config)
-            if not self._live.lived.is_enough(self._live.mode.epochs, stay):
+            if not self._live.lived.is_enough(self._session.rigs.mode.epochs, stay):
                 steps = f"the program as written was not seen to get as far as {stay.steps} steps"
                 return unclear(stay, steps)
         return stay
@@ -304,9 +289,8 @@ class Race:
             return
         stay = self._stay(config)
         if not self._live.is_open and self._turns_lived is None:
-            self._turns_lived = 2 * len(
-                self._in_play
-            )  # no stays in the next one, which is as short
+            # no stays in the next one, which is as short
+            self._turns_lived = 2 * len(self._in_play)
         if isinstance(stay, Ending) and stay.outcome not in {*ENDED_BY_US, Outcome.RAN_OUT}:
             self._leave(config, stay)
 
@@ -371,7 +355,9 @@ class Race:
             self._study.add_rounds(PlayedRounds(self._live.number, configs, rounds))
             self._played.update(configs)
         self._study.spent_s = self._session.budget.spent_s  # a search may be killed
-        self._tell_of_best()
+        best, speeds = self._best(), self._study.speeds
+        if speeds is not None and best in speeds:
+            self._session.events.on_rounds(best, math.exp(speeds.of(best).value), self._space)
 
     def _lose(self, config: Config) -> None:
         """Go on in another process after the loss became NaN in a turn of this config.
@@ -412,11 +398,6 @@ class Race:
                 f"The program failed while configs took turns: {ending.reason}. The race goes on "
                 "in another process."
             )
-
-    def _tell_of_best(self) -> None:
-        best, speeds = self._best(), self._study.speeds
-        if speeds is not None and best in speeds:
-            self._session.events.on_rounds(best, math.exp(speeds.of(best).value), self._space)
 
     def _best(self) -> Config:
         speeds = self._study.speeds

@@ -147,20 +147,16 @@ def accumulating(
 
 
 CASES: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "clipping": {"clip": 0.1},
     "a schedule by iterations": {"schedule": "iteration"},
     "a schedule by epochs": {"schedule": "epoch"},
     # Of 90, micro-batches would keep samples that whole batches drop.
     "the last batch dropped": {"drop_last": True, "samples": 96},
     "a last group of one micro-batch": {"samples": 100},
-    "a last group of equal micro-batches": {"samples": 80},
     "gradients cleared after the step": {"style": "clear last"},
     "gradients cleared by the model, to zeros": {"style": "clear the model"},
     "activations computed again": {"style": "activations again"},
     "a closure": {"style": "closure"},
-    "a gradient scaler": {"scaled": True},
-    "a gradient scaler and clipping": {"scaled": True, "clip": 0.1},
+    "a gradient scaler and clipping": {"scaled": True, "clip": 0.1, "samples": 96},
 }
 
 
@@ -175,27 +171,8 @@ def test_accumulated_micro_batches_are_one_batch(case: str, make_optimizer: Make
     assert len(parts.losses) > 3 * len(whole.losses), "each micro-batch is logged"
     for own, other in zip(whole.parameters, parts.parameters, strict=True):
         torch.testing.assert_close(own, other, rtol=1e-4, atol=4e-6)
-
-
-def test_a_norm_that_the_program_logs_is_the_real_one_at_the_end_of_a_group() -> None:
-    whole = program(sgd, 96, clip=0.1)
-    with accumulating(96):
-        parts = program(sgd, 96, clip=0.1)
-    assert parts.norms[3::4] == pytest.approx(whole.norms, rel=1e-3)
-
-
-def test_a_larger_global_batch_scales_the_learning_rate() -> None:
-    with accumulating(96, steps=2, size=32) as seams:
-        program(sgd, 96)
-        assert seams.rates.factor(sgd([torch.zeros(1)])) == 2.0
-
-
-def test_without_the_knob_nothing_is_grouped() -> None:
-    plain = program(sgd)
-    with accumulating(90, steps=1, size=32):
-        seamed = program(sgd)
-    assert seamed.losses == plain.losses
-    assert all(map(torch.equal, seamed.parameters, plain.parameters))
+    if arguments["samples"] == 96 and whole.norms:  # a group ends with the real norm
+        assert parts.norms[3::4] == pytest.approx(whole.norms, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -218,6 +195,6 @@ def test_shares_of_a_group_follow_the_samples_and_add_up_to_one(
         groups.hand_out(number, epoch)
         groups.take()
         seen.append((groups.share, int(not groups.is_last)))
-        groups.stepped(groups, is_real=groups.is_last)
+        groups.stepped(is_real=groups.is_last)
     assert [share for share, _ in seen] == pytest.approx(shares)
     assert [holds for _, holds in seen] == held

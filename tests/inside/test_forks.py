@@ -11,9 +11,9 @@ from types import CodeType
 
 import pytest
 
-from autotune.inside.code.standstill import describe
 from autotune.inside.ranks import forks
 from autotune.inside.ranks.forks import ForkGuard
+from autotune.inside.reporter import describe
 
 
 class Owner:
@@ -114,7 +114,3 @@ def stack(*files: Path | str) -> list[tuple[CodeType, int]]:
 )
 def test_where_a_program_stands_is_said_by_its_own_line(inner: list[Path], what: str) -> None:
     assert describe(stack(*inner, "/home/user/train.py")) == what
-
-
-def test_a_stack_without_a_line_of_the_programs_says_nothing() -> None:
-    assert describe(stack(STDLIB / "runpy.py")) == ""

@@ -13,7 +13,7 @@ from torch.func import functional_call, grad, vmap
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from autotune.inside.listener import Listener, Root
-from autotune.inside.seams.forward import ForwardSeam, OutermostCall
+from autotune.inside.seams.forward import ForwardSeam
 
 Loss = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 
@@ -156,23 +156,6 @@ def test_gradients_by_sample_go_through_a_model_in_another_memory_order() -> Non
         found = gradients()
     for name, gradient in expected.items():
         torch.testing.assert_close(found[name], gradient)
-
-
-def test_outermost_calls_with_gradients_are_recorded_while_someone_asks() -> None:
-    generator, judge = nn.Linear(4, 8), Net()
-    with acting() as seam:
-        judge(torch.randn(2, 8))
-        assert seam.calls == []
-        seam.records_calls = True
-        judge(generator(torch.randn(6, 4)))
-        with torch.no_grad():
-            judge(torch.randn(3, 8))
-        judge(x=torch.randn(5, 8)).sum().backward()
-        assert seam.calls == [
-            OutermostCall("Linear", 6),
-            OutermostCall("Net", 6),
-            OutermostCall("Net", 5),
-        ]
 
 
 class Wrapper(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, UserDict, defaultdict, namedtuple
+from collections import UserDict, namedtuple
 from types import MappingProxyType
 from typing import Any
 
@@ -35,12 +35,9 @@ def batch() -> Batch:
 
 
 CONTAINERS: list[Any] = [
-    (ONE, TWO),
     [ONE, {"y": TWO}],
     {"x": ONE, "more": [(TWO, "name")], "none": None},
     Pair(ONE, [TWO]),
-    OrderedDict(x=ONE, y=TWO),
-    defaultdict(list, x=[ONE, TWO]),
     UserDict(x=ONE, y=(TWO,)),
     BatchEncoding({"x": ONE, "y": [TWO]}),
     CausalLMOutput(loss=ONE, logits=TWO),
@@ -58,25 +55,13 @@ def test_tensors_are_found_and_changed_in_order_and_the_original_stays(value: An
     assert first_tensor(value) is ONE
 
 
-def test_what_else_a_container_holds_is_kept() -> None:
-    assert map_tensors(torch.clone, batch()).device == "cpu"
-    assert map_tensors(torch.clone, {"none": None, "name": "a"}) == {"none": None, "name": "a"}
-    output = map_tensors(torch.clone, CausalLMOutput(loss=ONE, logits=TWO))
-    assert output.loss is not ONE
-    assert output.logits.equal(output["logits"])
-
-
-def test_a_mapping_that_cannot_be_written_to_stays_the_same() -> None:
+def test_what_else_containers_hold_is_kept() -> None:
     fixed = MappingProxyType({"x": ONE})
     assert map_tensors(torch.clone, fixed) is fixed
     assert [*tensors_in(fixed)] == [ONE]
-
-
-def test_a_packed_sequence_is_a_named_tuple() -> None:
+    assert map_tensors(torch.clone, batch()).device == "cpu"
+    assert map_tensors(torch.clone, {"none": None, "name": "a"}) == {"none": None, "name": "a"}
     packed = pack_sequence([torch.ones(2), torch.ones(1)])
     assert map_tensors(lambda t: t * 2, packed).data.tolist() == [2.0, 2.0, 2.0]
-
-
-def test_a_tensor_without_a_batch_dimension_is_not_the_first_one() -> None:
     assert first_tensor((torch.ones(()), {"x": ONE})) is ONE
     assert first_tensor("text") is None

@@ -3,14 +3,12 @@ from __future__ import annotations
 import builtins
 import copy
 import gc
-import inspect
 import io
 import os
 import pickle
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ import pytest
 import torch
 from torch import nn
 from torch.backends import cudnn
-from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.inside.listener import Listener
@@ -111,25 +108,6 @@ def test_installed_seams_are_removed_without_a_trace(tmp_path: Path) -> None:
     assert "__call__" not in vars(nn.Sequential)
 
 
-def test_only_the_loader_that_trains_gets_the_tuned_options_and_its_length_is_true() -> None:
-    with running(batch_size=25, workers=1):
-        train = train_loader()
-        val = DataLoader(TensorDataset(torch.randn(40, 1)), batch_size=10)
-        assert (len(train), train.batch_size, train.num_workers) == (4, 25, 1)
-        assert (len(val), val.batch_size, val.num_workers) == (4, 10, 0)
-        assert [len(batch[0]) for batch in train] == [25] * 4
-
-
-def test_of_two_equal_loaders_the_one_in_the_same_place_is_tuned() -> None:
-    seams = SeamSet(listener=None, target=replace(FACTS, ordinal=1))
-    Steering(seams).apply(applied(batch_size=50))
-    seams.install()
-    try:
-        assert [train_loader().batch_size for _ in range(2)] == [10, 50]
-    finally:
-        seams.remove()
-
-
 def test_a_loader_that_is_no_longer_there_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with running(batch_size=25):
         model = conv_net()
@@ -150,19 +128,6 @@ def test_a_loader_subclass_keeps_what_it_overrides() -> None:
         assert [len(x) for (x,) in loader] == [100, 100]
 
 
-def tuned_loader() -> DataLoader[tuple[torch.Tensor, ...]]:
-    """Return the loader that the settings here were made for."""
-    return DataLoader(TensorDataset(torch.randn(100, 1)), batch_size=10, shuffle=True)
-
-
-def test_libraries_that_look_at_signatures_see_torchs_own() -> None:
-    """Lightning builds a loader again from the parameters that its constructor names."""
-    classes = (DataLoader, lr_scheduler.OneCycleLR, lr_scheduler.LRScheduler)
-    own = [inspect.signature(cls.__init__) for cls in classes]
-    with running(batch_size=40):
-        assert [inspect.signature(cls.__init__) for cls in classes] == own
-
-
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_the_seams_keep_no_optimizer_alive(precision: str) -> None:
     with running(precision=precision, batch_size=40):
@@ -171,19 +136,6 @@ def test_the_seams_keep_no_optimizer_alive(precision: str) -> None:
         del optimizer
         gc.collect()
         assert kept() is None
-
-
-def test_bf16_computes_in_bf16_and_hands_fp32_to_the_loss() -> None:
-    seen: list[torch.dtype] = []
-    with running(precision="bf16"):
-        model = conv_net()
-        model[0].register_forward_hook(lambda _m, _i, output: seen.append(output.dtype))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        outputs = [step(model, optimizer) for _ in range(STEPS_UNTIL_ROOTS_ARE_KNOWN + 1)]
-        assert not torch.is_autocast_enabled("cpu")
-    assert set(seen) == {torch.bfloat16}
-    assert {output.dtype for output in outputs} == {torch.float32}
-    assert {p.dtype for p in model.parameters()} == {torch.float32}
 
 
 def test_channels_last_reaches_weights_state_and_inputs_and_keeps_the_result() -> None:
@@ -210,175 +162,6 @@ def test_channels_last_reaches_weights_state_and_inputs_and_keeps_the_result() -
     assert seen == [False, True]
 
 
-def test_models_can_be_copied_and_pickled_under_the_seams() -> None:
-    with running(precision="bf16"):
-        model = conv_net()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for _ in range(STEPS_UNTIL_ROOTS_ARE_KNOWN + 1):
-            step(model, optimizer)
-        twin = copy.deepcopy(model)
-        frozen = pickle.dumps(model)
-    with torch.no_grad():
-        next(twin.parameters()).zero_()
-        x = torch.randn(1, 3, 8, 8)
-        assert not torch.equal(twin(x), model(x))
-        torch.testing.assert_close(pickle.loads(frozen)(x), model(x))
-
-
-def test_compile_reaches_the_model_without_changing_what_it_saves() -> None:
-    with running(compile="default"):
-        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-        names = set(model.state_dict())
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for _ in range(STEPS_UNTIL_ROOTS_ARE_KNOWN):
-            model(torch.randn(2, 4)).sum().backward()
-            optimizer.step()
-        assert model._compiled_call_impl is not None
-        assert set(model.state_dict()) == names
-
-
-def test_threads_that_the_program_sets_itself_are_set_again_once_it_trains() -> None:
-    threads = torch.get_num_threads()
-    try:
-        with running(threads=1):
-            torch.set_num_threads(2)
-            model = conv_net()
-            step(model, torch.optim.SGD(model.parameters(), lr=0.1))
-            assert torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(threads)
-
-
-class Seeing(nn.Module):
-    """A layer that notes the settings under which it is called."""
-
-    def __init__(self, see: Callable[[], object]) -> None:
-        super().__init__()
-        self.layer = nn.Linear(1, 1)
-        self.see = see
-        self.seen: list[object] = []
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.seen.append(self.see())
-        output: torch.Tensor = self.layer(x)
-        return output
-
-
-@pytest.mark.parametrize("listener", [None, Listener()])
-def test_the_first_call_of_a_model_runs_under_the_config(listener: Listener | None) -> None:
-    """The algorithms of that call are kept by cuDNN, whatever is set later."""
-    own = cudnn.benchmark
-    seams = SeamSet(listener, None)
-    Steering(seams).apply(applied(cudnn="benchmark"))
-    seams.install()
-    try:
-        cudnn.benchmark = False
-        model = Seeing(lambda: cudnn.benchmark)
-        model(torch.ones(1, 1))
-        cudnn.benchmark = False
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for _ in range(STEPS_UNTIL_ROOTS_ARE_KNOWN):
-            model(torch.ones(1, 1)).sum().backward()
-            optimizer.step()
-        assert model.seen == [True, False, True, True], "set again before the first step"
-        assert ("__call__" in vars(Seeing)) == (listener is not None), "the call is plain again"
-    finally:
-        seams.remove()
-        cudnn.benchmark = own
-
-
-def compiled_step(model: nn.Module, how: str, backend: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the call of a model that the program compiles in one of three ways."""
-    if how == "in place":
-        model.compile(backend=backend)
-        return model
-
-    def call(x: torch.Tensor) -> Any:
-        return model(x)
-
-    compiled: Callable[..., Any] = torch.compile(model if how == "model" else call, backend=backend)
-    return compiled
-
-
-@pytest.mark.parametrize("how", ["model", "in place", "function"])
-def test_a_model_that_the_program_compiles_is_compiled_once(how: str) -> None:
-    """As without autotune: settings of the process leave no trace in the calls of the model."""
-    graphs = 0
-
-    def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., Any]:
-        nonlocal graphs
-        graphs += 1
-        return graph.forward
-
-    torch._dynamo.reset()
-    threads = torch.get_num_threads()
-    try:
-        with running(threads=1):
-            model = nn.Linear(1, 1)
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            step = compiled_step(model, how, backend)
-            for _ in range(STEPS_UNTIL_ROOTS_ARE_KNOWN + 1):
-                step(torch.ones(1, 1)).sum().backward()
-                optimizer.step()
-        assert graphs == 1
-    finally:
-        torch.set_num_threads(threads)
-        torch._dynamo.reset()
-
-
-@pytest.mark.parametrize("wraps_ours", [False, True])
-def test_a_program_that_replaces_compile_keeps_its_own(wraps_ours: bool) -> None:
-    """Scripts turn compiling off so; settings that they make later are theirs as well."""
-    threads, original = torch.get_num_threads(), torch.compile
-    try:
-        with running(threads=1):
-            ours = torch.compile
-
-            def without(model: Any, **options: Any) -> Any:
-                return ours(model, **options) if wraps_ours else model
-
-            torch.compile = without  # type: ignore[assignment]
-            model = nn.Linear(1, 1)
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            model(torch.ones(1, 1)).sum().backward()
-            optimizer.step()
-            torch.set_num_threads(2)
-            torch.compile(model, backend="eager")
-            assert torch.get_num_threads() == 2
-            assert torch.compile is without
-        assert torch.compile is without
-    finally:
-        torch.compile = original
-        torch.set_num_threads(threads)
-
-
-def test_a_model_in_a_loaders_worker_keeps_the_workers_threads() -> None:
-    class Embedded(TensorDataset):
-        model = Seeing(torch.get_num_threads)
-
-        def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
-            self.model(torch.ones(1, 1))
-            return (torch.tensor(self.model.seen),)
-
-    threads = torch.get_num_threads()
-    try:
-        with running(threads=3):
-            loader = DataLoader(Embedded(torch.ones(1)), num_workers=1)
-            assert [int(seen) for (seen,) in loader] == [1]
-    finally:
-        torch.set_num_threads(threads)
-
-
-@pytest.mark.parametrize("prefetch", [2, 5])
-def test_a_worker_holds_as_many_batches_as_asked(prefetch: int) -> None:
-    with running(workers=1, prefetch_factor=prefetch):
-        loader = tuned_loader()
-        batches: Any = iter(loader)
-        assert batches._tasks_outstanding == prefetch
-        assert loader.prefetch_factor == prefetch
-        del batches
-
-
 @pytest.mark.parametrize("name", ["foreach", "fused"])
 def test_an_optimizer_goes_on_from_its_state_in_another_implementation(name: str) -> None:
     def train(change: Callable[[], None]) -> torch.Tensor:
@@ -396,7 +179,7 @@ def test_an_optimizer_goes_on_from_its_state_in_another_implementation(name: str
     plain = train(lambda: None)
     ways = iter([name, "for-loop"])
     with running() as seams:
-        _loader = tuned_loader()
+        _loader = train_loader()
         changed = train(lambda: seams.optimizer.use_implementation(next(ways)))
     torch.testing.assert_close(changed, plain)
 
@@ -445,3 +228,71 @@ def test_a_move_between_overlays_that_fails_leaves_no_part_behind(
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     overlay._move(source, tmp_path / "b", os.rename)
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_the_loader_that_trains_gets_the_options_and_its_length_is_true() -> None:
+    with running(batch_size=25, workers=1, prefetch_factor=5):
+        train = train_loader()
+        val = DataLoader(TensorDataset(torch.randn(40, 1)), batch_size=10)
+        assert (len(train), train.batch_size) == (4, 25)
+        assert (train.num_workers, train.prefetch_factor) == (1, 5)
+        assert (len(val), val.batch_size, val.num_workers) == (4, 10, 0)
+        assert [len(batch[0]) for batch in train] == [25] * 4
+
+
+def test_settings_that_the_program_sets_itself_are_set_again_before_its_model_is_called() -> None:
+    """The algorithms of the first call are kept by cuDNN, whatever is set later."""
+    seen, before, threads = [], cudnn.benchmark, torch.get_num_threads()
+    try:
+        with running(cudnn="benchmark", threads=1):
+            cudnn.benchmark = False
+            torch.set_num_threads(2)
+            model = conv_net()
+            model[0].register_forward_hook(
+                lambda *_: seen.append((cudnn.benchmark, torch.get_num_threads()))
+            )
+            call = nn.Module.__call__
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            step(model, optimizer)
+            assert nn.Module.__call__ is call, "settings leave no trace in the calls of the model"
+    finally:
+        cudnn.benchmark = before
+        torch.set_num_threads(threads)
+    assert seen == [(True, 1)]
+
+
+def test_compile_reaches_the_model_without_changing_what_it_saves() -> None:
+    with running(compile="default"):
+        model = nn.Linear(4, 4)
+        names = set(model.state_dict())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(STEPS_UNTIL_ROOTS_ARE_KNOWN):
+            model(torch.randn(2, 4)).sum().backward()
+            optimizer.step()
+        assert model._compiled_call_impl is not None
+        assert set(model.state_dict()) == names
+
+
+def test_bf16_leaves_the_model_and_its_loss_as_they_are() -> None:
+    """It is copied and pickled as without it, and the loss is computed in fp32."""
+    seen: list[torch.dtype] = []
+    with running(precision="bf16"):
+        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+        handle = model[0].register_forward_hook(lambda _m, _i, out: seen.append(out.dtype))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(STEPS_UNTIL_ROOTS_ARE_KNOWN):
+            output = model(torch.randn(2, 4))
+            output.sum().backward()
+            optimizer.step()
+            assert output.dtype is torch.float32
+        assert not torch.is_autocast_enabled("cpu")
+        handle.remove()
+        twin = copy.deepcopy(model)
+        frozen = pickle.dumps(model)
+    assert set(seen) == {torch.bfloat16}
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    with torch.no_grad():
+        next(twin.parameters()).zero_()
+        x = torch.randn(1, 4)
+        assert not torch.equal(twin(x), model(x))
+        torch.testing.assert_close(pickle.loads(frozen)(x), model(x))

@@ -16,12 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import torch.multiprocessing
-from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
-from autotune.inside.ranks.child_rank import Bystander
 from autotune.inside.ranks.children import Children
 from autotune.inside.seams.started import PROCESS, Act, Script, StartedSeam, Starting
 from autotune.measurement.turn import Taken
@@ -176,29 +173,6 @@ def test_a_child_that_trains_beside_the_first_process_goes_on_unmeasured(tmp_pat
         assert child.receive(10) == Close()
         assert parent.receive(0.05) is None
         assert not watcher.stands_aside
-
-
-def step_once() -> None:
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    parameter.grad = torch.ones(1)
-    register_optimizer_step_post_hook(lambda *_: None)  # the program, or a seam, has one too
-    optimizer = torch.optim.SGD([parameter], lr=0.1, foreach=False)
-    optimizer.step()
-    optimizer.step()
-
-
-@pytest.mark.parametrize("trains", [True, False])
-def test_a_process_beside_others_is_heard_of_when_it_makes_a_step(trains: bool) -> None:
-    ours, theirs = socket.socketpair()
-    act = Bystander(step_once if trains else int, theirs)
-    process = FORK.Process(target=lambda: (act(), os._exit(0)))
-    process.start()
-    theirs.close()
-    link = Link(ours)
-    heard = [*link.messages()]
-    process.join()
-    link.close()
-    assert heard == ([Progress("start-up", 1)] if trains else [])
 
 
 LEAVES = """

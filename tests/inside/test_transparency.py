@@ -26,9 +26,10 @@ def test_losses_are_bit_identical_under_the_seams_at_the_baseline_config(
     plain: list[str], tmp_path: Path
 ) -> None:
     with open_rig(tmp_path, "plain.py", str(tmp_path / "rig.losses"), EPOCHS) as opened:
-        opened.measured()
-        under_seams = opened.seen(tmp_path / "rig.losses").read_text().splitlines()
-    assert len(under_seams) > STEPS
+        under_seams: list[str] = []
+        while len(under_seams) <= STEPS:  # a slow machine makes few steps in a measurement
+            opened.measured()
+            under_seams = opened.seen(tmp_path / "rig.losses").read_text().splitlines()
     assert under_seams[:STEPS] == plain[:STEPS]
 
 

@@ -12,9 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from torch import nn
 
-from autotune.inside.seams.forward import ForwardSeam
 from autotune.inside.turns import Hands, Turns, of_ranks
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.turn import PlannedTurn, Turn
@@ -192,21 +190,3 @@ def test_a_program_that_ends_within_a_schedule_gives_its_whole_turns_then_says_s
         ending = opened.rig.take_turns((opened.base,), schedule, never, 60.0)
     assert isinstance(ending, Ending)
     assert ending.outcome is Outcome.RAN_OUT
-
-
-def test_the_plain_and_the_compiled_call_of_a_model_stay_side_by_side() -> None:
-    seam, model = ForwardSeam(None, list), nn.Linear(2, 2)
-    seam.install()
-    try:
-        model(torch.ones(1, 2))
-        seam.narrow()
-        calls = []
-        for mode in ("default", None, "max-autotune", "default", None):
-            seam.compile_in(mode=mode)
-            calls.append(vars(model)["_compiled_call_impl"])
-    finally:
-        seam.remove()
-
-    assert calls[0] is calls[3]
-    assert calls[1] is calls[4] is None
-    assert len({id(call) for call in calls}) == 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,7 +62,7 @@ def facts_of_training(build: Any) -> LoaderFacts:
     with installed(None) as seam:
         built = build()
         seam.built.training_begins()
-        return seam.facts(built["train"])
+        return seam.built.facts(built["train"])
 
 
 @pytest.mark.parametrize("build", [one_by_one, at_one_place])
@@ -100,10 +99,3 @@ def test_a_loader_that_trains_is_whole_while_it_evaluates() -> None:
         assert len(train) == 8, "by which scripts divide what they have summed up"
         share = torch.cat([x for (x,) in train])
         assert (len(share), len(train)) == (SAMPLES // 2, 4)
-
-
-def test_facts_from_before_places_were_noted_still_find_their_loader() -> None:
-    target = replace(facts_of_training(at_one_place), site="", twins=0)
-    with installed(target) as seam:
-        seam.options.request(batch_size=16)
-        assert len(at_one_place()["train"]) == 4

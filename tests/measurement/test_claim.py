@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from autotune.measurement.claim import APART_LEAST, LOADING_TAU, Claim, claim
+from autotune.measurement.claim import APART_LEAST, Claim, claim
 from autotune.measurement.interval import LogRatio
 from autotune.measurement.rounds import TAU
 
@@ -49,25 +49,6 @@ def test_one_process_alone_claims_nothing_however_fast_it_was() -> None:
     assert of(3.0, 3.0).is_over
     with pytest.raises(ValueError, match="at least one process"):
         claim([])
-
-
-@pytest.mark.parametrize(
-    ("speedups", "is_over"),
-    [((1.1, 1.11), True), ((0.97, 0.99), True), ((1.02, 1.0), False), ((1.05, 1.0), False)],
-    ids=["sure", "no gain", "slight", "they differ"],
-)
-def test_further_processes_are_of_use_while_a_claim_is_neither_sure_nor_unlikely(
-    speedups: tuple[float, ...], is_over: bool
-) -> None:
-    assert of(*speedups).is_over is is_over
-
-
-def test_processes_that_differ_are_less_sure_than_processes_that_agree() -> None:
-    agree, differ = of(1.1, 1.1, 1.1), of(1.02, 1.1, 1.19)
-    assert agree.speedup.estimate == pytest.approx(1.1, rel=1e-3)
-    assert differ.speedup.half_width_pct > agree.speedup.half_width_pct
-    assert of(1.1, 1.1, tau=LOADING_TAU).chance < of(1.1, 1.1).chance < 1
-    assert of(*[1.1] * 6).speedup.half_width_pct < agree.speedup.half_width_pct
 
 
 def test_configs_that_share_no_process_need_three_pairs_and_a_gain_beyond_their_noise() -> None:

@@ -16,34 +16,6 @@ from autotune.measurement.interference import (
 OTHERS = "other processes used the CPU"
 HYPERVISOR = "the hypervisor took the CPU away"
 QUOTA = "the container's CPU quota was used up"
-BELOW = 0.999  # just under a threshold
-
-
-@pytest.mark.parametrize(
-    "quiet",
-    [
-        Interference(),
-        Interference(0.0, 0.0, 0.0, 0.0, 0.0),
-        Interference(foreign_share=FOREIGN_SHARE * BELOW),
-        Interference(foreign_share=1.0, pressure_share=PRESSURE_SHARE * BELOW),
-        Interference(foreign_share=FOREIGN_SHARE * BELOW, pressure_share=1.0),
-        Interference(steal_share=STEAL_SHARE * BELOW),
-        Interference(throttled_share=THROTTLED_SHARE * BELOW),
-        Interference(switches_per_s=1e5),
-    ],
-    ids=[
-        "nothing is reported",
-        "nothing happened",
-        "others, a little",
-        "others, on cores that nobody waited for",
-        "the program's own threads wait for each other",
-        "a little steal",
-        "a little throttling",
-        "switches alone",
-    ],
-)
-def test_what_is_below_every_threshold_disturbs_nothing(quiet: Interference) -> None:
-    assert quiet.reasons == ()
 
 
 @pytest.mark.parametrize(
@@ -85,7 +57,3 @@ def test_a_gpu_that_is_slowed_down_or_shared_gives_its_reasons() -> None:
         "the GPU was slowed down (hardware thermal slowdown)",
         "another process was on the GPU",
     )
-
-
-def test_a_gpu_at_work_alone_gives_no_reason() -> None:
-    assert GpuReading(1.0, "GPU-0", 300, 1410, (), 93, 0, (), 1.0).reasons == ()

@@ -39,12 +39,6 @@ def test_an_interval_that_does_not_enclose_its_estimate_cannot_be_built(
         Interval(estimate, low, high)
 
 
-def test_an_interval_reads_as_estimate_and_bounds_and_may_be_a_point() -> None:
-    assert str(Interval(1.234567, 1.1, 1.4)) == "1.23 [1.1, 1.4]"
-    assert Interval(2.0, 2.0, 2.0).half_width_pct == 0
-    assert Interval(200.0, 190.0, 230.0).half_width_pct == pytest.approx(10)
-
-
 # --- what turns show ------------------------------------------------------------------------------
 
 
@@ -59,12 +53,6 @@ def test_steps_that_count_are_taken_together_and_switches_and_disturbed_steps_le
     assert (measurement.loss, measurement.samples_per_epoch) == (1.0, 640)
 
 
-def test_turns_that_were_all_disturbed_are_better_than_nothing() -> None:
-    disturbed = replace(TURNS[0], disturbed=(0, 1))
-    measurement = Measurement.of([disturbed], Taken((disturbed,)))
-    assert measurement.throughput.estimate == pytest.approx(64.0)
-
-
 def test_what_nothing_reports_is_none_and_not_zero() -> None:
     measurement = Measurement.of(TURNS[:1], Taken(TURNS[:1]))
     assert measurement.memory == Memory(None, None, None, None)
@@ -72,12 +60,6 @@ def test_what_nothing_reports_is_none_and_not_zero() -> None:
     assert measurement.joules_per_sample is None
     assert replace(measurement, tokens_per_sample=0.0).tokens_per_s is None
     assert not measurement.warnings
-
-
-def test_tokens_and_energy_follow_the_samples_per_second_and_tokens_their_interval() -> None:
-    measurement = make_measurement(100.0, spread_pct=50, tokens_per_sample=150.0, power_w=250.0)
-    assert measurement.tokens_per_s == Interval(15_000.0, 7_500.0, 22_500.0)
-    assert measurement.joules_per_sample == pytest.approx(2.5)
 
 
 # --- doubts ---------------------------------------------------------------------------------------
@@ -104,12 +86,6 @@ def test_what_makes_a_measurement_unsure_is_said_in_a_sentence(
     (sentence,) = make_measurement(**change).warnings
     assert sentence.startswith(beginning)
     assert sentence.endswith(".")
-
-
-def test_what_others_hardly_took_is_no_doubt() -> None:
-    calm = make_measurement(interference=Interference(0.01, 0.0, 0.02, 0.0, 3.0))
-    assert not calm.is_disturbed
-    assert calm.warnings == ()
 
 
 def test_of_several_processes_it_is_said_how_many_were_disturbed_and_each_reason_once() -> None:

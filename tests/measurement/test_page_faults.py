@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.machine.probes.page_faults import page_fault_s
 from autotune.measurement.page_faults import MOST, PageFaults
 from autotune.measurement.turn import Played, Turn
 
@@ -23,12 +22,6 @@ def seen(own: int = 6000) -> PageFaults:
     found = PageFaults()
     found.see_alone("own", [turn(own, own)])
     return found
-
-
-def test_a_step_in_which_the_program_evaluates_is_not_one_of_its_own() -> None:
-    found = PageFaults()
-    found.see_alone("own", [turn(90_000, 6000, 5000, disturbed=(0,)), turn(), turn(7000)])
-    assert found.alone == {"own": 6000}
 
 
 def test_what_a_turn_has_more_or_fewer_than_alone_is_taken_off_or_added() -> None:
@@ -51,11 +44,3 @@ def test_one_costs_what_a_config_that_keeps_its_memory_saves_but_no_more_than_al
     assert dear.as_alone("own", shared(0), ALONE_S).seconds == pytest.approx(0.46)
     few.compare("own", shared(500), shared(0, 0.399))  # 2 us each, but it is the noise of the steps
     assert few.each_s is None
-
-
-def test_nothing_is_put_right_before_the_program_was_seen_alone() -> None:
-    assert seen().as_alone("other", shared(5), ALONE_S) == shared(5)
-
-
-def test_a_page_fault_takes_some_time_on_this_machine() -> None:
-    assert 1e-8 < page_fault_s() < 1e-3

@@ -10,7 +10,7 @@ import pytest
 
 from autotune.measurement.interval import LogRatio
 from autotune.measurement.rounds import LEAST_VARIANCE, TAU, TAU_GROWTH, Speeds, speeds
-from autotune.measurement.turn import USUAL_NOISE, Played
+from autotune.measurement.turn import Played
 
 Round = Mapping[str, Played]
 
@@ -68,27 +68,12 @@ def test_the_error_holds_for_noise_that_is_common_and_noise_that_is_not(
     assert least <= held / trials <= 0.98
 
 
-def test_few_rounds_are_as_uncertain_as_turns_usually_are_and_many_as_they_show() -> None:
-    few, many = (of(rounds_at({"fast": 2.0}, [1.0] * n)).of("fast").error for n in (1, 400))
-    assert few == pytest.approx(
-        2 * USUAL_NOISE
-    )  # of two turns, with the tails that few rounds have
-    assert many < 0.1 * few / math.sqrt(400) + 0.01
-
-
 def test_a_config_is_compared_over_the_rounds_that_it_was_in() -> None:
     # it enters when the machine has become slow
     found = of([*rounds_at({"first": 1.5}, [1.0] * 6), *rounds_at({"late": 1.2}, [9.0] * 4)])
     assert found.of("late").value == pytest.approx(math.log(1.2))
     assert found.of("first").value == pytest.approx(math.log(1.5))
     assert found.of("late").error > found.of("first").error
-
-
-def test_nothing_is_known_before_a_round_with_another_config() -> None:
-    alone, without = rounds_at({}), [{"fast": Played(1.0, 8), "slow": Played(2.0, 8)}]
-    assert speeds([], "own") is None
-    assert speeds([alone, without], "own") is None
-    assert of(alone, without, rounds_at({"fast": 2.0})).configs == ("own", "fast")
 
 
 def test_several_processes_count_by_their_noise_and_differ_among_each_other() -> None:

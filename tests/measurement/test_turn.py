@@ -10,18 +10,15 @@ import pytest
 
 from autotune.measurement.turn import (
     DEVICE_TURN_S,
-    MOST_SETTLING_S,
     TURN_S,
     USUAL_NOISE,
     Length,
     Played,
-    Taken,
     Turn,
     in_random_order,
     length_of,
     played,
     rate,
-    rounds_of,
 )
 
 
@@ -36,20 +33,11 @@ def test_a_turn_counts_for_long_enough_and_its_first_step_does_not(
     assert length.seconds == pytest.approx(length.steps * step_s)
 
 
-def test_of_a_step_that_takes_a_whole_turn_nothing_is_left_out() -> None:
-    assert length_of(2.0) == length_of(2.0, ready=8) == Length(1, 0, 2.0)
-
-
 @pytest.mark.parametrize("step_s", [0.001, 0.01, 0.02])
 def test_batches_that_lay_ready_do_not_count_and_whole_cycles_of_workers_do(step_s: float) -> None:
     length = length_of(step_s, cycle=4, ready=8)
     assert (length.steps - length.settling) % 4 == 0
     assert length.settling == 1 + 8
-
-
-def test_batches_that_lay_ready_are_not_waited_for_in_many_seconds() -> None:
-    length = length_of(0.05, cycle=16, ready=128)
-    assert (length.settling - 1) * 0.05 == pytest.approx(MOST_SETTLING_S)
 
 
 @pytest.mark.parametrize("step_s", [0.001, 0.05, 0.5, 2.0])
@@ -76,10 +64,6 @@ def test_a_turn_that_was_disturbed_for_the_most_part_counts_not_at_all(
     assert played(replace(TURN, disturbed=disturbed), settling=1) is None
 
 
-def test_a_turn_whose_steps_trained_on_no_samples_counts_not_at_all() -> None:
-    assert played(replace(TURN, samples=(8, 0, 0, 0)), settling=1) is None
-
-
 def test_each_round_has_each_config_once_and_not_always_in_the_same_order() -> None:
     lengths = [Length(1, 0, 1.0)] * 4
     order = in_random_order(lengths, 30, random.Random(0))
@@ -87,23 +71,6 @@ def test_each_round_has_each_config_once_and_not_always_in_the_same_order() -> N
     assert len(order) == 120
     assert {tuple(sorted(one)) for one in rounds} == {(0, 1, 2, 3)}
     assert len(rounds) > 10
-
-
-def test_rounds_that_are_not_whole_are_left_out() -> None:
-    lengths = [Length(2, 1, 2.0), Length(1, 0, 1.0)]
-    two, one = Turn(0, (9.0, 1.0), (8, 8), 0.0), Turn(1, (2.0,), (16,), 0.0)
-    lost = replace(two, disturbed=(1,))
-    turns = [two, one, lost, one, one, two, one]
-    whole = {0: Played(1.0, 8, 1.0, 8, 1), 1: Played(2.0, 16, 2.0, 16, 1)}
-    assert rounds_of(turns, lengths) == [whole, whole]
-    assert Taken(tuple(turns)).of(0) == (two, lost, two)
-
-
-@pytest.mark.parametrize("loss", [math.nan, math.inf])
-def test_a_loss_that_is_no_number_is_known_and_none_at_all_is_fine(loss: float) -> None:
-    assert not replace(TURN, loss=loss).is_finite
-    assert replace(TURN, loss=0.5).is_finite
-    assert TURN.is_finite
 
 
 def test_a_rate_is_work_over_cost_in_total() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -21,6 +22,7 @@ from tests.made import MACHINES, make_hardware, make_loader, make_profile
 HIDDEN = Flag("--hidden", ("-H",), 128, "int")
 AMP = Flag("--amp", (), True, "bool", is_switch=True, negation="--no-amp")
 MAYBE = Flag("--maybe", (), True, "bool", has_optional_value=True)
+KEYWORD = Flag("keyword.hidden", value=128, takes="int")
 FAST = Flag("--fast", ("-f",), False, "bool", is_switch=True)
 
 
@@ -60,54 +62,42 @@ def test_a_flag_is_found_by_any_of_its_spellings() -> None:
 # --- as knobs -------------------------------------------------------------------------------------
 
 
-def test_the_users_values_join_the_programs_own() -> None:
-    space = SearchSpace("own", {}).with_values({"--hidden": ["256", "512"]})
-    resolved = space.resolve(make_hardware(), make_profile(flags=(HIDDEN,)))
-    assert resolved.domains["--hidden"] == Domain(("128", "256", "512"))
-    assert resolved.baseline["--hidden"] == "128"
-    assert resolved.restart == {"--hidden"}
-    assert resolved.flags == {"--hidden": HIDDEN}
-
-
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("name", "values", "flags", "offered"),
     [
+        ("--hidden", ["256", "512"], (HIDDEN,), ("128", "256", "512")),
+        ("--hidden", ["256"], (), (AS_WRITTEN, "256")),  # the program hides its flags
+        ("keyword.hidden", [256, 512], (KEYWORD,), (128, 256, 512)),
+        ("$KMP_BLOCKTIME", [0], (), ("200", "0")),
+        ("$NOT_SET_AT_ALL", ["x"], (), (AS_WRITTEN, "x")),
+    ],
+)
+def test_the_users_values_join_the_programs_own(
+    name: str,
+    values: list[KnobValue],
+    flags: tuple[Flag, ...],
+    offered: tuple[KnobValue, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KMP_BLOCKTIME", "200")
+    space = SearchSpace("own", {}).with_values({name: values})
+    resolved = space.resolve(make_hardware(), make_profile(flags=flags))
+    assert resolved.domains[name] == Domain(offered)
+    assert resolved.baseline[name] == offered[0]
+    assert resolved.restart == {name}
+
+
+def test_what_the_program_would_not_take_is_refused() -> None:
+    mode = Flag("--mode", (), "quick", "str", ("quick", "best"))
+    profile = make_profile(flags=(HIDDEN, AMP, mode))
+    for name, value, said in (
         ("--hiden", "256", "Did you mean '--hidden'?"),
         ("--hidden", "big", "takes int values, not big"),
         ("--amp", "maybe", "true or false, not maybe"),
         ("--mode", "slow", "takes quick or best, not slow"),
-    ],
-)
-def test_what_the_program_would_not_take_is_refused(name: str, value: str, words: str) -> None:
-    mode = Flag("--mode", (), "quick", "str", ("quick", "best"))
-    space = SearchSpace("own", {}).with_values({name: [value]})
-    with pytest.raises(UsageError) as refusal:
-        space.resolve(make_hardware(), make_profile(flags=(HIDDEN, AMP, mode)))
-    assert words in str(refusal.value)
-
-
-def test_a_program_that_hides_its_flags_gets_them_all_the_same() -> None:
-    space = SearchSpace("own", {}).with_values({"--hidden": ["256"]})
-    resolved = space.resolve(make_hardware(), make_profile())
-    assert resolved.domains["--hidden"].values == (AS_WRITTEN, "256")
-
-
-def test_a_keyword_keeps_the_type_of_its_values() -> None:
-    space = SearchSpace("own", {}).with_values({"keyword.hidden": [256, 512]})
-    keyword = Flag("keyword.hidden", value=128, takes="int")
-    resolved = space.resolve(make_hardware(), make_profile(flags=(keyword,)))
-    assert resolved.domains["keyword.hidden"].values == (128, 256, 512)
-
-
-def test_an_environment_variable_is_a_knob(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KMP_BLOCKTIME", "200")
-    space = SearchSpace("own", {}).with_values({"$KMP_BLOCKTIME": [0], "$NOT_SET_AT_ALL": ["x"]})
-    resolved = space.resolve(make_hardware(), make_profile())
-    assert resolved.domains["$KMP_BLOCKTIME"].values == ("200", "0")
-    assert resolved.domains["$NOT_SET_AT_ALL"].values == (AS_WRITTEN, "x")
-
-
-def test_names_that_are_no_flags_are_no_knobs() -> None:
+    ):
+        with pytest.raises(UsageError, match=re.escape(said)):
+            SearchSpace("own", {}).with_values({name: [value]}).resolve(make_hardware(), profile)
     for name in ("-", "--", "$", "keyword.", "keyword.a b", "hidden"):
         assert name not in registry()
 

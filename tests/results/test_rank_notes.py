@@ -154,23 +154,14 @@ def test_the_rank_that_others_wait_for_is_told() -> None:
     assert all(note.startswith("2 ranks by ddp reached 1.50x") for note in notes)
 
 
-def test_ranks_that_win_with_little_communication_are_told_in_one_line() -> None:
+def test_what_communication_costs_is_told_with_what_lessens_it() -> None:
     record = ranked_record(make_measurement(ranks=loads(90.0, 90.0)), 1.9)
-    assert parallel_notes([record], record.config) == (
-        "2 ranks by ddp: communication is under way in 10% of a step",
-    )
-
-
-def test_much_communication_comes_with_what_lessens_it() -> None:
+    said = "communication is under way in 10% of a step"
+    assert parallel_notes([record], record.config) == (f"2 ranks by ddp: {said}",)
     record = ranked_record(make_measurement(ranks=loads(40.0, 40.0, communication_ms=60.0)), 0.8)
     (note,) = parallel_notes([record], Config({}))
     assert "60% of a step; a larger batch or accumulation_steps" in note
-
-
-def test_one_process_has_nothing_to_tell() -> None:
     assert parallel_notes([make_record({"devices": "single"}, 1.0)], Config({})) == ()
-    assert make_measurement().communication_share is None
-    assert make_measurement().imbalance_share is None
 
 
 def test_configs_that_differ_in_ranks_are_compared_in_a_process_of_each() -> None:

@@ -154,12 +154,6 @@ def test_a_rank_that_ends_right_after_its_peer_is_noted_too(tmp_path: Path) -> N
     assert list(json.loads(codes.read_text()).items()) == [("1", 3), ("0", 1)]
 
 
-def test_without_a_file_a_rank_that_fails_is_named_on_stderr() -> None:
-    done = run("import os, sys; sys.exit(4 * int(os.environ['RANK']))")
-    assert done.returncode == 1
-    assert done.stderr == "autotune: rank 1 exited with code 4; the others are ended\n"
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_launcher_reaches_the_ranks_and_leaves_nothing(
     tmp_path: Path, number: signal.Signals

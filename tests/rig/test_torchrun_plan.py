@@ -5,8 +5,8 @@ import os
 import pytest
 
 from autotune.errors import UsageError
-from autotune.inside.ranks.communication import under_way_s
 from autotune.inside.ranks.group import hide_launcher, rank_of, take_device
+from autotune.inside.ranks.meetings import under_way_s
 from autotune.machine.hardware import cpu_quota
 from autotune.program.program import LaunchPlan
 from autotune.rig.torchrun_plan import (
@@ -28,11 +28,6 @@ SLURM = {
 }
 
 
-def test_a_plan_without_ranks_is_started_as_it_is() -> None:
-    plan = LaunchPlan(("python", "train.py"), ".")
-    assert with_ranks(plan) is plan
-
-
 def test_ranks_of_one_machine_share_its_cores_and_are_started_without_torchrun(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -41,11 +36,6 @@ def test_ranks_of_one_machine_share_its_cores_and_are_started_without_torchrun(
     assert plan.argv[-3:] == ("--", "python", "train.py")
     assert plan.argv[2:6] == ("-m", "autotune.rig.local_ranks", "--ranks", "2")
     assert plan.env["OMP_NUM_THREADS"] == str(max(1, cpu_quota() // 2))
-
-
-def test_fewer_threads_that_the_user_asks_for_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert with_ranks(LaunchPlan((), ".", ranks=1)).env["OMP_NUM_THREADS"] == "1"
 
 
 @pytest.mark.parametrize(("users", "seed"), [("7", "7"), ("random", "0"), ("", "0")])

@@ -94,14 +94,6 @@ def test_settings_that_train_the_same_are_cleared_before_the_search_and_not_comp
     assert len(rehearsed(search)) == asked, "a resumed search knows it"
 
 
-def test_a_winner_that_trains_otherwise_by_design_is_rehearsed_once(tmp_path: Path) -> None:
-    speeds: dict[str, dict[KnobValue, float]] = {**SPEEDS, "precision": {"bf16": 1.5}}
-    search, result = begun(tmp_path, Heard(), Script(speeds, noise=0.02))
-    assert result.best["precision"] == "bf16"
-    assert rehearsed(search)[3:] == [result.best], "its exact part was cleared"
-    assert "same within rounding over 36 steps, apart from precision=bf16" in result.training_note
-
-
 @pytest.mark.parametrize(
     ("knob", "wrong", "left"),
     [
@@ -134,19 +126,6 @@ def test_the_setting_that_trains_something_else_is_found_and_not_searched(
     assert left <= result.changes.keys()
 
 
-def test_two_settings_that_train_something_else_are_both_found(tmp_path: Path) -> None:
-    def trains(config: Config) -> float:
-        return (1.01 if config["workers"] else 1.0) * (
-            1.02 if config["memory_format"] == "channels_last" else 1.0
-        )
-
-    search, result = begun(tmp_path, Heard(), Script(SPEEDS, noise=0.02, trains=trains), 300.0)
-    canary = search.study.canary
-    assert canary is not None
-    assert {*canary.refused} == {"workers", "memory_format"}
-    assert result.changes == {"threads": 1}
-
-
 def test_a_setting_under_which_the_program_fails_is_found(tmp_path: Path) -> None:
     def ends(question: Question) -> Ending | None:
         fails = question.config is not None and question.config.get("workers", 0)
@@ -173,27 +152,6 @@ def test_a_setting_whose_farthest_value_needs_too_much_memory_is_still_searched(
     canary = search.study.canary
     assert canary is None or not canary.refused
     assert result.best["workers"] == 1
-
-
-def test_each_setting_is_told_its_own_fault(tmp_path: Path) -> None:
-    """One of two fails, the other one trains something else."""
-
-    def ends(question: Question) -> Ending | None:
-        fails = question.config is not None and question.config.get("memory_format", False)
-        is_cut = question.kind == "rehearse" and fails
-        return Ending(Outcome.CRASHED, "no such layout") if is_cut else None
-
-    script = Script(
-        SPEEDS,
-        noise=0.02,
-        ends=ends,
-        trains=lambda config: 1.01 if config["workers"] else 1.0,
-    )
-    search, _ = begun(tmp_path, Heard(), script, 300.0)
-    canary = search.study.canary
-    assert canary is not None
-    assert canary.refused["memory_format"] == "the program fails with it (no such layout)"
-    assert "losses differ by" in canary.refused["workers"]
 
 
 def test_what_was_found_before_time_ran_out_is_kept(tmp_path: Path) -> None:
@@ -234,15 +192,6 @@ def test_what_the_user_fixed_and_trains_otherwise_by_design_is_no_part_of_it(
     assert canary.config["precision"] == "fp32"
     assert not canary.refused
     assert result.best["precision"] == "bf16"
-
-
-def test_without_time_for_it_the_winner_is_compared(tmp_path: Path) -> None:
-    heard = Heard()
-    script = Script(SPEEDS, noise=0.02, start_s=9.0)
-    search, result = begun(tmp_path, heard, script, 100.0)
-    assert "checking" not in heard.phases
-    assert search.study.canary is None
-    assert result.candidate is not None
 
 
 def test_a_program_that_never_trains_the_same_twice_leaves_all_to_the_end(tmp_path: Path) -> None:

@@ -20,12 +20,10 @@ from tests.scripted import CRASH, Question, Script, Searched, begin
 from tests.tuning.watched import (
     TWO,
     TWO_FASTER,
-    Factors,
     Heard,
     Killed,
     Knobs,
     found,
-    interrupt,
     kill,
 )
 
@@ -101,33 +99,6 @@ def test_turns_after_the_choice_in_the_searchs_own_process_count_but_are_not_a_f
     assert last > len(search.study.rounds), "they come after the last round of the race"
     only = replace(result, claim=())
     assert only.speedup == result.speedup
-
-
-def test_own_turns_alone_are_no_claim(tmp_path: Path) -> None:
-    """Both fresh processes are skipped by two Ctrl-C."""
-
-    def twice() -> None:
-        interrupt()
-        interrupt()
-
-    heard = Heard("confirming", twice)
-    _, result = found(tmp_path, Script({"precision": {"bf16": 1.3}}), 90.0, ONE, heard)
-    assert not fresh(result)
-    assert result.claim
-    assert result.finding is Finding.UNCONFIRMED
-    assert result.candidate_speedup is not None
-    assert not result.changes
-
-
-def test_one_ctrl_c_lets_the_claim_have_what_it_needs(tmp_path: Path) -> None:
-    counts = set()
-    for seed in range(4):
-        heard = Heard("confirming", interrupt)
-        _, result = found(tmp_path / str(seed), UNSURE, 300.0, ONE, heard, seed=seed)
-        counts.add(len(fresh(result)))
-        assert result.finding in {Finding.FASTER, Finding.NO_GAIN}
-    assert counts <= {0, 2}, "a candidate gets two, not four"
-    assert 2 in counts
 
 
 # --- what fails -----------------------------------------------------------------------------------
@@ -219,23 +190,6 @@ def test_the_program_as_written_counts_with_the_page_faults_that_it_has_alone(
     assert gains["keep_freed_memory"].low <= kept <= gains["keep_freed_memory"].high
 
 
-def test_where_page_faults_take_no_time_no_config_keeps_freed_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(baseline, "page_fault_s", lambda: 12e-6)
-    script = Script(
-        {"precision": {"bf16": 1.3}},
-        profile=make_profile(mmap_threshold=8 << 20),
-        faults=(100, 100),  # 1 ms of 64 ms
-        fault_s=10e-6,
-    )
-    search, result = found(tmp_path, script, 120.0, ONE)
-    assert dict(result.changes) == {"precision": "bf16"}
-    assert "keep_freed_memory" not in result.baseline
-    again = search.go_on(180.0)
-    assert again.baseline == result.baseline, "a resumed search knows it"
-
-
 def test_a_process_that_fails_after_enough_of_them_takes_no_claim_away(tmp_path: Path) -> None:
     def ends(question: Question) -> Ending | None:
         rigs.add(question.rig)
@@ -254,15 +208,6 @@ def test_a_process_that_fails_after_enough_of_them_takes_no_claim_away(tmp_path:
     assert thirds
 
 
-def test_a_program_that_comes_to_its_end_is_nobodys_fault(tmp_path: Path) -> None:
-    for lives_s in (2.0, 4.0, 6.0):
-        heard = Heard()
-        script = Script({"precision": {"bf16": 1.5}}, lives_s=lives_s)
-        _, result = found(tmp_path / f"{lives_s}", script, 180.0, ONE, heard)
-        assert result.finding is Finding.FASTER or "end" in result.reason, lives_s
-        assert not any("failed" in warning for warning in heard.warnings), lives_s
-
-
 # --- pairs of processes ---------------------------------------------------------------------------
 
 
@@ -277,25 +222,7 @@ def test_what_needs_a_fresh_process_is_claimed_by_pairs_of_them(tmp_path: Path) 
     assert [one.starts_as_written for one in result.claim[:3]] == [True, False, True]
 
 
-def test_pairs_of_processes_tell_no_small_gain(tmp_path: Path) -> None:
-    """Below 1.15x two processes differ about as much by themselves."""
-    for seed in range(4):
-        script = Script({"flush_denormal": {True: 1.1}}, process_noise=0.02)
-        _, result = found(tmp_path / str(seed), script, 600.0, FRESH, seed=seed)
-        assert result.finding is not Finding.FASTER, result.speedup
-
-
 # --- no time, no candidate ------------------------------------------------------------------------
-
-
-def test_without_a_candidate_no_process_is_started_and_no_reason_is_needed(tmp_path: Path) -> None:
-    heard = Heard()
-    slower: Factors = {"precision": {"bf16": 0.8}}
-    _, result = found(tmp_path, Script(slower), 90.0, ONE, heard)
-    assert result.finding is Finding.NO_GAIN
-    assert result.candidate is None
-    assert (result.reason, result.claim) == ("", ())
-    assert "confirming" not in heard.phases
 
 
 def test_a_budget_without_time_for_a_claim_says_what_it_takes_and_blames_nobody(

@@ -11,10 +11,8 @@ from autotune.errors import UsageError
 from autotune.measurement.goal import Goal, Objective
 from autotune.measurement.outcome import Outcome
 from autotune.program.config import Config, KnobValue
-from autotune.program.lr import global_batch
 from autotune.program.run_length import RunLength
 from autotune.results.result import Finding, SearchResult
-from autotune.tuning.search_request import SearchRequest, share_of
 from tests.made import make_profile
 from tests.scripted import Script, begin
 
@@ -49,24 +47,6 @@ def searched(folder: Path, goal: Goal, seed: int = 0, **script: object) -> Searc
     return search.go_on(300.0)
 
 
-def test_the_fastest_config_wins_and_the_best_at_the_programs_own_batch_is_told(
-    tmp_path: Path,
-) -> None:
-    result = searched(tmp_path, Goal())
-    assert result.finding is Finding.FASTER
-    assert (result.best["workers"], result.best["batch_size"]) == (1, 256)
-    assert result.own_batch is not None
-    config, speedup = result.own_batch
-    assert global_batch(config) == 64
-    truth = FACTORS["workers"].get(config["workers"], 1.0)
-    truth *= FACTORS["precision"].get(config["precision"], 1.0)
-    assert truth >= 1.1
-    assert speedup.low <= truth <= speedup.high
-    section = result.best_file().learning.own_batch
-    assert section is not None
-    assert section.changes == dict(config.changes_from(result.baseline))
-
-
 def test_without_a_gain_the_program_as_written_is_told_in_samples_per_second_whatever_the_objective(
     tmp_path: Path,
 ) -> None:
@@ -95,7 +75,6 @@ def test_steps_are_fastest_with_the_smallest_batch(tmp_path: Path) -> None:
     assert result.best["batch_size"] == 64
     assert (result.best["workers"], result.best["precision"]) == (1, "bf16")
     assert result.speedup.low <= 1.2 * 1.2 <= result.speedup.high
-    assert result.own_batch is None
 
 
 def test_least_memory_is_half_of_it_in_half_the_precision(tmp_path: Path) -> None:
@@ -131,19 +110,6 @@ def test_no_config_is_recommended_that_needs_more_than_the_share_of_memory(tmp_p
             assert "more than --max-memory 20%" in record.ending.reason
 
 
-def test_a_config_that_needs_more_memory_in_a_fresh_process_is_not_recommended(
-    tmp_path: Path,
-) -> None:
-    """What the search measured was within the limit."""
-
-    def grown(config: Config, process: int) -> int:
-        return peak_bytes(config) * (1 if process == 1 else 2)
-
-    result = searched(tmp_path, Goal(max_memory=0.2), peak_bytes=grown)
-    assert result.finding is not Finding.FASTER
-    assert "more than --max-memory 20%" in result.reason
-
-
 def test_compiling_is_worth_its_time_in_a_long_training_alone(tmp_path: Path) -> None:
     knobs: dict[str, tuple[KnobValue, ...]] = {"compile": ("off", "default")}
     for hours, is_worth in ((0.05, False), (10.0, True)):
@@ -155,23 +121,6 @@ def test_compiling_is_worth_its_time_in_a_long_training_alone(tmp_path: Path) ->
         assert (result.finding is Finding.FASTER) is is_worth
         if is_worth:
             assert result.speedup.low <= 1.3 * (1 - 60 / 36_000) <= result.speedup.high
-
-
-def test_a_share_of_memory_is_read_as_users_write_it() -> None:
-    assert [share_of(text) for text in ("90%", "0.9", 0.9, None)] == [0.9, 0.9, 0.9, None]
-    for wrong in ("0", "120%", "much", -1):
-        with pytest.raises(UsageError, match="is not a share of the memory"):
-            share_of(wrong)
-
-
-def test_an_objective_has_a_name_and_a_training_takes_hours() -> None:
-    assert SearchRequest(objective="energy").options().goal == Goal(Objective.ENERGY)
-    with pytest.raises(UsageError, match="Did you mean 'throughput'"):
-        SearchRequest(objective="througput").options()
-    with pytest.raises(UsageError, match="There is no objective 'run-time'"):
-        SearchRequest(objective="run-time").options()
-    with pytest.raises(UsageError, match="hours of training, not 0"):
-        SearchRequest(for_hours=0).options()
 
 
 def test_a_larger_batch_saves_nothing_where_the_number_of_steps_is_fixed(tmp_path: Path) -> None:

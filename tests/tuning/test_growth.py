@@ -121,20 +121,3 @@ def test_a_check_that_fits_into_the_budget_is_made_unasked(tmp_path: Path) -> No
     assert any(record.seeds for record in result.rehearsals)
     assert result.learning.global_batches[1] in {128, 256}
     assert result.seconds <= 900.0
-
-
-def test_whoever_accepts_it_gets_the_larger_batch_unchecked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    result = begun(tmp_path, accepts_learning_change=True).go_on(180.0)
-    assert result.learning.global_batches[1] in {128, 256}
-    assert result.larger_batch is None
-    assert "batch_size=256 (not checked)" in told(result, tmp_path, capsys)
-
-
-def test_what_keeps_the_samples_of_a_step_is_not_deferred(tmp_path: Path) -> None:
-    """Twice the batch with half of the accumulation steps."""
-    script = Script(SPEEDS, noise=0.02, process_noise=0.01)
-    result = begin(tmp_path, script, {**KNOBS, "batch_size": (32, 64)}).go_on(180.0)
-    assert result.learning.global_batches == (64, 64)
-    assert any(record.config["accumulation_steps"] == 2 for record in result.records)

@@ -15,8 +15,6 @@ from autotune.program.config import Config
 from autotune.results.record import TrialRecord
 from autotune.results.result import Finding
 from autotune.tuning.budget import OVERDRAFT
-from autotune.tuning.choosing.chooser import ALL_IN
-from autotune.tuning.choosing.proposals import RETURNS
 from autotune.tuning.race import SEATS
 from autotune.tuning.storage.study import Study
 from tests.scripted import CRASH, Question, Script, begin
@@ -31,7 +29,6 @@ from tests.tuning.watched import (
     Knobs,
     fails_with,
     found,
-    interrupt,
     kill,
 )
 
@@ -52,18 +49,6 @@ def failed(records: tuple[TrialRecord, ...]) -> list[TrialRecord]:
 
 
 # --- who plays ------------------------------------------------------------------------------------
-
-
-def test_every_change_that_should_help_enters_first_and_then_its_neighbours(tmp_path: Path) -> None:
-    heard = Heard()
-    _, result = found(tmp_path, Script(FASTER), heard=heard)
-    all_in, *others = heard.begun
-    why = {record.config: record.why for record in result.records}
-    assert why[all_in] == ALL_IN
-    changes = all_in.changes_from(result.baseline)
-    assert len(changes) > 2
-    fewer = {all_in.replace(**{knob: result.baseline[knob]}) for knob in changes}
-    assert set(others[: len(fewer)]) == fewer
 
 
 def test_the_best_is_found_among_eighty_configs_and_losers_leave(tmp_path: Path) -> None:
@@ -90,18 +75,6 @@ def test_a_change_that_gives_nothing_is_left_out(tmp_path: Path) -> None:
     ]
     assert all(found["precision"] == "bf16" for found in changes)
     assert [*map(len, changes)].count(1) >= 6
-
-
-def test_where_nothing_is_faster_the_programs_own_config_is_kept(tmp_path: Path) -> None:
-    slower: Factors = {knob: dict.fromkeys(values[1:], 0.8) for knob, values in KNOBS.items()}
-    slower["threads"] = {1: 0.7}
-    heard = Heard()
-    _, result = found(tmp_path, Script(slower), heard=heard)
-    assert result.finding is Finding.NO_GAIN
-    assert not result.changes
-    assert len(result.records) > 4
-    assert "confirming" not in heard.phases
-    assert result.seconds < 60.0, "it ends when nothing promises more"
 
 
 def test_a_config_comes_back_only_to_tell_what_a_change_gives_and_each_record_says_why(
@@ -164,21 +137,6 @@ def test_a_config_under_which_the_loss_becomes_nan_is_out_and_the_race_goes_on(
     assert dict(result.changes) == {"precision": "bf16"}
 
 
-def test_a_config_whose_turn_showed_a_nan_once_is_not_blamed(tmp_path: Path) -> None:
-    shown: list[Config] = []
-
-    def loss(config: Config, made: int) -> float:
-        if config["memory_format"] == "channels_last" and made >= 200 and not shown:
-            shown.append(config)
-            return math.nan
-        return 1.0
-
-    _, result = found(tmp_path, Script(TWO_FASTER, loss=loss), 90.0, TWO)
-    assert shown
-    assert not failed(result.records)
-    assert result.changes["memory_format"]
-
-
 def test_a_config_beyond_the_users_limit_of_memory_does_not_enter(tmp_path: Path) -> None:
     def peak_bytes(config: Config, _process: int) -> int:
         return (15 if config["memory_format"] == "channels_last" else 5) << 30
@@ -214,17 +172,6 @@ def test_a_program_that_ends_within_seconds_gets_a_claim_or_is_told_why_not(tmp_
         assert result.finding is not Finding.NO_GAIN, lives_s
 
 
-def test_the_best_is_in_play_until_the_end_also_where_luck_made_it_leave(tmp_path: Path) -> None:
-    for seed in range(60):
-        folder = tmp_path / str(seed)
-        search, result = found(folder, Script(TWO_FASTER, noise=0.5), 180.0, TWO, seed=seed)
-        last = {config for played in search.study.rounds[-3:] for config in played.configs}
-        assert result.candidate is None or result.candidate in last, seed
-        if any(record.why == RETURNS for record in result.records):
-            return
-    pytest.fail("it never left and came back")
-
-
 def test_a_process_that_crashes_while_configs_take_turns_is_replaced_and_nobody_is_blamed(
     tmp_path: Path,
 ) -> None:
@@ -242,18 +189,6 @@ def test_a_process_that_crashes_while_configs_take_turns_is_replaced_and_nobody_
     assert dict(result.changes) == BEST
     (warning,) = heard.warnings
     assert "failed while configs took turns" in warning
-
-
-def test_a_process_that_cannot_be_started_again_ends_the_race_with_what_it_has(
-    tmp_path: Path,
-) -> None:
-    def ends(question: Question) -> Ending | None:
-        is_over = question.nth > 40 if question.rig == 1 else heard.phases[-1] == "searching"
-        return CRASH if is_over else None
-
-    heard = Heard()
-    _, result = found(tmp_path, Script(TWO_FASTER, ends=ends), 120.0, TWO, heard=heard)
-    assert result.finding is Finding.FASTER
 
 
 def test_steps_of_seconds_are_compared_within_the_budget(tmp_path: Path) -> None:
@@ -288,24 +223,7 @@ def test_what_needs_a_fresh_process_is_tried_on_top_of_the_best_in_a_long_budget
     assert record.speedup.half_width_pct > 15, "processes differ, whatever their config"
 
 
-def test_a_fresh_process_that_fails_is_recorded_and_ends_nothing(tmp_path: Path) -> None:
-    script = Script(TWO_FASTER, ends=fails_with("flush_denormal", True, CRASH, "open"))
-    _, result = found(tmp_path, script, 300.0, RESTART)
-    (lost,) = failed(result.records)
-    assert lost.outcome is Outcome.CRASHED
-    assert result.finding is Finding.FASTER
-
-
 # --- interrupted and resumed ----------------------------------------------------------------------
-
-
-def test_ctrl_c_ends_the_race_and_what_it_found_is_claimed(tmp_path: Path) -> None:
-    heard = Heard(act=interrupt, at_rounds=4)
-    _, result = found(tmp_path, Script(TWO_FASTER), 300.0, TWO, heard)
-    assert len(heard.bests) == 4
-    assert result.finding is Finding.FASTER
-    assert sum(not one.is_of_search for one in result.claim) == 2
-    assert result.seconds < 100.0
 
 
 def test_a_killed_race_goes_on_with_its_rounds_and_does_not_measure_the_baseline_again(

@@ -9,27 +9,18 @@ from typing import cast
 import pytest
 
 from autotune.machine.hardware import Hardware
-from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.results.record import BaselineInfo, TrialRecord
 from autotune.results.result import Finding
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.baseline import Baseline
-from autotune.tuning.budget import Budget
+from autotune.tuning.budget import Budget, InterruptCounter
 from autotune.tuning.claim import ClaimResult, claim_best
 from autotune.tuning.conclude import conclude
 from autotune.tuning.events import Events
-from autotune.tuning.interrupts import InterruptCounter
 from autotune.tuning.live_rig import LiveRig
-from autotune.tuning.session import (
-    OWN_TURNS_S,
-    PROCESS_S,
-    PROCESS_STEPS,
-    TRIALS_WORTH_S,
-    TURN_STEPS,
-    TURNS_S,
-    Session,
-)
+from autotune.tuning.plan import OWN_TURNS_S, PROCESS, TURNS
+from autotune.tuning.session import Session
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
 from tests.made import (
@@ -46,7 +37,8 @@ SPACE = make_space(["workers", "precision", "flush_denormal"])
 RESOLVED = SPACE.resolve(make_hardware(), make_profile())
 BASE = RESOLVED.baseline
 OTHER = RESOLVED.canonical(BASE.replace(workers=1))
-EACH_S = 6.0 + PROCESS_S + TURNS_S  # a process of the claim of a program that starts in 6 s
+# A process of the claim of a program that starts in 6 s
+EACH_S = 6.0 + PROCESS.seconds + TURNS.seconds
 
 
 @dataclass
@@ -116,8 +108,8 @@ def test_small_budgets_keep_less_for_the_claim_until_they_keep_nothing(
     tmp_path: Path, total_s: float, processes: int
 ) -> None:
     session = made(tmp_path, total_s, spent_s=18.0).session
-    assert session.reserve_s == pytest.approx(processes * EACH_S)
-    kept_s = session.reserve_s + session.rehearsal_s + (OWN_TURNS_S if processes else 0)
+    assert session.plan.reserve_s == pytest.approx(processes * EACH_S)
+    kept_s = session.plan.reserve_s + session.plan.rehearsal_s + (OWN_TURNS_S if processes else 0)
     assert session.until_confirmation.left_s() == pytest.approx(
         min(total_s - 18.0 - kept_s, session.budget.wait_s)
     )
@@ -128,55 +120,34 @@ def test_where_the_user_wants_what_needs_a_fresh_process_time_is_kept_for_pairs(
     tmp_path: Path,
 ) -> None:
     session = made(tmp_path, 600.0, spent_s=18.0).session
-    least_s = session.least_claim_s(is_apart=True)
+    least_s = session.plan.claim_s(is_apart=True)
     assert least_s > 6 * 6.0, "three pairs"
-    assert session.reserve_s < least_s
-    session.claims_apart = True
-    assert session.reserve_s == pytest.approx(5 / 3 * least_s)
+    assert session.plan.reserve_s < least_s
+    session.divide(needs_pairs=True)
+    assert session.plan.reserve_s == pytest.approx(5 / 3 * least_s)
 
 
 def test_a_rehearsal_is_kept_time_for_where_trials_can_spare_it(tmp_path: Path) -> None:
     kept = [
-        made(tmp_path / str(n), total_s, spent_s=18.0).session.rehearsal_s
+        made(tmp_path / str(n), total_s, spent_s=18.0).session.plan.rehearsal_s
         for n, total_s in enumerate((180.0, 90.0, 60.0, 40.0))
     ]
     session = made(tmp_path / "all", 600.0, spent_s=18.0).session
-    least_s = session.least_rehearsal_s + 1.0
-    assert kept == pytest.approx([least_s + session.check_s, least_s, 0.0, 0.0])
-
-
-def test_a_program_that_starts_slowly_or_steps_slowly_is_rehearsed_when_there_is_time(
-    tmp_path: Path,
-) -> None:
-    for startup_s, step_s, most_s in ((90.0, 0.01, 188.0), (6.0, 6.0, 204.0), (6.0, 0.01, 60.0)):
-        session = made(tmp_path / f"{most_s:.0f}", 1200.0, 100.0, startup_s, step_s).session
-        assert session.time_to_rehearse_s(kept_s=400.0) == pytest.approx(most_s)
+    least_s = session.plan.least_rehearsal_s + 1.0
+    assert kept == pytest.approx([least_s + session.plan.check_s, least_s, 0.0, 0.0])
 
 
 def test_turns_of_slow_steps_are_planned_by_their_number(tmp_path: Path) -> None:
     session = made(tmp_path, 900.0, spent_s=60.0, step_s=3.0).session
-    each_s = 6.0 + 3.0 * (PROCESS_STEPS + TURN_STEPS)
-    assert session.reserve_s == pytest.approx(4 * each_s)
-    assert session.least_claim_s(is_apart=False) == pytest.approx(2 * each_s)
-
-
-def test_no_trial_begins_that_could_not_end(tmp_path: Path) -> None:
-    session = made(tmp_path, 40.0, spent_s=36.0, step_s=3.0).session
-    ending = session.until_last_trial()
-    assert session.until_confirmation() is None
-    assert ending == Ending(Outcome.OUT_OF_TIME, "the budget is used up")
-
-
-def test_the_least_of_a_search_is_kept_for_trials(tmp_path: Path) -> None:
-    least_s = 18.0 + 2 * EACH_S + TRIALS_WORTH_S
-    assert made(tmp_path / "more", least_s + 0.1, 18.0).session.reserve_s > 0
-    assert made(tmp_path / "less", least_s - 0.1, 18.0).session.reserve_s == 0
+    each_s = 6.0 + 3.0 * (PROCESS.steps + TURNS.steps)
+    assert session.plan.reserve_s == pytest.approx(4 * each_s)
+    assert session.plan.claim_s(is_apart=False) == pytest.approx(2 * each_s)
 
 
 def test_time_for_a_claim_is_not_kept_where_there_is_nothing_to_claim(tmp_path: Path) -> None:
     given = made(tmp_path, 180.0, 60.0)
-    session, kept_s = given.session, given.session.kept_s
-    assert kept_s == session.reserve_s + session.rehearsal_s + OWN_TURNS_S
+    session, kept_s = given.session, given.session.plan.kept_s
+    assert kept_s == session.plan.reserve_s + session.plan.rehearsal_s + OWN_TURNS_S
     for has_candidate, left_s, is_over in (
         (True, kept_s + 30.0, False),
         (True, kept_s + 0.5, True),

@@ -14,23 +14,20 @@ from autotune.measurement.outcome import Ending
 from autotune.results.as_data import as_data
 from autotune.results.result import Finding
 from autotune.tuning.budget import CLOSING_S, OVERDRAFT
-from tests.made import A100, H100, V100, make_hardware, make_profile
-from tests.readings import MIG_GPU, unused
+from tests.made import A100, V100, make_profile
+from tests.readings import unused
 from tests.scripted import CRASH, Question, Script, begin
 from tests.tuning.watched import (
     FASTER,
     KNOBS,
-    TWO_FASTER,
     Heard,
     Killed,
     Knobs,
-    fails_with,
     found,
     interrupt,
     kill,
 )
 
-NVMLS = make_hardware(gpus=(H100,))  # of a GPU that MIG splits, NVML lists the whole
 PHASES = ("baseline", "searching", "rehearsing", "confirming")
 SOME: Knobs = {name: KNOBS[name] for name in ("workers", "precision", "memory_format")}
 # As processes were seen to differ on a shared machine: benchmarks/README.md
@@ -124,17 +121,6 @@ def test_one_interrupt_ends_the_search_with_what_was_found(tmp_path: Path, phase
         )
 
 
-def test_a_second_interrupt_skips_the_confirmation(tmp_path: Path) -> None:
-    def twice() -> None:
-        interrupt()
-        interrupt()
-
-    heard = Heard(on="rehearsing", act=twice)
-    _, result = found(tmp_path, Script(FASTER), 240.0, heard=heard)
-    assert result.finding is Finding.UNCONFIRMED
-    assert result.candidate_speedup is not None
-
-
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_search_that_was_killed_goes_on_where_it_stood(tmp_path: Path, phase: str) -> None:
     search = begin(tmp_path, Script(FASTER), KNOBS)
@@ -150,15 +136,6 @@ def test_a_search_that_was_killed_goes_on_where_it_stood(tmp_path: Path, phase: 
 
 
 # --- programs that fail ---------------------------------------------------------------------------
-
-
-def test_a_config_that_fails_after_its_epoch_gives_way_to_the_next(tmp_path: Path) -> None:
-    script = Script(TWO_FASTER, ends=fails_with("precision", "bf16", CRASH, "rehearse"))
-    heard = Heard()
-    _, result = found(tmp_path, script, 400.0, SOME, heard)
-    assert result.finding is Finding.FASTER
-    assert (result.best["precision"], result.best["memory_format"]) == ("fp32", True)
-    assert any("precision=bf16" in warning for warning in heard.warnings)
 
 
 def test_a_program_that_fails_as_it_is_written_is_said_to(tmp_path: Path) -> None:
@@ -196,15 +173,6 @@ def test_gpus_that_nvml_does_not_list_are_known_once_the_program_has_said_what_i
     assert result.best["precision"] == "bf16"
     assert result.hardware.gpus == result.best_file().hardware.gpus == seen
     assert result.head.hardware.gpus == (), "what a resumed search compares the machine with"
-
-
-def test_a_best_yaml_names_the_gpus_as_nvml_does_where_it_does(tmp_path: Path) -> None:
-    """So that the command that reads it, without torch, finds the same machine."""
-    script = Script(profile=make_profile(device="cuda"), gpus=(MIG_GPU,))
-    searched, result = found(tmp_path, script, 40.0, {"workers": (0, 1)})
-    result = replace(result, head=replace(searched.study.head, hardware=NVMLS))
-    assert result.hardware.gpus == (MIG_GPU,)
-    assert result.best_file().warnings(NVMLS, program=None) == []
 
 
 def test_the_result_as_data_tells_the_first_step_and_what_could_not_be_tried_with_the_reason(

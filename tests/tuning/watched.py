@@ -96,11 +96,6 @@ def fails_with(
     return ends
 
 
-def lives_for(answers: int, ending: Ending) -> Callable[[Question], Ending | None]:
-    """Return how a program ends whose processes give so many answers."""
-    return lambda q: ending if q.kind == "measure" and q.nth >= answers else None
-
-
 def found(
     folder: Path,
     script: Script,

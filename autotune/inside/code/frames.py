@@ -64,7 +64,6 @@ def note_program(source: str) -> None:
     """Make the package of the program's file count as the program, even if it is installed.
 
     Console scripts and ``python -m`` run programs that are installed like libraries.
-    ``run_program`` calls this once, before the program starts.
     """
     folder = next((folder for folder in LIBRARIES if folder in source), None)
     if folder is not None:

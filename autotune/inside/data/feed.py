@@ -49,14 +49,7 @@ class FeedListener:
         """The program asks a feed for its next batch, which is not fetched yet."""
 
     def after_batch(self, feed: Feed, batch: Any, samples: int, wait_s: float) -> None:
-        """A feed is about to hand a batch to the program.
-
-        Args:
-            feed: The iterator that the program reads.
-            batch: What it hands out.
-            samples: Samples in the batch.
-            wait_s: Seconds that the program has waited for it.
-        """
+        """A feed is about to hand a batch to the program."""
 
     def trains_on(self, feed: Feed) -> bool:  # noqa: ARG002
         """Return whether the feed drives optimizer steps.
@@ -182,19 +175,12 @@ class Feed:
 
     @property
     def limit(self) -> int | None:
-        """The number of batches that the program takes for one pass; None if that is unknown.
-
-        It is the length that the program last read from this loader, even if the batch size has
-        changed since. If the program has read none, it is the loader's present length.
-        """
+        """The number of batches that the program takes for one pass; None if that is unknown."""
         return self._loaders.sizes.length_read(self.loader)
 
     @property
     def is_behind(self) -> bool:
-        """Whether the loader's options changed since this feed took its loader.
-
-        If the feed trains, it takes the new variant with its next batch.
-        """
+        """Whether the loader's options changed since this feed took its loader."""
         return self._version != self._loaders.options.version
 
     def goes_beyond(self) -> bool:
@@ -301,7 +287,6 @@ class Feed:
         return wanted
 
     def _drop_resting(self) -> None:
-        """Let all go: torch would wait in vain for the end of workers that are stopped."""
         while self._resting:
             self._loaders.resting.wake(self._resting.popitem()[1])
 
@@ -310,11 +295,6 @@ class LoaderPass:
     """A pass over a loader, which begins when this is made: workers start then.
 
     A feed makes it and takes batches on the thread on which the program iterates.
-
-    Args:
-        loader: The loader with the options of the config.
-        written: The loader that the program built.
-        passes: Begins it.
 
     Attributes:
         loader: The loader that is iterated.
@@ -368,10 +348,7 @@ class LoaderPass:
 
 
 class Resting:
-    """Stops the workers of passes whose options do not have their turn, and wakes them.
-
-    It is used on the thread that iterates; ``wake_all`` also at the end of the process.
-    """
+    """Stops the workers of passes whose options do not have their turn, and wakes them."""
 
     def __init__(self) -> None:
         self._stopped: dict[int, list[int]] = {}  # process ids, by the id of a pass
@@ -403,9 +380,6 @@ def die_with_parent(is_worker: Callable[[], bool]) -> None:
     """Have the kernel kill forked workers when the thread that forked them ends.
 
     Only for workers that the main thread starts: another thread may end before its workers do.
-
-    Args:
-        is_worker: Asked in each forked process whether it is a worker of a loader.
     """
     main = threading.main_thread().ident
     prctl = ctypes.CDLL(None, use_errno=True).prctl
@@ -442,5 +416,4 @@ class _Cached:
 
 
 def _versions(batch: Any) -> list[int]:
-    """Return how often each tensor of a batch was changed in place."""
     return [t._version for t in tensors_in(batch)]  # noqa: SLF001 - autograd's own counter

@@ -76,7 +76,6 @@ def without_handles(dataset: Any, built: Mapping[str, bool]) -> Iterator[None]:
 
 
 def _parts(dataset: Any) -> Iterator[tuple[str, Any, Any, Any]]:
-    """Yield the path to each part of a dataset, its holder and key there, and the part."""
     todo: deque[tuple[str, int, Any]] = deque([("", 0, dataset)])
     seen = {id(dataset)}
     number = 0
@@ -106,7 +105,6 @@ def _held(whole: Any, way: str) -> Iterator[tuple[str, Any, Any, Any]]:
 
 
 def _is_open(part: Any) -> bool:
-    """Return whether something is an open file, socket or connection."""
     kind = type(part)
     if issubclass(kind, io.IOBase):
         is_in_memory = issubclass(kind, (io.BytesIO, io.StringIO))

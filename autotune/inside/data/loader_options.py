@@ -67,12 +67,10 @@ class RequestedOptions:
         return "num_workers" in self.values
 
 
+# A class, because spawned workers get it pickled, which a local function does not allow.
 @dataclass(frozen=True)
 class WorkerThreads:
-    """A ``worker_init_fn`` that sets torch's threads and then calls the program's.
-
-    It is a class because spawned workers get it pickled, which a local function does not allow.
-    """
+    """A ``worker_init_fn`` that sets torch's threads and then calls the program's."""
 
     threads: int
     written: Callable[[int], None] | None

@@ -27,9 +27,6 @@ from autotune.inside.ranks.group import ALONE, Group
 class LoaderShares:
     """Gives each rank its part of the training loader's data, until the process ends.
 
-    Args:
-        built: The program's loaders.
-
     Attributes:
         group: The processes that train together; one until ``begin()``.
     """
@@ -44,13 +41,7 @@ class LoaderShares:
         )
 
     def begin(self, group: Group, begins: Callable[[], None]) -> None:
-        """Share the training loader's data from here on.
-
-        Args:
-            group: The processes that train together.
-            begins: Called whenever the program begins to iterate the training loader with
-                gradients enabled.
-        """
+        """Share the training loader's data from here on."""
         self.group, self._begins = group, begins
 
     @property
@@ -90,13 +81,7 @@ class LoaderShares:
 
 
 class LoaderSizes:
-    """Counts the batches and samples of loaders, and remembers the lengths that the program read.
-
-    Args:
-        length: PyTorch's ``DataLoader.__len__``.
-        built: The program's loaders.
-        shares: How the training loader's data are divided.
-    """
+    """Counts the batches and samples of loaders, and remembers which lengths were read."""
 
     def __init__(
         self, length: Callable[[DataLoader[Any]], int], built: BuiltLoaders, shares: LoaderShares
@@ -168,11 +153,6 @@ class LoaderVariants:
     A feed asks for them on the thread on which the program iterates; ``Steering`` turns keeping on
     and off on the main thread.
 
-    Args:
-        built: The program's loaders.
-        options: What the config requests.
-        shares: How the training loader's data are divided.
-
     Attributes:
         keeps: Whether the passes of all options stay alive, because configs take turns.
     """
@@ -220,10 +200,7 @@ class LoaderVariants:
         return copy
 
     def keep(self, *, enabled: bool) -> None:
-        """Keep the passes of all options alive while configs take turns, or drop those that rest.
-
-        Feeds drop what they keep with their next batch.
-        """
+        """Keep the passes of all options while configs take turns, or drop those that rest."""
         has_kept, self.keeps = self.keeps, enabled
         if has_kept and not enabled:
             self._kept.clear()
@@ -264,7 +241,6 @@ class LoaderVariants:
         return changes
 
     def _workers(self, loader: DataLoader[Any]) -> dict[str, Any]:
-        """Return the attributes that concern a loader's workers and its copies to a device."""
         built, options = self._built.of(loader), self._options.values
         facts = self._built.facts(loader)
         workers = int(options.get("num_workers", facts.num_workers))
@@ -288,6 +264,5 @@ class LoaderVariants:
 
 
 def _without_iterator(loader: DataLoader[Any]) -> dict[str, Any]:
-    """Return a loader's attributes without those that torch sets during iteration."""
     noted = {"_iterator", "_IterableDataset_len_called"}
     return {name: value for name, value in vars(loader).items() if name not in noted}

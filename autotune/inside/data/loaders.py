@@ -132,8 +132,7 @@ class BuiltLoaders:
     def batches(self, loader: DataLoader[Any]) -> BatchSampler | None:
         """Return torch's BatchSampler that makes the loader's batches; None if there is not one.
 
-        It may be the loader's batch sampler, or lie within a wrapper of the program's that goes
-        through it again and again.
+        It may lie within a wrapper of the program's.
         """
         found, built = plain_batches(loader), self.get(loader)
         if built is None:
@@ -149,11 +148,7 @@ class BuiltLoaders:
         return built is not None and self._is_target(built.facts)
 
     def training_begins(self) -> None:
-        """Note that the first step is about to begin: the program's loaders are built.
-
-        Equal loaders that are built later are taken for rebuilt ones, as a program may build its
-        loaders anew for each epoch.
-        """
+        """Note that the first step is about to begin: the program's loaders are built."""
         if self._counts_before_training is None:
             self._counts_before_training = self._counts.copy()
 
@@ -241,12 +236,7 @@ def read_facts(loader: DataLoader[Any]) -> LoaderFacts:
 
 
 def rewrapped(sampler: Any, inner: Any) -> Any:
-    """Return *inner* as the loader's batch sampler, in a copy of its wrapper if it has one.
-
-    Args:
-        sampler: The loader's present batch sampler, or the wrapper around it.
-        inner: The batch sampler to use.
-    """
+    """Return *inner* as the loader's batch sampler, in a copy of its wrapper if it has one."""
     name, present = _wrapped(sampler)
     if present is None:
         return inner

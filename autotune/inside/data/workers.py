@@ -142,11 +142,6 @@ class Workers:
     ) -> dict[str, Any]:
         """Draw the seed and the sampler's order as the program's own loader would.
 
-        Args:
-            loader: The loader with the options of the config.
-            ours: How its iteration begins.
-            theirs: How the iteration of the program's own loader would begin.
-
         Returns:
             Attributes that the loader needs while torch begins the iteration.
         """
@@ -204,10 +199,8 @@ class _Order:
 
 @contextmanager
 def _changed(loader: DataLoader[Any], changes: Mapping[str, Any]) -> Iterator[None]:
-    """Change attributes of a loader within the context.
-
-    Writes to ``vars()``, because DataLoader's ``__setattr__`` refuses some of these names.
-    """
+    """Change attributes of a loader within the context."""
+    # DataLoader's __setattr__ refuses some of these names
     before = {name: vars(loader)[name] for name in changes}
     vars(loader).update(changes)
     try:

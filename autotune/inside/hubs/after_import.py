@@ -28,12 +28,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
         self._busy: set[str] = set()
 
     def wait_for(self, name: str, then: Callable[[ModuleType], None]) -> None:
-        """Call a function with a module once it is imported; at once if it already is.
-
-        Args:
-            name: Full name of the module.
-            then: Called with the module, after its code has run.
-        """
+        """Call a function with a module once it is imported; at once if it already is."""
         module = sys.modules.get(name)
         if module is not None:
             then(module)

@@ -31,13 +31,7 @@ class StandIn(partial[Any]):
 
     @classmethod
     def of(cls, replacement: Callable[..., Any], original: Any, path: str) -> Self:
-        """Return a replacement with the name and the docstring of the original.
-
-        Args:
-            replacement: The function that is called.
-            original: The function that it replaces.
-            path: Where the original is found, as in ``os:rename``.
-        """
+        """Return a replacement with the name and the docstring of the original."""
         stand_in = cls(replacement)
         update_wrapper(stand_in, original)
         stand_in.path = path
@@ -52,11 +46,7 @@ class StandIn(partial[Any]):
 
 
 class Patches:
-    """A stack of replaced attributes, which ``undo()`` puts back.
-
-    Each seam has one, and uses it when it is installed, when it replaces more, and when it is
-    removed, on the thread that does so.
-    """
+    """A stack of replaced attributes, which ``undo()`` puts back."""
 
     def __init__(self) -> None:
         self._undo: list[tuple[Any, str, Any, Any]] = []
@@ -68,11 +58,6 @@ class Patches:
 
         An attribute that the owner only inherits is deleted again by ``undo()``. A function written
         in C is replaced by a ``StandIn``.
-
-        Args:
-            owner: The class or the module.
-            name: Name of the attribute.
-            replacement: Its new value.
         """
         original = vars(owner).get(name, _ABSENT)
         # A Python function would be bound as a method where a class holds it, and pickled as ours.
@@ -143,13 +128,7 @@ class Patches:
 
 
 class Seam:
-    """A place where autotune replaces attributes of PyTorch or Python; the base of such seams.
-
-    ``SeamSet`` makes the seams before the program starts, installs those that are needed, and
-    removes a seam when nothing needs it any more; others stay until the process ends. A seam that
-    has changed more than attributes overrides ``remove()``. Those that only register hooks with
-    PyTorch, such as ``GradientsSeam``, need not have this base.
-    """
+    """A place where autotune replaces attributes of PyTorch or Python; the base of such seams."""
 
     _patches: Patches
 

@@ -26,9 +26,6 @@ ROUNDS = 4  # of a stream that are read together, because swapping random states
 class SampleOrder:
     """Sends the items of an iterable from the first rank to all ranks.
 
-    ``ShardedSampler`` creates one on every rank and iterates it on the thread that iterates the
-    loader.
-
     Args:
         group: The processes that train together.
         name: Identifies this order in the store: the same on all ranks, and different for each
@@ -46,35 +43,29 @@ class SampleOrder:
         Each call is a new epoch, so all ranks must call it the same number of times.
         """
         self._epoch += 1
-        return self._send(items, self._epoch) if self._group.is_first else self._read(self._epoch)
+        name = f"order/{self._name}/{self._epoch}"
+        return self._send(items, name) if self._group.is_first else self._read(name)
 
-    def _send(self, items: Iterable[Any], epoch: int) -> Iterator[Any]:
+    def _send(self, items: Iterable[Any], name: str) -> Iterator[Any]:
         """Yield the items and store them in chunks for the others; an empty chunk marks the end."""
-        source, number = iter(items), 0
-        while chunk := list(islice(source, CHUNK)):
-            self._group.store.set(self._key(epoch, number), chunk)
-            number += 1
-            yield from chunk
-        self._group.store.set(self._key(epoch, number), [])
-
-    def _read(self, epoch: int) -> Iterator[Any]:
-        """Yield the items that the first rank has put into the store for an epoch."""
-        number = 0
-        while chunk := self._take(self._key(epoch, number)):
+        source, number, chunk = iter(items), 0, [None]
+        while chunk:
+            chunk = list(islice(source, CHUNK))
+            self._group.store.set(f"{name}/{number}", chunk)
             number += 1
             yield from chunk
 
-    def _take(self, key: str) -> list[Any]:
-        """Wait for an entry and return it; the last rank to read it deletes it from the store."""
-        chunk: list[Any] = self._group.store.get(key)
-        # the first rank writes the entry and does not read it
-        if self._group.store.add(f"{key}/read", 1) == self._group.world_size - 1:
-            self._group.store.delete_key(key)
-            self._group.store.delete_key(f"{key}/read")
-        return chunk
-
-    def _key(self, epoch: int, number: int) -> str:
-        return f"order/{self._name}/{epoch}/{number}"
+    def _read(self, name: str) -> Iterator[Any]:
+        """Yield the first rank's items; the last rank to read a chunk deletes it."""
+        store, number, chunk = self._group.store, 0, [None]
+        while chunk:
+            key = f"{name}/{number}"
+            chunk = store.get(key)
+            if store.add(f"{key}/read", 1) == self._group.world_size - 1:
+                store.delete_key(key)
+                store.delete_key(f"{key}/read")
+            number += 1
+            yield from chunk
 
 
 class ShardedSampler(Sampler[Any]):
@@ -104,8 +95,7 @@ class ShardedSampler(Sampler[Any]):
         order = self._order.of(self.whole)
         first: list[Any] = []
         while round_ := list(islice(order, size)):
-            if len(first) < size:
-                first += round_
+            first = first if len(first) >= size else first + round_
             if len(round_) < size and self._drop_last:
                 return
             missing = size - len(round_)
@@ -170,9 +160,9 @@ class ShardedIterable(IterableDataset[Any]):
             with draws:
                 read = list(islice(stream, ROUNDS * self._size))
             whole_rounds = len(read) - len(read) % self._size
-            own = read[self._rank : whole_rounds : self._size]
-            yield from own
-            if len(own) < ROUNDS:
+            share = read[self._rank : whole_rounds : self._size]
+            yield from share
+            if len(share) < ROUNDS:
                 return
 
     def __len__(self) -> int:
@@ -200,44 +190,23 @@ class _Draws:
     """
 
     def __init__(self, seed: int) -> None:
-        self._states = _seeded(seed)
+        self._swapped: tuple[Any, Any, Any] = (
+            torch.Generator().manual_seed(seed % (1 << 63)).get_state(),
+            random.Random(seed).getstate(),
+            numpy.random.RandomState(seed % (1 << 32)).get_state(),
+        )
 
     def __enter__(self) -> None:
-        self._programs = _random_states()
-        _set_random_states(self._states)
+        present = torch.get_rng_state(), random.getstate(), numpy.random.get_state()  # noqa: NPY002
+        torch.set_rng_state(self._swapped[0])
+        random.setstate(self._swapped[1])
+        numpy.random.set_state(self._swapped[2])  # noqa: NPY002 - programs draw from it
+        self._swapped = present
 
     def __exit__(self, *_: object) -> None:
-        self._states = _random_states()
-        _set_random_states(self._programs)
-
-
-def _random_states() -> tuple[Any, Any, Any]:
-    """Return the states of the global generators of torch, Python and NumPy."""
-    return torch.get_rng_state(), random.getstate(), numpy.random.get_state()  # noqa: NPY002
-
-
-def _set_random_states(states: tuple[Any, Any, Any]) -> None:
-    torch.set_rng_state(states[0])
-    random.setstate(states[1])
-    numpy.random.set_state(states[2])  # noqa: NPY002 - programs draw from it
-
-
-def _seeded(seed: int) -> tuple[Any, Any, Any]:
-    """Return such states for a seed, without touching the global generators."""
-    bits = numpy.random.RandomState(seed % (1 << 32))
-    return (
-        torch.Generator().manual_seed(seed % (1 << 63)).get_state(),
-        random.Random(seed).getstate(),
-        bits.get_state(),
-    )
+        self.__enter__()
 
 
 def share_of(samples: int, group: Group, *, drop_last: bool) -> int:
-    """Return how many of *samples* each rank gets: the same number on all ranks.
-
-    Args:
-        samples: The number in all.
-        group: The processes that train together.
-        drop_last: Round down; otherwise round up, because samples are repeated.
-    """
+    """Return how many samples each rank gets; rounded up without *drop_last*, as some repeat."""
     return samples // group.world_size if drop_last else -(-samples // group.world_size)

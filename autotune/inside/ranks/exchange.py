@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 60.0  # wait for the signed value after an unsigned one was found
 POLL_S = 0.02
-DIGEST = "sha256"
-CODE_LENGTH = 64  # of the code in hexadecimal digits
+CODE_LENGTH = 64  # of SHA-256 in hexadecimal digits
 TUPLE = "tuple"
 
 
@@ -70,7 +69,11 @@ class SignedStore:
                 the first rank, which serves the store, has ended.
         """
         until: float | None = None
-        while (opened := self._opened(name, self._asked(lambda: self.plain.get(name)))) is None:
+        while True:
+            entry = self._asked(lambda: self.plain.get(name))
+            code, text = entry[:CODE_LENGTH], entry[CODE_LENGTH:]
+            if hmac.compare_digest(code, self._code(name, text).encode()):
+                return _from_json(json.loads(text))
             until = until or monotonic() + PATIENCE_S
             if monotonic() > until:
                 raise RuntimeError(
@@ -79,27 +82,9 @@ class SignedStore:
                     "with different keys. Start the training again, on a machine that you trust."
                 )
             sleep(POLL_S)
-        return opened[0]
-
-    def look(self, name: str) -> Any:
-        """Return a value without waiting.
-
-        None if it is not there yet or not validly signed; a stored None looks the same.
-        """
-        if not self._asked(lambda: self.plain.check([name])):
-            return None
-        opened = self._opened(name, self._asked(lambda: self.plain.get(name)))
-        return None if opened is None else opened[0]
 
     def gather(self, name: str, own: Any, rank: int, world_size: int) -> list[Any]:
-        """Return the values of all ranks under a name, by rank; waits until all are set.
-
-        Args:
-            name: The same on all ranks, and used once.
-            own: This rank's value.
-            rank: This rank's number.
-            world_size: How many ranks there are.
-        """
+        """Return the values of all ranks, by rank, when all are set; each name is used once."""
         self.set(f"{name}/{rank}", own)
         return [self.get(f"{name}/{number}") for number in range(world_size)]
 
@@ -115,23 +100,11 @@ class SignedStore:
         self._asked(lambda: self.plain.delete_key(name))
 
     def _code(self, name: str, text: bytes) -> str:
-        """Return the authentication code of a value, for the full name under which it is stored."""
         signed = f"{self._place}{name}\0".encode() + text
-        return hmac.new(self._key.encode(), signed, DIGEST).hexdigest()
-
-    def _opened(self, name: str, entry: bytes) -> tuple[Any] | None:
-        """Return an entry's value in a tuple of one, or None if the entry is not validly signed.
-
-        The tuple tells a value that is None from an invalid entry.
-        """
-        code, text = entry[:CODE_LENGTH], entry[CODE_LENGTH:]
-        if not hmac.compare_digest(code, self._code(name, text).encode()):
-            return None
-        return (_from_json(json.loads(text)),)
+        return hmac.new(self._key.encode(), signed, "sha256").hexdigest()
 
     @staticmethod
     def _asked(ask: Callable[[], Any]) -> Any:
-        """Call the plain store; a network error means that the first rank has ended."""
         try:
             return ask()
         except torch.distributed.DistNetworkError as error:
@@ -160,6 +133,4 @@ def _as_json(value: Any) -> Any:
 def _from_json(value: Any) -> Any:
     if isinstance(value, list):
         return [_from_json(item) for item in value]
-    if isinstance(value, dict):
-        return tuple(_from_json(item) for item in value[TUPLE])
-    return value
+    return tuple(map(_from_json, value[TUPLE])) if isinstance(value, dict) else value

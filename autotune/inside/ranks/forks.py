@@ -1,4 +1,4 @@
-"""Processes that the program forks: autotune stays silent in them, and notices one that trains.
+"""Processes that a program forks: autotune stays silent in them, and notices one that trains.
 
 A forked process has copies of the seams, of the connection to the parent and of the listener's
 state. It must neither write to the connection nor wait at a step for commands, which nobody sends
@@ -77,18 +77,10 @@ class ForkGuard:
     def wait_for_trainer(
         self, has_stepped: Callable[[], bool], is_waiting: Callable[[], bool] = lambda: False
     ) -> int | None:
-        """Wait until a forked process trains instead of this one, and return its id.
+        """Return the id of a forked process that trains instead of this one.
 
-        A report counts only if the forked process is still alive after ``PATIENCE_S`` and this
-        process has made no step by then.
-
-        Args:
-            has_stepped: Returns whether this process has made a step.
-            is_waiting: Returns whether this process does nothing but wait for others; it then gets
-                no further time to make a step.
-
-        Returns:
-            The id of the forked process; None as soon as this process makes a step.
+        A report counts only if the forked process is still alive after ``PATIENCE_S``, or as soon
+        as this process does nothing but wait. None as soon as this process makes a step.
         """
         while not has_stepped():
             pid: int = PID.unpack(os.read(self._reading, PID.size))[0]

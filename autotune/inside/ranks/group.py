@@ -73,10 +73,7 @@ class Group:
 
     @property
     def store(self) -> SignedStore:
-        """The store that all ranks share; it returns only values that the ranks have signed.
-
-        A process alone has none, so check ``shared`` first where that is possible.
-        """
+        """The store that all ranks share; a process alone has none."""
         assert self.shared is not None, "a process alone shares nothing"
         return self.shared
 
@@ -96,7 +93,7 @@ class Group:
             )
 
     def leave(self) -> None:
-        """Destroy torch's default process group, if it is initialized."""
+        """Destroy torch's default process group, if there is one."""
         from torch import distributed
 
         if distributed.is_initialized():
@@ -107,10 +104,7 @@ ALONE = Group()
 
 
 def is_rank(environment: Mapping[str, str]) -> bool:
-    """Return whether torchrun, or autotune's launcher in its place, started this process.
-
-    torchrun's variable ``TORCHELASTIC_RUN_ID`` tells.
-    """
+    """Return whether torchrun, or autotune's launcher in its place, started this process."""
     return "TORCHELASTIC_RUN_ID" in environment
 
 
@@ -131,13 +125,16 @@ def join(environment: MutableMapping[str, str]) -> Group:
 
     from autotune.inside.ranks.exchange import SignedStore
 
-    address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
-    key = environment.pop(KEY, "")
+    port, key = int(environment["MASTER_PORT"]), environment.pop(KEY, "")
     # only the first rank of a machine that autotune's launcher started has these
     if LISTENER in environment:
         listener, others = int(environment.pop(LISTENER)), int(environment.pop(OTHERS))
-        store = _serve(port, listener, others)
+        for inherited in (listener, others):  # not by processes that the program starts
+            os.set_inheritable(inherited, False)  # noqa: FBT003 - positional in os
+        store = served_store(port, listener)
+        atexit.register(_stay, store, others, os.getpid())
     else:
+        address = environment["MASTER_ADDR"]
         store = TCPStore(address, port, is_master=False, timeout=PATIENCE)
     return Group(
         rank=int(environment["RANK"]),
@@ -146,16 +143,6 @@ def join(environment: MutableMapping[str, str]) -> Group:
         local_world_size=int(environment["LOCAL_WORLD_SIZE"]),
         shared=SignedStore(PrefixStore("autotune", store), key),
     )
-
-
-def _serve(port: int, listener: int, others: int) -> Store:
-    """Serve the store of all ranks from this process, and keep serving it until they have ended."""
-    # processes that the program starts must not keep the socket and the pipe open
-    for inherited in (listener, others):
-        os.set_inheritable(inherited, False)  # noqa: FBT003 - positional in os
-    store = served_store(port, listener)
-    atexit.register(_stay, store, others, os.getpid())
-    return store
 
 
 def served_store(port: int, listener: int) -> Store:
@@ -173,15 +160,11 @@ def served_store(port: int, listener: int) -> Store:
 
 
 def _stay(store: Store, others: int, owner: int) -> None:
-    """Keep serving the store until the other ranks have ended, because they may still read from it.
+    """Keep serving the store until the other ranks have ended, which closes the pipe *others*.
 
     A program that failed does not wait: the launcher then ends the other ranks. Otherwise this rank
-    leaves the process group first, so that no rank waits for it in a collective.
-
-    Args:
-        store: Held by the caller, and so served until this returns.
-        others: A pipe that closes when the other ranks have ended.
-        owner: Id of the process that serves the store; a forked copy returns at once.
+    leaves the process group first, so that no rank waits for it in a collective. A forked copy of
+    the *owner* returns at once.
     """
     del store  # the caller holds it
     has_failed = getattr(sys, "last_value", None) is not None
@@ -199,10 +182,7 @@ def _stay(store: Store, others: int, owner: int) -> None:
 
 
 def hide_launcher(environment: MutableMapping[str, str]) -> None:
-    """Remove all variables that a launcher has set.
-
-    Many scripts distribute themselves when they find these variables.
-    """
+    """Remove all variables of a launcher: many scripts distribute themselves if they find them."""
     for name in list(environment):
         if name in SET_BY_TORCHRUN or name.startswith(("TORCHELASTIC_", OURS)):
             del environment[name]
@@ -213,10 +193,6 @@ def take_device(local_rank: int, environment: MutableMapping[str, str]) -> None:
 
     The entries of ``CUDA_VISIBLE_DEVICES`` (indices, UUIDs or MIG instances) are given to the ranks
     in their order. Call it before CUDA is initialized.
-
-    Args:
-        local_rank: The rank's number on this machine.
-        environment: Changed in place.
 
     Raises:
         UsageError: when fewer GPUs are visible than there are ranks.
@@ -237,8 +213,7 @@ def take_device(local_rank: int, environment: MutableMapping[str, str]) -> None:
 def join_in_place(*, has_device_each: bool) -> Group:
     """Join the group, and leave the program an environment as if it ran alone.
 
-    Args:
-        has_device_each: Each rank trains on a GPU, which becomes the only visible one.
+    With *has_device_each* a rank's GPU becomes the only visible one.
     """
     group = join(os.environ)
     if has_device_each:

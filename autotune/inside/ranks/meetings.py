@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import multiprocessing
 import os
@@ -10,8 +11,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
-from autotune.inside.ranks.communication import MIN_STEPS, CommunicationClock
+import torch
+from torch.profiler import ProfilerActivity, profile
+
 from autotune.inside.ranks.group import Group
 from autotune.inside.ranks.rank_sync import RankCommand, RankSync, Report
 from autotune.inside.step_counts import Step
@@ -21,7 +25,10 @@ from autotune.measurement.rank_load import RankLoad
 from autotune.measurement.turn import Taken, Turn, median_step_s
 
 RECORDED_S = 0.2  # how long communication is recorded
-MAX_RECORDED_STEPS = 20
+MIN_RECORDED_STEPS, MAX_RECORDED_STEPS = 4, 20
+# How torch names collectives: gloo records a CPU range from start to end, nccl records kernels.
+# Source: "profilingTitle" in ProcessGroupGloo.cpp and ProcessGroupNCCL.cpp; nccl's kernel names.
+COLLECTIVES = ("gloo:", "nccl:", "ncclDevKernel", "ncclKernel")
 
 
 class Meetings:
@@ -89,7 +96,8 @@ class Meetings:
         """
         self.taken, self._reports = taken, reports
         steps = math.ceil(RECORDED_S / median_step_s(taken.turns))
-        self.announce(RankCommand(min(MAX_RECORDED_STEPS, max(MIN_STEPS, steps)), records=True))
+        steps = min(MAX_RECORDED_STEPS, max(MIN_RECORDED_STEPS, steps))
+        self.announce(RankCommand(steps, records=True))
         self._communication.start()
 
     @property
@@ -125,22 +133,21 @@ class Tally:
 
     def __init__(self) -> None:
         self._task = Path(f"/proc/self/task/{threading.get_native_id()}")
-        self._began, self._queued_before_s = perf_counter(), queued_s(self._task)
+        self._began = self._now()
         self._paused_at: tuple[float, float] | None = None
         self._samples = self.steps = 0
         self._wait_s = 0.0
 
     def pause(self) -> None:
         """Stop the clock: time from here to ``go_on()`` does not count."""
-        self._paused_at = perf_counter(), queued_s(self._task)
+        self._paused_at = self._now()
 
     def go_on(self) -> None:
         """Start the clock again; does nothing if it was not stopped."""
         if self._paused_at is not None:
-            paused_at, queued_before_s = self._paused_at
-            self._began += perf_counter() - paused_at
-            self._queued_before_s += queued_s(self._task) - queued_before_s
-            self._paused_at = None
+            times = zip(self._began, self._now(), self._paused_at, strict=True)
+            began, queued = (began + now - paused for began, now, paused in times)
+            self._began, self._paused_at = (began, queued), None
 
     def add(self, step: Step) -> None:
         """Add a step's samples and the time that it waited for its batches."""
@@ -154,13 +161,74 @@ class Tally:
         Args:
             communication_s: Seconds of a step spent in collectives; None if not recorded.
         """
-        seconds = perf_counter() - self._began
+        now, queued_s_now = self._now()
         workers = (child.pid for child in multiprocessing.active_children() if child.pid)
-        pids = (os.getpid(), *workers)
-        queued = queued_s(self._task) - self._queued_before_s
         return Report(
-            self._samples, self.steps, seconds, self._wait_s, communication_s, pids, queued
+            self._samples,
+            self.steps,
+            now - self._began[0],
+            self._wait_s,
+            communication_s,
+            pids=(os.getpid(), *workers),
+            queued_s=queued_s_now - self._began[1],
         )
+
+    def _now(self) -> tuple[float, float]:
+        """Return the time, and for how long the thread was ready to run without a core."""
+        return perf_counter(), queued_s(self._task)
+
+
+class CommunicationClock:
+    """Records collectives between ``start()`` and ``stop()``, with torch's own profiler.
+
+    ``Meetings`` and ``FollowerRank`` each hold one and call it between steps, on the thread that
+    trains. Time in which a collective waits for slower ranks counts as communication too.
+    """
+
+    def __init__(self) -> None:
+        self._profile: Any = None
+
+    def start(self) -> None:
+        """Begin to record; do nothing while the program runs torch's profiler itself.
+
+        Torch allows one profiler at a time in a process.
+        """
+        if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]  # noqa: SLF001
+            return
+        activities = [ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(ProfilerActivity.CUDA)
+        logging.getLogger("torch.profiler").setLevel(logging.ERROR)
+        self._profile = profile(activities=activities)
+        self._profile.start()
+
+    def stop(self, steps: int) -> float | None:
+        """Stop recording and return the seconds per step in which at least one collective ran.
+
+        The first of the *steps* since ``start()`` is left out, because the ranks do not begin to
+        record at the same moment. None if nothing was recorded, or too few steps.
+        """
+        if self._profile is None or steps < MIN_RECORDED_STEPS:
+            return None
+        recorded, self._profile = self._profile, None
+        recorded.stop()
+        # Raw events: building torch's tree of events takes seconds for some ten thousand operators.
+        ranges = sorted(
+            (event.start_ns(), event.start_ns() + event.duration_ns())
+            for event in recorded.profiler.kineto_results.events()
+            if event.name().startswith(COLLECTIVES)
+        )
+        # every step runs about the same number of collectives, so this skips the first step's
+        return under_way_s(ranges[len(ranges) // steps :]) / (steps - 1)
+
+
+def under_way_s(ranges_ns: list[tuple[int, int]]) -> float:
+    """Return the seconds covered by ranges given in nanoseconds, counting overlaps once."""
+    covered, until = 0, 0
+    for start, end in sorted(ranges_ns):
+        covered += max(0, end - max(start, until))
+        until = max(until, end)
+    return covered / 1e9
 
 
 def _load(rank: int, measured: Report, recorded: Report) -> RankLoad:

@@ -54,15 +54,13 @@ def leader(
         close: Called when the parent needs nothing more; by default the process ends at once.
 
     Returns:
-        A ``LeadRank`` that measures, or ``ShortEpochs`` if the parent wants a rehearsal.
+        That of a ``LeadRank`` that measures, or ``ShortEpochs`` if the parent wants a rehearsal.
     """
     close = close or quit_process
     if start.rehearsal is None:
         from autotune.inside.lead_rank import LeadRank
 
         return LeadRank(link, commands, start, started, close, group).tracker
-    assert start.applied is not None, "a rehearsal runs a config"
-    from autotune.inside.short_epochs import ShortEpochs
 
     def over(seen: Seen) -> None:
         link.send(Rehearsed(seen))
@@ -70,52 +68,46 @@ def leader(
             commands.get()  # the parent answers with Close once it has read the result
             close()
 
-    return ShortEpochs(start.applied, start.rehearsal, over, started, group)
+    return _rehearsal(start, over, started, group)
 
 
 def follower(start: Start, group: Group) -> StepTracker | ShortEpochs:
-    """Return the listener of a rank that follows rank 0: a ``FollowerRank``, or ``ShortEpochs``."""
-    if start.rehearsal is None:
-        from autotune.inside.ranks.follower_rank import FollowerRank
+    """Return the listener of a rank that follows rank 0: that of a ``FollowerRank``."""
+    if start.rehearsal is not None:
+        return _rehearsal(start, None, perf_counter(), group)
+    from autotune.inside.ranks.follower_rank import FollowerRank
 
-        return FollowerRank(start.applied, group, quit_process, start.program.mode.epochs).tracker
-    assert start.applied is not None, "a rehearsal runs a config"
+    return FollowerRank(start.applied, group, quit_process, start.program.mode.epochs).tracker
+
+
+def _rehearsal(
+    start: Start, over: Callable[[Seen], None] | None, started: float, group: Group
+) -> ShortEpochs:
     from autotune.inside.short_epochs import ShortEpochs
 
-    return ShortEpochs(start.applied, start.rehearsal, None, perf_counter(), group)
+    assert start.applied is not None, "a rehearsal runs a config"
+    assert start.rehearsal is not None, "of a plan"
+    return ShortEpochs(start.applied, start.rehearsal, over, started, group)
 
 
 def own_files(start: Start, rank: int) -> Start:
-    """Return the start message with a separate shadow folder for this rank's files.
-
-    Ranks that write to the same path then do not disturb each other.
-    """
+    """Return the start message with a shadow folder for this rank's files alone."""
     return replace(start, shadow_dir=str(Path(start.shadow_dir) / f"rank{rank}"))
 
 
 def run(
     listener: StepTracker | ShortEpochs | None, act: Callable[[], object], group: Group
 ) -> Ended:
-    """Run the program to its end and return how it ended.
-
-    Args:
-        listener: The listener of the seams; None when the program runs without seams.
-        act: Runs the program.
-        group: The processes that train together.
-    """
+    """Run the program to its end and return how it ended; without seams there is no listener."""
     return _ended(listener, act, group)[0]
 
 
 def run_and_tell(
     listener: StepTracker | ShortEpochs, act: Callable[[], object], group: Group, shared: Path
 ) -> None:
-    """Run the program to its end and write how it ended to a file; its exception is raised again.
+    """Run the program to its end and write how it ended to the rig's folder.
 
-    Args:
-        listener: The listener of the seams.
-        act: Runs the program.
-        group: The processes that train together.
-        shared: The rig's folder.
+    The program's exception is raised again.
     """
     ended, error = _ended(listener, act, group)
     with suppress(LinkClosed):
@@ -184,16 +176,16 @@ def _wait_as_python_does() -> None:
             process.join()
 
 
-def end_with(starter: int) -> None:
-    """Wait until the process that started this one has ended, then end this one too."""
-    while os.getppid() == starter:
-        sleep(STARTER_POLL_S)
-    quit_process(1)
-
-
 def end_with_starter() -> None:
     """Start a thread that ends this process when the process that started it has ended."""
-    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    starter = os.getppid()
+
+    def end() -> None:
+        while os.getppid() == starter:
+            sleep(STARTER_POLL_S)
+        quit_process(1)
+
+    threading.Thread(target=end, daemon=True).start()
 
 
 def listen(link: Link, commands: queue.SimpleQueue[ToRig]) -> None:

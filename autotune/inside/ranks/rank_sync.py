@@ -47,18 +47,6 @@ class Report:
     turns: tuple[Turn, ...] = ()
 
 
-def gpus_of(reports: Iterable[Report]) -> tuple[Gpu, ...]:
-    """Return the GPUs that ranks see, each once; it is in use if one of the ranks uses it.
-
-    Ranks may see one GPU each, or all of them.
-    """
-    found: dict[str, Gpu] = {}
-    for gpu in (gpu for report in reports for gpu in report.gpus):
-        is_used = gpu.is_used or (gpu.uuid in found and found[gpu.uuid].is_used)
-        found[gpu.uuid] = replace(gpu, is_used=is_used)
-    return tuple(found.values())
-
-
 @dataclass(frozen=True)
 class RankCommand:
     """What all ranks do next.
@@ -77,13 +65,8 @@ class RankCommand:
 
 
 @cache
-def _orders() -> TypeAdapter[RankCommand]:
-    return TypeAdapter(RankCommand)
-
-
-@cache
-def _reports() -> TypeAdapter[Report]:
-    return TypeAdapter(Report)
+def _json_of(kind: type[Report | RankCommand]) -> TypeAdapter[Report | RankCommand]:
+    return TypeAdapter(kind)
 
 
 class RankSync:
@@ -100,29 +83,42 @@ class RankSync:
 
     def gather(self, own: Report) -> list[Report]:
         """Wait for the reports of all ranks and return them, by rank; for the first rank."""
-        others = range(1, self._group.world_size)
-        return [own, *(self._report_of(rank) for rank in others)]
+        reports = [own]
+        for rank in range(1, self._group.world_size):
+            key = self._key("report", rank)
+            report = _json_of(Report).validate_json(self._group.store.get(key))
+            assert isinstance(report, Report)
+            reports.append(report)
+            self._group.store.delete_key(key)
+        return reports
 
     def announce(self, order: RankCommand) -> None:
         """Tell all ranks what comes next and so end the synchronization; for the first rank."""
         if self._group.world_size > 1:
-            self._group.store.set(self._key("order"), _orders().dump_json(order).decode())
+            text = _json_of(RankCommand).dump_json(order).decode()
+            self._group.store.set(self._key("order", 0), text)
             self._number += 1
 
     def attend(self, report: Report) -> RankCommand:
         """Report to the first rank, wait for its command and return it; for the other ranks."""
-        self._group.store.set(
-            self._key("report", self._group.rank), _reports().dump_json(report).decode()
-        )
-        order = _orders().validate_json(self._group.store.get(self._key("order")))
+        store, text = self._group.store, _json_of(Report).dump_json(report).decode()
+        store.set(self._key("report", self._group.rank), text)
+        order = _json_of(RankCommand).validate_json(store.get(self._key("order", 0)))
+        assert isinstance(order, RankCommand)
         self._number += 1
         return order
 
-    def _report_of(self, rank: int) -> Report:
-        key = self._key("report", rank)
-        report = _reports().validate_json(self._group.store.get(key))
-        self._group.store.delete_key(key)
-        return report
-
-    def _key(self, kind: str, rank: int = 0) -> str:
+    def _key(self, kind: str, rank: int) -> str:
         return f"meeting/{self._number}/{kind}/{rank}"
+
+
+def gpus_of(reports: Iterable[Report]) -> tuple[Gpu, ...]:
+    """Return the GPUs that ranks see, each once; it is in use if one of the ranks uses it.
+
+    Ranks may see one GPU each, or all of them.
+    """
+    found: dict[str, Gpu] = {}
+    for gpu in (gpu for report in reports for gpu in report.gpus):
+        is_used = gpu.is_used or (gpu.uuid in found and found[gpu.uuid].is_used)
+        found[gpu.uuid] = replace(gpu, is_used=is_used)
+    return tuple(found.values())

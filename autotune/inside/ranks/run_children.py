@@ -1,7 +1,7 @@
 """Processes that a program starts under ``autotune run``: the config is applied in them too.
 
 Forked processes begin as copies of one that has the config. Spawned processes and scripts begin
-without it.
+without it. Workers of pools do not train, and are left as they are.
 """
 
 from __future__ import annotations
@@ -19,15 +19,7 @@ from autotune.program.applied_config import AppliedConfig
 
 
 class Configured:
-    """Runs in a spawned process instead of the program's function: apply the config, then train.
-
-    ``RunChildren`` makes it on the thread that starts the process. It is pickled to the new
-    process, which calls it on its main thread.
-
-    Args:
-        act: The program's function.
-        applied: The config, with what it takes to apply it.
-    """
+    """Runs in a spawned process instead of the program's function: apply the config, then train."""
 
     def __init__(self, act: Act, applied: AppliedConfig) -> None:
         self._act = act
@@ -48,8 +40,7 @@ class Configured:
 class RunChildren:
     """Applies a config to processes that do not begin as copies of a process that has it.
 
-    ``autotune run`` creates it before the program runs. ``StartedSeam`` calls it on the program's
-    own thread when a process is about to start. Pool workers are left as they are.
+    ``StartedSeam`` calls it on the program's own thread when a process is about to start.
 
     Args:
         applied: The config, with what it takes to apply it.
@@ -62,22 +53,15 @@ class RunChildren:
         StartedSeam(self).install()
 
     def process_starts(self, starting: Starting, act: Act) -> Act | None:
-        """Return what a process runs in place of its target.
-
-        None leaves it as it is: a forked process has the config already, and a pool's workers do
-        not train.
-        """
+        """Return what a process runs in place of its target; None leaves it as it is."""
         return None if starting.forks or starting.pools else Configured(act, self._applied)
 
     def process_started(self, starting: Starting, process: BaseProcess, act: Act) -> None:
-        """Do nothing: ``autotune run`` measures nothing, so it does not listen to processes."""
+        """Do nothing: nothing is measured."""
 
     def script_starts(self, starting: Starting, args: Sequence[str]) -> Script:  # noqa: ARG002
-        """Return the command that starts the script again as a rank, under the config.
-
-        The program's own environment variables for the script stay as they are.
-        """
+        """Return the command that starts the script again as a rank, under the config."""
         return Script((sys.executable, *self._command, *args), {})
 
     def script_started(self, starting: Starting, process: subprocess.Popen[Any]) -> None:
-        """Do nothing: ``autotune run`` measures nothing, so it does not listen to scripts."""
+        """Do nothing: nothing is measured."""

@@ -13,9 +13,8 @@ middle of a group (the gradients of that group are dropped); data without a leng
 continue across epochs).
 
 Not covered: gradients that the program clears or clips with its own code; batch statistics such as
-BatchNorm's, which remain those of micro-batches; a loss that also fills gradients of an optimizer
-that is not about to step, as a generator's does with those of a discriminator; optimizers that step
-only with some micro-batches. The comparison before a recommendation shows these.
+BatchNorm's, which remain those of micro-batches. The comparison before a recommendation shows
+these. A program with several optimizers is not offered the knob.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
 from torch.amp import GradScaler
 from torch.nn import utils
 from torch.nn.utils import clip_grad
@@ -43,9 +41,6 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
 
     The loader seam reports each micro-batch with ``begin()`` and the end of an iteration with
     ``end()``. The replaced functions run where the program calls them, on its training thread.
-
-    Args:
-        optimizers: Returns the living optimizers.
 
     Attributes:
         on_held: Called with an optimizer after each of its steps that is held back.
@@ -82,13 +77,7 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         return not self._groups.is_last or self._groups.is_left_out
 
     def begin(self, number: int, epoch: EpochShape, iteration: object = None) -> None:
-        """Note that a training loader hands out a micro-batch.
-
-        Args:
-            number: Its position in the epoch, from 1.
-            epoch: How many batches of which sizes the epoch has.
-            iteration: Identifies the pass over the loader that hands it out.
-        """
+        """Note that a training loader hands out a micro-batch."""
         self._groups.hand_out(number, epoch, iteration)
 
     def end(self, iteration: object) -> None:
@@ -99,27 +88,21 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         """
         self._groups.end(iteration)
 
-    def clears(self, target: Optimizer | nn.Module, *, to_none: bool) -> bool:
+    def clears(self, *, to_none: bool) -> bool:
         """Tell whether the program's ``zero_grad()`` is to be carried out.
 
         Between a backward pass and its step, ``zero_grad()`` discards gradients that may hold NaN.
         It is then carried out, and the group is left out. Otherwise it is carried out only where
-        no gradients accumulate: an optimizer may begin a group when another one has begun already,
-        or end it when another one has made its step.
-
-        Args:
-            target: The optimizer or the module whose method was called.
-            to_none: What the program passes as ``set_to_none``; dropped groups are cleared alike.
+        no gradients accumulate.
         """
         self._clears_to_none = to_none
         if self._groups.steps == 1:
             return True
         self._groups.take()
         if self._groups.has_gradients:
-            if self._trains(target):
-                self._groups.leave_out()
+            self._groups.leave_out()
             return True
-        return self._groups.is_left_out or not self._gathers(target)
+        return self._groups.is_left_out or not self._groups.waits
 
     @property
     def is_needed(self) -> bool:
@@ -141,9 +124,9 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         """Hold back the step of an optimizer within a group."""
         if self.steps == 1:
             return go(optimizer, *args, **kwargs)
-        if not self._holds_step(optimizer):
+        if not self._holds_step():
             result = go(optimizer, *args, **kwargs)
-            self._groups.stepped(optimizer, is_real=True)
+            self._groups.stepped(is_real=True)
             return result
         closure = kwargs.get("closure", args[0] if args else None)
         result = None
@@ -152,7 +135,7 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
             # if the step is held back.
             with torch.enable_grad():
                 result = closure()
-        self._groups.stepped(optimizer, is_real=False)
+        self._groups.stepped(is_real=False)
         self.on_held(optimizer)
         return result
 
@@ -160,51 +143,24 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         """Weight the pass by the micro-batch's share of the group."""
         if self._groups.steps > 1:
             self._groups.take()
-            self._groups.gradients_come()
+            self._groups.has_gradients = True
             call.gradients = weighed(call.losses, call.gradients, self._groups.share)
 
-    def _holds_step(self, optimizer: Optimizer) -> bool:
-        """Tell whether this step of an optimizer is held back.
+    def _holds_step(self) -> bool:
+        """Tell whether this step of the optimizer is held back.
 
-        A second step for the same micro-batch shows that the program now trains on other data,
-        which does not come from the loader: steps are made at once until the next micro-batch.
+        A second step for one micro-batch shows that the program now trains on other data, which
+        does not come from the loader: steps are made at once until the next micro-batch.
         """
         is_held = self.holds
-        if is_held and self._groups.steps_again(optimizer):
+        if is_held and self._groups.has_stepped:
             self._groups.release()
             is_held = False
         return is_held
 
-    def _gathers(self, target: Optimizer | nn.Module) -> bool:
-        """Tell whether *target* would clear gradients whose step was held back.
-
-        Of several optimizers, each gathers its gradients for itself. One may wrap another, so the
-        parameters count.
-        """
-        waiting = [o for o in self._optimizers() if self._groups.waits(o)]
-        if not waiting or target in waiting:
-            return bool(waiting)
-        cleared = {id(parameter) for parameter in _parameters(target)}
-        return any(id(parameter) in cleared for o in waiting for parameter in _parameters(o))
-
-    def _trains(self, target: Optimizer | nn.Module) -> bool:
-        """Tell whether *target* clears gradients that some optimizer will step with.
-
-        A module may hold none of the trained parameters.
-        """
-        if isinstance(target, Optimizer):
-            return True
-        cleared = {id(p) for p in target.parameters()}
-        return any(id(p) in cleared for p in self._trained())
-
-    def _trained(self) -> list[torch.Tensor]:
-        return [parameter for o in self._optimizers() for parameter in _parameters(o)]
-
     def _drop(self) -> None:
-        """Clear the gradients of a group, to None or to zeros as the program clears its own."""
-        for parameter in self._trained():
-            if parameter.grad is None:
-                continue
+        groups = (group for optimizer in self._optimizers() for group in optimizer.param_groups)
+        for parameter in (p for group in groups for p in group["params"] if p.grad is not None):
             if self._clears_to_none:
                 parameter.grad = None
             else:
@@ -231,9 +187,9 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         def step(scaler: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
             if seam.steps == 1:
                 return original(scaler, optimizer, *args, **kwargs)
-            is_held = seam._holds_step(optimizer)
+            is_held = seam._holds_step()
             result = None if is_held else original(scaler, optimizer, *args, **kwargs)
-            seam._groups.stepped(optimizer, is_real=not is_held)
+            seam._groups.stepped(is_real=not is_held)
             if is_held:
                 seam.on_held(optimizer)
             return result
@@ -241,11 +197,7 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         self._patches.replace(GradScaler, "step", step)
 
     def _hold_clipping_by_norm(self, owner: Any) -> None:
-        """Clip nothing while steps are held back, but still return the norm.
-
-        Programs use the returned norm, for example to log it. An infinite limit gives it to them
-        without changing gradients.
-        """
+        """Clip nothing while steps are held back, but still return the norm."""
         original = owner.clip_grad_norm_
         seam = self
 
@@ -256,14 +208,8 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         self._patches.replace(owner, "clip_grad_norm_", clip)
 
 
-def _parameters(owner: Optimizer | nn.Module) -> list[torch.Tensor]:
-    if isinstance(owner, nn.Module):
-        return [*owner.parameters()]
-    return [parameter for group in owner.param_groups for parameter in group["params"]]
-
-
 def weighed(tensors: Sequence[Any], grads: Any, share: float) -> Any:
-    """Return the ``grad_tensors`` of a backward pass, multiplied by a number.
+    """Return the ``grad_tensors`` of a backward pass, multiplied by its share.
 
     A missing gradient stands for ones, so it becomes a tensor filled with the share.
     """

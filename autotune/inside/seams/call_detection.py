@@ -18,9 +18,6 @@ from autotune.inside.hubs.patches import Patches, Seam
 class CallDetectionSeam(Seam):
     """Notes calls in the program's first, untouched steps.
 
-    ``SeamSet`` installs it where the program is observed for its profile, and removes it after the
-    third step. It changes no result; notes are made on the thread of the call.
-
     Attributes:
         calls_sdpa: Whether ``scaled_dot_product_attention`` was called.
         reads_gradients: The function by which the program has read gradients within the backward

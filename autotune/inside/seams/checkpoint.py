@@ -16,8 +16,7 @@ random states of Python and NumPy) is not emulated: it shows in what is trained.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from inspect import getattr_static
 from types import FunctionType
 from typing import Any
@@ -59,13 +58,8 @@ class CheckpointSeam(Seam):
         self._every = every
 
     def act_on(self, roots: Iterable[nn.Module]) -> None:
-        """Apply the choice to the blocks of these models, instead of an earlier choice.
-
-        Does nothing but end the earlier choice if no block is to be recomputed, or if the models
-        have no repeated blocks.
-        """
-        self._patches.undo()
-        self._chosen.clear()
+        """Apply the choice to the blocks of these models, instead of an earlier choice."""
+        self.remove()
         if not self._every:
             return
         blocks = blocks_of(roots)
@@ -100,21 +94,12 @@ class CheckpointSeam(Seam):
 def _recomputed(
     forward: Callable[..., Any], block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Return the output of a block, which is computed again when gradients need it.
-
-    Args:
-        forward: The ``forward`` of the block's class.
-        block: The block.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments. torch's checkpoint gets them by position: only in positional
-            arguments does it notice later changes, and look for devices whose random state to keep.
-    """
+    """Return the output of a block, which is computed again when gradients need it."""
     names, count = tuple(kwargs), len(args)
     given = (*args, *kwargs.values())
     first = [given]
     versions = {name: buffer._version for name, buffer in block.named_buffers()}  # noqa: SLF001
     buffers = {name: buffer.detach().clone() for name, buffer in block.named_buffers()}
-    empty = [(m, name) for m in block.modules() for name, b in m._buffers.items() if b is None]  # noqa: SLF001
 
     def compute(*values: Any) -> Any:
         return forward(block, *values[:count], **dict(zip(names, values[count:], strict=True)))
@@ -129,23 +114,10 @@ def _recomputed(
             return output
         # Copies of copies, because ``retain_graph`` allows several recomputations
         fresh = {name: buffer.clone() for name, buffer in buffers.items()}
-        with _reparametrize_module(block, fresh, tie_weights=True), _without(empty):
+        with _reparametrize_module(block, fresh, tie_weights=True):
             return compute(*map(structure_of, kept))
 
     return checkpoint(call, *map(structure_of, given), use_reentrant=False)
-
-
-@contextmanager
-def _without(empty: Sequence[tuple[nn.Module, str]]) -> Iterator[None]:
-    """Take away the buffers that were None before the first pass, and put them back."""
-    now = [(module, name, getattr(module, name)) for module, name in empty]
-    for module, name in empty:
-        setattr(module, name, None)
-    try:
-        yield
-    finally:
-        for module, name, buffer in now:
-            setattr(module, name, buffer)
 
 
 def blocks_of(roots: Iterable[nn.Module]) -> list[nn.Module]:
@@ -153,20 +125,14 @@ def blocks_of(roots: Iterable[nn.Module]) -> list[nn.Module]:
 
     A block class counts from ``MIN_BLOCKS`` blocks on. The list is empty if nothing is repeated.
     """
-    repeated = [blocks for blocks in _kinds_of(roots) if len(blocks) >= MIN_BLOCKS]
-    return max(repeated, key=_parameters, default=[])
-
-
-def _kinds_of(roots: Iterable[nn.Module]) -> list[list[nn.Module]]:
-    """Return one list per class of the blocks that lie in containers of these models."""
     kinds: dict[type[nn.Module], list[nn.Module]] = defaultdict(list)
-    for root in roots:
-        for container in root.modules():
-            if isinstance(container, (nn.ModuleList, nn.Sequential)):
-                for block in container.children():
-                    if block not in kinds[type(block)] and _is_block(block):
-                        kinds[type(block)].append(block)
-    return list(kinds.values())
+    modules = (module for root in roots for module in root.modules())
+    containers = (one for one in modules if isinstance(one, (nn.ModuleList, nn.Sequential)))
+    for block in (block for container in containers for block in container.children()):
+        if block not in kinds[type(block)] and _is_block(block):
+            kinds[type(block)].append(block)
+    repeated = [blocks for blocks in kinds.values() if len(blocks) >= MIN_BLOCKS]
+    return max(repeated, key=_parameters, default=[])
 
 
 def _is_block(module: nn.Module) -> bool:

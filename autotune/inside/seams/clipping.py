@@ -35,12 +35,7 @@ class ClippingSeam(Seam):
     def replaced(
         self, before: Mapping[str, nn.Parameter], after: Mapping[str, nn.Parameter]
     ) -> None:
-        """Note which parameters were replaced by which.
-
-        Args:
-            before: A model's parameters by name, as they were.
-            after: Its present parameters, by the same names.
-        """
+        """Note which parameters were replaced by which."""
         for name, old in before.items():
             # An id may be used again once its object is gone, so the reference proves whose it is.
             self._replaced[id(old)] = ref(old), after[name]

@@ -33,15 +33,7 @@ FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 class DownloadsSeam(Seam):
-    """Notes the places to which the program downloads.
-
-    ``SeamSet.guard_files()`` installs it, and the lead rank sends the places to the parent when the
-    program is ready. Calls are noted on whichever thread makes them.
-
-    Attributes:
-        places: Real paths of the target folders and files. The working directory and the folders
-            above it are left out, because the program's outputs lie there too.
-    """
+    """Notes the places to which the program downloads."""
 
     def __init__(self) -> None:
         self.places: set[str] = set()

@@ -7,6 +7,7 @@
   that is to be noticed.
 - Nothing is dropped out, unless the plan says otherwise. Dropout draws in the order of memory, so
   under another memory format it would drop other activations, which says nothing about the config.
+- Where ranks are compared, BatchNorm sees a rank's samples alone in one process, too.
 - Compiled code draws as eager code does.
 """
 
@@ -63,6 +64,8 @@ def equalise(plan: TracePlan, *, compiles: bool = False) -> None:
     _seed_the_unseeded(SEED + plan.seed)
     if not plan.drops_out:
         _undrop()
+    if plan.shares > 1:
+        _normalise_shares(plan.shares)
     _even_fetching()
     _send_to_workers(drops_out=plan.drops_out)
     if compiles:
@@ -72,9 +75,40 @@ def equalise(plan: TracePlan, *, compiles: bool = False) -> None:
 
 
 def _undrop() -> None:
-    for undropped in UNDROPPED:
+    for name, undropped in UNDROPPED.items():
         # As they are: torch.jit.script cannot read the StandIn of a function written in C
-        setattr(functional, undropped.__name__, undropped)
+        setattr(functional, name, undropped)
+
+
+def _normalise_shares(count: int) -> None:
+    """Have BatchNorm see what each of several ranks would see, and gather the first rank's."""
+    original = functional.batch_norm
+
+    def batch_norm(
+        input: torch.Tensor,  # noqa: A002 - as torch names it
+        running_mean: torch.Tensor | None,
+        running_var: torch.Tensor | None,
+        weight: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+        training: bool = False,  # noqa: FBT001, FBT002
+        *options: Any,
+        **named: Any,
+    ) -> torch.Tensor:
+        rest = (weight, bias, training, *options)
+        if not training or len(input) < count:
+            return original(input, running_mean, running_var, *rest, **named)
+        shares = [
+            original(input[rank::count], *kept, *rest, **named)
+            for rank, kept in enumerate(
+                [(running_mean, running_var), *[(None, None)] * (count - 1)]
+            )
+        ]
+        output = torch.empty_like(input, dtype=shares[0].dtype)
+        for rank, share in enumerate(shares):
+            output[rank::count] = share
+        return output
+
+    Patches().replace(functional, "batch_norm", batch_norm)
 
 
 def _seed_the_unseeded(seed: int) -> None:

@@ -25,9 +25,7 @@ CLICKS = ("click.core", "typer._click.core")  # typer ships a copy of click
 class FlagsSeam(Seam):
     """Watches argparse and click read the command line.
 
-    ``HfArgumentParser`` is an argparse parser, and typer uses click. ``SeamSet`` installs it where
-    the program is observed for its profile. Flags are noted on the thread that parses, mostly the
-    main thread before training.
+    ``HfArgumentParser`` is an argparse parser, and typer uses click.
 
     Attributes:
         seen: The flags, in the order in which parsers read them.
@@ -47,12 +45,8 @@ class FlagsSeam(Seam):
     def see_keywords(self, signature: inspect.Signature, given: dict[str, KnobValue]) -> None:
         """Note the parameters of the program's function that have a plain value.
 
-        Parameters that the user gives by position are left out, because they cannot be given by
-        keyword as well.
-
-        Args:
-            signature: Of the function.
-            given: Keywords that the user gives; for all others the default counts.
+        For those that the user gives by keyword that value counts, else the default. Parameters
+        that are given by position cannot be given by keyword as well.
         """
         placed = list(signature.parameters)[: len(sys.argv) - 1]
         for name, parameter in signature.parameters.items():

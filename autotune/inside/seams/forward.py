@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from threading import get_ident
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,29 +18,13 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from autotune.inside.data.nested import first_tensor, map_tensors
+from autotune.inside.data.nested import map_tensors
 from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.listener import Listener, Root
 from autotune.inside.seams.autocast import autocast
 
 RECOMPILES = 8  # torch's default for one program (torch._dynamo.config.recompile_limit)
 Call = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class OutermostCall:
-    """An outermost call with gradients enabled.
-
-    ``BatchProbe`` counts these, to see which parts of the program follow a new batch size.
-
-    Attributes:
-        module: Class name of the module that was called.
-        first_dim: First dimension of the first tensor among its arguments, mostly the batch size;
-            None without a tensor.
-    """
-
-    module: str
-    first_dim: int | None
 
 
 _UNKNOWN = Root(-1)
@@ -59,16 +42,8 @@ class ForwardSeam(Seam):
     ``Steering`` calls the methods that choose, on the main thread between two steps. The wrapped
     call runs on the thread on which the program calls a module.
 
-    Args:
-        listener: Told about every call of a root; None if nothing is measured.
-        optimizers: Returns the living optimizers, whose state follows the memory layout.
-        route: Returns the module to call instead of a root, which may be the root itself.
-        before_first: Called before the first call of a root.
-
     Attributes:
         most_parameters: The largest number of parameters of any root that was called so far.
-        records_calls: Whether outermost calls are recorded in ``calls``.
-        calls: The recorded calls of the present step; the step tracker clears them as it ends.
     """
 
     def __init__(
@@ -76,10 +51,8 @@ class ForwardSeam(Seam):
         listener: Listener | None,
         optimizers: Callable[[], Iterable[Optimizer]],
         route: Callable[[nn.Module, tuple[Any, ...]], nn.Module] | None = None,
-        before_first: Callable[[], None] = lambda: None,
     ) -> None:
         self._listener = listener
-        self._before_first = before_first
         self._route = route
         self._optimizers = optimizers
         self._patches = Patches()
@@ -94,8 +67,6 @@ class ForwardSeam(Seam):
         self._dynamic: bool | None = None
         self._narrowed = False
         self.most_parameters = 0
-        self.records_calls = False
-        self.calls: list[OutermostCall] = []
 
     @property
     def roots(self) -> dict[nn.Module, Root]:
@@ -103,12 +74,7 @@ class ForwardSeam(Seam):
         return {module: root for module, root in self._roots.items() if root is not None}
 
     def set_autocast(self, dtype: torch.dtype | None, device: str = "cpu") -> None:
-        """Run the model under autocast to *dtype*, and convert its outputs to fp32 for the loss.
-
-        Args:
-            dtype: None leaves the precision to the program.
-            device: Type of the device that computes, which may differ from that of the parameters.
-        """
+        """Run the model under autocast to *dtype*, and convert its outputs to fp32 for the loss."""
         self._autocast, self._device = dtype, device
         self._regions.clear()
 
@@ -203,10 +169,6 @@ class ForwardSeam(Seam):
         if root is None:
             return original(module, *args, **kwargs)
         inputs = args or tuple(kwargs.values())
-        if self.records_calls and torch.is_grad_enabled():
-            tensor = first_tensor(inputs)
-            first_dim = None if tensor is None else int(tensor.shape[0])
-            self.calls.append(OutermostCall(type(module).__name__, first_dim))
         if self._listener is not None:
             self._listener.forward_called(root, inputs)
         return self._under_settings(original, module, inputs, args, kwargs)
@@ -219,7 +181,6 @@ class ForwardSeam(Seam):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Call a root under the memory layout and the precision that are chosen now."""
         if self._channels_last:
             args, kwargs = map_tensors(_to_channels_last, (args, kwargs))
         called = module if self._route is None else self._route(module, inputs)
@@ -240,8 +201,6 @@ class ForwardSeam(Seam):
         if known is not _UNKNOWN:
             return known
         parameters = list(module.parameters())
-        if parameters and not self.roots:
-            self._before_first()
         if any(map(is_lazy, parameters)):
             return None  # a lazy module knows its parameters after its first call
         root = Root(sum(p.numel() for p in parameters)) if parameters else None

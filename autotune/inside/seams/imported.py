@@ -23,9 +23,7 @@ FUNCTIONS = {FunctionType, BuiltinFunctionType}
 class ImportedSeam(Seam):
     """Replaces torch functions in the modules that have imported them by name.
 
-    ``SeamSet.install_late()`` calls ``note()``, installs the other seams, and then calls
-    ``spread()``. All three run on the thread that applies the config to a program whose modules may
-    have been imported by then.
+    ``SeamSet.install_late()`` calls ``note()``, installs the other seams, and calls ``spread()``.
     """
 
     def __init__(self) -> None:
@@ -33,10 +31,7 @@ class ImportedSeam(Seam):
         self._patches = Patches()
 
     def note(self) -> None:
-        """Remember all module-level functions of torch, before the other seams replace some.
-
-        Functions are compared afterwards to learn which ones were replaced.
-        """
+        """Remember all module-level functions of torch, before the other seams replace some."""
         self._before = {
             (key, name): value
             for key, module in _modules(of_torch=True)

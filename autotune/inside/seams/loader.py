@@ -41,15 +41,6 @@ class LoaderSeam(IterateListener):
     the main thread; the hub and ``Feed`` call its parts on whatever thread the program iterates,
     which may be a background thread.
 
-    Args:
-        hub: Tells of the program's loaders.
-        listener: Told about every batch; None leaves iteration as it is.
-        accumulation: Told about every batch of the training loader.
-        target: The training loader, if it is known from an earlier run.
-        program_knobs: Knobs that the program sets itself: the target may differ in these.
-        fed: Called for each batch with gradients enabled; ``by_target`` tells whether it comes from
-            the training loader or from another one.
-
     Attributes:
         built: The program's loaders.
         options: What the config requests for the training loader.
@@ -101,13 +92,7 @@ class LoaderSeam(IterateListener):
             vars(loader).update(changes)
 
     def share(self, group: Group, begins: Callable[[], None]) -> None:
-        """Give each rank its part of the training loader's data, until the process ends.
-
-        Args:
-            group: The processes that train together.
-            begins: Called whenever the program begins to iterate the training loader with
-                gradients enabled.
-        """
+        """Give each rank its part of the training loader's data, until the process ends."""
         self.shares.begin(group, begins)
         self.options.request(world_size=group.world_size)
 
@@ -116,14 +101,6 @@ class LoaderSeam(IterateListener):
         if not enabled:
             self.passes.resting.wake_all()
         self.variants.keep(enabled=enabled)
-
-    def facts(self, loader: DataLoader[Any]) -> LoaderFacts:
-        """Return a loader's facts, with the options that the program gave it."""
-        return self.built.facts(loader)
-
-    def held_open(self, loader: DataLoader[Any]) -> str:
-        """Return what a loader's dataset holds open, which workers would share; empty if none."""
-        return self.workers.held_open(loader)
 
     @property
     def misses_target(self) -> bool:
@@ -144,21 +121,7 @@ class LoaderSeam(IterateListener):
 
 
 class Passes(IterateListener):
-    """Begins the program's passes over its loaders, with the options of the config.
-
-    The hub calls it on whatever thread the program iterates.
-
-    Args:
-        seam: Knows the loaders.
-        hub: Calls PyTorch's own methods.
-        listener: As in ``LoaderSeam``; so are *accumulation* and *fed*.
-
-    Attributes:
-        built: As in ``LoaderSeam``; so are ``options``, ``sizes`` and ``variants``.
-        resting: Stops the workers of passes whose options do not have their turn.
-        replays: While True, training feeds hand out the same batch again and again. Set to measure
-            the program without its data loading.
-    """
+    """Begins the program's passes over its loaders, with the options of the config."""
 
     def __init__(
         self,
@@ -210,10 +173,6 @@ class Passes(IterateListener):
 
         If gradients are disabled, the program evaluates: the iterator then yields all samples in
         the program's own batches, although training may be sharded.
-
-        Args:
-            loader: The loader to iterate: the program's, or its variant under the options.
-            written: The loader that the program built.
         """
         built = self.built.get(loader)
         if built is not None and built.written is not None:
@@ -232,13 +191,6 @@ class Passes(IterateListener):
         Tells the rates seam whose batch the next step uses, and accumulation where its groups of
         micro-batches begin. A batch that is read with gradients disabled feeds no optimizer, so the
         rates seam is not told of it.
-
-        Args:
-            loader: The loader with its present options.
-            number: The batch's number in the epoch, from 1.
-            iteration: Identifies one pass over the data; None if the caller does not tell when the
-                pass ends.
-            trains: Whether this is the training loader.
         """
         if torch.is_grad_enabled():
             self._fed(by_target=trains)
@@ -263,5 +215,4 @@ class Passes(IterateListener):
             self._accumulation.end(iteration)
 
     def _as_written(self, loader: DataLoader[Any]) -> DataLoader[Any]:
-        """Return a copy that yields the same batches as the loader that the program wrote."""
         return with_attributes(loader, self.built.of(loader).written or {})

@@ -64,20 +64,13 @@ class OptimizerSeam(Seam, StepListener):
         return [optimizer for living in self._optimizers if (optimizer := living()) is not None]
 
     def use_implementation(self, name: str) -> None:
-        """Set the implementation of all optimizers, also of those built later.
-
-        Args:
-            name: ``for-loop``, ``foreach`` or ``fused``.
-        """
+        """Set the implementation of all optimizers, also of those built later."""
         self._implementation = name
         for optimizer in self.optimizers:
             self._have_implementation(optimizer)
 
     def _have_implementation(self, optimizer: Optimizer) -> None:
-        """Set the requested implementation on an optimizer's groups.
-
-        The program's own flags are remembered, because checkpoints are saved with those.
-        """
+        """Set the requested implementation on an optimizer's groups."""
         if self._implementation is None:
             return
         own = self._own_flags.setdefault(optimizer, [])
@@ -86,12 +79,7 @@ class OptimizerSeam(Seam, StepListener):
             _use_implementation(optimizer, group, self._implementation)
 
     def install(self, *, watches: bool) -> None:
-        """Follow the building of optimizers.
-
-        Args:
-            watches: Whether the program is measured. Any config may come later then, so its
-                checkpoints are kept free of our flags, too.
-        """
+        """Follow the building of optimizers."""
         original = Optimizer.add_param_group
         seam = self
 

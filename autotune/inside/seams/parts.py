@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from enum import StrEnum
+from functools import partial
 from itertools import pairwise
 from time import perf_counter
 from typing import Any
@@ -117,8 +118,7 @@ class PartsClock:
 
         Within a request for a batch, everything counts as waiting, also transfers by the loader.
         """
-        is_loading = Part.WAIT in self._calls
-        self._calls.append(Part.WAIT if is_loading else part)
+        self._calls.append(Part.WAIT if Part.WAIT in self._calls else part)
         self._change()
 
     def leave(self) -> None:
@@ -135,23 +135,14 @@ class PartsClock:
         """
         if not self._steps:
             return None
-        host = _mean(self._steps)
-        launch_s = None
+        host, launch_s = _mean(self._steps), None
         times = host
         if self._with_events:
             torch.cuda.synchronize()
             times = _mean([_on_device(marks) for marks in self._kept_marks])
             launch_s = host[Part.COMPUTE] + host[Part.OPTIMIZER]
-        return StepParts(
-            wait_s=times[Part.WAIT],
-            transfer_s=times[Part.TRANSFER],
-            compute_s=times[Part.COMPUTE],
-            optimizer_s=times[Part.OPTIMIZER],
-            sync_s=times[Part.SYNC],
-            overhead_s=times[Part.OVERHEAD],
-            steps=len(self._steps),
-            launch_s=launch_s,
-        )
+        parts = {f"{part}_s": times[part] for part in Part}
+        return StepParts(**parts, steps=len(self._steps), launch_s=launch_s)
 
     def _change(self) -> None:
         if not self._is_running:
@@ -186,18 +177,15 @@ class PartsSeam(Seam, BackwardListener, StepListener):
 
     def install(self) -> None:
         """Patch model calls, backward, transfers, synchronizing calls and ``zero_grad``."""
-        clock = self._clock
         # Calls are looked up on the class, so a patch of the instance would have no effect.
         for cls in self._classes:
-            self._patches.replace(cls, "__call__", _as_model(cls.__call__, clock))
+            self._patches.replace(cls, "__call__", _as_model(cls.__call__, self._clock))
         self._time(Optimizer, "zero_grad", Part.OPTIMIZER)
-        for name in ("to", "cuda"):
-            original = getattr(torch.Tensor, name)
-            self._patches.replace(torch.Tensor, name, _as_transfer(original, clock))
-        for name in SYNCS:
-            original = getattr(torch.Tensor, name)
-            self._patches.replace(torch.Tensor, name, _as_sync(original, clock))
         self._time(torch.cuda, "synchronize", Part.SYNC)
+        for name in ("to", "cuda"):
+            self._time(torch.Tensor, name, Part.TRANSFER, partial(_moves, name))
+        for name in SYNCS:
+            self._time(torch.Tensor, name, Part.SYNC, _is_on_device)
         self._hubs.backward.join(self)
         self._hubs.steps.join(self)
 
@@ -223,10 +211,15 @@ class PartsSeam(Seam, BackwardListener, StepListener):
         """What follows a step is the program's own."""
         self._clock.ground(Part.OVERHEAD)
 
-    def _time(self, owner: Any, name: str, part: Part) -> None:
+    def _time(
+        self, owner: Any, name: str, part: Part, counts: Callable[..., bool] = lambda *_, **__: True
+    ) -> None:
+        """Have the calls of a function for which *counts* returns True belong to a part."""
         original, clock = getattr(owner, name), self._clock
 
         def timed(*args: Any, **kwargs: Any) -> Any:
+            if not counts(*args, **kwargs):
+                return original(*args, **kwargs)
             clock.enter(part)
             try:
                 return original(*args, **kwargs)
@@ -255,38 +248,12 @@ def _as_model(original: Callable[..., Any], clock: PartsClock) -> Callable[..., 
     return call
 
 
-def _as_transfer(original: Callable[..., Any], clock: PartsClock) -> Callable[..., Any]:
-    def move(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not _moves(tensor, original.__name__, args, kwargs):
-            return original(tensor, *args, **kwargs)
-        clock.enter(Part.TRANSFER)
-        try:
-            return original(tensor, *args, **kwargs)
-        finally:
-            clock.leave()
-
-    return move
+def _is_on_device(tensor: torch.Tensor, *_: Any, **__: Any) -> bool:
+    """Tell whether reading a tensor waits; optimizers read step counts from tensors on the CPU."""
+    return tensor.device.type != "cpu"
 
 
-def _as_sync(original: Callable[..., Any], clock: PartsClock) -> Callable[..., Any]:
-    """Return a method that counts as SYNC, except for tensors on the CPU.
-
-    Those need no waiting, and optimizers read their step counts from such tensors.
-    """
-
-    def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if tensor.device.type == "cpu":
-            return original(tensor, *args, **kwargs)
-        clock.enter(Part.SYNC)
-        try:
-            return original(tensor, *args, **kwargs)
-        finally:
-            clock.leave()
-
-    return read
-
-
-def _moves(tensor: torch.Tensor, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _moves(name: str, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> bool:
     """Tell whether ``to`` or ``cuda`` takes a tensor to another kind of device."""
     if name == "cuda":
         return tensor.device.type != "cuda"

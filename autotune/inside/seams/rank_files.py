@@ -85,19 +85,44 @@ class RankFilesSeam(Seam, SaveListener):
         for module in (builtins, io):  # pathlib opens by io.open
             self._patches.replace(module, "open", guarded_open)
         self._patches.replace(os, "stat", self._reading(os.stat))
-        for name in ("remove", "unlink", "rmdir"):
-            self._patches.replace(os, name, self._removing(getattr(os, name)))
-        for name in ("replace", "rename"):
-            self._patches.replace(os, name, self._renaming(getattr(os, name), shutil.rmtree))
-        self._patches.replace(os, "mkdir", self._making(os.mkdir))
-        self._patches.replace(os, "symlink", self._linking(os.symlink, os.unlink))
-        self._patches.replace(os, "link", self._copying(os.link, shutil.copyfile))
-        copy_all = partial(shutil.copytree, dirs_exist_ok=True)
-        self._patches.replace(shutil, "copytree", self._copying(shutil.copytree, copy_all))
-        for name in ("copymode", "copystat"):
-            self._patches.replace(shutil, name, self._copying(getattr(shutil, name), _keep))
-        remove_all = partial(shutil.rmtree, ignore_errors=True)
-        self._patches.replace(shutil, "rmtree", self._removing(shutil.rmtree, remove_all))
+        unlink, rmdir, move, link = os.unlink, os.rmdir, os.replace, os.symlink
+        remove_all, copy_all = shutil.rmtree, shutil.copytree
+
+        def rename(shadow: str, src: Any, _dst: Any) -> None:
+            if os.path.isdir(shadow):
+                remove_all(shadow)
+            source = self.place(src)
+            if self._shadow(source):  # the first rank's, which moves it
+                shutil.copyfile(source, shadow)
+            else:
+                move(source, shadow)
+
+        def symlink(shadow: str, src: Any, dst: Any, *_: Any) -> None:
+            if os.path.lexists(shadow):
+                unlink(shadow)
+            link(os.path.join(os.path.dirname(os.path.abspath(dst)), src), shadow)
+
+        for owner, name, at, act in (
+            (os, "mkdir", 0, lambda shadow, *_: os.makedirs(shadow, exist_ok=True)),
+            (os, "remove", 0, lambda shadow, *_: unlink(shadow)),
+            (os, "unlink", 0, lambda shadow, *_: unlink(shadow)),
+            (os, "rmdir", 0, lambda shadow, *_: rmdir(shadow)),
+            (os, "rename", 1, rename),
+            (os, "replace", 1, rename),
+            (os, "symlink", 1, symlink),
+            (os, "link", 1, lambda shadow, src, *_: shutil.copyfile(self.place(src), shadow)),
+            (shutil, "rmtree", 0, lambda shadow, *_: remove_all(shadow)),
+            (
+                shutil,
+                "copytree",
+                1,
+                lambda shadow, src, *_: copy_all(self.place(src), shadow, dirs_exist_ok=True),
+            ),
+            (shutil, "copymode", 1, lambda *_: None),
+            (shutil, "copystat", 1, lambda *_: None),
+        ):
+            guarded = self._on_shadow(getattr(owner, name), at, act)
+            self._patches.replace(owner, name, guarded)
         for module_name in SAFETENSORS:
             self._imports.wait_for(module_name, self._redirect_safetensors)
 
@@ -153,73 +178,31 @@ class RankFilesSeam(Seam, SaveListener):
 
         return read
 
-    def _making(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def make(path: Any, *args: Any, **kwargs: Any) -> None:
-            if kwargs or not (shadow := self._shadow(path)):
-                original(path, *args, **kwargs)
-            else:
-                os.makedirs(shadow, exist_ok=True)
-
-        return make
-
-    def _removing(
-        self, original: Callable[..., Any], act: Callable[[str], Any] | None = None
+    def _on_shadow(
+        self, original: Callable[..., Any], at: int, act: Callable[..., Any]
     ) -> Callable[..., Any]:
-        def remove(path: Any, *args: Any, **kwargs: Any) -> None:
-            if kwargs.get("dir_fd") is not None or not (shadow := self._shadow(path)):
-                original(path, *args, **kwargs)
-            else:
-                with suppress(OSError):
-                    (act or original)(shadow)
+        """Return a function that acts on the shadow of one of its arguments, if it has one.
 
-        return remove
+        Args:
+            original: Acts where the rank may write freely, and relative to open folders.
+            at: Position of the path that it changes.
+            act: Gets the shadow and the positional arguments. Files that are missing are no error:
+                the first rank may have taken them away, or not have made them yet.
+        """
 
-    def _renaming(
-        self, original: Callable[..., Any], remove_all: Callable[..., Any]
-    ) -> Callable[..., Any]:
-        """Return a rename that moves this rank's file, or takes a copy of the first rank's."""
-
-        def rename(src: Any, dst: Any, **kwargs: Any) -> None:
-            source, shadow = self.place(src), self._shadow(dst)
-            if kwargs or not shadow:
-                original(source, dst, **kwargs)
-                return
+        def call(*args: Any, **kwargs: Any) -> Any:
+            is_relative = any(
+                kwargs.get(f"{end}dir_fd") is not None for end in ("", "src_", "dst_")
+            )
+            shadow = "" if is_relative or len(args) <= at else self._shadow(args[at])
+            if not shadow:
+                return original(*(self.place(arg) for arg in args[:at]), *args[at:], **kwargs)
             os.makedirs(os.path.dirname(shadow), exist_ok=True)
-            if os.path.isdir(shadow):
-                remove_all(shadow)
-            if self._shadow(source):
-                with suppress(OSError):  # the first rank has moved it
-                    shutil.copyfile(source, shadow)
-            else:
-                original(source, shadow)
+            with suppress(OSError):
+                act(shadow, *args)
+            return args[at]
 
-        return rename
-
-    def _linking(
-        self, original: Callable[..., Any], remove: Callable[[str], Any]
-    ) -> Callable[..., Any]:
-        def link(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
-            if not (shadow := self._shadow(dst)):
-                original(src, dst, *args, **kwargs)
-                return
-            os.makedirs(os.path.dirname(shadow), exist_ok=True)
-            with suppress(FileNotFoundError):
-                remove(shadow)
-            original(os.path.join(os.path.dirname(os.path.abspath(dst)), src), shadow)
-
-        return link
-
-    def _copying(
-        self, original: Callable[..., Any], act: Callable[[Any, str], Any]
-    ) -> Callable[..., Any]:
-        def copy(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
-            if not (shadow := self._shadow(dst)):
-                return original(self.place(src), dst, *args, **kwargs)
-            os.makedirs(os.path.dirname(shadow), exist_ok=True)
-            act(self.place(src), shadow)
-            return dst
-
-        return copy
+        return call
 
     def _redirect_safetensors(self, module: ModuleType) -> None:
         for name, (position, mode) in SAFETENSORS[module.__name__].items():
@@ -239,7 +222,3 @@ class RankFilesSeam(Seam, SaveListener):
             return original(*args, **kwargs)
 
         return opening
-
-
-def _keep(*_: Any) -> None:
-    """Leave modes and times of shadow files as they are."""

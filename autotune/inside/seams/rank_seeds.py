@@ -18,10 +18,7 @@ from autotune.inside.ranks.group import Group
 
 
 class RankSeedsSeam(Seam):
-    """Seeds torch, numpy and Python's ``random`` in this process.
-
-    The distribution seam makes it. It calls ``agree()`` before the program starts, and ``differ()``
-    when training begins, on the thread that iterates the loader or calls the model.
+    """Seeds torch, numpy and Python's ``random`` in this process, for the distribution seam.
 
     Args:
         group: The processes that train together.
@@ -37,11 +34,7 @@ class RankSeedsSeam(Seam):
         self._patches = Patches()
 
     def agree(self) -> None:
-        """Seed all ranks with one random number that the first rank draws.
-
-        The first rank puts it into the group's store; the others wait for it there. Nothing is done
-        if all begin with the same seeds anyway.
-        """
+        """Seed all ranks with one random number of the first, unless they begin alike anyway."""
         if self.is_agreed:
             return
         if self._group.is_first:
@@ -57,12 +50,10 @@ class RankSeedsSeam(Seam):
         ``torch.manual_seed`` adds the rank to later seeds of the program's, too. Only the first
         call acts, and the first rank stays as it is.
         """
-        if self._differs:
+        rank = self._group.rank
+        if self._differs or rank == 0:
             return
         self._differs = True
-        rank = self._group.rank
-        if rank == 0:
-            return
         original = torch.manual_seed
         original(torch.initial_seed() + rank)
         random.seed(f"{random.random()} on rank {rank}")

@@ -39,9 +39,6 @@ class RatesSeam(StepListener):
     ``Steering`` sets the rule and the batch on the main thread, and the loader seam calls ``fed()``
     on the thread that reads batches.
 
-    Args:
-        say: Called with each sentence that the user should read, once for each.
-
     Attributes:
         growth: Ratio of the samples per step (now / in the program as written).
         feeds_target: Whether steps use the batches of the loader that was tuned. A step counts like
@@ -223,7 +220,6 @@ def _has_rate(group: dict[str, Any]) -> bool:
 
 
 def _how_scaled(before: tuple[float, ...], now: tuple[float, ...], growth: float) -> str:
-    """Return the rule by which rates have grown with the batch; empty if by none."""
     if growth == 1.0 or not before or len(before) != len(now) or not all(before):
         return ""
     for rule in (LrRule.LINEAR, LrRule.SQRT):

@@ -40,9 +40,6 @@ class ScalingSeam(BackwardListener, StepListener):
 
     ``SeamSet`` has it join if the config trains in fp16, or if the program is measured.
 
-    Args:
-        optimizers: Returns the living optimizers.
-
     Attributes:
         passes: Number of outermost backward passes that the program has made.
         against: Why its losses cannot be scaled, such as "the program differentiates gradients
@@ -138,7 +135,6 @@ class ScalingSeam(BackwardListener, StepListener):
             raise RuntimeError(f"{NEEDS_SCALING} {self.against}")
 
     def _parts(self) -> list[_Part]:
-        """Return the parameters of each optimizer, each once, the sharded ones by themselves."""
         parts: list[_Part] = []
         seen: set[int] = set()
         for optimizer in self._optimizers():
@@ -174,7 +170,6 @@ class _Scaler(GradScaler):
 
 
 def _scaler_for(device: torch.device) -> GradScaler:
-    """Return a scaler; that of several ranks has all of them find what one of them finds."""
     if not distributed.is_available() or not distributed.is_initialized():
         return _Scaler(device.type)
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
@@ -209,7 +204,6 @@ def _against(call: BackwardPass, trained: list[torch.nn.Parameter]) -> str:
 
 
 def _graph(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
-    """Yield the nodes of the graph from which tensors were computed."""
     todo: list[Any] = [t.grad_fn for t in tensors if t.grad_fn is not None]
     seen = set(todo)
     while todo:

@@ -25,9 +25,6 @@ class SchedulerSeam(Seam):
     A trial's training loop does not end but a schedule does: OneCycleLR raises after its last step,
     and a linear decay goes below zero. ``SeamSet`` installs it; the patched ``step`` runs on the
     thread that trains. Rates are not changed here: the rates seam scales them in each step.
-
-    Args:
-        accumulation: Tells which batches make no step.
     """
 
     def __init__(self, accumulation: AccumulationSeam) -> None:
@@ -72,9 +69,6 @@ class PlateauSeam(Seam):
     Each rank would otherwise follow its own share of the data, and choose another rate.
     ``DistributionSeam`` installs it; the program's own calls of ``step()`` run it, on the thread
     that trains. All ranks must call it, because they communicate.
-
-    Args:
-        group: The processes that train together.
     """
 
     def __init__(self, group: Group) -> None:

@@ -65,34 +65,22 @@ class Script:
 class Host(Protocol):
     """Decides what runs in the processes that a program starts.
 
-    In a rig this is ``Children``; under ``autotune run`` it is ``RunChildren``. ``StartedSeam``
-    calls it on the thread that starts the process.
+    In a rig this is ``Children``; under ``autotune run`` it is ``RunChildren``.
     """
 
     def process_starts(self, starting: Starting, act: Act) -> Act | None:
-        """Return what runs in a process in place of its target.
+        """Return what runs in a process in place of its target; None leaves the process as it is.
 
         Args:
             starting: The process.
             act: Its target, or a rank's function under ``start_processes``.
-
-        Returns:
-            A callable that takes the target's arguments; None leaves the process as it is.
         """
 
     def process_started(self, starting: Starting, process: BaseProcess, act: Act) -> None:
         """Note that a process has started with the act that ``process_starts()`` returned."""
 
     def script_starts(self, starting: Starting, args: Sequence[str]) -> Script | None:
-        """Return what is started instead of the program's own script.
-
-        Args:
-            starting: The process.
-            args: The script's arguments.
-
-        Returns:
-            The command; None leaves the process as it is.
-        """
+        """Return what is started instead of the program's script with these arguments, or None."""
 
     def script_started(self, starting: Starting, process: subprocess.Popen[Any]) -> None:
         """Note that a script has started with the command that ``script_starts()`` returned."""
@@ -101,12 +89,8 @@ class Host(Protocol):
 class StartedSeam(Seam):
     """Lets a host decide about each process that the program starts.
 
-    ``Children`` and ``RunChildren`` make and install it before the program starts. The patched
-    functions run on whatever thread starts a process. Processes started by a forked child are left
-    as they are.
-
-    Args:
-        host: Decides what runs in the processes.
+    The patched functions run on whatever thread starts a process. Processes started by a forked
+    child are left as they are.
     """
 
     def __init__(self, host: Host) -> None:

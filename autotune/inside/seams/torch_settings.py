@@ -33,6 +33,7 @@ class TorchSettingsSeam(Seam):
 
     def __init__(self) -> None:
         self._wanted: dict[str, KnobValue] = {}
+        self._patches = Patches()
 
     @property
     def is_needed(self) -> bool:
@@ -43,10 +44,16 @@ class TorchSettingsSeam(Seam):
         """Set a setting now, and again when the program's set-up is over.
 
         Args:
-            name: A key of SWITCHES, which is the name of the setting's knob; ``tf32`` and
+            name: The setting's knob: ``interop_threads`` or a key of SWITCHES; ``tf32`` and
                 ``medium`` belong to ``precision``.
             value: A value of that knob.
         """
+        if name == "interop_threads":
+            # torch allows this once in a process and raises an error the second time, so the
+            # program's call is replaced by a function that does nothing.
+            torch.set_num_interop_threads(int(value))
+            self._patches.replace(torch, "set_num_interop_threads", lambda _threads: None)
+            return
         self._wanted[name] = value
         SWITCHES[name](value)
 
@@ -291,31 +298,12 @@ class _Medium(_Remembering):
         return ("medium",) if value == "medium" else own
 
 
-class _InteropThreads:
-    """Sets the number of torch's inter-op threads.
-
-    torch allows this only once in a process and raises an error the second time. So the program's
-    call is replaced by a function that does nothing.
-    """
-
-    def __init__(self) -> None:
-        self._patches = Patches()
-        self._is_set = False
-
-    def __call__(self, threads: KnobValue) -> None:
-        if not self._is_set:
-            self._is_set = True
-            torch.set_num_interop_threads(int(threads))
-            self._patches.replace(torch, "set_num_interop_threads", lambda _threads: None)
-
-
 def _set_cudnn(how: KnobValue) -> None:
     cudnn.benchmark = how == "benchmark"
 
 
 SWITCHES: Mapping[str, Callable[[Any], object]] = {
     "threads": _Threads(),
-    "interop_threads": _InteropThreads(),
     "cudnn": _set_cudnn,
     "tf32": _Tf32(),
     "medium": _Medium(),

@@ -187,14 +187,7 @@ def _kept(module: ModuleType, original: Callable[..., Any]) -> Callable[..., Any
 
 
 def _hub_result(module: ModuleType, taken: Any, endpoint: str, given: Mapping[str, Any]) -> Any:
-    """Return what a method of HfApi would return: a repository, a commit, or None.
-
-    Args:
-        module: ``huggingface_hub.hf_api``.
-        taken: The method's signature, which says what it returns.
-        endpoint: The hub's address.
-        given: The arguments of the call.
-    """
+    """Return what a method of HfApi would return: a repository, a commit, or None."""
     from huggingface_hub.constants import REPO_TYPES_URL_PREFIXES
 
     repo_id = str(given.get("repo_id", ""))

@@ -5,58 +5,27 @@ compiles, because programs script models that drop out.
 """
 # ruff: noqa: A002, ARG001, FBT001, FBT002, PLR0913, PLR0917, UP045 - as torch.jit needs it
 
-from typing import Optional
+from collections.abc import Callable
+from typing import Any, Optional
 
 from torch import Tensor
 from torch.nn import functional
 
-_dropout = functional.dropout
-_dropout1d = functional.dropout1d
-_dropout2d = functional.dropout2d
-_dropout3d = functional.dropout3d
-_alpha_dropout = functional.alpha_dropout
-_feature_alpha_dropout = functional.feature_alpha_dropout
+NAMES = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
+
+
+def _undropped(original: Callable[..., Tensor], default: bool) -> Callable[..., Tensor]:
+    """Return a dropout that drops none of the elements of its input."""
+
+    def dropout(
+        input: Tensor, p: float = 0.5, training: bool = default, inplace: bool = False
+    ) -> Tensor:
+        return original(input, 0.0, training, inplace)
+
+    return dropout
+
+
 _attention = functional.scaled_dot_product_attention
-
-
-def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Return the input with none of its elements dropped."""
-    return _dropout(input, 0.0, training, inplace)
-
-
-def dropout1d(
-    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
-) -> Tensor:
-    """Return the input with none of its channels dropped."""
-    return _dropout1d(input, 0.0, training, inplace)
-
-
-def dropout2d(
-    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
-) -> Tensor:
-    """Return the input with none of its channels dropped."""
-    return _dropout2d(input, 0.0, training, inplace)
-
-
-def dropout3d(
-    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
-) -> Tensor:
-    """Return the input with none of its channels dropped."""
-    return _dropout3d(input, 0.0, training, inplace)
-
-
-def alpha_dropout(
-    input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
-) -> Tensor:
-    """Return the input with none of its elements dropped."""
-    return _alpha_dropout(input, 0.0, training, inplace)
-
-
-def feature_alpha_dropout(
-    input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
-) -> Tensor:
-    """Return the input with none of its channels dropped."""
-    return _feature_alpha_dropout(input, 0.0, training, inplace)
 
 
 def scaled_dot_product_attention(
@@ -75,12 +44,7 @@ def scaled_dot_product_attention(
     )
 
 
-UNDROPPED = (
-    dropout,
-    dropout1d,
-    dropout2d,
-    dropout3d,
-    alpha_dropout,
-    feature_alpha_dropout,
-    scaled_dot_product_attention,
-)
+UNDROPPED: dict[str, Any] = {
+    name: _undropped(getattr(functional, name), not name.endswith("alpha_dropout"))
+    for name in NAMES
+} | {"scaled_dot_product_attention": scaled_dot_product_attention}

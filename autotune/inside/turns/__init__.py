@@ -36,11 +36,9 @@ class Hands:
 
 
 class Turns:
-    """Carries out one schedule.
+    """Carries out one schedule, at the end of each step, until ``is_done`` is set.
 
-    ``LeadRank`` makes one for the message ``TakeTurns`` at a boundary between two steps, and calls
-    ``step()`` at the end of each further step in the program's main thread, until ``is_done`` is
-    set. Of several ranks each has one, for the same schedule.
+    Of several ranks each has one, for the same schedule.
 
     Args:
         asked: The configs in play, and their turns.

@@ -482,7 +482,7 @@ def _most_samples(
     It is the largest of: MAX_GROWTH times the program's global batch, the largest batch size on
     offer, and the program's batch on every rank.
     """
-    growth = MAX_GROWTH_BY_STEPS if profile.length.bounded_by_steps else MAX_GROWTH
+    growth = MAX_GROWTH_BY_STEPS if profile.loop.length.bounded_by_steps else MAX_GROWTH
     own = global_batch(baseline)
     if own is None:
         return None
@@ -507,7 +507,7 @@ def _is_for_flags(knob: Knob, refused: NotOffered, profile: Profile) -> bool:
         rule_for(optimizer.families) is LrRule.SQRT and all(optimizer.initial_lrs or optimizer.lrs)
         for optimizer in profile.optimizers
     )
-    return refused.is_unreached and can_follow and not profile.length.bounded_by_steps
+    return refused.is_unreached and can_follow and not profile.loop.length.bounded_by_steps
 
 
 def _first(profile: Profile) -> set[str]:

@@ -21,8 +21,7 @@ from autotune.knobs.strategies.data_parallel import DataParallel
 from autotune.knobs.strategies.ddp import Ddp
 from autotune.knobs.strategies.fsdp import Fsdp
 from autotune.knobs.strategies.model_split import ModelSplit
-from autotune.knobs.strategies.own import Own
-from autotune.knobs.strategies.single import Single
+from autotune.knobs.strategies.single import Own, Single
 from autotune.knobs.strategies.zero1 import Zero1
 
 __all__ = [

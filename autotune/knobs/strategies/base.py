@@ -31,8 +31,6 @@ MAKE_DDP = frozenset({DDP, FABRIC, ACCELERATE, LIGHTNING, TRANSFORMERS})
 
 # Optimizers that decide by the value of the loss, which differs between ranks.
 BY_LOSS = {"LBFGS"}
-# The beginning of DDP's error when parameters got no gradient in the step before.
-UNFINISHED = "Expected to have finished reduction in the prior iteration"
 
 
 @dataclass(frozen=True)
@@ -118,30 +116,38 @@ class RankStrategy(Strategy):
 
     def distribute(self, module: nn.Module, site: Site) -> nn.Module:
         """Return the model wrapped in DDP; the program keeps its unwrapped model."""
-        return wrapped_by_ddp(module, site)
+        from torch import nn
+        from torch.nn.parallel import DistributedDataParallel
+
+        options = site.options
+        if options.get("sync_batchnorm"):
+            module = nn.SyncBatchNorm.convert_sync_batchnorm(module)
+        bucket_cap_mb = options.get("ddp_bucket_cap_mb")
+        return DistributedDataParallel(
+            module,
+            init_sync=False,  # the ranks' models were made equal before the first step
+            bucket_cap_mb=None if bucket_cap_mb is None else int(bucket_cap_mb),
+            gradient_as_bucket_view=bool(options.get("ddp_gradient_as_bucket_view", False)),
+            static_graph=bool(options.get("ddp_static_graph", False)),
+            # True costs a walk through the graph in each step (PyTorch documentation).
+            find_unused_parameters=site.has_unused,
+        )
 
     def sync_gradients(self, called: Any, *, enabled: bool) -> None:
         """Set whether the next backward pass averages gradients over the ranks.
 
-        It is called before each forward pass with gradients. Accumulation turns averaging off for
-        all but the last batch of a step. DDP's attribute is set that its ``no_sync()`` sets: the
-        context manager cannot be used, because forward and backward happen in the program's code.
-
-        Args:
-            called: The module that ``distribute()`` returned.
-            enabled: Whether to average.
+        It is called before each forward pass with gradients, with the module that ``distribute()``
+        returned. Accumulation turns averaging off for all but the last batch of a step. DDP's
+        attribute is set that its ``no_sync()`` sets: the context manager cannot be used, because
+        forward and backward happen in the program's code.
         """
         called.require_backward_grad_sync = enabled
 
     def hand_over(self, optimizer: Optimizer, replaced: Mapping[Any, Any]) -> None:
-        """Make an optimizer train the new parameters in place of the old ones.
+        """Make an optimizer train the new parameter of each parameter that was replaced.
 
         It is called for optimizers that are built, or get parameters, after the model was
         distributed by a strategy that replaces parameters.
-
-        Args:
-            optimizer: An optimizer of the program.
-            replaced: The new parameter of each parameter that was replaced.
         """
 
     def adopt(self, optimizer: Optimizer, site: Site) -> None:
@@ -164,33 +170,23 @@ def ranks_refusal(hardware: Hardware, profile: Profile) -> str | None:
 
 
 def shares_refusal(hardware: Hardware, profile: Profile) -> str | None:
-    """Return why a batch cannot be divided among devices, as a clause, or None.
-
-    Reasons are the program's own distribution, weights updated by hand, an unsupported device,
-    and several training loaders.
-    """
-    if profile.ranks.started_by or profile.ranks.distributed_by:
-        return _its_own_way(profile)
+    """Return why a batch cannot be divided among devices, as a clause, or None."""
+    if profile.ranks.started_by:
+        return starts_them_itself(profile)
+    if profile.ranks.distributed_by:
+        return f"the program distributes itself ({profile.ranks.distributed_by})"
     if without := profile.without_optimizer("; how it behaves on several devices is not known"):
         return without.reason
     if profile.device not in {"cpu", "cuda"}:
         return f"the model computes on the {profile.device} device"
     if len(profile.loaders) > 1:
         return SEVERAL_LOADERS.format(len(profile.loaders))
-    if not devices_of(hardware, profile):
-        return "the properties of the GPUs are not known"
-    return None
+    return None if devices_of(hardware, profile) else "the properties of the GPUs are not known"
 
 
 def starts_them_itself(profile: Profile) -> str:
     """Return, as a clause, that the program starts its ranks itself, so that autotune cannot."""
     return f"the program starts the processes that train itself, by {profile.ranks.started_by}"
-
-
-def _its_own_way(profile: Profile) -> str:
-    if profile.ranks.started_by:
-        return starts_them_itself(profile)
-    return f"the program distributes itself ({profile.ranks.distributed_by})"
 
 
 def ddp_refusal(hardware: Hardware, profile: Profile) -> str | None:
@@ -219,41 +215,3 @@ def devices_of(hardware: Hardware, profile: Profile) -> int:
     It is 0 for a model on CUDA if no GPU's properties could be read.
     """
     return len(hardware.gpus) if profile.device == "cuda" else hardware.cpu_quota
-
-
-def wrapped_by_ddp(module: nn.Module, site: Site) -> nn.Module:
-    """Return the model wrapped in DDP, with the options of the ``ddp_…`` knobs.
-
-    The wrapper turns DDP's message about unfinished reductions into one that says which settings to
-    change.
-    """
-    from torch import nn
-    from torch.nn.parallel import DistributedDataParallel
-
-    options = site.options
-    if options.get("sync_batchnorm"):
-        module = nn.SyncBatchNorm.convert_sync_batchnorm(module)
-    bucket_cap_mb = options.get("ddp_bucket_cap_mb")
-
-    class Ddp(DistributedDataParallel):
-        def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-            try:
-                return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
-            except RuntimeError as error:
-                if UNFINISHED not in str(error):
-                    raise
-                raise RuntimeError(
-                    "some parameters get gradients in some steps only, which the ranks cannot "
-                    "follow. Leave devices out of the search, or set devices to single in "
-                    "best.yaml."
-                ) from error
-
-    return Ddp(
-        module,
-        init_sync=False,  # the ranks' models were made equal before the first step
-        bucket_cap_mb=None if bucket_cap_mb is None else int(bucket_cap_mb),
-        gradient_as_bucket_view=bool(options.get("ddp_gradient_as_bucket_view", False)),
-        static_graph=bool(options.get("ddp_static_graph", False)),
-        # True costs a walk through the graph in each step (PyTorch documentation).
-        find_unused_parameters=site.has_unused,
-    )

@@ -17,7 +17,6 @@ from autotune.knobs.strategies.base import RankStrategy, Site
 from autotune.program.config import Config
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
     from torch.optim import Optimizer
 
@@ -34,7 +33,7 @@ class Fsdp(RankStrategy):
     replaces_parameters = True
 
     def __init__(self) -> None:
-        self._gathering: list[weakref.ref[Any]] = []  # FSDP's modules, which may stay gathered
+        self._parts: list[weakref.ref[Any]] = []  # FSDP's modules, which may stay gathered
 
     def refusal(self, here: Here) -> str | None:
         """Return why several ranks cannot train the program, or its weights cannot be sharded.
@@ -71,7 +70,7 @@ class Fsdp(RankStrategy):
                 fully_shard(block, **options)
         fully_shard(module, **options)
         parts = [part for part in module.modules() if isinstance(part, FSDPModule)]
-        self._gathering += map(weakref.ref, parts)
+        self._parts += map(weakref.ref, parts)
         after = dict(module.named_parameters())
         replaced = {before[name]: after[name] for name in before}
         for optimizer in site.optimizers:
@@ -111,7 +110,7 @@ class Fsdp(RankStrategy):
         A module that was called without a backward pass keeps its weights gathered, and would go on
         with the values from before the step.
         """
-        for part in filter(None, (known() for known in self._gathering)):
+        for part in filter(None, (part() for part in self._parts)):
             part.reshard()
 
     def sync_gradients(self, called: Any, *, enabled: bool) -> None:
@@ -161,12 +160,10 @@ def _sharded_as(parameter: Any, value: Any) -> Any:
     import torch
     from torch.distributed.tensor import DTensor, distribute_tensor
 
-    if not isinstance(parameter, DTensor) or not isinstance(value, torch.Tensor):
-        return value
-    if isinstance(value, DTensor) or value.shape != parameter.shape:
+    is_whole = isinstance(value, torch.Tensor) and not isinstance(value, DTensor)
+    if not isinstance(parameter, DTensor) or not is_whole or value.shape != parameter.shape:
         return value
     value = value.to(parameter.device)
-
     # Every rank holds the whole tensor and keeps its own piece, so nothing needs to be sent.
     return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
 
@@ -178,29 +175,21 @@ def _whole(value: Any) -> Any:
 
 
 def _whole_weights(_module: nn.Module, state_dict: dict[str, Any], prefix: str, _: Any) -> None:
-    for name, value in state_dict.items():
-        if name.startswith(prefix):
-            state_dict[name] = _whole(value)
+    state_dict.update({n: _whole(v) for n, v in state_dict.items() if n.startswith(prefix)})
 
 
-def _shard_weights(
-    module: nn.Module, state_dict: dict[str, torch.Tensor], prefix: str, *_: Any
-) -> None:
+def _shard_weights(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
     for name, parameter in module.named_parameters(recurse=False):
-        key = prefix + name
-        if key in state_dict:
+        if (key := prefix + name) in state_dict:
             state_dict[key] = _sharded_as(parameter, state_dict[key])
 
 
 def _whole_state(_optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-    whole = {
-        number: {key: _whole(value) for key, value in state.items()}
-        for number, state in state_dict["state"].items()
-    }
+    states = state_dict["state"].items()
+    whole = {number: {k: _whole(v) for k, v in state.items()} for number, state in states}
     return {**state_dict, "state": whole}
 
 
 def _shard_state(optimizer: Optimizer) -> None:
     for parameter, state in optimizer.state.items():
-        for key, value in state.items():
-            state[key] = _sharded_as(parameter, value)
+        state.update({key: _sharded_as(parameter, value) for key, value in state.items()})

@@ -1,13 +1,14 @@
 """The strategy ``model_split``: a sequential model whose stages lie on several GPUs.
 
 It is for models that do not fit on one GPU. A batch is cut into parts, as in GPipe (Huang et al.
-2019), so that the GPUs work on different parts at the same time.
+2019), so that the GPUs work on different parts at the same time. torch's own
+``torch.distributed.pipelining`` needs one process per stage, and a program that calls its schedule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autotune.knobs.base import Here
 from autotune.knobs.strategies.base import Site, Strategy
@@ -35,17 +36,17 @@ class ModelSplit(Strategy):
 
         A model counts as fitting on one GPU if its states fill less than half of the smallest one.
         """
-        if here.profile.device != "cuda" or len(here.hardware.gpus) < 2:
+        gpus, profile = here.hardware.gpus, here.profile
+        if profile.device != "cuda" or len(gpus) < 2:
             return "stages need two GPUs"
-        if here.profile.ranks.distributed_by:
-            return f"the program distributes itself ({here.profile.ranks.distributed_by})"
-        if without := here.profile.without_optimizer(", and may expect its weights on one device"):
+        if profile.ranks.distributed_by:
+            return f"the program distributes itself ({profile.ranks.distributed_by})"
+        if without := profile.without_optimizer(", and may expect its weights on one device"):
             return without.reason
-        if here.profile.model.stages < 2:
+        if profile.model.stages < 2:
             return "the model is not an nn.Sequential of several parts"
-        sizes = [gpu.memory_bytes for gpu in here.hardware.gpus if gpu.memory_bytes is not None]
-        smallest = min(sizes, default=0)
-        if here.profile.model.parameters * STATE_BYTES_PER_PARAMETER < FULL * smallest:
+        smallest = min((g.memory_bytes for g in gpus if g.memory_bytes is not None), default=0)
+        if profile.model.parameters * STATE_BYTES_PER_PARAMETER < FULL * smallest:
             return "the model fits on one GPU, where no stage waits for another"
         return None
 
@@ -58,71 +59,46 @@ class ModelSplit(Strategy):
         from torch import nn
 
         assert isinstance(module, nn.Sequential), "refused for any other model"
-        count = torch.cuda.device_count()
-        devices = [torch.device("cuda", number) for number in range(count)]
-        parts = count
-        return Pipeline(module, devices, parts).staged()
+        devices = [torch.device("cuda", n) for n in range(torch.cuda.device_count())]
+        return staged(module, devices, parts=len(devices))
 
 
-class Pipeline:
-    """Cuts a sequential model into stages with about equal numbers of parameters, and runs them.
+def staged(model: nn.Sequential, devices: Sequence[torch.device], parts: int) -> nn.Module:
+    """Move the stages of a model to their devices; return a module that runs them.
 
-    ``ModelSplit.distribute()`` makes one in the program's process; the program's forward pass calls
-    it, on the thread that trains. A batch goes through the stages in equal parts. CUDA queues work
-    without waiting, so one GPU computes the second part while the next GPU computes the first.
+    It returns the model's output on the batch's device. CUDA queues work without waiting, so one
+    GPU computes the second part of a batch while the next GPU computes the first.
 
     Args:
-        model: A sequential model; its parameters are moved in place, so optimizers that were built
-            before keep training them.
+        model: A sequential model, cut into stages with about equal numbers of parameters.
         devices: Devices of the stages, in order.
-        parts: Number of parts into which a batch is cut.
+        parts: Number of parts into which a batch is cut; a smaller batch becomes single samples.
     """
+    import torch
+    from torch import nn
 
-    def __init__(self, model: nn.Sequential, devices: Sequence[torch.device], parts: int) -> None:
-        self._model = model
-        self._parts = parts
-        self.stages = cut([_weight(child) for child in model], len(devices))
-        self._devices = devices
-        children = list(model)
-        for stage, device in zip(self.stages, devices, strict=False):
-            for number in stage:
-                children[number].to(device)
+    children = list(model)
+    stages = cut([sum(p.numel() for p in child.parameters()) for child in children], len(devices))
+    for stage, device in zip(stages, devices, strict=False):
+        for number in stage:
+            children[number].to(device)
 
-    def staged(self) -> nn.Module:
-        """Return a module that runs the stages; it has no parameters besides the model's."""
-        from torch import nn
+    class Staged(nn.Module):
+        def forward(self, batch: torch.Tensor) -> torch.Tensor:
+            values = list(batch.chunk(min(parts, batch.shape[0])))
+            # At each tick, stage s works on part (tick - s). Later stages go first: they use what
+            # the stage before them computed at the previous tick.
+            for tick in range(len(values) + len(stages) - 1):
+                for place in reversed(range(len(stages))):
+                    part = tick - place
+                    if 0 <= part < len(values):
+                        value = values[part].to(devices[place], non_blocking=True)
+                        for number in stages[place]:
+                            value = children[number](value)
+                        values[part] = value
+            return torch.cat([value.to(batch.device) for value in values])
 
-        pipeline = self
-
-        class Staged(nn.Module):
-            def forward(self, batch: torch.Tensor) -> torch.Tensor:
-                return pipeline(batch)
-
-        return Staged()
-
-    def __call__(self, batch: torch.Tensor) -> torch.Tensor:
-        """Return the model's output for a batch, on the batch's device.
-
-        A batch with fewer samples than parts is cut into single samples.
-        """
-        import torch
-
-        home = batch.device
-        parts = list(batch.chunk(min(self._parts, batch.shape[0])))
-        done: list[Any] = [None] * len(parts)
-        children = list(self._model)
-        # At each tick, stage s works on part (clock - s). Later stages go first: they use what the
-        # stage before them computed at the previous tick.
-        for clock in range(len(parts) + len(self.stages) - 1):
-            for place in reversed(range(len(self.stages))):
-                number = clock - place
-                if not 0 <= number < len(parts):
-                    continue
-                value = parts[number].to(self._devices[place], non_blocking=True)
-                for child in self.stages[place]:
-                    value = children[child](value)
-                parts[number] = done[number] = value
-        return torch.cat([value.to(home) for value in done])
+    return Staged()
 
 
 def cut(weights: Sequence[int], stages: int) -> list[list[int]]:
@@ -137,7 +113,3 @@ def cut(weights: Sequence[int], stages: int) -> list[list[int]]:
         runs[min(stages - 1, int(middle * stages / total))].append(number)
         so_far += weight
     return [run for run in runs if run]
-
-
-def _weight(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())

@@ -1,8 +1,9 @@
 """The strategy ``zero1``: DDP with sharded optimizer state (ZeRO, stage 1).
 
 PyTorch's ZeroRedundancyOptimizer builds a new optimizer from a class and its defaults. Here the
-program's optimizer object stays, whatever its class. Hooks around its step reduce its groups to
-this rank's parameters, and afterwards each rank broadcasts the parameters that it updated.
+program's optimizer object stays, whatever its class, because the program and its schedulers hold
+it. Hooks around its step reduce its groups to this rank's parameters, and afterwards each rank
+broadcasts the parameters that it updated.
 
 Source: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter
 Models", section 5.1.
@@ -10,16 +11,14 @@ Models", section 5.1.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from functools import partial
+import io
+from inspect import unwrap
 from typing import TYPE_CHECKING, Any
 
 from autotune.knobs.base import Here
 from autotune.knobs.strategies.base import RankStrategy, Site
 
 if TYPE_CHECKING:
-    import torch
     from torch.optim import Optimizer
 
 
@@ -38,9 +37,7 @@ class Zero1(RankStrategy):
         A step that is not PyTorch's may compute over all parameters at once, for example a norm. It
         would update differently if it saw only a part of them.
         """
-        if own := [
-            optimizer.name for optimizer in here.profile.optimizers if optimizer.has_own_step
-        ]:
+        if own := [o.name for o in here.profile.optimizers if o.has_own_step]:
             return (
                 f"the step of {', '.join(own)} is not one of torch's: it may need all parameters "
                 "at once, for example for a norm, and zero1 shows it only each rank's part (ddp "
@@ -50,45 +47,36 @@ class Zero1(RankStrategy):
 
     def adopt(self, optimizer: Optimizer, site: Site) -> None:
         """Divide the optimizer's parameters among the ranks; gather its state when it is saved."""
-        _Part(optimizer, site).install()
+        part = _Part(optimizer, site)
+        optimizer.register_step_pre_hook(part.narrow)
+        optimizer.register_step_post_hook(part.spread)
+        optimizer.register_state_dict_pre_hook(lambda _optimizer: part.gather())
+        optimizer.register_state_dict_post_hook(lambda *_: part.forget_others())
+        optimizer.register_load_state_dict_post_hook(lambda _optimizer: part.forget_others())
 
 
 class _Part:
-    """This rank's part of one optimizer.
+    """This rank's part of one optimizer; the optimizer's hooks call it.
 
-    ``Zero1.adopt()`` makes one per optimizer, in the program's process; the optimizer's hooks call
-    it, on the thread that trains. The largest parameters are assigned first, each to the rank that
-    has the fewest elements so far.
+    The largest parameters are assigned first, each to the rank that has the fewest elements so far;
+    those of groups that are added later belong to the first rank.
     """
 
     def __init__(self, optimizer: Optimizer, site: Site) -> None:
+        self._optimizer = optimizer
         self._rank = site.rank
-        self._world_size = site.world_size
-        loads = [0] * site.world_size
         self._owners: dict[Any, int] = {}
+        self._whole: list[list[Any]] | None = None
+        loads = [0] * site.world_size
         # Sorting is stable, so all ranks assign the parameters alike without talking to each other.
-        every = [p for group in optimizer.param_groups for p in group["params"]]
-        for parameter in sorted(every, key=lambda p: -p.numel()):
-            # On a tie the lowest rank takes it, on every rank alike.
+        for parameter in sorted(self._every(), key=lambda p: -p.numel()):
             owner = loads.index(min(loads))
             self._owners[parameter] = owner
             loads[owner] += parameter.numel()
-        self._whole: list[list[Any]] | None = None
-        self._optimizer = optimizer
-        self._forget_others()
+        self.forget_others()
 
-    def install(self) -> None:
-        """Register hooks around the optimizer's steps and around saving and loading its state.
-
-        They are PyTorch's public hooks, so any optimizer class works.
-        """
-        self._optimizer.register_step_pre_hook(self._narrow)
-        self._optimizer.register_step_post_hook(self._spread)
-        self._optimizer.register_state_dict_pre_hook(lambda _optimizer: self._gather())
-        self._optimizer.register_state_dict_post_hook(lambda *_: self._forget_others())
-        self._optimizer.register_load_state_dict_post_hook(lambda _optimizer: self._forget_others())
-
-    def _narrow(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+    def narrow(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """Reduce the groups to this rank's parameters, before a step."""
         import torch
 
         closure = kwargs.pop("closure", args[1] if len(args) > 1 else None)
@@ -100,162 +88,81 @@ class _Part:
                 loss = closure()
             args = (args[0], lambda: loss)
         for group in optimizer.param_groups:
-            group["params"] = [p for p in group["params"] if self._owner(p) == self._rank]
+            group["params"] = [p for p in group["params"] if self._owners.get(p, 0) == self._rank]
         return args, kwargs
 
-    def _spread(self, optimizer: Optimizer, *_: Any) -> None:
+    def spread(self, optimizer: Optimizer, *_: Any) -> None:
+        """Put the groups back, and send this rank's parameters to all, after a step."""
         from torch import distributed
 
         whole, self._whole = self._whole, None
         if whole is None:  # adopted in the middle of this step, by the closure's first forward pass
-            self._forget_others()
+            self.forget_others()
             return
         for group, parameters in zip(optimizer.param_groups, whole, strict=True):
             group["params"] = parameters
+        # Every parameter in the same order on every rank, so that the broadcasts match.
         sent = [
-            # Every parameter in the same order on every rank, so that the broadcasts match.
-            distributed.broadcast(p.detach(), self._owner(p), async_op=True)
-            for parameters in whole
-            for p in parameters
+            distributed.broadcast(p.detach(), self._owners.get(p, 0), async_op=True)
+            for p in self._every()
         ]
         for work in sent:
             assert work is not None, "asynchronous work can be waited for"
             work.wait()
 
-    def _owner(self, parameter: Any) -> int:
-        # Parameters of groups that were added later belong to the first rank.
-        return self._owners.get(parameter, 0)
-
-    def _gather(self) -> None:
+    def gather(self) -> None:
         """Collect the state of all ranks, before ``state_dict()`` is read.
 
         All ranks must call it, and they do, because every rank runs the program's code that saves.
-        """
-        every = [p for group in self._optimizer.param_groups for p in group["params"]]
-        own = {
-            n: self._optimizer.state[p] for n, p in enumerate(every) if p in self._optimizer.state
-        }
-        for rank in range(self._world_size):
-            if rank == self._rank:
-                _tell(own, rank)
-                continue
-            for number, state in _told(rank, lambda n: every[n].device).items():
-                self._optimizer.state[every[number]] = _on_device(state, every[number])
 
-    def _forget_others(self) -> None:
+        Raises:
+            RuntimeError: The state holds an object that torch does not load with ``weights_only``.
+        """
+        every, state = self._every(), self._optimizer.state
+        own = {number: state[p] for number, p in enumerate(every) if p in state}
+        for rank in range(max(self._owners.values(), default=0) + 1):
+            for number, theirs in _told(own if rank == self._rank else None, rank).items():
+                shape, device = every[number].shape, every[number].device
+                state[every[number]] = {
+                    key: v.to(device) if getattr(v, "shape", None) == shape else v
+                    for key, v in theirs.items()
+                }
+
+    def forget_others(self) -> None:
+        """Drop the state of other ranks' parameters."""
         for parameter in list(self._optimizer.state):
-            if self._owner(parameter) != self._rank:
+            if self._owners.get(parameter, 0) != self._rank:
                 del self._optimizer.state[parameter]
 
-
-def _on_device(state: dict[str, Any], parameter: Any) -> dict[str, Any]:
-    """Return the state with its parameter-sized tensors on the parameter's device.
-
-    Other values, such as step counts, stay where they are.
-    """
-    return {
-        key: value.to(parameter.device)
-        if getattr(value, "shape", None) == parameter.shape
-        else value
-        for key, value in state.items()
-    }
+    def _every(self) -> list[Any]:
+        return [p for group in self._optimizer.param_groups for p in group["params"]]
 
 
-def _tell(states: dict[int, dict[str, Any]], rank: int) -> None:
-    """Broadcast a rank's states to the others: the structure as JSON, then tensor by tensor.
+def _told(own: dict[int, dict[str, Any]] | None, rank: int) -> dict[int, dict[str, Any]]:
+    """Return the states that a rank broadcasts; nothing on that rank itself, which has them.
 
-    ``all_gather_object`` is not used, because it unpickles whatever it receives.
-    """
-    import torch
-    from torch import distributed
-
-    tensors: list[torch.Tensor] = []
-    made = {number: _made(state, tensors) for number, state in states.items()}
-    text = torch.frombuffer(bytearray(json.dumps(made).encode()), dtype=torch.uint8)
-    distributed.broadcast(torch.tensor([len(text)]), rank)
-    distributed.broadcast(text, rank)
-    for tensor in tensors:
-        _send(tensor, rank)
-
-
-def _told(rank: int, device_of: Callable[[int], torch.device]) -> dict[int, dict[str, Any]]:
-    """Return the states that another rank broadcasts, by parameter.
-
-    Parameters are numbered in the order of the optimizer's groups, as in its ``state_dict()``.
+    ``broadcast_object_list`` is not used, because it unpickles whatever it receives.
 
     Args:
-        rank: The sending rank.
-        device_of: Returns the device of a parameter, given its number.
+        own: The states, on the rank that sends them; None on the others.
+        rank: The rank that sends.
     """
     import torch
     from torch import distributed
 
-    length = torch.zeros(1, dtype=torch.int64)
+    # unwrapped, because the program has saved nothing here
+    save, load = unwrap(torch.save), unwrap(torch.load)
+    buffer = io.BytesIO()
+    save(own, buffer)
+    sent = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+    length = torch.tensor([len(sent)])
     distributed.broadcast(length, rank)
-    text = torch.empty(int(length), dtype=torch.uint8)
-    distributed.broadcast(text, rank)
-
-    def received(number: int, dtype: str, shape: list[int], kind: str) -> torch.Tensor:
-        device = torch.device("cpu") if kind == "cpu" else device_of(number)
-        tensor = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
-        _send(tensor, rank)
-        return tensor
-
-    made = {int(number): state for number, state in json.loads(text.numpy().tobytes()).items()}
-    return {n: _remade(state, partial(received, n)) for n, state in made.items()}
-
-
-def _made(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """Return the structure of a state as JSON, and append its tensors to *tensors*.
-
-    Raises:
-        TypeError: The state contains a value that is not a plain tensor, number, text, list, tuple
-            or dict.
-    """
-    import torch
-
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if type(value) is torch.Tensor and value.layout is torch.strided:
-        tensors.append(value)
-        dtype = str(value.dtype).removeprefix("torch.")
-        return {"tensor": [dtype, list(value.shape), value.device.type]}
-    if type(value) in {list, tuple}:
-        return {type(value).__name__: [_made(item, tensors) for item in value]}
-    if type(value) is dict:
-        return {"dict": [[_made(k, tensors), _made(v, tensors)] for k, v in value.items()]}
-    raise TypeError(
-        f"the optimizer keeps a state of type '{type(value).__qualname__}', which zero1 cannot put "
-        "together. Leave devices out of the search."
+    if own is not None:
+        distributed.broadcast(sent, rank)
+        return {}
+    received = torch.empty(int(length), dtype=torch.uint8)
+    distributed.broadcast(received, rank)
+    states: dict[int, dict[str, Any]] = load(
+        io.BytesIO(received.numpy().tobytes()), map_location="cpu", weights_only=True
     )
-
-
-def _remade(made: Any, received: Callable[..., torch.Tensor]) -> Any:
-    """Return the value whose structure is *made*; call ``received`` for each tensor, in order.
-
-    The order is that in which ``_made()`` listed the tensors.
-    """
-    if not isinstance(made, dict):
-        return made
-    (kind, parts), *_ = made.items()
-    match kind:
-        case "tensor":
-            return received(*parts)
-        case "dict":
-            return {_remade(k, received): _remade(v, received) for k, v in parts}
-        case _:
-            items = [_remade(item, received) for item in parts]
-            return tuple(items) if kind == "tuple" else items
-
-
-def _send(tensor: torch.Tensor, rank: int) -> None:
-    """Broadcast a tensor's values from one rank to all, as bytes.
-
-    Some backends cannot send every dtype. An empty tensor is not sent.
-    """
-    import torch
-    from torch import distributed
-
-    if tensor.numel():
-        flat = tensor.detach().contiguous().view(-1)
-        distributed.broadcast(flat.view(torch.uint8), rank)
+    return states

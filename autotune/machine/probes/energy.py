@@ -18,9 +18,6 @@ class CpuEnergy:
     """The energy that all CPU packages have used since this object was created.
 
     The parent process reads it while a rig is measured.
-
-    Args:
-        powercap: Folder of the counters; tests pass their own.
     """
 
     def __init__(self, powercap: Path = POWERCAP) -> None:

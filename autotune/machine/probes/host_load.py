@@ -69,12 +69,6 @@ class HostLoad:
 
     The lead rank reads it at the end of each block of the running program, so a reading must be
     cheap.
-
-    Args:
-        tuner_pid: The process that started the rig; its CPU time does not count as foreign.
-        pressure: PSI files for the CPU. The first one that can be read is used.
-        throttling: Where to read how long CPU quotas were used up; the readings are added. By
-            default, all cgroup levels that contain this process and have a quota.
     """
 
     def __init__(
@@ -93,11 +87,7 @@ class HostLoad:
         self._companions: dict[int, psutil.Process] = {}
 
     def count_in(self, pids: Iterable[int]) -> None:
-        """Set which further processes count as ours: other ranks and helpers, with their children.
-
-        Args:
-            pids: Their ids. They replace those of an earlier call.
-        """
+        """Set which further processes count as ours, with their children: ranks and helpers."""
         known, self._companions = self._companions, {}
         for pid in pids:
             if (process := known.get(pid) or _process(pid)) is not None:

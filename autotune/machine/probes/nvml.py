@@ -52,13 +52,7 @@ class Stranger:
 
 
 class NvmlMemory(Probe):
-    """Peak memory in use on the visible GPUs: in total, and by the rig.
-
-    Args:
-        uuids: The GPUs to read; with an empty tuple nothing is read.
-        pid: Root of the rig's process tree; without it the rig's own memory stays unknown.
-        nvml: The module that talks to the driver; tests pass recorded readings.
-    """
+    """Peak memory in use on the visible GPUs: in total, and by the rig."""
 
     def __init__(
         self, uuids: tuple[str, ...], pid: int | None = None, nvml: ModuleType | None = None
@@ -108,7 +102,7 @@ class NvmlMemory(Probe):
             return None
         # An id without a match here is another user's, or the rig's in another pid namespace; in
         # the second case the sum is 0, which is reported as unknown.
-        ours = _tree_pids(self._pid)
+        ours = {process.pid for process in tree(self._pid)}
         sizes = [process.usedGpuMemory for gpu in lists for process in gpu if process.pid in ours]
         return None if None in sizes else sum(map(int, sizes)) or None
 
@@ -117,12 +111,8 @@ class GpuWatch:
     """Readings of what could disturb a block, one per GPU and sample.
 
     A field that a GPU does not report stays None; a MIG slice reports few of them. Without GPUs, or
-    if the driver does not answer, there are no readings.
-
-    Args:
-        uuids: The GPUs to read; MIG slices by their own ids.
-        pid: Root of the process tree that counts as ours; None for this process's tree.
-        nvml: The module that talks to the driver; tests pass recorded readings.
+    if the driver does not answer, there are no readings. The process tree below *pid* counts as
+    ours; None stands for this process.
     """
 
     def __init__(
@@ -142,11 +132,7 @@ class GpuWatch:
         self._readings.clear()
 
     def sample(self, now_s: float) -> None:
-        """Read each GPU once.
-
-        Args:
-            now_s: The time by ``time.monotonic()``, by which readings are matched with blocks.
-        """
+        """Read each GPU once."""
         handles = self._driver.handles()
         users = {uuid: self._busy(handle) for uuid, handle in handles.items()}
         strangers = _strangers(frozenset().union(*users.values()), self._pid)
@@ -217,7 +203,12 @@ class _Driver:
     def __init__(self, uuids: tuple[str, ...], nvml: ModuleType | None) -> None:
         self.uuids = uuids
         self.nvml: Any = nvml or importlib.import_module("pynvml")
-        self.is_alive = bool(uuids) and self._init()
+        self.is_alive = bool(uuids)
+        try:
+            if uuids:
+                self.nvml.nvmlInit()
+        except self.nvml.NVMLError:
+            self.is_alive = False
 
     def handles(self) -> dict[str, Any]:
         """Return the GPUs' handles by UUID; empty once the driver failed to find one of them."""
@@ -230,13 +221,7 @@ class _Driver:
             return {}
 
     def ask(self, function: str, *args: Any, where_none_is_found: Any = None) -> Any:
-        """Call one NVML function; None if this pynvml, driver or GPU does not support it.
-
-        Args:
-            function: Its name.
-            *args: What it takes.
-            where_none_is_found: What to return where it finds nothing to report.
-        """
+        """Call one NVML function; None if this pynvml, driver or GPU does not support it."""
         try:
             return getattr(self.nvml, function)(*args)
         except self.nvml.NVMLError as error:
@@ -246,28 +231,12 @@ class _Driver:
         except (self.nvml.NVMLLibraryMismatchError, AttributeError):
             return None  # LibraryMismatch: the driver is too old to list processes
 
-    def _init(self) -> bool:
-        try:
-            self.nvml.nvmlInit()
-        except self.nvml.NVMLError:
-            return False
-        return True
-
 
 def _larger(peak_bytes: int | None, now_bytes: int | None) -> int | None:
     return max((size for size in (peak_bytes, now_bytes) if size is not None), default=None)
 
 
-def _tree_pids(pid: int) -> frozenset[int]:
-    """Return the ids of a process and its descendants; empty if it has ended."""
-    return frozenset(process.pid for process in tree(pid))
-
-
 def _strangers(listed: frozenset[int], pid: int) -> frozenset[int]:
-    """Return those of the listed processes that do not belong to a process tree.
-
-    An id that does not exist here has ended, or belongs to another pid namespace and may be our
-    own. If the tree itself has ended, nothing can be told apart and the result is empty.
-    """
-    ours = _tree_pids(pid) if listed else frozenset()
+    """Return those of the listed processes that do not belong to a process tree."""
+    ours = frozenset(process.pid for process in tree(pid)) if listed else frozenset()
     return (listed & frozenset(psutil.pids())) - ours if ours else frozenset()

@@ -14,10 +14,6 @@ def torch_gpus(device: str) -> tuple[Gpu, ...]:
 
     In use are those on which torch's allocator holds memory. Besides the GPU of the weights, these
     are the others of ``nn.DataParallel`` and of a model that is spread over several.
-
-    Args:
-        device: Type of the device that the program trains on. CUDA is initialized already if it is
-            ``cuda``, and is left alone otherwise.
     """
     if device != "cuda":
         return ()

@@ -16,11 +16,12 @@ from autotune.measurement.learning.training_trace import (
     TracedStep,
     TrainingTrace,
 )
-from autotune.measurement.stats import student_t
 
 BLOCKS = 6  # of steps, by which the difference of two losses is known
 LEAST_LOSS = 0.1  # of the mean, to which a difference is relative at least
 MOST_GAP = 10.0  # relative difference that stands for a loss of NaN
+# Quantiles of Student's t, of a two-sided 95 % interval, by the degrees of freedom from 1
+STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571)
 FIRST = 1 / 8  # of the steps, whose mean loss is where a training begins
 
 
@@ -125,7 +126,8 @@ def pooled(gaps: Sequence[float]) -> Interval | None:
     if len(gaps) < 2:
         return None
     centre = fmean(gaps)
-    half = student_t(0.05, len(gaps) - 1) * stdev(gaps) / math.sqrt(len(gaps))
+    degrees = min(len(gaps) - 1, len(STUDENT_T))  # more make the interval no narrower
+    half = STUDENT_T[degrees - 1] * stdev(gaps) / math.sqrt(len(gaps))
     return Interval(centre, centre - half, centre + half)
 
 

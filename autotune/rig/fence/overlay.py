@@ -229,10 +229,13 @@ class OverlayFence(Fence):
         exercised = (str(here),) if os.access(here, os.W_OK) else ()
         lost |= try_out(replace(self.spec("tried"), exercised=exercised))
         self.clear("tried")
-        _insist_on_working_at(here, lost)
+        # It would become read-only, and most programs write there: another fence serves better.
+        for path, reason in lost.items():
+            if here.is_relative_to(path):
+                raise Refused(f"{path} cannot be covered: {reason}")
         kept = tuple(s for s in self._steps if s.path not in lost)
         # A trial cannot change what this user cannot reach, so it needs no cover.
-        lost = {path: reason for path, reason in lost.items() if _is_reachable(path)}
+        lost = {path: reason for path, reason in lost.items() if os.access(path, os.F_OK)}
         self._steps = (*kept, *(Step(Cover.READ_ONLY, path) for path in lost))
         if lost:  # the plan has changed, so it is tried again
             try_out(self.spec("tried"), "true")
@@ -274,27 +277,6 @@ def _insist_on_own(here: Path) -> None:
                 raise Refused(f"{inner} belongs to another user or group")
         if looked_at > LOOKED_AT:
             return
-
-
-def _is_reachable(path: str) -> bool:
-    try:
-        Path(path).stat()
-    except OSError:
-        return False
-    return True
-
-
-def _insist_on_working_at(here: Path, lost: Mapping[str, str]) -> None:
-    """Refuse overlays if the working directory cannot be covered.
-
-    It would become read-only, and most programs write there; another fence serves them better.
-
-    Raises:
-        Refused: when *lost* contains the working directory or a folder above it.
-    """
-    for path, reason in lost.items():
-        if here.is_relative_to(path):
-            raise Refused(f"{path} cannot be covered: {reason}")
 
 
 def _tries_overlay(place: Path, own: Rights) -> str | None:

@@ -28,7 +28,7 @@ from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.self_check import Known, SelfCheck
 from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.choosing.memory import MEMORY
-from autotune.tuning.session import MAX_KEPT_FOR_REHEARSAL, Session
+from autotune.tuning.session import Session
 
 NEAREST = ("threads",)  # any other number adds in another order, and few threads are slow
 MOST_REFUSED = 4  # settings, after which the rest is left to the comparison of the best config
@@ -50,7 +50,7 @@ def cleared(session: Session, baseline: Baseline) -> Baseline:
     study = session.study
     if study.head.options.accepts_learning_change:
         return baseline  # the best config is compared, and nothing is refused for it
-    if study.canary is None and session.has_time_for_canary:
+    if study.canary is None and session.plan.has_time_for_canary:
         session.events.on_phase("checking")
         used = baseline.measurement.memory
         capacity = session.rigs.hardware.capacity_bytes(on_device=used.is_on_device)
@@ -67,7 +67,7 @@ def cleared(session: Session, baseline: Baseline) -> Baseline:
         except Untold as untold:
             session.events.note(f"Not compared before the search: {untold}.")
         study.spent_s = session.budget.spent_s
-        session.divided_s = session.budget.left_s
+        session.divide()
     found = study.canary
     if found is None:
         return baseline
@@ -129,7 +129,7 @@ class _Check:
 
     def __init__(self, session: Session, baseline: Baseline) -> None:
         self._session, self._space = session, baseline.space
-        allowed_s = MAX_KEPT_FOR_REHEARSAL * (session.divided_s - session.reserve_s)
+        allowed_s = session.plan.most_for_rehearsal_s
         kept_s = session.budget.left_s - allowed_s
         self._runs = ShortRuns(session, baseline, kept_s, session.until_over)
         step_s = baseline.measurement.step_s
@@ -171,10 +171,6 @@ class _Check:
 
     def _compared(self, config: Config, *, is_whole: bool = False) -> _Compared:
         """Return how a config compares with the program as written.
-
-        Args:
-            config: The config.
-            is_whole: Whether a short program is given the time to reach its own end.
 
         Raises:
             Untold: That could not be found out.

@@ -32,22 +32,16 @@ def with_growth(session: Session, baseline: Baseline) -> Baseline:
     They may if that needs no check, or if the check of a small growth fits into the budget.
     """
     space, study = baseline.space, session.study
-    if _needs_no_check(session, space) or study.checks_learning or _size(space) is None:
+    size = space.baseline.get("batch_size")
+    if _needs_no_check(session, space) or study.checks_learning or size is None:
         return baseline
-    least = space.baseline.replace(batch_size=LEAST_GROWTH * int(space.baseline["batch_size"]))
+    least = space.baseline.replace(batch_size=LEAST_GROWTH * int(size))
     is_deferred = check_s(session, baseline, least) > MOST_SHARE * session.budget.total_s
     return replace(baseline, space=replace(space, defers_growth=is_deferred))
 
 
 def check_s(session: Session, baseline: Baseline, config: Config, speedup: float = 1.0) -> float:
-    """Return the seconds that the learning check of a config takes.
-
-    Args:
-        session: Knows how long the program takes to start and to make a step.
-        baseline: The program as written.
-        config: Has another global batch.
-        speedup: Of its samples/s.
-    """
+    """Return the seconds that the learning check of a config takes, by the speedup of its rate."""
     return _check(session, baseline, 0.0).needs_s(config, speedup)
 
 
@@ -67,13 +61,17 @@ def with_learning(
         kept_s: Seconds that the check must leave.
     """
     space, study = baseline.space, session.study
-    may_stay = _needs_no_check(session, space)
-    grows = space.grows(record.config)
+    may_stay, grows = _needs_no_check(session, space), space.grows(record.config)
     if may_stay and not study.checks_learning:
         return record
     needed_s = check_s(session, baseline, record.config, speedup)
-    if not grows and not _is_doubtful(record, asked=study.checks_learning):
-        return replace(record, unchecked_s=needed_s) if _is_untested(record) else record
+    is_untold = bool(record.by_design) and record.learning is None
+    if not grows:
+        is_doubtful = record.learning is not None and record.learning.high > MOST_LOSS
+        if not is_doubtful and not (is_untold and study.checks_learning):
+            # The losses of several ranks are only those of their shares
+            is_untested = is_untold and not record.untold and "devices" not in record.by_design
+            return replace(record, unchecked_s=needed_s) if is_untested else record
     suspected = dict(record.by_design)
     if grows:
         changes = record.config.changes_from(space.baseline)
@@ -121,27 +119,6 @@ def samples_ratio(record: TrialRecord, baseline: Baseline) -> float:
     return own / written
 
 
-def _is_doubtful(record: RehearsalRecord, *, asked: bool) -> bool:
-    """Return whether the rehearsal alone leaves room for a loss that is too large.
-
-    Args:
-        record: Of a config that passed its rehearsal.
-        asked: Whether the user wants what is learned to be checked, also where nothing is known.
-    """
-    if record.learning is None:
-        return asked and bool(record.by_design)
-    return record.learning.high > MOST_LOSS
-
-
-def _is_untested(record: RehearsalRecord) -> bool:
-    """Return whether nobody compared the losses of changes by design, although they can be seen.
-
-    Those of several ranks are only the losses of their shares.
-    """
-    is_open = bool(record.by_design) and record.learning is None and not record.untold
-    return is_open and "devices" not in record.by_design
-
-
 def _may_check(
     session: Session, needed_s: float, kept_s: float, suspected: Mapping[str, KnobValue]
 ) -> bool:
@@ -168,14 +145,6 @@ def _needs_no_check(session: Session, space: ResolvedSpace) -> bool:
     return session.study.head.options.accepts_learning_change or bool(named)
 
 
-def _size(space: ResolvedSpace) -> int | None:
-    size = space.baseline.get("batch_size")
-    return None if size is None else int(size)
-
-
 def _check(session: Session, baseline: Baseline, kept_s: float) -> LearningCheck:
-    facts = session.study.facts
-    assert facts is not None, "the baseline was measured"
-    applied = baseline.applied
-    runs = ShortRuns(session, baseline, kept_s)
-    return LearningCheck(runs, applied, facts.step_s, facts.startup_s, session.traces)
+    runs, plan, applied = ShortRuns(session, baseline, kept_s), session.plan, baseline.applied
+    return LearningCheck(runs, applied, plan.step_s or 0.0, plan.startup_s, session.traces)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 from autotune.measurement.interval import Interval
 from autotune.measurement.learning.learning_gap import ceilings, fall, pooled, relative_loss
@@ -23,6 +22,7 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.lr import LrRule, batch_growth, rule_for
 from autotune.program.rehearsal import RehearsalPlan, TracePlan
+from autotune.tuning.checking.short_runs import Runs
 
 SEEDS = 3
 UPDATES = 30  # of the side that makes fewer of them
@@ -53,16 +53,6 @@ class Learned:
         return self.gap is not None and self.gap.high <= MOST_LOSS
 
 
-class Runs(Protocol):
-    """Runs the program with short epochs, as ``ShortRuns`` does."""
-
-    def trace(
-        self, config: Config, plan: RehearsalPlan, cost_s: float, lr_rule: LrRule = ...
-    ) -> TrainingTrace | Ending:
-        """Return what the first steps under a config learn, or why that is not known."""
-        ...
-
-
 class LearningCheck:
     """Compares the loss under configs with another global batch with that of the program.
 
@@ -82,11 +72,8 @@ class LearningCheck:
         startup_s: float,
         known: dict[RehearsalPlan, TrainingTrace],
     ) -> None:
-        self._runs = runs
-        self._applied = applied
-        self._step_s = step_s
-        self._startup_s = startup_s
-        self._known = known
+        self._runs, self._applied, self._known = runs, applied, known
+        self._step_s, self._startup_s = step_s, startup_s
 
     def needs_s(self, config: Config, speedup: float = 1.0) -> float:
         """Return the most seconds that the check of a config takes.
@@ -157,44 +144,27 @@ class LearningCheck:
         return (own, *(rule for rule in every if {rule} != usual))
 
     def _gap(self, config: Config, speedup: float, seed: int, rule: LrRule) -> float | None:
+        """Return by how much a config's loss is larger, relative; None if a run failed."""
         written = self._written(config, seed)
         if isinstance(written, Ending):
             return None
         per_update = self._growth(config)
         most = ceilings(written, per_update, HOPELESS)
-        own = self._own(config, speedup, seed, rule, most)
+        _, steps = self._updates(config)
+        cost_s = steps * self._step_s * per_update / speedup
+        own = self._runs.trace(config, _plan(config, steps, seed, most), cost_s, rule)
         return None if isinstance(own, Ending) else relative_loss(written, own, per_update)
 
     def _written(self, config: Config, seed: int) -> TrainingTrace | Ending:
         written = self._applied.baseline
         steps, _ = self._updates(config)
-        plan = self._plan(written, steps, seed)
+        plan = _plan(written, steps, seed)
         if plan not in self._known:
             ran = self._runs.trace(written, plan, steps * self._step_s)
             if isinstance(ran, Ending):
                 return ran
             self._known[plan] = ran
         return self._known[plan]
-
-    def _own(
-        self, config: Config, speedup: float, seed: int, rule: LrRule, most: tuple[float, ...]
-    ) -> TrainingTrace | Ending:
-        _, steps = self._updates(config)
-        cost_s = steps * self._step_s * self._growth(config) / speedup
-        plan = self._plan(config, steps, seed, most)
-        return self._runs.trace(config, plan, cost_s, rule)
-
-    def _plan(
-        self, config: Config, steps: int, seed: int, most: tuple[float, ...] = ()
-    ) -> RehearsalPlan:
-        """Return the run: its passes are whole as far as the steps reach."""
-        return RehearsalPlan(
-            batches=steps * int(config.get("accumulation_steps", 1)),
-            epochs=1,
-            enough_s=0.0,
-            least_steps=steps,
-            traces=TracePlan(steps=steps, seed=seed, drops_out=True, ends=True, ceilings=most),
-        )
 
     def _updates(self, config: Config) -> tuple[int, int]:
         """Return the updates of the program as written and of a config over the same samples."""
@@ -203,6 +173,17 @@ class LearningCheck:
 
     def _growth(self, config: Config) -> float:
         return batch_growth(self._applied.baseline, config)
+
+
+def _plan(config: Config, steps: int, seed: int, most: tuple[float, ...] = ()) -> RehearsalPlan:
+    """Return the run: its passes are whole as far as the steps reach."""
+    return RehearsalPlan(
+        batches=steps * int(config.get("accumulation_steps", 1)),
+        epochs=1,
+        enough_s=0.0,
+        least_steps=steps,
+        traces=TracePlan(steps=steps, seed=seed, drops_out=True, ends=True, ceilings=most),
+    )
 
 
 def untold(written: TrainingTrace) -> str:

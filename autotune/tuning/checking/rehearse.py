@@ -10,7 +10,7 @@ fail is compared with the program as written by what it trains (``self_check``),
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 
@@ -29,8 +29,7 @@ from autotune.program.rehearsal import (
 from autotune.results.record import TrialRecord
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.growth import may_be_checked, samples_ratio, with_learning
-from autotune.tuning.checking.preferred import confirming_s, first_in_time
-from autotune.tuning.checking.self_check import Known, SelfCheck, one_fewer
+from autotune.tuning.checking.self_check import Known, SelfCheck, without_one
 from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.choosing.ranking import promising
 from autotune.tuning.session import Session
@@ -40,9 +39,6 @@ MAX_CANDIDATES = 4
 # A rehearsal that time ended is repeated if there is this many times the time that it took.
 WORTH_MORE = 1.5
 UNEVEN = "the program fails where its runs are made comparable"
-# These knobs change what the program's code meets outside of its training loop, such as dtypes and
-# wrapped models, so they are suspected first.
-SUSPECTS = ("precision", "memory_format", "compile", "batch_size", "workers")
 
 
 class Rehearsed(StrEnum):
@@ -65,21 +61,21 @@ def rehearse_best(session: Session, baseline: Baseline) -> Rehearsed:
     is_blamed = False
     for _ in range(MAX_CANDIDATES):
         able = promising(study, baseline.space)
-        fit = [r for r in able if may_be_checked(session, baseline.space, r.config)]
-        candidate = first_in_time(session, baseline, fit)
-        if candidate is not None and _is_cleared(session, baseline, candidate.config):
-            return Rehearsed.GO_ON
-        if candidate is None:
+        able = [r for r in able if may_be_checked(session, baseline.space, r.config)]
+        if not able:
             session.has_candidate = False
             can_go_on = is_blamed and session.until_last_trial() is None
             return Rehearsed.NOTHING_LEFT if can_go_on else Rehearsed.GO_ON
-        most_s = session.time_to_rehearse_s(kept_s=confirming_s(session, baseline, candidate))
-        if not most_s or _is_known(study, candidate.config, most_s):
+        rehearsing = _Rehearsing(session, baseline, able[0])
+        most_s = session.time_to_rehearse_s(kept_s=rehearsing.kept_s)
+        if _is_cleared(session, baseline, able[0].config) or not most_s:
+            return Rehearsed.GO_ON
+        if _is_known(study, able[0].config, most_s):
             return Rehearsed.GO_ON
         session.events.on_phase("rehearsing")
-        session.events.on_rehearsal(candidate.config, baseline.space)
+        session.events.on_rehearsal(able[0].config, baseline.space)
         began_s = session.budget.spent_s
-        record = _examined(session, baseline, candidate, most_s)
+        record = rehearsing.record(most_s)
         if _was_stopped(record.own):
             return Rehearsed.GO_ON
         study.add_rehearsal(replace(record, cost_s=session.budget.spent_s - began_s))
@@ -92,9 +88,8 @@ def rehearse_best(session: Session, baseline: Baseline) -> Rehearsed:
 
 
 def _is_cleared(session: Session, baseline: Baseline, config: Config) -> bool:
-    """Return whether a config was compared before the search; note it as rehearsed then."""
-    study = session.study
-    canary = study.canary
+    """Return whether a config was compared before the search; record it as rehearsed then."""
+    study, canary = session.study, session.study.canary
     if canary is None or canary.own is None or not canary.clears(config, baseline.space.baseline):
         return False
     if not any(record.config == config for record in study.rehearsals):
@@ -114,111 +109,86 @@ def _is_known(study: Study, config: Config, most_s: float) -> bool:
     return any(r.is_settled or most_s < WORTH_MORE * r.cost_s for r in earlier)
 
 
-def _examined(
-    session: Session, baseline: Baseline, candidate: TrialRecord, most_s: float
-) -> RehearsalRecord:
-    """Rehearse a candidate, and compare its training or find out why it fails."""
-    config = candidate.config
-    runs = ShortRuns(session, baseline, confirming_s(session, baseline, candidate))
-    step_s = baseline.measurement.step_s
-    check = SelfCheck(runs, baseline.space, step_s, Known.of(session, baseline))
-    plan = check.plan_to_rehearse(config, most_s)
-    own = runs.run(config, replace(plan, most_s=most_s))
-    if not own.has_failed:
-        record = _checked(check, config, own, has_trace=plan.traces is not None)
-        if not record.is_blamed and not _was_stopped(own):
-            speedup = samples_ratio(candidate, baseline)
-            kept_s = confirming_s(session, baseline, candidate)
-            record = with_learning(session, baseline, record, speedup, kept_s)
-        accepts = session.study.head.options.accepts_learning_change
-        return replace(record, guilty={}) if accepts else record
-    record = _failed(session, baseline, candidate, own, plan)
-    most_s = session.time_to_rehearse_s(kept_s=0.0)
-    if not plan.traces or not most_s or record.baseline is None or record.is_blamed:
-        return record
-    # Both fail, perhaps because of the conditions for comparing
-    own = runs.run(config, RehearsalPlan(most_s=most_s))
-    if own.has_failed:
-        return _failed(session, baseline, candidate, own, RehearsalPlan())
-    return RehearsalRecord(config, own, training=Agreement(Sameness.UNKNOWN, why=UNEVEN))
+class _Rehearsing:
+    """Rehearses one candidate.
 
-
-def _failed(
-    session: Session,
-    baseline: Baseline,
-    candidate: TrialRecord,
-    own: Rehearsal,
-    plan: RehearsalPlan,
-) -> RehearsalRecord:
-    """Return the record of a config that failed, after rehearsing the program as written.
-
-    The baseline is rehearsed only now, because most of the time it would prove nothing. It may use
-    the time kept for the confirmation, because its result decides whether this candidate is
-    confirmed. Without time for it nobody is blamed.
+    Attributes:
+        kept_s: Seconds that the shortest confirmation of the candidate takes.
     """
-    most_s = session.time_to_rehearse_s(kept_s=0.0)
-    if not most_s:
-        return RehearsalRecord(candidate.config, own)
-    runs = ShortRuns(session, baseline, kept_s=0.0)
-    written = runs.run(baseline.space.baseline, replace(plan, most_s=most_s))
-    if not survives(written, own):
-        return RehearsalRecord(candidate.config, own, written)
-    guilty = _guilty(session, baseline, candidate, plan)
-    return RehearsalRecord(candidate.config, own, written, guilty)
 
+    def __init__(self, session: Session, baseline: Baseline, candidate: TrialRecord) -> None:
+        self._session, self._baseline, self._candidate = session, baseline, candidate
+        self._config, self._space = candidate.config, baseline.space
+        is_apart = self._space.needs_restart(self._space.baseline, self._config)
+        self.kept_s = session.plan.claim_s(is_apart=is_apart)
+        self._runs = ShortRuns(session, baseline, self.kept_s)
 
-def _checked(
-    check: SelfCheck, config: Config, own: Rehearsal, *, has_trace: bool
-) -> RehearsalRecord:
-    """Return the record of a config that did not fail, with how its training compares.
+    def record(self, most_s: float) -> RehearsalRecord:
+        """Rehearse the candidate, and compare its training or find out why it fails."""
+        session, config = self._session, self._config
+        known = Known.of(session, self._baseline)
+        check = SelfCheck(self._runs, self._space, self._baseline.measurement.step_s, known)
+        plan = check.plan_to_rehearse(config, most_s)
+        own = self._runs.run(config, replace(plan, most_s=most_s))
+        if not own.has_failed:
+            record = self._checked(check, own, has_trace=plan.traces is not None)
+            if not record.is_blamed and not _was_stopped(own):
+                speedup = samples_ratio(self._candidate, self._baseline)
+                record = with_learning(session, self._baseline, record, speedup, self.kept_s)
+            accepts = session.study.head.options.accepts_learning_change
+            return replace(record, guilty={}) if accepts else record
+        record = self._failed(own, plan)
+        most_s = session.time_to_rehearse_s(kept_s=0.0)
+        if not plan.traces or not most_s or record.baseline is None or record.is_blamed:
+            return record
+        # Both fail, perhaps because of the conditions for comparing
+        own = self._runs.run(config, RehearsalPlan(most_s=most_s))
+        if own.has_failed:
+            return self._failed(own, RehearsalPlan())
+        return RehearsalRecord(config, own, training=Agreement(Sameness.UNKNOWN, why=UNEVEN))
 
-    Args:
-        check: Compares it.
-        config: The config.
-        own: Its rehearsal.
-        has_trace: Whether the rehearsal was to trace the training.
-    """
-    if own.seen is None or _was_stopped(own):
-        return RehearsalRecord(config, own)
-    trace, own = own.seen.trace, replace(own, seen=replace(own.seen, trace=None))
-    if has_trace and trace is None:
-        return RehearsalRecord(config, own)
-    found = check.check(config, trace)
-    return RehearsalRecord(
-        config,
-        own,
-        guilty=found.guilty,
-        training=found.training,
-        by_design=found.by_design,
-        learning=found.learning,
-        untold=found.untold,
-    )
+    def _checked(self, check: SelfCheck, own: Rehearsal, *, has_trace: bool) -> RehearsalRecord:
+        """Return the record of a candidate that did not fail, with how its training compares."""
+        config = self._config
+        if own.seen is None or _was_stopped(own):
+            return RehearsalRecord(config, own)
+        trace, own = own.seen.trace, replace(own, seen=replace(own.seen, trace=None))
+        if has_trace and trace is None:
+            return RehearsalRecord(config, own)
+        found = check.check(config, trace)
+        return RehearsalRecord(
+            config,
+            own,
+            guilty=found.guilty,
+            training=found.training,
+            by_design=found.by_design,
+            learning=found.learning,
+            untold=found.untold,
+        )
 
+    def _failed(self, own: Rehearsal, plan: RehearsalPlan) -> RehearsalRecord:
+        """Return the record of a candidate that failed, after rehearsing the program as written.
 
-def _guilty(
-    session: Session, baseline: Baseline, candidate: TrialRecord, plan: RehearsalPlan
-) -> dict[str, KnobValue]:
-    """Return the one change without which the config passes; all changes if none is found.
-
-    Each suspected change is taken back in turn, as long as the confirmation keeps its time.
-    """
-    config = candidate.config
-    changes = config.changes_from(baseline.space.baseline)
-    kept_s = confirming_s(session, baseline, candidate)
-    runs = ShortRuns(session, baseline, kept_s)
-    fewer = dict(one_fewer(baseline.space, config))
-    for knob, without in ((knob, fewer[knob]) for knob in _suspects(list(fewer))):
-        most_s = session.time_to_rehearse_s(kept_s=kept_s)
+        The baseline is rehearsed only now, because most of the time it would prove nothing. It may
+        use the time kept for the confirmation, because its result decides whether this candidate is
+        confirmed. Without time for it nobody is blamed.
+        """
+        most_s = self._session.time_to_rehearse_s(kept_s=0.0)
         if not most_s:
-            break
-        if runs.run(without, replace(plan, most_s=most_s)).has_passed:
-            return {knob: changes[knob]}
-    return changes
+            return RehearsalRecord(self._config, own)
+        written = self._runs.run(self._space.baseline, replace(plan, most_s=most_s))
+        if not survives(written, own):
+            return RehearsalRecord(self._config, own, written)
+        return RehearsalRecord(self._config, own, written, self._guilty(plan))
 
+    def _guilty(self, plan: RehearsalPlan) -> Mapping[str, KnobValue]:
+        """Return the change without which the candidate passes; all if none is found in time."""
 
-def _suspects(changes: Sequence[str]) -> Iterator[str]:
-    yield from (knob for knob in SUSPECTS if knob in changes)
-    yield from (knob for knob in changes if knob not in SUSPECTS)
+        def passes(config: Config) -> bool:
+            most_s = self._session.time_to_rehearse_s(kept_s=self.kept_s)
+            return bool(most_s) and self._runs.run(config, replace(plan, most_s=most_s)).has_passed
+
+        return without_one(self._space, self._config, passes)
 
 
 def _was_stopped(rehearsal: Rehearsal) -> bool:

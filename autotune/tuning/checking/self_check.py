@@ -8,17 +8,14 @@ alone leads in this program (``measurement/learning/training_trace.py``).
 Changes that train something else by design, such as another precision or a larger global batch, are
 taken back for the comparison. What another precision does to the loss is compared at equal samples;
 what a larger global batch does would take longer than these short runs.
-
-It runs in the short epochs of a rehearsal instead of the first steps of measured processes, because
-those never begin a second epoch, where workers that persist differ from new ones.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol, Self
+from typing import Self
 
 from autotune.knobs import registry
 from autotune.knobs.space.space import ResolvedSpace
@@ -41,7 +38,9 @@ from autotune.program.lr import PARTS, batch_growth
 from autotune.program.rehearsal import Canary, RehearsalPlan, TracePlan
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.learning_check import MOST_LOSS, untold
-from autotune.tuning.session import CHECK_EPOCHS, Session, check_batches
+from autotune.tuning.checking.short_runs import Runs
+from autotune.tuning.plan import CHECK_EPOCHS, check_batches
+from autotune.tuning.session import Session
 
 NOT_COMPARED = Agreement(Sameness.UNKNOWN, why=NO_TIME)
 BATCH = ("batch_size", "accumulation_steps")  # what one process makes of a step
@@ -68,14 +67,6 @@ class Checked:
     untold: str = ""
 
 
-class Runs(Protocol):
-    """Runs the program with short epochs, as ``ShortRuns`` does."""
-
-    def trace(self, config: Config, plan: RehearsalPlan, cost_s: float) -> TrainingTrace | Ending:
-        """Return what the first steps under a config learn, or why that is not known."""
-        ...
-
-
 @dataclass(frozen=True)
 class Known:
     """What a check knows of the program beforehand.
@@ -93,11 +84,10 @@ class Known:
     @classmethod
     def of(cls, session: Session, baseline: Baseline) -> Self:
         """Return what a search knows of its program."""
-        study = session.study
         return cls(
             session.traces,
             normalises=baseline.profile.model.batch_norm_layers > 0,
-            canary=study.canary,
+            canary=session.study.canary,
         )
 
 
@@ -112,13 +102,11 @@ class SelfCheck:
     """
 
     def __init__(self, runs: Runs, space: ResolvedSpace, step_s: float, known: Known) -> None:
-        self._runs = runs
-        self._space = space
+        self._runs, self._space, self._known = runs, space, known
         self._batches = check_batches(step_s)
-        self._step_s = step_s
-        self._known = known
+        self.cost_s = CHECK_EPOCHS * self._batches * step_s  # of the steps of one run
 
-    def plan(self, config: Config, *, shakes: int = 0) -> RehearsalPlan:
+    def plan(self, config: Config, *, shakes: int = 0, shares: int = 1) -> RehearsalPlan:
         """Return how a config is run for the comparison; its steps are those of the baseline."""
         own, theirs = (int(c.get("accumulation_steps", 1)) for c in (self._space.baseline, config))
         steps = math.ceil(self._batches / own)
@@ -127,21 +115,20 @@ class SelfCheck:
             epochs=CHECK_EPOCHS,
             enough_s=0.0,
             least_steps=CHECK_EPOCHS * steps,
-            traces=TracePlan(shakes=shakes),
+            traces=TracePlan(shakes=shakes, shares=shares),
         )
 
     def plan_to_rehearse(self, config: Config, most_s: float) -> RehearsalPlan:
         """Return how a config is rehearsed: as it is compared, if all of it is and time allows."""
         usual = RehearsalPlan()
-        is_compared = self._has_own_samples(config) and most_s > 2 * self.cost_s
-        return replace(self.plan(config), enough_s=usual.enough_s) if is_compared else usual
+        if batch_growth(self._space.baseline, config) != 1.0 or most_s <= 2 * self.cost_s:
+            return usual
+        return replace(self.plan(config), enough_s=usual.enough_s)
 
-    def _has_own_samples(self, config: Config) -> bool:
-        """Whether the samples of a step stay those of the program."""
-        return batch_growth(self._space.baseline, config) == 1.0
-
-    def _takes_same_batches(self, config: Config) -> bool:
-        return all(config.get(part) == self._space.baseline.get(part) for part in PARTS)
+    def _shares(self, config: Config) -> int:
+        """Return among how many ranks of a config BatchNorm sees a batch shared out."""
+        is_whole = not self._known.normalises or config.get("sync_batchnorm")
+        return 1 if is_whole else ranks_in(config) // ranks_in(self._space.baseline)
 
     def exact_part(self, config: Config) -> Config:
         """Return a config without the changes that train something else by design.
@@ -149,31 +136,19 @@ class SelfCheck:
         More batches to a step, or more ranks, make a larger one by design. How they are put
         together is compared at the program's own step, of smaller batches.
         """
-        own = self._space.baseline
-        back = {
-            knob: own[knob] for knob in by_design(config, own, normalises=self._known.normalises)
-        }
-        if "devices" in back and not self._known.normalises:
-            shared = self._space.with_own_batch(config)
+        space, normalises = self._space, self._known.normalises
+        own = space.baseline
+        back = {knob: own[knob] for knob in by_design(config, own, normalises=normalises)}
+        if "devices" in back:
+            shared = space.with_own_batch(config)
             back |= {knob: shared[knob] for knob in PARTS if knob in back}
-            return self._space.canonical(config.replace(**back))
-        parts = self._in_parts(config) if "accumulation_steps" in back else 1
-        if parts > 1:
-            size = int(own["batch_size"]) // parts
-            back |= {"accumulation_steps": config["accumulation_steps"], "batch_size": size}
-        return self._space.canonical(config.replace(**back))
-
-    def _in_parts(self, config: Config) -> int:
-        """Return into how many smaller batches the program's own can be cut as a config does it.
-
-        1 if it cannot: where its size is not set by autotune, or the model normalises batches.
-        """
-        own = self._space.baseline
-        steps, ours = (int(c["accumulation_steps"]) for c in (config, own))
-        size = int(own.get("batch_size", 0)) if "batch_size" in self._space.domains else 0
-        parts, rest = divmod(steps, ours)
-        is_cut = parts > 1 and not rest and size and size % parts == 0
-        return parts if is_cut and not self._known.normalises else 1
+        elif "accumulation_steps" in back and "batch_size" in space.domains and not normalises:
+            # Into how many smaller batches the program's own can be cut as the config does it
+            size, steps = int(own["batch_size"]), int(config["accumulation_steps"])
+            parts, rest = divmod(steps, int(own["accumulation_steps"]))
+            if parts > 1 and not rest and size % parts == 0:
+                back |= {"accumulation_steps": steps, "batch_size": size // parts}
+        return space.canonical(config.replace(**back))
 
     def check(self, config: Config, traced: TrainingTrace | None = None) -> Checked:
         """Compare a config's training with that of the program as written.
@@ -182,13 +157,16 @@ class SelfCheck:
             config: The config.
             traced: What it trained in a rehearsal under ``plan(config)``, if there was one.
         """
-        own = self._space.baseline
+        own, canary = self._space.baseline, self._known.canary
         designed = by_design(config, own, normalises=self._known.normalises)
         exact, found = self.exact_part(config), None
         if exact != own:
-            found = self._cleared(exact) or self.exactly(exact, traced if exact == config else None)
+            is_cleared = canary is not None and canary.clears(exact, own)
+            found = canary.training if canary is not None and is_cleared else None
+            found = found or self.exactly(exact, traced if exact == config else None)
         if found is not None and found.sameness is Sameness.DIFFERS:
-            return Checked(found, designed, None, self._guilty(exact))
+            guilty = without_one(self._space, exact, self._trains_the_same)
+            return Checked(found, designed, None, guilty)
         learning, why = self._learned(config, traced) if designed else (None, "")
         is_worse = learning is not None and learning.low > MOST_LOSS
         return Checked(found, designed, learning, designed if is_worse else {}, why)
@@ -196,28 +174,17 @@ class SelfCheck:
     def exactly(self, config: Config, traced: TrainingTrace | None = None) -> Agreement:
         """Return how a config without changes by design compares; twice, if it differs.
 
+        A difference counts if a second run shows it at the same step: what threads of a program do
+        in another order each time differs elsewhere. Without a second run the difference stands: a
+        config is not recommended by the lack of time. And samples do not round; workers that share
+        a file read something else each time.
+
         Args:
             config: The config.
             traced: What it trained in a run under ``plan(config)``, if there was one.
         """
         found = self._compared(config, traced)
-        return self._repeated(config, found) if found.sameness is Sameness.DIFFERS else found
-
-    def _cleared(self, exact: Config) -> Agreement | None:
-        """Return how a config compares by what was found before the search; None if unknown."""
-        known = self._known.canary
-        if known is None or known.training is None:
-            return None
-        return known.training if known.clears(exact, self._space.baseline) else None
-
-    def _repeated(self, config: Config, found: Agreement) -> Agreement:
-        """Return a difference if a second run shows it at the same step.
-
-        What threads of a program do in another order each time differs elsewhere. Without a second
-        run the difference stands: a config is not recommended by the lack of time. And samples do
-        not round: workers that share a file read something else each time.
-        """
-        if found.part == SAMPLES:
+        if found.sameness is not Sameness.DIFFERS or found.part == SAMPLES:
             return found
         again = self._compared(config)
         if again.sameness is Sameness.UNKNOWN:
@@ -232,7 +199,7 @@ class SelfCheck:
 
         Neither where that was not compared.
         """
-        if traced is None or not self._has_own_samples(config):
+        if traced is None or batch_growth(self._space.baseline, config) != 1.0:
             return None, ""
         written = self.written()
         if isinstance(written, Ending):
@@ -241,9 +208,13 @@ class SelfCheck:
         is_worse = gap is not None and gap.low > MOST_LOSS  # however little the program learns
         return (gap, "") if is_worse or not why else (None, why)
 
+    def _trains_the_same(self, config: Config) -> bool:
+        return self._compared(config).sameness in {Sameness.BITS, Sameness.ROUNDING}
+
     def _compared(self, config: Config, traced: TrainingTrace | None = None) -> Agreement:
         """Return how a config compares; unknown if there is no time, or if a run failed."""
-        written = self.written()
+        base, shares = self._space.baseline, self._shares(config)
+        written = self.written(shares=shares)
         if isinstance(written, Ending):
             return _not_compared(written)
         own = traced or self._runs.trace(config, self.plan(config), self.cost_s)
@@ -251,21 +222,22 @@ class SelfCheck:
             return _not_compared(own)
         if is_equal(written, own):
             return same(written, own)
+        takes_same = all(config.get(part) == base.get(part) for part in PARTS)
         found = NOT_COMPARED
         for count in (1, SHAKES):  # what a single run shows of rounding may be little by chance
-            shaken = [self.written(shakes=number) for number in range(1, count + 1)]
+            shaken = [self.written(shakes=number, shares=shares) for number in range(1, count + 1)]
             known = [trace for trace in shaken if isinstance(trace, TrainingTrace)]
             if not known:
                 return _not_compared(shaken[0])
-            found = compare(written, known, own, same_batches=self._takes_same_batches(config))
+            found = compare(written, known, own, same_batches=takes_same)
             if found.sameness is not Sameness.DIFFERS:
                 break
         return found
 
-    def written(self, *, shakes: int = 0) -> TrainingTrace | Ending:
+    def written(self, *, shakes: int = 0, shares: int = 1) -> TrainingTrace | Ending:
         """Return the trace of the program as written, which is run once; else why there is none."""
         config = self._space.baseline
-        plan = self.plan(config, shakes=shakes)
+        plan = self.plan(config, shakes=shakes, shares=shares)
         if plan not in self._known.traces:
             ran = self._runs.trace(config, plan, self.cost_s)
             if isinstance(ran, Ending):
@@ -273,22 +245,16 @@ class SelfCheck:
             self._known.traces[plan] = ran
         return self._known.traces[plan]
 
-    def _guilty(self, config: Config) -> dict[str, KnobValue]:
-        """Return the change without which a config trains the same; all changes if none is found.
 
-        Each change is taken back in turn, as long as there is time.
-        """
-        changes = config.changes_from(self._space.baseline)
-        for knob, without in one_fewer(self._space, config):
-            found = self._compared(without)
-            if found.sameness in {Sameness.BITS, Sameness.ROUNDING}:
-                return {knob: changes[knob]}
-        return changes
-
-    @property
-    def cost_s(self) -> float:
-        """Seconds that the steps of one run take."""
-        return CHECK_EPOCHS * self._batches * self._step_s
+def without_one(
+    space: ResolvedSpace, config: Config, is_sound: Callable[[Config], bool]
+) -> Mapping[str, KnobValue]:
+    """Return the change without which a config is sound; all its changes if there is none."""
+    changes = config.changes_from(space.baseline)
+    for knob, without in one_fewer(space, config):
+        if is_sound(without):
+            return {knob: changes[knob]}
+    return changes
 
 
 def one_fewer(space: ResolvedSpace, config: Config) -> Iterator[tuple[str, Config]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Protocol
 
 from autotune.measurement.learning.training_trace import NO_TIME, TrainingTrace
 from autotune.measurement.outcome import Ending, Outcome
@@ -12,7 +13,8 @@ from autotune.program.rehearsal import SILENCE_TOLD_S, Rehearsal, RehearsalPlan
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.budget import Until
 from autotune.tuning.live_rig import SILENCE_STEPS
-from autotune.tuning.session import MAX_REHEARSAL_S, Session
+from autotune.tuning.plan import MOST_REHEARSAL_S
+from autotune.tuning.session import Session
 
 AT_MOST = 3.0  # times what a run is expected to take
 ANSWER_S = 3.0  # a rig that exceeds its time by this is considered not to answer any more
@@ -20,6 +22,16 @@ ANSWER_S = 3.0  # a rig that exceeds its time by this is considered not to answe
 # These shares of a run are enough, but for a moment: if it uses no processor, or if it does.
 SILENT_S, SILENT_SHARE, BUSY_SHARE = 20.0, 0.5, 0.8
 NOT_STARTED = Ending(Outcome.OUT_OF_TIME, NO_TIME)
+
+
+class Runs(Protocol):
+    """Runs the program with short epochs, as ``ShortRuns`` does."""
+
+    def trace(
+        self, config: Config, plan: RehearsalPlan, cost_s: float, lr_rule: LrRule = ..., /
+    ) -> TrainingTrace | Ending:
+        """Return what the first steps under a config learn, or why that is not known."""
+        ...
 
 
 class ShortRuns:
@@ -35,10 +47,8 @@ class ShortRuns:
     def __init__(
         self, session: Session, baseline: Baseline, kept_s: float, until: Until | None = None
     ) -> None:
-        self._session = session
+        self._session, self._baseline, self._kept_s = session, baseline, kept_s
         self._until = until or session.until_overdrawn
-        self._baseline = baseline
-        self._kept_s = kept_s
 
     def trace(
         self,
@@ -68,18 +78,19 @@ class ShortRuns:
         lr_rule: LrRule = LrRule.AUTO,
     ) -> Rehearsal:
         """Run a config through short epochs, if there is time for it; see ``trace()``."""
-        facts = self._session.study.facts
-        if facts is None:
-            return Rehearsal(None, NOT_STARTED)
-        needed_s = facts.startup_s + cost_s
+        needed_s = self._session.plan.startup_s + cost_s
         spare_s = self._session.budget.left_s - self._kept_s
         if spare_s < needed_s or self._until.stopped() is not None:
             return Rehearsal(None, NOT_STARTED)
-        most_s = min(spare_s, max(MAX_REHEARSAL_S, AT_MOST * needed_s))
+        most_s = min(spare_s, max(MOST_REHEARSAL_S, AT_MOST * needed_s))
         return self.run(config, replace(plan, most_s=most_s), lr_rule)
 
     def run(self, config: Config, plan: RehearsalPlan, lr_rule: LrRule = LrRule.AUTO) -> Rehearsal:
-        """Run a config through short epochs, for at most the seconds of the plan."""
+        """Run a config through short epochs, for at most the seconds of the plan.
+
+        A program that stands still when time is up, counts as hung; one that was still at work has
+        merely run out of time, which is no failure.
+        """
         session = self._session
         until_s = session.budget.left_s - plan.most_s - ANSWER_S
         should_stop = Until(
@@ -92,25 +103,14 @@ class ShortRuns:
             applied = replace(applied, lr_rule=lr_rule)
         with session.rigs.new() as rig:
             ran = rig.rehearse(applied, plan, should_stop)
-        if config.get("compile", "off") != "off":
-            return ran  # compiling takes long, and the program is silent meanwhile
-        works = ran.seen is not None and ran.seen.is_at_work
-        share = BUSY_SHARE if works else SILENT_SHARE
-        silent_s = min(SILENT_S, max(SILENCE_TOLD_S, share * plan.most_s))
-        return _judged(ran, max(silent_s, SILENCE_STEPS * self._baseline.measurement.step_s))
-
-
-def _judged(rehearsal: Rehearsal, usual_s: float) -> Rehearsal:
-    """Return the rehearsal as hung if the program stood still when time was up.
-
-    One that was still at work has merely run out of time and is not a failure.
-
-    Args:
-        rehearsal: How it came out.
-        usual_s: Silence in seconds that is normal for this program.
-    """
-    seen = rehearsal.seen
-    if seen is None or seen.is_whole or not seen.steps or seen.silent_s < usual_s:
-        return rehearsal
-    reason = f"it stood still: nothing for {seen.silent_s:.0f} s after step {seen.steps}"
-    return replace(rehearsal, ending=Ending(Outcome.HUNG, reason))
+        seen = ran.seen
+        if seen is None or seen.is_whole or not seen.steps:
+            return ran
+        share = BUSY_SHARE if seen.is_at_work else SILENT_SHARE
+        usual_s = min(SILENT_S, max(SILENCE_TOLD_S, share * plan.most_s))
+        usual_s = max(usual_s, SILENCE_STEPS * self._baseline.measurement.step_s)
+        compiles = config.get("compile", "off") != "off"  # which takes long and is silent
+        if compiles or seen.silent_s < usual_s:
+            return ran
+        reason = f"it stood still: nothing for {seen.silent_s:.0f} s after step {seen.steps}"
+        return replace(ran, ending=Ending(Outcome.HUNG, reason))

@@ -27,43 +27,47 @@ class Choosable(Protocol):
     @property
     def baseline(self) -> Config:
         """The config of the unchanged program."""
-        ...
 
     @property
     def domains(self) -> Mapping[str, Domain]:
         """The values of each knob that may be chosen."""
-        ...
 
     @property
     def fixed(self) -> Mapping[str, KnobValue]:
         """Values that every config but the baseline has."""
-        ...
 
     @property
     def asked(self) -> frozenset[str]:
         """Knobs that are tried whatever they can gain."""
-        ...
 
     @property
     def requested(self) -> frozenset[str]:
         """Knobs that the user named."""
-        ...
 
     def canonical(self, config: Config) -> Config:
         """Return the config that stands for all that act like this one."""
-        ...
 
     def conflicts(self, config: Config) -> Sequence[str]:
         """Return why a config cannot be measured; empty if it can."""
-        ...
 
     def defers(self, config: Config) -> bool:
         """Return whether a config may not be recommended, so that it is left for the end."""
-        ...
 
     def needs_restart(self, here: Config, there: Config) -> bool:
         """Return whether a change from one config to the other needs a fresh process."""
-        ...
+
+
+def may_win(space: Choosable, config: Config, guilty: Iterable[Mapping[str, KnobValue]]) -> bool:
+    """Return whether a config may be recommended.
+
+    Configs without the user's fixed values, those that the space defers, and those that contain the
+    changes that a comparison blamed are left out.
+    """
+    if config == space.baseline or space.defers(config):
+        return False
+    if any(changes.items() <= config.items() for changes in guilty):
+        return False
+    return not space.fixed or config == space.canonical(config.replace(**space.fixed))
 
 
 def is_told(gain: LogRatio) -> bool:

@@ -25,9 +25,17 @@ from autotune.measurement.rounds import Speeds
 from autotune.program.config import Config, KnobValue
 from autotune.results.record import TrialRecord, latest
 from autotune.tuning.choosing.bounds import Share, bounded
-from autotune.tuning.choosing.choosable import LATE, NORMAL, Choosable, is_told, is_worth, one_fewer
+from autotune.tuning.choosing.choosable import (
+    LATE,
+    NORMAL,
+    Choosable,
+    is_told,
+    is_worth,
+    may_win,
+    one_fewer,
+)
 from autotune.tuning.choosing.diagnosis import DEVICES
-from autotune.tuning.choosing.effects import Foreseen, KnobEffects
+from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.memory import MEMORY, SAVES_HOST_MEMORY, SAVES_MEMORY, Forecast
 
 ALL_IN = "every change that should help, at once"
@@ -116,7 +124,9 @@ class Chooser:
             return None
         pool = self._pool(field)
         for config, why in self._certain(pool):
-            return Choice(config, why, self._foresee(pool, [config]).of(config).interval)
+            return Choice(
+                config, why, self._effects.foresee(field.speeds, [config]).of(config).interval
+            )
         is_over = field.share_left < LAST and pool.best != pool.baseline
         return None if is_over else self._explore(pool)
 
@@ -130,7 +140,7 @@ class Chooser:
         pool, config = self._pool(field), field.best
         while True:
             fewer = [without for _, without in one_fewer(self._space, config)]
-            foreseen = self._foresee(pool, [config, *fewer])
+            foreseen = self._effects.foresee(field.speeds, [config, *fewer])
             gains = {without: foreseen.of(config, over=without) for without in fewer}
             idle = [
                 one
@@ -145,9 +155,6 @@ class Chooser:
 
     def _pool(self, field: Field) -> _Pool:
         return _Pool(field, self._space, Forecast(field.records, self._memory_bytes))
-
-    def _foresee(self, pool: _Pool, configs: Sequence[Config]) -> Foreseen:
-        return self._effects.foresee(pool.field.speeds, configs)
 
     def _certain(self, pool: _Pool) -> Iterator[tuple[Config, str]]:
         """Yield what is tried whatever it promises."""
@@ -278,12 +285,14 @@ class _Pool:
         speeds = self.field.speeds
         configs = [] if speeds is None else [c for c in speeds.configs if isinstance(c, Config)]
         order = sorted(configs, key=lambda c: -speeds.of(c).value if speeds else 0.0)
-        able = [c for c in order if c == self.baseline or self._may_win(c)]
+        able = [
+            c for c in order if c == self.baseline or may_win(self._space, c, self.field.guilty)
+        ]
         return list(dict.fromkeys([self.best, *able, self.baseline]))[:count]
 
     def may_try(self, config: Config) -> bool:
         """Return whether a config is new, may be recommended, and is expected to train."""
-        if config == self.baseline or config in self.looks or not self._may_win(config):
+        if config in self.looks or not may_win(self._space, config, self.field.guilty):
             return False
         if self._space.needs_restart(self.baseline, config):
             return False
@@ -291,23 +300,9 @@ class _Pool:
             return False
         return self._forecast.fits(config) and not self._space.conflicts(config)
 
-    def _may_win(self, config: Config) -> bool:
-        if self._space.defers(config):
-            return False
-        is_guilty = any(changes.items() <= config.items() for changes in self.field.guilty)
-        fixed = self._space.fixed
-        return not is_guilty and config == self._space.canonical(config.replace(**fixed))
-
 
 def _rules_out(failed: TrialRecord, config: Config, baseline: Config, sound: set[Item]) -> bool:
-    """Return whether a config must be expected to fail as another one did.
-
-    Args:
-        failed: What failed.
-        config: What may be tried.
-        baseline: The program's own config.
-        sound: Knobs with values that some other config has run with. They alone are not to blame.
-    """
+    """Return whether a config must be expected to fail as another one did."""
     changes = failed.config.changes_from(baseline)
     size, other = failed.config.get("batch_size"), config.get("batch_size")
     if failed.outcome in MEMORY and "batch_size" in changes and size is not None:

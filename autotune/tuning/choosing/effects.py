@@ -177,11 +177,7 @@ class _Alike:
     same: Array
 
     def covariance(self, spreads: Array) -> Array:
-        """Return the prior covariance of log speedups.
-
-        Args:
-            spreads: Standard deviation of the effects of each knob.
-        """
+        """Return the prior covariance of log speedups."""
         scaled = spreads[:, None, None] * self.shared
         single = (spreads[:, None, None] * scaled).sum(axis=0)
         # the sum of all products of two different knobs

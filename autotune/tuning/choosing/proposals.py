@@ -8,7 +8,6 @@ process come after the race.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -53,10 +52,7 @@ class Proposal:
 
 
 class Proposals:
-    """Says which config is tried next.
-
-    It reads the study anew for each proposal. So each one builds on all results so far, and a
-    resumed search continues where the earlier session stopped.
+    """Says which config is tried next, by all that the study holds.
 
     Args:
         study: The record so far.
@@ -76,9 +72,7 @@ class Proposals:
         self._space = space
         self._diagnosis = diagnosis
         self._allows = allows
-        seed = study.head.options.seed
-        self._dice = random.Random(seed)
-        sure = diagnosis.all_in
+        seed, sure = study.head.options.seed, diagnosis.all_in
         self._chooser = Chooser(
             space,
             seed,
@@ -89,17 +83,12 @@ class Proposals:
         )
 
     def next(self, field: Field) -> Proposal | None:
-        """Return the config that enters the race next; None if none is worth a seat now.
-
-        Args:
-            field: What is known, of those in play, too.
-        """
+        """Return the config that enters the race next; None if none is worth a seat now."""
         field = self._with_best(field)
         known = {r.config for r in latest(field.records) if r.outcome not in ENDED_BY_US}
-        for config, why in self._first(field):
-            proposal = self._new(config, why, known)
-            if proposal is not None:
-                return proposal
+        first = self._new(self._space.start, "what all configs have but the program's own", known)
+        if first is not None:
+            return first
         if field.share_left < GROWN_SHARE and (grown := self.grown(field)) is not None:
             return grown
         if self._study.head.options.sampler != OURS:
@@ -124,11 +113,7 @@ class Proposals:
         return Proposal(self._study.ask_for(config, self._space), config, why)
 
     def restarted(self, has_time: Callable[[], bool]) -> Iterator[Proposal]:
-        """Yield what needs a fresh process, on top of the best config: what was asked for first.
-
-        Args:
-            has_time: Tells whether another one is worth starting.
-        """
+        """Yield what needs a fresh process, on top of the best config: what was asked for first."""
         space = self._space
         devices = [(move.changes, move.why) for move in self._diagnosis.devices]
         asked, others = (
@@ -147,10 +132,6 @@ class Proposals:
         if field.speeds is not None:
             best = recommended(self._study, self._space, field.speeds)
         return replace(field, best=best, guilty=self._study.guilty)
-
-    def _first(self, field: Field) -> Iterator[tuple[Config, str]]:
-        """Yield what comes before all that is chosen by what the rounds show."""
-        yield self._space.start, "what all configs have but the program's own"
 
     def grown(self, field: Field) -> Proposal | None:
         """Return the best config with more samples in a step, once, if these are deferred."""
@@ -199,9 +180,8 @@ class Proposals:
     def _fitting(self, config: Config) -> Config:
         """Return the config with its batch per rank reduced until a step is within the limit.
 
-        More ranks multiply the samples of a step, so a batch that was best on one rank can exceed
-        the maximum global batch on four. The batch is never reduced below the program's batch; the
-        config is returned unchanged if nothing fits.
+        More ranks multiply the samples of a step. A batch is never below that of the program; if
+        nothing fits, the config stays as it is.
         """
         sizes = self._space.domains.get("batch_size")
         if sizes is None or not self._space.conflicts(self._space.canonical(config)):
@@ -217,7 +197,7 @@ class Proposals:
         return config
 
     def _sampled(self, field: Field, known: Container[Config]) -> Proposal | None:
-        """Return a new config that the sampler proposes; a random one if it knows only old ones."""
+        """Return a new config that one of Optuna's samplers proposes; None if it knows only old."""
         space = self._space.with_kept_batch()
         ground = self._ground(field)
         records = {r.config: r for r in latest(field.records)}
@@ -231,18 +211,11 @@ class Proposals:
                 self._study.tell(trial, _conflicting(config, ["There is no time or room for it."]))
             else:
                 return Proposal(trial, config, "proposed by the sampler")
-        unseen = [c for c in space.configs(ground) if c not in known and self._cost_s(c) < math.inf]
-        if not unseen:
-            return None
-        config = self._dice.choice(unseen)
-        return Proposal(self._study.ask_for(config, space), config, "proposed by the sampler")
+        return None
 
 
 def _memory_bytes(study: Study) -> float | None:
-    """Return the memory that a config may use: of the device where one is used, else of the host.
-
-    None if the baseline's use is not known.
-    """
+    """Return the memory that a config may use; None if the baseline's use is not known."""
     used = next((r.measurement.memory for r in study.records if r.measurement is not None), None)
     if used is None or used.peak_bytes is None:
         return None
@@ -258,17 +231,10 @@ def _conflicting(config: Config, sentences: Sequence[str]) -> TrialRecord:
 def restarts(
     space: ResolvedSpace, knobs: Container[str] | None = None
 ) -> Iterator[tuple[str, KnobValue]]:
-    """Yield each knob that needs a fresh process with each value but the baseline's.
+    """Yield each of some knobs that need a fresh process, by default of all, with each new value.
 
     The devices are left out, because threads change with them.
-
-    Args:
-        space: What may be proposed.
-        knobs: Only these; None means all.
     """
-    for knob in space.domains:
-        is_meant = knobs is None or knob in knobs
-        if knob in space.restart and is_meant and knob != DEVICES:
-            for value in space.domains[knob].values:
-                if value != space.baseline[knob]:
-                    yield knob, value
+    for knob, domain in space.domains.items():
+        if knob in space.restart and knob != DEVICES and (knobs is None or knob in knobs):
+            yield from ((knob, value) for value in domain.values if value != space.baseline[knob])

@@ -10,7 +10,7 @@ from autotune.measurement.claim import APART_LEAST
 from autotune.measurement.rounds import Speeds
 from autotune.program.config import Config
 from autotune.results.record import TrialRecord, latest
-from autotune.tuning.choosing.choosable import is_worth, must_gain
+from autotune.tuning.choosing.choosable import is_worth, may_win, must_gain
 from autotune.tuning.choosing.effects import Foreseen, KnobEffects
 from autotune.tuning.storage.study import Study
 
@@ -18,24 +18,12 @@ from autotune.tuning.storage.study import Study
 WORTH_CONFIRMING = 1.02
 
 
-def may_win(study: Study, space: ResolvedSpace, config: Config) -> bool:
-    """Return whether a config may be recommended.
-
-    Configs without the user's fixed values, those that the space defers, and those that contain the
-    changes blamed by a rehearsal are left out.
-    """
-    if config == space.baseline or space.defers(config):
-        return False
-    if any(changes.items() <= config.items() for changes in study.guilty):
-        return False
-    return not space.fixed or config == space.canonical(config.replace(**space.fixed))
-
-
 def able_to_win(study: Study, space: ResolvedSpace, speeds: Speeds) -> list[Config]:
     """Return the configs that have played, have not failed since, and may be recommended."""
     failed = {r.config for r in latest(study.records) if r.ending is not None}
     configs = (c for c in speeds.configs if isinstance(c, Config) and c not in failed)
-    return [config for config in configs if may_win(study, space, config)]
+    guilty = study.guilty
+    return [config for config in configs if may_win(space, config, guilty)]
 
 
 def recommended(study: Study, space: ResolvedSpace, speeds: Speeds) -> Config:
@@ -79,10 +67,11 @@ def ranked(study: Study, space: ResolvedSpace) -> list[TrialRecord]:
     The first one is the recommended config, the second what would be recommended without it, and so
     on. Configs that need a fresh process come first only where they are faster by far.
     """
+    guilty = study.guilty
     records = [
         r
         for r in latest(study.records)
-        if r.ending is None and r.speedup is not None and may_win(study, space, r.config)
+        if r.ending is None and r.speedup is not None and may_win(space, r.config, guilty)
     ]
     speeds = study.speeds
     by_config = {r.config: r for r in records}

@@ -172,12 +172,6 @@ def _judged(ending: Ending, bare: Ending, *, is_telling: bool) -> Ending:
 
     The same failure in both runs means that the program fails by itself. A program that goes on
     without seams, or ends regularly, fails because of autotune. Anything else is unclear.
-
-    Args:
-        ending: How it ended under the seams.
-        bare: How it ended without them, or that it was given up.
-        is_telling: Whether a run that was given up had lasted clearly longer than the one under
-            seams.
     """
     match bare.outcome:
         case Outcome.INTERRUPTED:

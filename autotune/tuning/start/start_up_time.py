@@ -35,8 +35,6 @@ TRAINS_ELSEWHERE = (
 class StartUp:
     """What the most recently started rig has reported about its first steps.
 
-    ``hear()`` keeps it up to date; it begins anew when another rig reports.
-
     Attributes:
         clock: Returns seconds that never go back.
         steps: Number of steps before the rig was ready.
@@ -56,10 +54,7 @@ class StartUp:
     _heard: float = 0.0
 
     def hear(self, progress: Progress) -> None:
-        """Update this from a progress message of a rig.
-
-        Messages after the start-up only show that the program is alive.
-        """
+        """Note a progress message; those after the start-up only show that the program lives."""
         if progress.phase != "start-up":
             self._heard, self.doing = self.clock(), ""
             return
@@ -68,8 +63,7 @@ class StartUp:
         self.doing, self.unseen = progress.doing, progress.unseen
         if progress.steps > self.steps:
             self.steps, self.last_s, self._heard = progress.steps, progress.elapsed_s, self.clock()
-            if self.first_s is None:
-                self.first_s = self.last_s
+            self.first_s = self.last_s if self.first_s is None else self.first_s
 
     @property
     def step_s(self) -> float | None:
@@ -80,10 +74,7 @@ class StartUp:
 
     @property
     def silent_s(self) -> float | None:
-        """Seconds since the last step, if that is clearly longer than steps take; else None.
-
-        Before the first step it is None too: preparing data may take any time.
-        """
+        """Seconds since the last step, if that is clearly longer than steps take; else None."""
         silent_s = self.clock() - self._heard
         usual_s = SILENT_STEPS * (self.step_s or 0.0)
         return silent_s if self.steps and silent_s > max(SILENT_S, usual_s) else None
@@ -92,15 +83,8 @@ class StartUp:
 def unmeasured(program: Program, budget_s: float, seen: StartUp, log: Path) -> BudgetError:
     """Return the error for a budget that ended before the baseline was measured.
 
-    Args:
-        program: The program.
-        budget_s: The whole budget.
-        seen: What was seen of its start.
-        log: What the program printed; the message points to it.
-
-    Returns:
-        An error that says either how large the budget should be, or what the program was doing
-        instead of training.
+    It says how large the budget should be, or what the program was doing instead of training, and
+    points to the log of what the program printed.
     """
     if not seen.steps or seen.silent_s is not None:
         return BudgetError(_stands_still(program, budget_s, seen, log))
@@ -116,13 +100,8 @@ def unmeasured(program: Program, budget_s: float, seen: StartUp, log: Path) -> B
     return BudgetError(
         f"A budget of {format_duration(budget_s)} is too short to measure {program.name} as it is "
         f"written: {took}. Search with at least:\n"
-        f"  autotune search --budget {round_up(max(wanted_s, 2 * budget_s))}s {program}"
+        f"  autotune search --budget {10 * math.ceil(max(wanted_s, 2 * budget_s) / 10)}s {program}"
     )
-
-
-def round_up(seconds: float) -> int:
-    """Return the seconds rounded up to a multiple of ten, as people write budgets."""
-    return 10 * math.ceil(seconds / 10)
 
 
 def _stands_still(program: Program, budget_s: float, seen: StartUp, log: Path) -> str:

@@ -72,10 +72,9 @@ class SearchDir:
 
 
 def new(name: str | None, program_name: str, base: Path | None = None) -> SearchDir:
-    """Create and return a new, empty search directory.
+    """Create and return a new, empty search directory in *base* or the current directory.
 
-    An earlier search is never overwritten. The home directory gets a ``.gitignore``, so that git
-    ignores everything below it.
+    An earlier search is never overwritten. Git ignores everything in ``.autotune``.
 
     Args:
         name: Its name; None names it after the program, with a number if that name is taken.
@@ -106,11 +105,7 @@ def new(name: str | None, program_name: str, base: Path | None = None) -> Search
 
 
 def every(base: Path | None = None) -> list[SearchDir]:
-    """Return the searches in a folder, the one whose record changed last first.
-
-    Args:
-        base: Folder that contains ``.autotune``; None means the current directory.
-    """
+    """Return the searches in a folder, the one whose record changed last first."""
     records = ((base or Path.cwd()) / HOME).glob(f"*/{FILE}")
     newest_first = sorted(records, key=lambda path: path.stat().st_mtime, reverse=True)
     return [SearchDir(path.parent) for path in newest_first]
@@ -145,10 +140,6 @@ def find(name: str | None, base: Path | None = None) -> SearchDir:
 
 def check_unchanged(head: SearchInfo, hardware: Hardware) -> None:
     """Check that earlier measurements still describe the program and the machine of today.
-
-    Args:
-        head: What the search was started with.
-        hardware: This machine.
 
     Raises:
         RunDirectoryError: when the program's source file, the hardware, Python or torch has

@@ -8,6 +8,7 @@ are equal by mistake.
 from __future__ import annotations
 
 import math
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from functools import cache
 from typing import Any, Generic, Self, TypeVar, cast, overload
 
 import optuna
+import psutil
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import TrialState, create_trial
 from pydantic import TypeAdapter, ValidationError
@@ -46,7 +48,6 @@ from autotune.results.record import (
 from autotune.results.result import Finding, SearchResult
 from autotune.results.wording import times
 from autotune.tuning.choosing.sampler import distributions, holding, make_sampler
-from autotune.tuning.storage import lease
 
 Value = TypeVar("Value")
 Storage = str | optuna.storages.BaseStorage  # a URL, or an object of Optuna's
@@ -370,7 +371,7 @@ class Study:
             RunDirectoryError: when another living process works on the run.
         """
         raw = self.optuna.user_attrs.get("lease")
-        taken = lease.take(None if raw is None else _read(Lease, raw), force=force)
+        taken = _taken_lease(None if raw is None else _read(Lease, raw), force=force)
         self.optuna.set_user_attr("lease", _dump(Lease, taken))
         while any(t.state is TrialState.WAITING for t in self.optuna.get_trials(deepcopy=False)):
             self.optuna.ask()  # takes a waiting trial first: it runs now, and ends below
@@ -444,6 +445,35 @@ class Study:
             self.optuna.tell(trial, value, state=state)
         if not is_known:
             self._records[number] = record
+
+
+def _taken_lease(held: Lease | None, *, force: bool) -> Lease:
+    """Return a lease for this process; see ``Study.take_lease()``."""
+    own = Lease(socket.gethostname(), psutil.Process().pid, psutil.Process().create_time())
+    if held is None or held == own or not _is_alive(held):
+        return own
+    holder = f"Another autotune (process {held.pid} on {held.host}) works on this run."
+    if held.host == own.host:
+        raise RunDirectoryError(f"{holder} Wait for it, or end it: kill {held.pid}")
+    if not force:
+        raise RunDirectoryError(
+            f"{holder} Wait for it or end it; if that machine or container is gone, take "
+            "the run over: autotune resume --force"
+        )
+    return own
+
+
+def _is_alive(lease: Lease) -> bool:
+    if lease.host != socket.gethostname():
+        return True  # processes of another host cannot be seen from here
+    try:
+        # Process ids are reused, so the start time must agree as well
+        holder = psutil.Process(lease.pid)
+        # One that nobody has waited for yet keeps its number, and works no more
+        has_ended = holder.status() in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
+        return not has_ended and abs(holder.create_time() - lease.started) < 1.0
+    except psutil.NoSuchProcess:
+        return False
 
 
 @cache

@@ -8,12 +8,17 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.optim import SGD, AdamW
 
+from autotune.inside.listener import Listener
+from autotune.inside.seam_set import SeamSet
+from autotune.inside.seams.optimizer import optimizer_facts
 from autotune.knobs.base import Here
 from autotune.knobs.strategies import STRATEGIES, Strategy
-from autotune.knobs.strategies.model_split import Pipeline, cut
+from autotune.knobs.strategies.model_split import cut, staged
 from autotune.machine.hardware import Hardware
 from autotune.program.config import Config
+from tests.knobs.strategies.together import ByNorm
 from tests.knobs.test_contract import PROFILES, is_clause
 from tests.made import A100, MACHINES, make_hardware, make_profile
 
@@ -75,6 +80,24 @@ def test_an_optimizer_that_decides_by_its_loss_is_kept_on_one_device() -> None:
     assert offered({"optimizers": (optimizer,)}, make_hardware()) == {"single"}
 
 
+def test_an_optimizer_with_a_step_of_its_own_is_not_shown_a_part_of_its_parameters() -> None:
+    class Renamed(AdamW):
+        pass
+
+    parameters = [nn.Parameter(torch.ones(2))]
+    for cls in (ByNorm, SGD, AdamW, Renamed):
+        optimizer = cls(parameters, lr=0.1)
+        seams = SeamSet(Listener(), None)
+        seams.install()  # it wraps steps
+        try:
+            here = Here(TWO_GPUS, make_profile(optimizers=(optimizer_facts(optimizer),)))
+        finally:
+            seams.remove()
+        refusal = STRATEGIES["zero1"].refusal(here)
+        assert "ByNorm" in refusal if refusal else cls is not ByNorm, cls
+        assert STRATEGIES["ddp"].refusal(here) is None
+
+
 @pytest.mark.parametrize(
     ("weights", "stages", "runs"),
     [
@@ -98,10 +121,10 @@ def test_stages_compute_what_the_whole_model_computes(parts: int) -> None:
     model = nn.Sequential(*(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(5)))
     whole = copy.deepcopy(model)
     cpu = torch.device("cpu")  # in the place of two GPUs: the stages and parts are the same
-    staged = Pipeline(model, [cpu, cpu], parts).staged()
+    split = staged(model, [cpu, cpu], parts)
     batch = torch.randn(7, 6)
-    assert torch.allclose(staged(batch), whole(batch), atol=1e-6)
-    staged(batch).sum().backward()
+    assert torch.allclose(split(batch), whole(batch), atol=1e-6)
+    split(batch).sum().backward()
     whole(batch).sum().backward()
     for ours, theirs in zip(model.parameters(), whole.parameters(), strict=True):
         assert ours.grad is not None

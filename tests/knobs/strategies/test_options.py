@@ -58,24 +58,6 @@ def test_options_of_ddp_reach_it(strategy: str) -> None:
     assert (plain.static_graph, asked.static_graph) == (False, True)
 
 
-def test_parameters_that_get_gradients_in_some_steps_only_are_said_with_the_mend() -> None:
-    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
-    called = distribute("ddp", model)
-    called(torch.ones(2, 8)).sum().backward()
-    called(torch.ones(2, 8))
-    model[0](torch.ones(2, 8)).sum().backward()
-    with pytest.raises(RuntimeError, match="Leave devices out of the search"):
-        called(torch.ones(2, 8))
-
-
-def test_after_an_evaluation_fsdps_parameters_are_those_that_are_trained() -> None:
-    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
-    distribute("fsdp", model)
-    with torch.no_grad():
-        model(torch.ones(2, 8))
-    assert all(isinstance(p, DTensor) for p in model.parameters())
-
-
 def test_batchnorm_becomes_one_of_all_ranks_which_ddp_takes_on_gpus_alone() -> None:
     each = distribute("ddp", nn.Sequential(nn.BatchNorm1d(8)), sync_batchnorm=False)
     assert type(each.module[0]) is nn.BatchNorm1d

@@ -20,11 +20,9 @@ from autotune.program.config import Config
 from autotune.program.lr import LrRule
 from autotune.program.profile import OptimizerFacts
 from autotune.program.rehearsal import RehearsalPlan
-from autotune.tuning.checking.growth import samples_ratio
-from autotune.tuning.checking.learning_check import SEEDS, UPDATES, LearningCheck
+from autotune.tuning.checking.learning_check import SEEDS, LearningCheck
 from autotune.tuning.checking.short_runs import NOT_STARTED
-from tests.made import changed, make_applied, make_record
-from tests.tuning.test_session import BASE, baseline
+from tests.made import changed, make_applied
 
 SGD = OptimizerFacts("SGD", ("SGD", "Optimizer"), (0.1,))
 LARGER = Config({"batch_size": 256})
@@ -102,15 +100,6 @@ def test_a_rule_that_was_chosen_by_luck_is_judged_by_fresh_random_states() -> No
     assert not found.is_sound
 
 
-def test_a_rule_whose_loss_is_hopeless_is_given_up_early() -> None:
-    runs = MadeRuns({LrRule.SQRT: 0.6})
-    found = check(runs).check(LARGER, 1.5)
-    assert found.is_sound
-    lengths = {r: n for (c, r, _), n in zip(runs.asked, runs.made, strict=True) if c == LARGER}
-    assert lengths[LrRule.SQRT] == LAST_LOSSES + 1
-    assert lengths[LrRule.NONE] == UPDATES
-
-
 def test_the_seconds_foretold_are_enough_also_for_another_rule() -> None:
     runs = MadeRuns({LrRule.AUTO: 0.15})
     one = check(runs)
@@ -129,11 +118,6 @@ def test_a_config_is_not_checked_by_a_program_whose_own_loss_hardly_falls() -> N
     assert len(runs.asked) == 1
 
 
-def test_nothing_is_told_where_no_run_can_start() -> None:
-    found = check(MadeRuns(most=0)).check(LARGER, 1.5)
-    assert (found.gap, found.seeds, found.untold) == (None, 0, "")
-
-
 def test_a_hopeless_loss_is_relative_to_that_of_the_program_at_equal_samples() -> None:
     written = TrainingTrace(tuple(TracedStep(100.0 - number, (), 1) for number in range(40)), 1e-7)
     found = learning_gap.ceilings(written, 4.0, 0.25)
@@ -141,10 +125,3 @@ def test_a_hopeless_loss_is_relative_to_that_of_the_program_at_equal_samples() -
     assert found[-1] == pytest.approx(1.25 * (100 - 29.5)), "of the last five updates"
     lost = replace(written, steps=(*written.steps[:-1], TracedStep(math.nan, (), 1)))
     assert learning_gap.ceilings(lost, 4.0, 0.25) == ()
-
-
-def test_how_much_faster_a_config_is_counts_samples_whatever_the_search_is_after() -> None:
-    """Where speedups are about energy or progress, that of samples/s is another."""
-    record = make_record(BASE.replace(workers=2), 1.5)
-    half = replace(record, speedup=record.speedup and record.speedup.times(0.5))
-    assert samples_ratio(half, baseline()) == pytest.approx(1.5)

@@ -9,10 +9,6 @@ from autotune.tuning.choosing.bounds import LOADING, MARGIN, Share, shares
 from tests.made import make_interval, make_measurement
 
 
-def test_without_a_profiled_step_nothing_has_a_bound() -> None:
-    assert shares(StepBreakdown(), make_measurement()) == {}
-
-
 def test_an_optimizer_of_two_percent_cannot_gain_more_than_that_times_the_margin() -> None:
     split = StepParts(0.0, 0.0, 0.098, 0.002, 0.0, 0.0, 10)
     found = shares(StepBreakdown(split), make_measurement(wait_share=0.0))

@@ -15,7 +15,6 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
 from autotune.results.record import TrialRecord
 from autotune.tuning.choosing.bounds import Share
-from autotune.tuning.choosing.choosable import LATE
 from autotune.tuning.choosing.chooser import (
     ALL_IN,
     LAST,
@@ -138,33 +137,6 @@ def test_every_change_at_once_comes_first_then_its_neighbours_and_then_what_prom
     assert {record.why for record in course.records[6:]} == {PROMISES}
 
 
-def test_each_choice_is_a_new_canonical_config_without_conflicts() -> None:
-    configs = Course(PROGRAMS["three knobs help"]).run(40)
-    assert len(set(configs)) == len(configs)
-    assert OWN not in configs
-    assert all(SPACE.canonical(c) == c and not SPACE.conflicts(c) for c in configs)
-
-
-def test_once_rounds_tell_the_changes_that_give_nothing_are_left_out_together() -> None:
-    """Luck may make one or the other look as if it gave something."""
-    simpler = []
-    for seed in range(8):
-        course = Course(formula(precision={"bf16": 1.5}), 0.01, seed, all_in=FOUR)
-        course.run(5)
-        assert course.chooser.simplest(replace(course.field(1.0), best=FOUR)) is None, "too early"
-        found = course.chooser.simplest(replace(course.field(LATE / 2), best=FOUR))
-        simpler.append(set() if found is None else set(found.changes_from(OWN)))
-    assert simpler.count({"precision"}) >= 6
-    assert all("precision" in changes for changes in simpler)
-
-
-def test_late_only_neighbours_of_the_best_enter() -> None:
-    course = Course(formula(precision={"bf16": 1.5}), 0.01, all_in=FOUR)
-    course.run(13, late=12)
-    assert all(c.items() - OWN.items() <= FOUR.items() for c in course.configs)
-    assert course.chooser.choose(course.field(LAST / 2)) is None, "nothing is left to tell"
-
-
 def test_changes_that_do_not_fit_into_memory_at_once_are_tried_with_a_smaller_batch() -> None:
     """A baseline of 8 GiB leaves no room for four times its batch, but may for twice of it."""
     all_in = OWN.replace(memory_format="channels_last", batch_size=256)
@@ -233,13 +205,6 @@ def test_what_takes_long_to_take_its_seat_comes_after_what_promises_as_much_per_
 def test_a_knob_that_cannot_gain_enough_is_not_tried_unless_the_rest_became_faster() -> None:
     shares = {"memory_format": Share(0.01, "convolutions")}
     slow = Course(PROGRAMS["nothing helps"], shares=shares).run(40)
-    assert {c["memory_format"] for c in slow} == {False}
+    assert {c["memory_format"] for c in slow} == {"contiguous"}
     fast = formula(batch_size={128: 2.0, 256: 4.0}, memory_format={"channels_last": 1.05})
-    assert True in {c["memory_format"] for c in Course(fast, shares=shares).run(40)}
-
-
-def test_where_nothing_is_left_that_may_help_there_is_no_choice() -> None:
-    course = Course(formula(), noise=0.002)
-    assert len(course.run(100)) < 80
-    assert course.chooser.choose(course.field(1.0)) is None
-    assert Chooser(SPACE, 0).choose(Field([])) is None, "the program as written comes first"
+    assert "channels_last" in {c["memory_format"] for c in Course(fast, shares=shares).run(40)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,6 @@ from autotune.knobs import registry
 from autotune.knobs.space.space import SearchSpace
 from autotune.machine.hardware import Hardware
 from autotune.measurement.step_breakdown import StepBreakdown, StepParts
-from autotune.program.config import KnobValue
 from autotune.program.profile import OptimizerFacts, Profile
 from autotune.tuning.choosing.diagnosis import Bottleneck, Diagnosis, diagnose
 from tests.made import (
@@ -20,7 +18,6 @@ from tests.made import (
     make_measurement,
     make_profile,
     make_space,
-    profile_with,
 )
 
 EVERYTHING = make_space(list(registry()))
@@ -63,26 +60,11 @@ def test_the_share_of_waiting_decides_the_verdict_and_is_its_evidence(
     assert f"{wait_share:.0%}" in diagnosis.evidence
 
 
-def test_a_program_without_a_loader_is_never_input_bound() -> None:
-    diagnosis = diagnosed(0.9, profile=PROGRAMS["no loader"])
-    assert diagnosis.verdict is Bottleneck.COMPUTE_BOUND
-    assert "without a DataLoader" in diagnosis.evidence
-    assert "workers" not in diagnosis.all_in
-
-
 def test_workers_come_where_the_program_waits_and_share_the_cores_with_the_threads() -> None:
     for wait_share in (0.6, 0.1):
         all_in = diagnosed(wait_share).all_in
         assert (all_in["workers"], all_in["threads"]) == (1, 1)
     assert not diagnosed(0.0).all_in.keys() & {"workers", "threads"}
-
-
-def test_workers_beside_a_gpu_leave_the_threads_alone() -> None:
-    all_in = diagnosed(0.6, MACHINES["A100"], PROGRAMS["conv net on CUDA"]).all_in
-    assert all_in["workers"] == 12
-    assert all_in["pinning"] == "non-blocking"
-    assert all_in["non_blocking"] is True, "else the program waits for each copy all the same"
-    assert "threads" not in all_in
 
 
 def test_a_larger_batch_is_sure_to_help_up_to_a_point_which_is_lower_where_memory_is() -> None:
@@ -103,15 +85,6 @@ def test_reduced_precision_is_sure_to_help_only_where_the_hardware_computes_in_i
         "memory_format": "channels_last",
         "precision": "bf16",
     }
-
-
-def test_tf32_is_sure_to_help_where_bf16_is_not_offered() -> None:
-    cuda = PROGRAMS["conv net on CUDA"]
-    for offered, chosen in ((("fp32", "tf32"), "tf32"), (("tf32", "bf16"), "bf16")):
-        space = make_space({"precision": offered})
-        assert diagnosed(0.0, MACHINES["A100"], cuda, space).all_in == {"precision": chosen}
-        autocast = profile_with(cuda, autocast="bfloat16")
-        assert not diagnosed(0.0, MACHINES["A100"], autocast, space).all_in
 
 
 def test_what_can_gain_next_to_nothing_is_not_part_of_it() -> None:
@@ -149,35 +122,3 @@ def test_all_stays_within_the_space_and_changes_something(
     assert all(move.why for move in diagnosis.devices)
     unchanged = {k for k, v in diagnosis.all_in.items() if space.baseline[k] == v}
     assert unchanged <= {"workers", "threads"}
-
-
-@pytest.mark.parametrize(
-    "knobs",
-    [
-        {"workers": (0, 7)},
-        {"precision": ("fp32",), "memory_format": None},
-        {"batch_size": (8, 16)},
-        {"threads": (1,)},
-        {"compile": None},
-    ],
-)
-def test_the_users_own_values_are_kept_to(
-    knobs: Mapping[str, tuple[KnobValue, ...] | None],
-) -> None:
-    space = make_space(knobs).resolve(MACHINES["two cores"], make_profile())
-    for knob, value in diagnosed(0.6, space=make_space(knobs)).all_in.items():
-        assert value in space.domains[knob].values
-
-
-def test_what_the_program_does_already_is_no_change() -> None:
-    profile = make_profile(device="cuda", channels_last=True)
-    assert "memory_format" not in diagnosed(0.0, MACHINES["A100"], profile).all_in
-
-
-def test_fixed_knobs_are_left_alone() -> None:
-    space = EVERYTHING.fix({"precision": "bf16", "workers": 0})
-    assert not diagnosed(0.6, space=space).all_in.keys() & {"precision", "workers"}
-
-
-def test_an_empty_space_offers_nothing() -> None:
-    assert diagnosed(0.6, space=make_space([])).all_in == {}

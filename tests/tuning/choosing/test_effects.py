@@ -10,8 +10,8 @@ import pytest
 
 from autotune.measurement.rounds import TAU, Array
 from autotune.program.config import Config, KnobValue
-from autotune.tuning.choosing.effects import PAIR, USUAL, Foreseen, KnobEffects
-from tests.made import make_hardware, make_profile, make_space, make_speeds
+from autotune.tuning.choosing.effects import PAIR, USUAL, KnobEffects
+from tests.made import make_speeds
 
 OWN = (TAU / USUAL) ** 2  # what a config has for itself
 BASELINE = Config({"workers": 0, "precision": "fp32", "batch": 64})
@@ -33,11 +33,6 @@ def prior(configs: Sequence[Config]) -> Array:
     return EFFECTS.foresee(None, configs).covariance / USUAL**2
 
 
-def test_the_baseline_has_no_effect_and_is_like_nothing() -> None:
-    assert alike({}, {}) == 0.0
-    assert alike({}, {"workers": 4}) == 0.0
-
-
 def test_what_two_configs_share_makes_them_alike() -> None:
     one = 1 + OWN
     assert alike({"precision": "bf16"}, {"precision": "bf16"}) == pytest.approx(one)
@@ -46,13 +41,6 @@ def test_what_two_configs_share_makes_them_alike() -> None:
     both: dict[str, KnobValue] = {"precision": "bf16", "workers": 1}
     assert alike(both, {"workers": 1}) == pytest.approx(1.0)
     assert alike(both, both) == pytest.approx(2 + PAIR**2 + OWN)
-
-
-def test_numbers_are_more_alike_the_nearer_they_are_and_none_across_the_baselines_own() -> None:
-    eight = [alike({"workers": 8}, {"workers": n}) for n in (1, 2, 4)]
-    assert eight == pytest.approx([1.0, 2.0, 3.0])
-    assert alike({"batch": 256}, {"batch": 128}) == pytest.approx(1.0)
-    assert alike({"batch": 256}, {"batch": 32}) == 0.0
 
 
 def test_a_covariance_of_all_configs_has_no_negative_eigenvalue() -> None:
@@ -84,35 +72,6 @@ def test_a_config_that_never_played_is_known_by_its_parts() -> None:
     assert spreads[0] > 1.5 * spreads[2]
 
 
-def test_before_the_first_round_nothing_is_expected_of_any_config() -> None:
-    one, both = BASELINE.replace(workers=1), BASELINE.replace(workers=1, precision="bf16")
-    for speeds in (None, make_speeds({BASELINE: 1.0})):
-        found = EFFECTS.foresee(speeds, [BASELINE, one, both])
-        assert not found.means.any()
-        spreads = np.diag(found.covariance)
-        assert spreads[0] < spreads[1] < spreads[2]
-
-
-def test_a_value_at_which_the_user_holds_a_knob_has_an_effect_as_well() -> None:
-    """All configs but the baseline have it, so it must not be taken for noise."""
-    space = (
-        make_space(["workers", "precision", "threads"])
-        .fix({"precision": "bf16"})
-        .resolve(make_hardware(), make_profile())
-    )
-    more = space.start.replace(workers=1)
-    for truth in (1.3, 2.0, 3.0):
-        speeds = make_speeds({space.baseline: 1.0, space.start: truth, more: truth})
-        found = KnobEffects.of(space).foresee(speeds, [space.start])
-        assert math.exp(found.means[0]) == pytest.approx(truth, rel=0.05)
-
-
-def test_a_share_of_the_programs_own_batch_is_known_by_the_next_value() -> None:
-    """Ranks that keep the global batch have batches that are not offered."""
-    assert alike({"batch": 16}, {"batch": 256}) == 0.0
-    assert alike({"batch": 120}, {"batch": 256}) == alike({"batch": 128}, {"batch": 256})
-
-
 def test_what_a_knob_that_does_little_seems_to_give_is_taken_for_noise() -> None:
     """A value that was not seen may do as much as those of any other knob, all the same."""
     half, many = BASELINE.replace(precision="bf16"), BASELINE.replace(precision="bf16", batch=256)
@@ -127,11 +86,3 @@ def test_what_a_knob_that_does_little_seems_to_give_is_taken_for_noise() -> None
     eight = BASELINE.replace(workers=8)
     bold = EFFECTS.foresee(speeds, [eight], boldly=True)
     assert bold.of(eight).error > 2 * EFFECTS.foresee(speeds, [eight]).of(eight).error
-
-
-def test_the_best_of_what_may_be_true_is_as_often_one_as_another_that_is_as_fast() -> None:
-    means = np.log([1.0, 2.0, 2.0, 0.5])
-    drawn = Foreseen([BASELINE] * 4, means, np.diag([0.0, 0.01, 0.01, 0.01])).draws()
-    best = [float((drawn.argmax(axis=1) == n).mean()) for n in range(4)]
-    assert best[1] == pytest.approx(0.5, abs=0.15)
-    assert best[0] == best[3] == 0

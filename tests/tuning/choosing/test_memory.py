@@ -36,12 +36,6 @@ def test_a_batch_fits_that_would_if_all_memory_grew_with_it() -> None:
     assert fits([seen(64, 1.0)], 64 * 14)
 
 
-def test_one_batch_alone_is_trusted_for_twice_its_size() -> None:
-    """A constant part may be most of it: a try tells."""
-    assert fits([seen(64, 10.0)], 128)
-    assert not fits([seen(64, 10.0)], 256)
-
-
 def test_two_batches_tell_what_grows() -> None:
     mostly_constant = [seen(64, 10.0), seen(128, 11.0)]
     assert fits(mostly_constant, 256)
@@ -53,8 +47,3 @@ def test_a_share_is_left_free_for_the_longest_batch_and_the_evaluation() -> None
     two = [seen(64, 4.0), seen(128, 8.0)]
     assert fits(two, 256, limit_gib=16.0 / (1 - MARGIN) + 0.1)
     assert not fits(two, 256, limit_gib=16.0)
-
-
-def test_what_ran_fits() -> None:
-    assert fits([seen(64, 15.9)], 32)
-    assert fits([seen(64, 15.9)], 64)

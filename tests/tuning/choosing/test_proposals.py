@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from autotune.knobs.space.space import ResolvedSpace, SearchSpace
-from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.outcome import Ending
 from autotune.measurement.turn import Played
 from autotune.program.config import Config
 from autotune.results.record import BaselineInfo, PlayedRounds, SearchOptions, TrialRecord
-from autotune.tuning.choosing.chooser import ALL_IN, Field
+from autotune.tuning.choosing.chooser import Field
 from autotune.tuning.choosing.diagnosis import Diagnosis, diagnose
 from autotune.tuning.choosing.proposals import FRESH, Proposal, Proposals, restarts
 from autotune.tuning.choosing.ranking import ranked
@@ -121,37 +121,6 @@ def test_every_proposal_is_a_new_canonical_config_of_the_space(vain: Search) -> 
             assert config[knob] in domain.values
 
 
-def test_all_that_should_help_comes_first_and_each_record_says_why(vain: Search) -> None:
-    records = vain.study.records[1:]
-    assert [record.config for record in records] == vain.proposed
-    assert records[0].why == ALL_IN
-    assert vain.proposed[0] == vain.space.canonical(
-        vain.space.start.replace(**vain.diagnosis.all_in)
-    )
-    assert all(record.why for record in records)
-
-
-def test_the_trial_of_each_proposal_holds_the_very_values_that_are_measured(vain: Search) -> None:
-    """The sampler learns from the values in its trial: they must be those of the config."""
-    for trial in vain.study.optuna.get_trials(deepcopy=False):
-        if "record" in trial.user_attrs:
-            config = trial.user_attrs["record"]["config"]["values_by_knob"]
-            sampled = Config({**config, **trial.params})
-            assert dict(vain.space.canonical(sampled)) == config
-
-
-def test_a_gain_that_needs_two_knobs_at_once_is_found(tmp_path: Path) -> None:
-    """Seen on two cores: 2 workers alone 1.01x, 1 thread alone 0.80x, both together 1.42x."""
-
-    def speed(config: Config) -> float:
-        coupled = {(2, 2): 1.01, (0, 1): 0.80, (2, 1): 1.42, (1, 1): 1.2}
-        return coupled.get((int(config["workers"]), int(config["threads"])), 0.9)
-
-    search = Search(tmp_path, WIDE, speed)
-    search.run()
-    assert (search.best.config["workers"], search.best.config["threads"]) == (2, 1)
-
-
 def test_what_needs_a_fresh_process_or_has_no_time_and_room_does_not_enter(tmp_path: Path) -> None:
     search = Search(tmp_path, TINY, flat)
     search.run(allows=lambda config: config["workers"] != 1)
@@ -167,33 +136,7 @@ def test_fixed_values_are_measured_alone_first_and_held_throughout(tmp_path: Pat
     assert {c["precision"] for c in search.proposed} == {"bf16"}
 
 
-def test_a_space_of_fixed_knobs_alone_is_one_config_and_an_empty_one_is_none(
-    tmp_path: Path,
-) -> None:
-    fixed = Search(tmp_path / "fixed", make_space([], fixed={"workers": 2}), flat)
-    assert fixed.run() == [Config({"workers": 2})]
-    assert Search(tmp_path / "empty", make_space([]), flat).run() == []
-
-
 # --- resumed --------------------------------------------------------------------------------------
-
-
-def test_a_resumed_search_goes_on_where_it_stood(tmp_path: Path) -> None:
-    search = Search(tmp_path, WIDE, formula(workers={2: 1.3}, precision={"bf16": 1.2}))
-    for _ in range(3):
-        search.run(3)
-        search.resumed()
-    search.run()
-    assert len(set(search.proposed)) > 9, "it does not begin anew"
-    assert (search.best.config["workers"], search.best.config["precision"]) == (2, "bf16")
-
-
-def test_a_config_that_the_user_interrupted_is_tried_again_after_resuming(tmp_path: Path) -> None:
-    search = Search(tmp_path, TINY, lambda _: Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C"))
-    (first,) = search.run(1)
-    search.resumed()
-    search.speed = flat
-    assert first in search.run(4)[1:]
 
 
 # --- fresh processes and samplers -----------------------------------------------------------------

@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 
 from autotune.knobs.space.space import ResolvedSpace
-from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.turn import Played
 from autotune.program.config import Config, KnobValue
 from autotune.program.rehearsal import Rehearsal, RehearsalRecord
 from autotune.results.record import PlayedRounds, TrialRecord, latest
-from autotune.tuning.choosing.choosable import one_fewer
-from autotune.tuning.choosing.ranking import looks_faster, promising, ranked, recommended
+from autotune.tuning.choosing.ranking import ranked, recommended
 from autotune.tuning.storage.study import Study
 from tests.made import make_hardware, make_profile, make_record, make_space, make_study
 
@@ -25,7 +23,6 @@ WIDE = make_space(
 )
 SPACE = WIDE.resolve(make_hardware(), make_profile())
 OWN = SPACE.baseline
-FULL = Ending(Outcome.OUT_OF_MEMORY, "the memory is full")
 
 
 def config(**changes: KnobValue) -> Config:
@@ -66,14 +63,6 @@ def test_the_fastest_by_the_rounds_is_recommended_and_comes_first(tmp_path: Path
     assert configs(ranked(study, SPACE)) == [fast, slow]
 
 
-def test_where_nothing_is_faster_the_programs_own_config_is_recommended(tmp_path: Path) -> None:
-    study = study_of(
-        tmp_path, {config(workers=1): 0.9, config(memory_format="channels_last"): 0.99}
-    )
-    assert best(study) == OWN
-    assert promising(study, SPACE) == []
-
-
 def test_a_change_is_recommended_only_if_it_gives_something_over_its_absence(
     tmp_path: Path,
 ) -> None:
@@ -82,11 +71,6 @@ def test_a_change_is_recommended_only_if_it_gives_something_over_its_absence(
         study = study_of(tmp_path / str(number), {one: 1.5, two: speed})
         assert best(study) == wanted
         assert configs(ranked(study, SPACE))[0] == wanted
-
-
-def test_a_change_whose_absence_nobody_saw_stays(tmp_path: Path) -> None:
-    two = config(workers=2, memory_format="channels_last")
-    assert best(study_of(tmp_path, {two: 1.5})) == two
 
 
 def test_what_alters_rounding_must_give_more(tmp_path: Path) -> None:
@@ -104,19 +88,6 @@ def test_a_config_of_a_process_of_its_own_must_be_faster_by_far(tmp_path: Path) 
         study = study_of(tmp_path / str(number), {here: 1.5}, [make_record(own, speed)])
         assert configs(ranked(study, SPACE)) == ([own, here] if is_first else [here, own])
         assert best(study) == here, "the race recommends what took turns"
-
-
-def test_a_config_that_failed_is_neither_ranked_nor_recommended(tmp_path: Path) -> None:
-    """Also one that failed only after it had played."""
-    one, two, fast = (
-        config(workers=1),
-        config(memory_format="channels_last"),
-        config(precision="bf16"),
-    )
-    lost = replace(make_record(fast, FULL), speedup=Interval(2.0, 1.9, 2.1))
-    study = study_of(tmp_path, {one: 1.2, fast: 2.0}, [lost, make_record(two, FULL)])
-    assert configs(ranked(study, SPACE)) == [one]
-    assert best(study) == one
 
 
 def test_the_last_record_of_a_config_that_says_something_counts() -> None:
@@ -153,24 +124,3 @@ def test_only_configs_with_the_fixed_values_may_win(tmp_path: Path, idle: bool) 
     study = study_of(tmp_path, {other: 2.0, fixed: 1.3}, space=space)
     assert configs(ranked(study, space)) == [fixed]
     assert best(study, space) == fixed
-
-
-def test_each_change_of_a_config_has_a_neighbour_without_it() -> None:
-    space = WIDE.fix({"precision": "bf16"}).resolve(make_hardware(), make_profile())
-    two = space.start.replace(workers=2, memory_format="channels_last")
-    assert dict(one_fewer(space, two)) == {
-        "workers": space.start.replace(memory_format="channels_last"),
-        "memory_format": space.start.replace(workers=2),
-    }
-    one = config(workers=2)
-    assert not [*one_fewer(SPACE, one)]
-    assert dict(one_fewer(SPACE, one, with_baseline=True)) == {"workers": OWN}
-
-
-def test_what_may_be_faster_is_worth_a_claim() -> None:
-    one = make_record(config(workers=1), 1.0)
-    speedups = {(1.01, 1.005): True, (1.03, 0.9): True, (1.01, 0.99): False, (0.9, 0.8): False}
-    for (estimate, low), is_worth in speedups.items():
-        record = replace(one, speedup=Interval(estimate, low, 2.0))
-        assert looks_faster(record) is is_worth
-    assert not looks_faster(make_record(one.config, FULL))

@@ -24,7 +24,7 @@ from autotune.rig.wire import Ready
 from autotune.tuning.budget import Until
 from autotune.tuning.start.first_start import Started, examined, is_piped, observe
 from tests.cli.test_app import complaint, run
-from tests.made import A100, H100, HARDWARE, PROGRAM, make_applied, make_hardware, make_profile
+from tests.made import A100, H100, HARDWARE, PROGRAM, make_hardware, make_profile
 from tests.readings import MIG_GPU, unused
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
@@ -116,15 +116,6 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotune.tuning.start.first_start.is_piped", lambda: False)
 
 
-def test_a_program_that_trains_is_started_once_without_a_terminal() -> None:
-    rigs = ScriptedRigs([READY])
-    with_rig = rigs.observed()
-    assert isinstance(with_rig, Started)
-    assert with_rig.ready is READY
-    assert not rigs.made[0].is_closed
-    assert (rigs.terminals, rigs.notes, rigs.program.mode) == ([False], [], RunMode())
-
-
 def test_the_gpus_are_those_that_the_program_sees_from_its_first_start_on() -> None:
     seen = (unused(H100), MIG_GPU)
     for ready, gpus in ((replace(READY, devices=seen), seen), (READY, (A100,))):
@@ -167,27 +158,6 @@ def test_whose_fault_a_failure_is_says_a_start_without_seams(
     assert all(rig.is_closed for rig in rigs.made)
 
 
-def test_a_failure_in_the_terminal_alone_is_the_one_that_is_judged() -> None:
-    ending = ScriptedRigs([FAILED, OTHERWISE, OTHERWISE]).observed()
-    assert isinstance(ending, Ending)
-    assert (ending.reason, ending.cause) == (OTHERWISE.reason, Cause.PROGRAM)
-
-
-@pytest.mark.parametrize(
-    "ending",
-    [
-        ENDED,
-        OUT_OF_TIME,
-        Ending(Outcome.OUT_OF_MEMORY, "the device ran out of memory"),
-        Ending(Outcome.SCRATCH_FULL, "it wrote 3 GiB"),
-        Ending(Outcome.CRASHED, "KeyError: 'LOCAL_RANK'"),
-        having_asked(Ending(Outcome.CRASHED, "EOFError"), 30.0, "Name:"),
-    ],
-)
-def test_what_another_start_would_not_tell_is_said_at_once(ending: Ending) -> None:
-    assert ScriptedRigs([ending]).observed() == ending
-
-
 @pytest.mark.parametrize(
     "ending",
     [
@@ -227,13 +197,6 @@ def test_nobody_is_blamed_where_the_fence_is_in_the_way_or_time_is_up() -> None:
     assert "There was no time to start it without autotune. Run it once without autotune" in said
 
 
-def test_a_program_under_a_config_is_started_in_a_terminal_but_not_without_seams() -> None:
-    rigs = ScriptedRigs([FAILED, FAILED])
-    ending = observe(cast("RigFactory", rigs), lambda: None, 60.0, make_applied({"batch_size": 64}))
-    assert ending == FAILED
-    assert rigs.terminals == [False, True]
-
-
 def test_a_program_that_reads_what_is_piped_into_autotune_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -248,19 +211,6 @@ def test_a_program_that_reads_what_is_piped_into_autotune_is_refused_by_name(
     ending = ScriptedRigs([having_asked(FAILED, 0.1, "Where?")]).observed()
     assert isinstance(ending, Ending)
     assert "What is piped into autotune is not passed on" in str(program_error(PROGRAM, ending))
-
-
-def test_a_program_that_asks_again_and_again_is_not_said_to_prepare() -> None:
-    ending = ScriptedRigs([OUT_OF_TIME], Asked("Go on? [y/n]", 0.0, 100)).observed()
-    assert isinstance(ending, Ending)
-    assert ending.cause is Cause.INPUT
-    assert 'asks for input again and again ("Go on? [y/n]")' in str(program_error(PROGRAM, ending))
-
-
-def test_input_that_was_read_long_before_is_not_to_blame() -> None:
-    assert having_asked(FAILED, 30.0, "Where?") == FAILED
-    for reason in ("EOFError: EOF when reading a line", "click.exceptions.Abort"):
-        assert having_asked(replace(FAILED, reason=reason), 30.0, "").cause is Cause.INPUT
 
 
 def test_a_pipe_and_a_file_are_piped_and_a_terminal_and_nothing_are_not(tmp_path: Path) -> None:

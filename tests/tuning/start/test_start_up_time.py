@@ -66,13 +66,6 @@ def test_the_mend_fits_what_the_program_waited_for(doing: str, mend: str) -> Non
     assert mend in said(seen)
 
 
-def test_a_program_that_may_train_unseen_is_told_how_a_step_is_seen() -> None:
-    seen = StartUp(Clock())
-    unseen = "it takes gradients by torch.func.grad (train.py:30), and no step was seen"
-    seen.hear(Progress("start-up", 0, 7.5, "was busy in fit (train.py:31)", unseen))
-    assert f"It may train all the same: {unseen}" in said(seen)
-
-
 def test_a_program_that_fell_silent_after_some_steps_is_not_called_slow() -> None:
     clock = Clock()
     seen = StartUp(clock)
@@ -80,10 +73,3 @@ def test_a_program_that_fell_silent_after_some_steps_is_not_called_slow() -> Non
         seen.hear(step(number, 6.0 + 0.1 * number))
     clock.now_s += 12.0
     assert "made 3 steps and then none for 12.0 s" in said(seen)
-
-
-def test_another_rig_begins_anew() -> None:
-    seen = StartUp(Clock())
-    for steps, elapsed_s in ((1, 5.0), (2, 6.0), (1, 9.0)):
-        seen.hear(step(steps, elapsed_s))
-    assert (seen.first_s, seen.steps, seen.step_s) == (9.0, 1, None)

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -16,23 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import optuna
-import psutil
 import pytest
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.errors import RunDirectoryError
-from autotune.knobs.space.space import SearchSpace
-from autotune.measurement.interval import LogRatio
 from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.turn import Played
 from autotune.program.config import Config
-from autotune.program.lr import LrRule
-from autotune.program.rehearsal import Rehearsal, RehearsalRecord
 from autotune.results.record import (
     BaselineInfo,
-    ClaimProcess,
     Lease,
     PlayedRounds,
     SearchOptions,
@@ -40,12 +32,10 @@ from autotune.results.record import (
 )
 from autotune.tuning.storage.study import Study
 from tests.made import (
-    A100,
     GIB,
     make_hardware,
     make_head,
     make_loader,
-    make_measurement,
     make_profile,
     make_record,
     make_space,
@@ -123,21 +113,6 @@ def killed(directory: Path, work: str) -> None:
 # --- what is kept ---------------------------------------------------------------------------------
 
 
-def test_a_run_is_read_back_by_another_process_as_it_was_written(tmp_path: Path) -> None:
-    head = make_head(
-        SearchSpace(
-            "mine",
-            {"workers": (0, 2), "compile": None},
-            fixed={"memory_format": "channels_last", "precision": "bf16"},
-            requested=frozenset({"compile", "precision"}),
-        ),
-        options=SearchOptions(90.0, LrRule.SQRT, seed=7),
-        hardware=make_hardware(gpus=(A100,), warnings=("NVML is silent",), shm_bytes=None),
-    )
-    Study.create(storage_in(tmp_path), "autotune", head)
-    assert loaded(tmp_path).head == head
-
-
 def test_facts_and_spent_time_are_unknown_and_zero_until_written(
     study: Study, tmp_path: Path
 ) -> None:
@@ -191,47 +166,6 @@ def test_every_kind_of_record_is_read_back_in_order(study: Study, tmp_path: Path
     ]
 
 
-def test_a_loss_that_is_not_a_number_is_kept_as_one(study: Study, tmp_path: Path) -> None:
-    for loss in (math.inf, math.nan):
-        config = SPACE.baseline.replace(workers=int(math.isnan(loss)))
-        tell(study, replace(make_record(config), measurement=make_measurement(loss=loss)))
-    one, other = (record.measurement for record in loaded(tmp_path).records)
-    assert one is not None
-    assert other is not None
-    assert one.loss == math.inf
-    assert other.loss is not None
-    assert math.isnan(other.loss)
-
-
-def test_values_keep_their_types_so_that_true_is_not_one(study: Study, tmp_path: Path) -> None:
-    tell(study, make_record({**SPACE.baseline, "keep_freed_memory": True, "workers": 1}))
-    (record,) = loaded(tmp_path).records
-    assert record.config["keep_freed_memory"] is True
-    assert type(record.config["workers"]) is int
-
-
-def test_the_processes_of_a_claim_are_kept_in_order(study: Study, tmp_path: Path) -> None:
-    assert study.claim == ()
-    winner = SPACE.baseline.replace(workers=2)
-    processes = [
-        ClaimProcess(
-            winner,
-            starts_as_written=number % 2 == 0,
-            ratio=LogRatio(0.1 * number, 0.02),
-            baseline=make_measurement(1000.0 + number),
-            winner=None,
-            rates=(1000.0, 1200.0),
-            rounds=20,
-            cost_s=12.5,
-            is_of_search=number == 0,
-        )
-        for number in range(3)
-    ]
-    for process in processes:
-        study.add_claim(process)
-    assert loaded(tmp_path).claim == tuple(processes)
-
-
 def test_rounds_are_kept_in_order_and_say_the_speeds_of_all_they_hold(
     study: Study, tmp_path: Path
 ) -> None:
@@ -260,34 +194,9 @@ def test_rounds_are_kept_in_order_and_say_the_speeds_of_all_they_hold(
     assert loaded(tmp_path).rounds == [*played, played[0]]
 
 
-def test_rehearsals_are_kept(study: Study, tmp_path: Path) -> None:
-    crash = Rehearsal(None, Ending(Outcome.CRASHED, "KeyError: 3"))
-    records = [
-        RehearsalRecord(SPACE.baseline.replace(workers=n), crash, guilty={"workers": n})
-        for n in (1, 2)
-    ]
-    for record in records:
-        study.add_rehearsal(record)
-    assert loaded(tmp_path).rehearsals == study.rehearsals == tuple(records)
-    assert study.guilty == [{"workers": 1}, {"workers": 2}]
-
-
-def test_a_taken_name_is_not_overwritten(study: Study, tmp_path: Path) -> None:
-    with pytest.raises(optuna.exceptions.DuplicatedStudyError):
-        stored(tmp_path)
-
-
 def test_a_missing_run_is_named_with_how_to_start_one(study: Study, tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match=r"no record of a search in .*autotune search"):
         Study.load(storage_in(tmp_path), "other")
-
-
-def test_a_run_whose_program_nobody_looked_at_is_refused(study: Study, tmp_path: Path) -> None:
-    """Its profile has no word on losses, datasets or loops, which would read as all is well."""
-    head: dict[str, Any] = study.optuna.user_attrs["head"]
-    study.optuna.set_user_attr("head", {**head, "format": 2})
-    with pytest.raises(RunDirectoryError, match=r"format 2, .*Start a new search"):
-        Study.load(storage_in(tmp_path), "autotune")
 
 
 def test_a_run_of_a_later_format_is_refused(study: Study, tmp_path: Path) -> None:
@@ -295,14 +204,6 @@ def test_a_run_of_a_later_format_is_refused(study: Study, tmp_path: Path) -> Non
     study.optuna.set_user_attr("head", {**head, "format": 99, "news": 1})
     with pytest.raises(RunDirectoryError, match="format 99"):
         loaded(tmp_path)
-
-
-def test_a_run_in_a_directory_with_spaces_and_quotes(tmp_path: Path) -> None:
-    place = tmp_path / 'it\'s a "place" 100%'
-    place.mkdir()
-    tell(stored(place), make_record(SPACE.baseline))
-    assert len(loaded(place).records) == 1
-    assert (place / "study.db").is_file()
 
 
 # --- what the sampler learns ----------------------------------------------------------------------
@@ -349,13 +250,6 @@ def test_a_config_that_was_measured_before_is_recorded_once(
     assert all(trial.state.is_finished() for trial in trials(study))
 
 
-def test_a_trial_that_was_asked_for_holds_that_very_config(study: Study) -> None:
-    for config in list(SPACE.configs(SPACE.baseline))[:5]:
-        trial = study.ask_for(config, SPACE)
-        assert trial.params == {n: config[n] for n in SPACE.domains}
-        study.tell(trial, make_record(config))
-
-
 @pytest.mark.parametrize("flushes", [False, True])
 def test_the_sampler_proposes_only_what_the_open_rig_can_run(study: Study, flushes: bool) -> None:
     at = SPACE.baseline.replace(flush_denormal=flushes)
@@ -398,31 +292,11 @@ def test_a_living_lease_refuses_a_second_process_by_its_id(study: Study, tmp_pat
             study.take_lease(force=True)  # it can be seen to live
 
 
-def test_a_holder_that_has_ended_and_was_not_waited_for_holds_nothing(study: Study) -> None:
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    holder = psutil.Process(ended.pid)
-    started = holder.create_time()
-    while holder.status() != psutil.STATUS_ZOMBIE:
-        time.sleep(0.01)
-    study.optuna.set_user_attr("lease", asdict(Lease(socket.gethostname(), ended.pid, started)))
-    study.take_lease()
-    ended.wait()
-
-
 def test_a_holder_that_cannot_be_seen_gives_way_to_force(study: Study) -> None:
     study.optuna.set_user_attr("lease", asdict(Lease("a machine that is gone", 1, 0.0)))
     with pytest.raises(RunDirectoryError, match="--force"):
         study.take_lease()
     study.take_lease(force=True)
-
-
-def test_a_second_process_leaves_the_running_trial_of_the_first_alone(
-    study: Study, tmp_path: Path
-) -> None:
-    with other_process(tmp_path, "study.take_lease(); study.propose(SPACE, SPACE.baseline)"):
-        with pytest.raises(RunDirectoryError):
-            study.take_lease()
-        assert [t.state for t in trials(study)] == [TrialState.RUNNING]
 
 
 def test_a_killed_process_holds_no_lease_and_its_running_trial_has_failed(
@@ -433,25 +307,6 @@ def test_a_killed_process_holds_no_lease_and_its_running_trial_has_failed(
     study.take_lease()
     assert [t.state for t in trials(study)] == [TrialState.FAIL]
     assert study.records == []
-
-
-def test_a_lease_that_was_given_back_holds_nobody(study: Study, tmp_path: Path) -> None:
-    with other_process(tmp_path, "study.take_lease(); study.release_lease()"):
-        study.take_lease()
-
-
-def test_the_process_that_holds_the_lease_may_take_it_again(study: Study, tmp_path: Path) -> None:
-    study.take_lease()
-    loaded(tmp_path).take_lease()
-
-
-def test_another_process_under_the_id_of_a_dead_one_holds_no_lease(study: Study) -> None:
-    """Process ids are used again; the start time tells two processes apart."""
-    own = psutil.Process()
-    stale = {"host": socket.gethostname(), "pid": own.pid, "started": own.create_time() - 3600}
-    study.optuna.set_user_attr("lease", stale)
-    study.take_lease()
-    assert study.optuna.user_attrs["lease"]["started"] == pytest.approx(own.create_time())
 
 
 def test_a_lease_from_another_machine_is_believed(study: Study) -> None:
@@ -487,14 +342,3 @@ def test_a_process_killed_between_recording_and_telling_loses_no_record(
     study.take_lease()
     assert len(study.records) == 1
     assert all(t.state.is_finished() for t in trials(study))
-
-
-def test_a_share_of_the_batch_that_is_not_offered_is_recorded_all_the_same(study: Study) -> None:
-    """Ranks that keep the global batch have such batches."""
-    own = int(SPACE.baseline["batch_size"])
-    assert own // 2 not in SPACE.domains["batch_size"].values
-    config = SPACE.baseline.replace(batch_size=own // 2)
-    kept = tell(study, make_record(config, 1.2))
-    assert "batch_size" not in kept.params
-    assert "workers" in kept.params
-    assert study.records[-1].config == config
