@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from typer.testing import CliRunner
@@ -71,7 +71,7 @@ def wandb(run: str) -> Iterator[Seen]:
         yield {
             "name": {"": active.name},
             "config": dict(active.config),
-            "metrics": dict(active.summary._as_dict()),
+            "metrics": dict(cast("Any", active.summary)._as_dict()),
             "files": {},
         }
     _command("wandb", run)
