@@ -16,7 +16,6 @@ from autotune.program.config import Config
 
 if TYPE_CHECKING:
     from autotune.api import EffectsSampler, load, log, search
-    from autotune.cli.console import Console as Console
     from autotune.results.result import SearchResult
 
 __all__ = ["Config", "EffectsSampler", "SearchResult", "apply", "load", "log", "search"]
@@ -64,8 +63,4 @@ def __getattr__(name: str) -> object:
         from autotune.results.result import SearchResult
 
         return SearchResult
-    if name == "Console":  # what a search in a notebook prints with
-        from autotune.cli.console import Console
-
-        return Console
     raise AttributeError(f"module 'autotune' has no attribute {name!r}")

@@ -20,12 +20,15 @@ from textwrap import fill
 from typing import ParamSpec, TypeVar
 
 from autotune.errors import FenceError, RunDirectoryError, UsageError
+from autotune.knobs.space.space import ResolvedSpace
 from autotune.machine import hardware
+from autotune.program.config import Config
 from autotune.program.line import read as read_line
 from autotune.program.line import words_of
 from autotune.program.program import Program, program_of
 from autotune.results.record import SearchInfo
 from autotune.results.result import SearchResult
+from autotune.results.verdict import changes_of
 from autotune.tuning.choosing.sampler import EffectsSampler
 from autotune.tuning.events import Events
 from autotune.tuning.search_request import SearchRequest, described, seconds_of
@@ -211,7 +214,7 @@ def _begin(request: SearchRequest, events: Events) -> tuple[search_dir.SearchDir
     The program is read first, so that a mistyped path leaves no run directory behind.
 
     Raises:
-        UsageError: Not exactly one of *program* and *command* was given, or it is no program.
+        UsageError: Not exactly one of *program* and *command* was given, or it is not a program.
     """
     program, name, ranks = request.program, request.name, request.ranks
     if (program is None) == (request.command is None):
@@ -238,19 +241,53 @@ def _begin(request: SearchRequest, events: Events) -> tuple[search_dir.SearchDir
     return search_dir.new(name, line.program.name), line.program
 
 
+class NotebookLines(Events):
+    """Prints in a notebook what a search does, a plain line for each phase and each better config.
+
+    The search calls its hooks on the main thread, where IPython displays.
+    """
+
+    def __init__(self) -> None:
+        self._best = ""
+
+    def on_phase(self, name: str) -> None:
+        """Print which phase begins."""
+        self.note(name)
+
+    def on_rounds(self, best: Config, speedup: float, space: ResolvedSpace) -> None:
+        """Print the best config so far, where it is another one than before."""
+        changes = changes_of(best, space.baseline)
+        if changes != self._best:
+            self._best = changes
+            self.note(f"  about {speedup:.2g}x  {changes or 'as written'}")
+
+    def on_interrupt(self, requests: int) -> None:
+        """Print what the interrupt does."""
+        self.note(
+            "Ending the search. A config that looks faster is still confirmed; interrupt again to "
+            "skip that."
+            if requests == 1
+            else "Skipping the confirmation. Interrupt again to abort at once."
+        )
+
+    def note(self, text: str) -> None:
+        """Print a sentence."""
+        sys.stdout.write(f"{text}\n")
+
+    def warn(self, text: str) -> None:
+        """Print a sentence that the user must not miss."""
+        self.note(text)
+
+
 def _events_here() -> Events:
-    """Return a console if this process is the kernel of a notebook; elsewhere discard all events.
+    """Return lines for the notebook whose kernel this process is; elsewhere discard all events.
 
     IPython is not imported for this, because a kernel has imported it already. In a terminal,
     IPython has a shell without a kernel.
     """
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
-    if getattr(shell, "kernel", None) is None:
-        return Events()
-    from autotune import Console
-
-    return Console()
+    return Events() if getattr(shell, "kernel", None) is None else NotebookLines()
 
 
 def _finish(result: SearchResult, output: str | os.PathLike[str] | None) -> SearchResult:

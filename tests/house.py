@@ -34,7 +34,7 @@ WEIGHTS = {
 }
 WEIGHED_WITH = {
     **dict.fromkeys((FACE, "api", "errors"), "face"),
-    **dict.fromkeys(("report", "integrations"), "results"),
+    **dict.fromkeys(("report", "exports"), "results"),
 }
 
 

@@ -13,6 +13,7 @@ from time import monotonic
 
 from autotune.knobs.space.spacefile import load
 from autotune.machine import hardware
+from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Ending
@@ -139,9 +140,9 @@ def write_best(
         ),
         config={**baseline, **changes},
         baseline=baseline,
-        speedup=bestfile.SpeedupSection(estimate=1.0, low=1.0, high=1.0),
-        throughput=bestfile.ThroughputSection(baseline=1.0, best=1.0),
-        memory=bestfile.MemorySection(baseline=Memory(), best=Memory()),
+        speedup=Interval(estimate=1.0, low=1.0, high=1.0),
+        throughput={"baseline": 1.0, "best": 1.0},
+        memory={"baseline": Memory(), "best": Memory()},
         learning=bestfile.LearningSection(
             lr_rule=LrRule.LINEAR,
             lr_factor=1.0,

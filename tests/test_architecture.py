@@ -46,7 +46,6 @@ ALLOWED: dict[str, set[str]] = {
     "tuning": {"rig", "results", "knobs", "machine", "program", "measurement", "errors"},
     "exports": {"report", "results", "knobs", "machine", "program", "measurement", "errors"},
     "api": {
-        "",  # the console, which notebooks get
         *("exports", "report", "tuning", "rig", "results", "knobs", "machine", "program"),
         *("measurement", "errors"),
     },

@@ -83,7 +83,7 @@ def test_a_python_call_over_own_flags_ends_in_a_file_that_trains_with_them(workp
         budget="5m",
         tune=["batch_size"],
         values={"batch_size": [128]},
-        auto_arg=True,
+        use_flags=True,
         events=StopsAfter(trials=3),
     )
     assert result.head.space.uses_flags

@@ -33,7 +33,11 @@ def test_the_built_wheel_gives_a_working_command_with_the_shipped_spaces(tmp_pat
     ]
     assert not [n for n in names if n.startswith(("tests", "examples", "benchmarks"))]
 
-    for shipped in ("cli/SKILL.md", "report/templates/card.html.jinja", "integrations/templates"):
+    for shipped in (
+        "cli/SKILL.md",
+        "report/templates/page.css",
+        "exports/templates/hf.yaml",
+    ):
         assert [n for n in names if n.startswith(f"autotune/{shipped}")], shipped
 
     home = tmp_path / "env"

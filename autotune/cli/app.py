@@ -7,13 +7,14 @@ program.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.resources import files
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from autotune import __version__
-from autotune.cli import compare, examine, past_runs, search, support, train
+from autotune.cli import compare, examine, past_runs, search, train
 from autotune.cli.exits import errors_told
 from autotune.cli.messages import Messages
 from autotune.cli.options import PROGRAM_LAST, with_declared_options
@@ -28,6 +29,7 @@ app = typer.Typer(
 # What to type instead of commands and options of earlier versions
 GONE_COMMANDS = {
     "measure": "autotune doctor train.py",
+    "env": "autotune doctor",
     "log": "autotune export --to mlflow",
     "dashboard": "optuna-dashboard sqlite:///.autotune/train/study.db",
 }
@@ -46,7 +48,7 @@ class Command(TyperCommand):
         """Parse as usual."""
         try:
             return super().parse_args(ctx, args)
-        except Exception as error:  # typer brings a click of its own, or takes the installed one
+        except Exception as error:  # some versions of typer have a copy of click
             name = f"{self.name} {getattr(error, 'option_name', '')}"
             if name not in GONE_OPTIONS:
                 raise
@@ -63,17 +65,22 @@ def _gone(name: str, instead: str) -> Callable[..., None]:
     return command
 
 
-STARTING: tuple[Callable[..., None], ...] = (
-    *(search.search, train.run, compare.compare, examine.doctor, examine.knobs),
+def skill() -> None:
+    """Print instructions for coding agents: procedure, JSON keys, exit codes, what never to do."""
+    text = files("autotune.cli").joinpath("SKILL.md").read_text(encoding="utf-8")
+    typer.echo(text, nl=False)
+
+
+COMMANDS: tuple[Callable[..., None], ...] = (
+    *(search.search, train.run, search.resume, compare.compare, examine.doctor),
+    *(past_runs.show, past_runs.export, past_runs.report, past_runs.runs, examine.knobs),
+    skill,
 )
-OTHERS: tuple[Callable[..., None], ...] = (
-    *(search.resume, past_runs.show, past_runs.runs, past_runs.report, past_runs.export),
-    *(support.env, support.skill),
-)
-for function in STARTING:
-    app.command(cls=Command, context_settings=PROGRAM_LAST)(with_declared_options(function))
-for function in OTHERS:
-    app.command(cls=Command)(function)
+for function in COMMANDS:
+    has_program = "program" in function.__annotations__
+    app.command(cls=Command, context_settings=PROGRAM_LAST if has_program else None)(
+        with_declared_options(function)
+    )
 for gone, instead in GONE_COMMANDS.items():
     app.command(
         gone,

@@ -85,7 +85,7 @@ def compare(
             console,
             fence.options(),
         )
-    _show(found, as_json=as_json)
+    show(found, as_json=as_json)
 
 
 @contextmanager
@@ -143,7 +143,7 @@ def best_file(name: str) -> Path:
     return best
 
 
-def _show(found: Comparison, *, as_json: bool) -> None:
+def show(found: Comparison, *, as_json: bool) -> None:
     """Print which of two sides is faster."""
     from autotune.cli.console import results_console
     from autotune.results.wording import bounds

@@ -111,7 +111,7 @@ def as_json(table_rows: Sequence[Row], about: str, flags: Sequence[Flag] = ()) -
 
 
 def _meaning(flag: Flag) -> str:
-    """Return the knob that a flag sets, which ``--arg auto`` may use it for; empty if none."""
+    """Return the knob that a flag sets, which ``--use-flags`` may use it for; empty if none."""
     return next((n for n, knob in registry().items() if flag.words & set(knob.flag_names)), "")
 
 

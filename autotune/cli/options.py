@@ -197,6 +197,7 @@ def _made(request: Any, typed: dict[str, Any]) -> Any:
     """Return a request of what was typed for its fields, which are taken out of *typed*."""
     values: dict[str, Any] = {}
     for name, its in described(request).items():
-        if its.typed is not None and (value := typed.pop(name)) not in {None, ()}:
+        value = None if its.typed is None else typed.pop(name)
+        if value is not None and value != []:
             values[name] = its.parse(value, _words(name, its)[0]) if its.parse else value
     return request(**values)

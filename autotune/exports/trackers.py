@@ -1,7 +1,7 @@
 """Trackers: what a search found, in a run of MLflow, Weights & Biases or TensorBoard.
 
 A tracker is one function. It logs to the run that is active in this process, which stays open, or
-to one of its own, and imports its library where it is called.
+to a new one, and imports its library where it is called.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class Knob(ABC):
         changes_learning: Whether other values train something else by design, as another precision
             does. The self-check leaves such knobs out.
         flag_names: Common names of program flags that set the same thing, without dashes and with
-            underscores (``batch_size``). ``--arg auto`` recognises flags by them.
+            underscores (``batch_size``). ``--use-flags`` recognises flags by them.
     """
 
     name: str
@@ -216,9 +216,9 @@ class Knob(ABC):
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
         """Return the values worth trying through the program's own flag, or None.
 
-        It is called with ``--arg auto`` where ``domain()`` refuses, because the flag may reach what
-        the seams cannot. None means that the flag's values are not understood or that they would
-        change what is trained.
+        It is called with ``--use-flags`` where ``domain()`` refuses, because the flag may reach
+        what the seams cannot. None means that the flag's values are not understood or that they
+        would change what is trained.
         """
         return None
 

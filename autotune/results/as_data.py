@@ -22,12 +22,13 @@ def as_data(result: SearchResult) -> dict[str, Any]:
         is unknown.
     """
     knobs = set(result.baseline)
+    first_step_s = None if result.facts is None else result.facts.first_step_s
     return {
         "finding": str(result.finding),
         "reason": result.reason,
         "run": str(result.run_dir),
         "seconds": round(result.seconds, 1),
-        "first_step_s": None if result.first_step_s is None else round(result.first_step_s, 2),
+        "first_step_s": None if first_step_s is None else round(first_step_s, 2),
         "best": result.best_file().model_dump(mode="json"),
         "claim": [
             {

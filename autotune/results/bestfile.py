@@ -6,6 +6,7 @@ that is needed to apply the config in a fresh process, without the study.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from collections.abc import Collection
@@ -15,13 +16,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from autotune.errors import FileFormatError, did_you_mean
 from autotune.knobs import registry
 from autotune.knobs.former_names import FORMER_KNOBS, unknown_knob
 from autotune.knobs.space import yamlfile
 from autotune.machine.hardware import Hardware
+from autotune.measurement.interval import Interval
 from autotune.measurement.memory import Memory
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
@@ -38,6 +47,9 @@ HEADER = """\
 # Written by autotune. Train with it:  autotune run {name} {program}
 # Values under 'config' may be edited; what differs from 'baseline' is applied.
 """
+
+
+Side = Literal["baseline", "best"]
 
 
 class _Section(BaseModel):
@@ -89,54 +101,26 @@ class ProgramSection(_Section):
         )
 
 
-class SpeedupSection(_Section):
-    """Confirmed speedup over the baseline with its 95 % interval; 1 if no gain was confirmed."""
-
-    estimate: float
-    low: float
-    high: float
-
-
-class ThroughputSection(_Section):
-    """Samples per second, end to end, of baseline and best config."""
-
-    baseline: float
-    best: float
-
-
-class MemorySection(_Section):
-    """Peak memory in bytes of baseline and best config; null where nothing reports it."""
-
-    baseline: Memory
-    best: Memory
-
-
-class LargerBatchSection(_Section):
-    """A faster config that makes larger steps, and what it takes to check what they learn.
+class OtherConfig(_Section):
+    """A config that is not recommended, and why; what does not apply to it is left out.
 
     Attributes:
         changes: Its changes.
         live_speedup: As the search measured it, not confirmed.
-        check_seconds: What the check takes: ``autotune resume --check-learning``.
-    """
-
-    changes: dict[str, KnobValue]
-    live_speedup: dict[str, float] | None
-    check_seconds: float
-
-
-class RefusedSection(_Section):
-    """A config that is not recommended because of what it trains, or where it fails.
-
-    Attributes:
-        changes: Its changes.
-        blame: Those of them that are to blame: one if it was found, else all.
+        check_seconds: What ``autotune resume --check-learning`` takes to check what it learns.
+        blame: Those of the changes that are to blame: one if it was found, else all.
         why: What they do.
     """
 
     changes: dict[str, KnobValue]
-    blame: dict[str, KnobValue]
-    why: str
+    live_speedup: Interval | None = None
+    check_seconds: float | None = None
+    blame: dict[str, KnobValue] = Field(default_factory=dict)
+    why: str = ""
+
+    @model_serializer(mode="wrap")
+    def _without_empty(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in serialize(self).items() if value not in (None, "", {})}
 
 
 class LearningSection(_Section):
@@ -158,15 +142,14 @@ class LearningSection(_Section):
     """
 
     lr_rule: LrRule
-    sums: bool | None = Field(default=None, exclude=True)  # of earlier versions
     lr_factor: float
-    batch_size: dict[Literal["baseline", "best"], int | None]
-    loss: dict[Literal["baseline", "best"], float | None]
+    batch_size: dict[Side, int | None]
+    loss: dict[Side, float | None]
     note: str
-    larger_batch: LargerBatchSection | None = None
+    larger_batch: OtherConfig | None = None
     training: str = ""
     sameness: str = ""
-    refused: tuple[RefusedSection, ...] = ()
+    refused: tuple[OtherConfig, ...] = ()
 
 
 class TrainingStepsSection(_Section):
@@ -217,15 +200,20 @@ class BestFile(_Section):
 
     ``config`` and ``baseline`` hold a value per knob. Only differences between them are applied, so
     users can edit ``config``; the other sections explain where it comes from.
+
+    Attributes:
+        speedup: Confirmed over the baseline, with its 95 % interval; 1 if no gain was confirmed.
+        throughput: Samples per second, end to end.
+        memory: Peak memory in bytes; null where nothing reports it.
     """
 
     version: Literal[1] = 1
     program: ProgramSection
     config: dict[str, KnobValue]
     baseline: dict[str, KnobValue]
-    speedup: SpeedupSection
-    throughput: ThroughputSection
-    memory: MemorySection
+    speedup: Interval
+    throughput: dict[Side, float]
+    memory: dict[Side, Memory]
     learning: LearningSection
     training_steps: TrainingStepsSection | None = None
     hardware: Hardware
@@ -249,7 +237,7 @@ class BestFile(_Section):
             hardware: The present machine.
             program: The present program; None skips the comparison of the programs.
         """
-        there = self._hardware_with_versions()
+        there = Hardware(**{**vars(self.hardware), "versions": self.versions})
         found = [
             f"{difference}. Another config may be faster here; search again."
             for difference in there.differences(hardware)
@@ -357,9 +345,6 @@ class BestFile(_Section):
             part.unlink(missing_ok=True)
             raise
 
-    def _hardware_with_versions(self) -> Hardware:
-        return Hardware(**{**vars(self.hardware), "versions": self.versions})
-
 
 def _shown(value: str) -> str:
     """Return a value for a message: quoted if it is empty, contains spaces or cannot be printed.
@@ -394,7 +379,8 @@ def read(path: Path) -> BestFile:
         *_parse_knobs(file, data, "baseline"),
     ]
     try:
-        best = BestFile.model_validate_json(_as_json(data))
+        # JSON mode makes tuples of lists and members of texts; dates and the like become text
+        best = BestFile.model_validate_json(json.dumps(data, default=str))
     except ValidationError as error:
         faults += [_fault(file, dict(fault)) for fault in error.errors()]
     if faults:
@@ -417,17 +403,6 @@ def _refuse_former(file: yamlfile.YamlFile) -> None:
             + "\n".join(lines)
             + "\nThe file was left as it is. Search again, or --fix these settings in a search."
         )
-
-
-def _as_json(data: dict[str, Any]) -> str:
-    """Return the data as JSON for pydantic, whose JSON mode accepts what YAML yields.
-
-    In that mode, lists become tuples and text becomes enum members. Other values, such as dates,
-    become text.
-    """
-    import json
-
-    return json.dumps(data, default=str)
 
 
 def _parse_knobs(file: yamlfile.YamlFile, data: dict[str, Any], section: str) -> list[str]:
@@ -460,7 +435,7 @@ def _fault(file: yamlfile.YamlFile, fault: dict[str, Any]) -> str:
     keys = tuple(str(part) for part in fault["loc"])
     name = ".".join(keys)
     match fault["type"]:
-        case "extra_forbidden":
+        case "extra_forbidden" | "unexpected_keyword_argument":
             hint = did_you_mean(keys[-1], _known_keys(keys[:-1]))
             return f"{file.where(*keys)}: Unknown key '{name}'.{hint}"
         case "missing":
@@ -474,4 +449,4 @@ def _known_keys(above: tuple[str, ...]) -> list[str]:
     for key in above:
         field = getattr(model, "model_fields", {}).get(key)
         model = field.annotation if field is not None else None
-    return list(getattr(model, "model_fields", {}))
+    return list(getattr(model, "model_fields", getattr(model, "__dataclass_fields__", {})))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from autotune.knobs import launch_plan_for
 from autotune.machine.hardware import Hardware
@@ -32,7 +33,6 @@ from autotune.results.record import (
     ClaimProcess,
     SearchInfo,
     TrialRecord,
-    latest,
     slowest_compilation,
 )
 from autotune.results.training_steps import TrainingSteps
@@ -187,14 +187,6 @@ class SearchResult:
         return space.without(found).refused
 
     @property
-    def first_step_s(self) -> float | None:
-        """Seconds from the program's start, as written, to the end of its first step.
-
-        None in results of earlier versions.
-        """
-        return None if self.facts is None else self.facts.first_step_s
-
-    @property
     def has_measured_nothing(self) -> bool:
         """Whether the search set out to try configs but measured none besides the baseline.
 
@@ -203,26 +195,6 @@ class SearchResult:
         is_open = self.finding is Finding.UNCONFIRMED and self.candidate is None
         was_measured = any(record.measurement is not None for record in self.records[1:])
         return self.finding is Finding.NOTHING or (is_open and not was_measured)
-
-    @property
-    def pareto(self) -> tuple[tuple[Config, Interval, int], ...]:
-        """The configs that no other one beats in both speed and memory, the fastest first.
-
-        Each with its speedup as measured live and its peak memory in bytes: on the device where one
-        was used, else of the host.
-        """
-        seen = [
-            (record.config, record.speedup, peak)
-            for record in latest(self.records)
-            if record.measurement is not None
-            and record.speedup is not None
-            and (peak := record.measurement.memory.peak_bytes) is not None
-        ]
-        front: list[tuple[Config, Interval, int]] = []
-        for one in sorted(seen, key=lambda one: (-one[1].estimate, one[2])):
-            if not front or one[2] < front[-1][2]:
-                front.append(one)
-        return tuple(front)
 
     @property
     def was_busy(self) -> bool:
@@ -239,19 +211,6 @@ class SearchResult:
     def learning(self) -> Learning:
         """What ``best`` changes about what the program learns."""
         return Learning(self.best, self.baseline, self.applied, self.has_batchnorm)
-
-    @property
-    def lr_factor(self) -> float:
-        """Factor on the learning rate of the first optimizer under ``best``.
-
-        1 if the batch stays, or if the program sets its batch and learning rate itself.
-        """
-        return self.learning.lr_factor
-
-    @property
-    def global_batches(self) -> tuple[int | None, int | None]:
-        """Samples per optimizer step, in ``baseline`` and in ``best``; None if unknown."""
-        return self.learning.global_batches
 
     @property
     def has_ranks(self) -> bool:
@@ -298,18 +257,6 @@ class SearchResult:
             return None
         training = None if record is None else record.training
         return Sameness.UNKNOWN if training is None else training.sameness
-
-    @property
-    def _refused_sections(self) -> tuple[bestfile.RefusedSection, ...]:
-        return tuple(
-            bestfile.RefusedSection(
-                changes=dict(record.config.changes_from(self.baseline)),
-                blame=dict(record.guilty),
-                why=record.difference or record.failure,
-            )
-            for record in self.rehearsals
-            if record.is_blamed
-        )
 
     @property
     def compilation(self) -> Compilation | None:
@@ -364,32 +311,6 @@ class SearchResult:
             f"{longer:.2f}x as long, and so does the whole run."
         )
 
-    @property
-    def _larger_batch_section(self) -> bestfile.LargerBatchSection | None:
-        if (larger := self.larger_batch) is None:
-            return None
-        return bestfile.LargerBatchSection(
-            changes=dict(larger.config.changes_from(self.baseline)),
-            live_speedup=_rounded(larger.speedup),
-            check_seconds=round(larger.check_s),
-        )
-
-    @property
-    def _training_steps_section(self) -> bestfile.TrainingStepsSection | None:
-        if (steps := self.training_steps) is None:
-            return None
-        return bestfile.TrainingStepsSection(
-            epochs=steps.length.epochs,
-            steps=steps.length.steps,
-            seconds={side: round(value, 1) for side, value in steps.seconds.items()},
-            note=" ".join(steps.sentences),
-        )
-
-    @property
-    def learning_note(self) -> str:
-        """What ``best`` changes about learning, as sentences for the user."""
-        return self.learning.note
-
     def save(self, path: str | Path) -> Path:
         """Write best.yaml to *path* and return the path.
 
@@ -407,8 +328,8 @@ class SearchResult:
         # As NVML names the GPUs, as it will when another command asks if this is still the machine;
         # where it named none, what the program saw.
         hardware = self.head.hardware if self.head.hardware.gpus else self.hardware
-        compilation = self.compilation
-        sides = ("baseline", "best")
+        compilation, sides = self.compilation, ("baseline", "best")
+        steps = self.training_steps
         return BestFile(
             program=bestfile.ProgramSection(
                 command=str(self.head.program),
@@ -418,28 +339,21 @@ class SearchResult:
             ),
             config=dict(self.best),
             baseline=dict(self.baseline),
-            speedup=bestfile.SpeedupSection(
-                estimate=round(self.speedup.estimate, 4),
-                low=round(self.speedup.low, 4),
-                high=round(self.speedup.high, 4),
+            speedup=_rounded(self.speedup),
+            throughput={
+                side: round(rate.estimate, 2)
+                for side, rate in zip(sides, self.throughput, strict=True)
+            },
+            memory=dict(zip(sides, self.memory, strict=True)),
+            learning=self._learning_section(),
+            training_steps=None
+            if steps is None
+            else bestfile.TrainingStepsSection(
+                epochs=steps.length.epochs,
+                steps=steps.length.steps,
+                seconds={side: round(value, 1) for side, value in steps.seconds.items()},
+                note=" ".join(steps.sentences),
             ),
-            throughput=bestfile.ThroughputSection(
-                baseline=round(self.throughput[0].estimate, 2),
-                best=round(self.throughput[1].estimate, 2),
-            ),
-            memory=bestfile.MemorySection(baseline=self.memory[0], best=self.memory[1]),
-            learning=bestfile.LearningSection(
-                lr_rule=self.applied.lr_rule,
-                lr_factor=round(self.lr_factor, 6),
-                batch_size=dict(zip(sides, self.global_batches, strict=True)),
-                loss=dict(zip(sides, self.losses, strict=True)),
-                note=self.learning_note,
-                larger_batch=self._larger_batch_section,
-                training=self.training_note,
-                sameness=str(self.sameness or ""),
-                refused=self._refused_sections,
-            ),
-            training_steps=self._training_steps_section,
             hardware=hardware,
             versions=dict(hardware.versions),
             search=bestfile.SearchSection(
@@ -455,11 +369,40 @@ class SearchResult:
             ),
         )
 
+    def _learning_section(self) -> bestfile.LearningSection:
+        sides, learning, larger = ("baseline", "best"), self.learning, self.larger_batch
+        return bestfile.LearningSection(
+            lr_rule=self.applied.lr_rule,
+            lr_factor=round(learning.lr_factor, 6),
+            batch_size=dict(zip(sides, learning.global_batches, strict=True)),
+            loss=dict(zip(sides, self.losses, strict=True)),
+            note=learning.note,
+            larger_batch=None
+            if larger is None
+            else self._other(larger.config, larger.speedup, check_seconds=round(larger.check_s)),
+            training=self.training_note,
+            sameness=str(self.sameness or ""),
+            refused=tuple(
+                self._other(
+                    record.config,
+                    blame=dict(record.guilty),
+                    why=record.difference or record.failure,
+                )
+                for record in self.rehearsals
+                if record.is_blamed
+            ),
+        )
 
-def _rounded(interval: Interval | None) -> dict[str, float] | None:
-    if interval is None:
-        return None
-    return {name: round(value, 4) for name, value in vars(interval).items()}
+    def _other(
+        self, config: Config, speedup: Interval | None = None, **about: Any
+    ) -> bestfile.OtherConfig:
+        changes = dict(config.changes_from(self.baseline))
+        live = None if speedup is None else _rounded(speedup)
+        return bestfile.OtherConfig(changes=changes, live_speedup=live, **about)
+
+
+def _rounded(interval: Interval) -> Interval:
+    return Interval(*(round(value, 4) for value in vars(interval).values()))
 
 
 def _row(number: int, record: TrialRecord) -> Iterator[tuple[str, object]]:

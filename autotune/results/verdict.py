@@ -256,7 +256,7 @@ def _why(result: SearchResult) -> Iterator[str]:
         yield from result.training_steps.sentences
     yield from _saved(result)
     if result.changes:
-        yield f"Learning: {result.learning_note}"
+        yield f"Learning: {result.learning.note}"
         if result.training_note:
             yield result.training_note
         yield from _compiling(result)

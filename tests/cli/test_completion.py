@@ -12,12 +12,10 @@ import typer
 
 from autotune.cli import completion
 from autotune.cli.app import app
+from autotune.exports import TRACKERS, formats
 from autotune.knobs import registry
-from autotune.measurement.goal import Objective
-from autotune.program.fence_options import FenceKind
-from autotune.program.lr import LrRule
-from autotune.results.exporters import EXPORTERS
 from autotune.tuning.choosing.sampler import SAMPLERS
+from autotune.tuning.search_request import SearchRequest, described
 
 # What each shell's script sets for "autotune show f", and how it marks a completion
 SHELLS = {
@@ -72,10 +70,8 @@ def offered(
         ("show ", ["fast", "slow"]),
         ("report s", ["slow"]),
         ("resume f", ["fast"]),
-        ("dashboard f", ["fast"]),
         ("compare ", ["written", "git:", "fast", "slow", "best.yaml"]),
         ("compare --quiet written b", ["best.yaml"]),
-        ("compare fast sl", ["slow"]),
         ("search --tune num_w", ["workers"]),
         ("search --tune workers,prefe", ["workers,prefetch_factor"]),
         ("search --tune workers,num_w", []),
@@ -87,7 +83,7 @@ def offered(
         ("search --budget 1m --sampler t", ["tpe"]),
         ("search --lr-rule s", ["sqrt"]),
         ("doctor --fence l", ["landlock"]),
-        ("export --to deep", ["deepspeed"]),
+        ("export --to wa", ["wandb"]),
     ],
 )
 def test_a_word_is_completed(
@@ -102,12 +98,9 @@ def test_a_word_is_completed(
 
 
 def test_all_that_an_option_takes_is_offered() -> None:
-    assert completion.samplers("") == list(SAMPLERS)
-    assert completion.objectives("") == [*map(str, Objective)]
-    assert completion.formats("") == [*EXPORTERS]
-    assert completion.fences("") == [*map(str, FenceKind)]
+    assert described(SearchRequest)["sampler"].offers == SAMPLERS
+    assert completion.exports("") == [*formats(), *TRACKERS]
     assert completion.knob_list("") == [*registry()]
-    assert set(completion.lr_rules("")) == {*LrRule} - {LrRule.AUTO}
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 import typer
-from autotune.cli.skill import text
 from typer.testing import CliRunner
 
 import autotune
-from autotune.cli import app as commands
 from autotune.cli import exits
+from autotune.cli import search as searching
 from autotune.cli.app import app
 from autotune.cli.doctor import machine_data, program_data
 from autotune.machine import conditions
@@ -25,11 +24,12 @@ from autotune.results.result import Finding, SearchResult
 from autotune.tuning import compare
 from autotune.tuning.events import Events
 from autotune.tuning.examine import examine
-from tests.integrations.stored import stored
+from tests.exports.stored import stored
 from tests.made import HARDWARE, PROGRAM
 from tests.scripted import Script, ScriptedMachine
 
 __all__ = ["stored"]
+TEXT = (Path(autotune.__file__).parent / "cli" / "SKILL.md").read_text(encoding="utf-8")
 GROUP: Any = typer.main.get_command(app)
 
 
@@ -45,7 +45,7 @@ def options(command: str) -> set[str]:
 
 def rows(section: str) -> list[list[str]]:
     """The rows of the tables below a heading, without their heads."""
-    parts = re.split(r"^#+ (.*)$", text(), flags=re.MULTILINE)
+    parts = re.split(r"^#+ (.*)$", TEXT, flags=re.MULTILINE)
     body = dict(zip(parts[1::2], parts[2::2], strict=True))[section]
     lines = [line.strip() for line in body.splitlines() if line.strip().startswith("|")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
@@ -54,11 +54,11 @@ def rows(section: str) -> list[list[str]]:
 
 def json_sections() -> dict[str, list[str]]:
     """The keys by command, as the headings name the commands."""
-    titles = re.findall(r"^### (.* --json.*)$", text(), flags=re.MULTILINE)
+    titles = re.findall(r"^### (.* --json.*)$", TEXT, flags=re.MULTILINE)
     return {
         command: [row[0].strip("`") for row in rows(title)]
         for title in titles
-        for command in re.findall(r"autotune (\w+(?: A B)?) --json", title)
+        for command in re.findall(r"autotune (\w+) --json", title)
     }
 
 
@@ -78,12 +78,12 @@ def reached(data: Any, path: str) -> Iterator[Any]:
 
 def test_the_command_prints_it_and_it_begins_as_agents_look_for_skills() -> None:
     said = run("skill")
-    assert said == text()
+    assert said == TEXT
     assert re.match(r"---\nname: autotune\ndescription: .+\n---\n", said)
 
 
 def test_each_command_line_in_it_parses() -> None:
-    blocks = re.findall(r"```console\n(.*?)```", text(), re.DOTALL)
+    blocks = re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL)
     lines = [line.strip().removeprefix("$ ") for b in blocks for line in b.strip().splitlines()]
     assert len(lines) >= 15
     for line in lines:
@@ -92,7 +92,7 @@ def test_each_command_line_in_it_parses() -> None:
 
 
 def test_each_command_and_option_that_it_names_exists() -> None:
-    prose = re.sub(r"```.*?```", "", text(), flags=re.DOTALL)
+    prose = re.sub(r"```.*?```", "", TEXT, flags=re.DOTALL)
     quoted = [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose)]
     assert len(quoted) > 50
     named = {match[1] for code in quoted if (match := re.match(r"autotune (\w+)", code))}
@@ -105,7 +105,7 @@ def test_each_command_and_option_that_it_names_exists() -> None:
 
 
 def test_the_commands_that_print_json_are_those_that_it_describes() -> None:
-    described = {command.split()[0] for command in json_sections()}
+    described = {*json_sections()}
     assert described == {name for name in GROUP.commands if "--json" in options(name)}
 
 
@@ -121,13 +121,10 @@ def printed(stored: SearchResult) -> dict[str, Any]:
             for name, line in {
                 "show": "show --json",
                 "runs": "runs --json",
-                "env": "env --json",
                 "knobs": "knobs --json",
-                "log": "log --to tensorboard --json",
                 "report": "report --json",
-                "export": "export --to env --json",
+                "export": "export --to snippet --json",
                 "run": "run --print-command --json best.yaml train.py",
-                "compare A B": "compare train train --json",
             }.items()
         }
     compared = compare.compare(
@@ -169,16 +166,16 @@ def test_the_keys_that_it_lists_are_those_that_are_printed(printed: dict[str, An
 def test_its_findings_and_exit_codes_are_all_that_there_are() -> None:
     assert [row[0].strip("`") for row in rows("Procedure")] == [*Finding]
     meanings = {int(code): meaning for code, meaning in rows("Exit codes")}
-    assert meanings.keys() == {0, exits.FAILED, commands.NOTHING_MEASURED, exits.INTERRUPTED}
+    assert meanings.keys() == {0, exits.FAILED, searching.NOTHING_MEASURED, exits.INTERRUPTED}
     assert "refused" in meanings[exits.FAILED]
-    assert "only the baseline" in meanings[commands.NOTHING_MEASURED]
+    assert "only the baseline" in meanings[searching.NOTHING_MEASURED]
     assert "Ctrl-C" in meanings[exits.INTERRUPTED]
     words = {str(difference) for difference in compare.Difference}
     assert {"faster", "slower"} <= words
 
 
 def test_the_line_of_python_in_it_is_of_the_public_interface() -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", text(), re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     names = re.findall(r"autotune\.(\w+)", code)
     assert names
     assert set(names) <= set(autotune.__all__)

@@ -1,11 +1,12 @@
-"""Writes docs/commands.md: ``python -m tests.docs.reference``.
+"""Writes docs/commands.md, and the arguments in docs/api.md: ``python -m tests.docs.reference``.
 
-The page is committed, so that it can be read without building the site. ``test_pages.py`` compares
-it with what this makes of the commands.
+The pages are committed, so that they can be read without building the site. ``test_site.py``
+compares them with what this makes of the commands and of ``SearchRequest``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ from typing import Any
 import typer
 
 from autotune.cli.app import app
+from autotune.tuning.search_request import SearchRequest, described
 
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
+API = PAGE.with_name("api.md")
+ARGUMENTS = "| argument | meaning |\n|---|---|\n"
 INTRO = """\
 # Commands
 
@@ -29,9 +33,17 @@ your usual [command line](command-lines.md). Options and defaults below are read
 def markdown() -> str:
     """Return the page."""
     group: Any = typer.main.get_command(app)
-    shown = {name: command for name, command in group.commands.items() if not command.hidden}
-    parts = [INTRO, *(_section(name, command) for name, command in shown.items())]
-    return "\n".join(parts)
+    commands = {name: one for name, one in group.commands.items() if not one.hidden}
+    return "\n".join([INTRO, *(_section(name, one) for name, one in commands.items())])
+
+
+def api_page(page: str) -> str:
+    """Return the page about the Python API with the arguments of ``search()`` as they are."""
+    rows = "".join(
+        f"| `{name}` | {_cell(one.help)} |\n" for name, one in described(SearchRequest).items()
+    )
+    before, after = re.split(re.escape(ARGUMENTS) + r"(?:\|.*\n)*", page)
+    return f"{before}{ARGUMENTS}{rows}{after}"
 
 
 def _section(name: str, command: Any) -> str:
@@ -67,3 +79,4 @@ def _cell(text: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(markdown(), encoding="utf-8")
+    API.write_text(api_page(API.read_text(encoding="utf-8")), encoding="utf-8")

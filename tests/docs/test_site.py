@@ -46,6 +46,8 @@ def test_each_file_that_a_page_names_exists(page: Path) -> None:
 def test_the_page_of_commands_says_what_the_commands_say() -> None:
     text = reference.PAGE.read_text(encoding="utf-8")
     assert text == reference.markdown(), "write it again: python -m tests.docs.reference"
+    text = reference.API.read_text(encoding="utf-8")
+    assert text == reference.api_page(text), "write it again: python -m tests.docs.reference"
 
 
 def test_the_page_of_your_training_says_what_is_planted_in_tests() -> None:

@@ -9,20 +9,16 @@ import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
-from autotune.report.svg import Scale
 
-from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config, KnobValue
-from autotune.program.run_length import RunLength
-from autotune.report import ShownResult, Training, html, markdown
+from autotune.report import figures, html, markdown
 from autotune.results.record import TrialRecord
 from autotune.results.result import Finding, SearchResult
-from autotune.results.training_steps import TrainingSteps
 from autotune.results.verdict import verdict
+from autotune.results.wording import estimated_duration
 from tests.made import make_record
 from tests.scripted import Question, Script, begin
 
@@ -108,26 +104,27 @@ def test_the_page_loads_nothing_and_runs_nothing(found: SearchResult) -> None:
         assert not [name for name in attrs if name.startswith("on")]
 
 
-def test_each_drawing_is_well_formed_and_stays_within_its_frame(found: SearchResult) -> None:
-    drawings = re.findall(r"<svg.*?</svg>", html(found, BEST), re.DOTALL)
-    assert len(drawings) == 5
-    for drawing in drawings:
-        root = ElementTree.fromstring(drawing)
-        _, _, width, height = map(float, root.attrib["viewBox"].split())
-        for shape in root.iter():
-            for across in ("x", "x1", "x2", "cx"):
-                assert 0 <= float(shape.attrib.get(across, 0)) <= width, drawing
-            for down in ("y", "y1", "y2", "cy"):
-                assert 0 <= float(shape.attrib.get(down, 0)) <= height, drawing
+def test_each_bar_and_interval_stays_within_its_frame(found: SearchResult) -> None:
+    bars = figures.step_bars(found)
+    assert [bar.name for bar in bars][:2] == ["as written", "best config"]
+    assert bars[0].total_ms > bars[1].total_ms > 0
+    charts = [*figures.ranges(found)]
+    assert [chart.title for chart in charts] == ["The proof", "What each change gives"]
+    for chart in charts:
+        assert chart.rows[-1][1] == found.speedup
+        places = [
+            chart.place(x) for _, one in chart.rows for x in (one.low, one.estimate, one.high)
+        ]
+        assert all(0 <= place <= 100 for place in (*places, chart.place(1.0)))
 
 
 def test_the_proof_says_whether_configs_took_turns_or_had_processes_of_their_own(
     found: SearchResult,
 ) -> None:
     shared = text_of(html(found, BEST))
-    assert "Each dot is a process in which both configs took turns" in shared
+    assert "Each row is a process in which both configs took turns" in shared
     apart = replace(found, claim=tuple(replace(one, is_pair=True) for one in found.claim))
-    assert "Each dot is two fresh processes, one of each config" in text_of(html(apart, BEST))
+    assert "Each row is two fresh processes, one of each config" in text_of(html(apart, BEST))
 
 
 def test_whatever_a_program_is_called_or_says_is_text(found: SearchResult) -> None:
@@ -146,18 +143,14 @@ def test_whatever_a_program_is_called_or_says_is_text(found: SearchResult) -> No
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in cells} <= {4, 9}
 
 
-def test_what_it_is_worth_follows_from_the_hours_or_the_steps(found: SearchResult) -> None:
-    gain = found.speedup.estimate
-    page = text_of(html(found, BEST, Training(hours=30.0, price_per_hour=2.0)))
-    assert f"At 2 per hour, that is worth {2.0 * 30 * (1 - 1 / gain):,.2f}." in page
-    assert "by the speedup of the training loop" in page
-    assert "Of each hour that the program trains as written" in text_of(html(found, BEST))
-    rates = (Interval(100.0, 90.0, 110.0), Interval(200.0, 190.0, 210.0))
-    steps = TrainingSteps(RunLength(2.0, "train.py:3"), 1000.0, 5.0, rates, compile_s=2.0)
-    known = text_of(html(replace(found, training_steps=steps), BEST))
-    assert "The training steps of the whole training take 12 s instead of 15 s" in known
-    kept = replace(found, best=found.baseline, finding=Finding.NO_GAIN)
-    assert "that is worth" not in text_of(html(kept, BEST, Training(30.0, 2.0)))
+def test_what_it_saves_follows_from_the_hours(found: SearchResult) -> None:
+    goal = replace(found.head.options.goal, hours=30.0)
+    head = replace(found.head, options=replace(found.head.options, goal=goal))
+    long = replace(found, head=head)
+    after = estimated_duration(30 * 3600 / found.speedup.estimate)
+    assert f"A training of 30 h takes {after}, so it saves" in text_of(html(long, BEST))
+    kept = replace(long, best=found.baseline, finding=Finding.NO_GAIN)
+    assert "so it saves" not in text_of(html(kept, BEST))
 
 
 def test_a_report_of_many_trials_is_a_small_file_and_needs_no_torch(
@@ -181,51 +174,3 @@ def test_a_search_in_which_only_the_baseline_was_measured_has_a_page(tmp_path: P
     result = begin(tmp_path, Script(), {"workers": (0,)}).go_on(60.0)
     assert not result.changes
     assert "your program's own config is kept" in text_of(html(result, BEST))
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "ticks"),
-    [(0.0, 10.0, [0, 2.5, 5, 7.5, 10]), (0.95, 1.6, [1.0, 1.2, 1.4, 1.6]), (3.0, 4.0, None)],
-)
-def test_ticks_are_round_and_lie_on_the_scale(
-    low: float, high: float, ticks: list[float] | None
-) -> None:
-    scale = Scale(low, high, 10.0, 110.0)
-    found = scale.ticks()
-    assert 3 <= len(found) <= 7
-    if ticks is not None:
-        assert found == pytest.approx(ticks)
-    assert all(10.0 <= scale(tick) <= 110.0 for tick in found)
-    assert scale(low) == 10.0
-    assert scale(high) == 110.0
-
-
-def test_a_notebook_shows_the_verdict_with_the_tables_of_the_page(found: SearchResult) -> None:
-    shown = ShownResult.of(found)
-    assert repr(shown) == repr(found)
-    assert verdict(shown, BEST) == verdict(found, BEST)
-    card, page = shown._repr_html_(), html(found, BEST)
-    tables = re.findall(r"<table>.*?</table>", card, re.DOTALL)
-    assert len(tables) == 2
-    assert all(table in page for table in tables)
-    said = verdict(found, BEST)
-    for text in (said.headline, said.basis, *said.more):
-        assert text in text_of(card)
-    kept = ShownResult.of(replace(found, best=found.baseline, finding=Finding.NO_GAIN))
-    assert len(re.findall("<table>", kept._repr_html_())) == 1, "no knob changes"
-
-
-def test_the_card_of_a_hostile_program_holds_text_and_touches_nothing_around_it(
-    found: SearchResult,
-) -> None:
-    program = replace(found.head.program, args=(HOSTILE,))
-    named = replace(found, head=replace(found.head, program=program), reason=HOSTILE)
-    open_ = replace(named, finding=Finding.UNCONFIRMED, best=found.baseline)
-    for result in (named, open_):
-        card = ShownResult.of(result)._repr_html_()
-        assert not {tag for tag, _ in _Elements(card).tags} & {"script", "b", "link", "img"}
-        assert "<script>alert(" in text_of(card)
-        (styles,) = re.findall(r"<style>(.*?)</style>", card, re.DOTALL)
-        rules = re.sub(r"/\*.*?\*/", "", styles, flags=re.DOTALL)
-        selectors = [one for rule in re.findall(r"([^{}]+)\{", rules) for one in rule.split(",")]
-        assert all(selector.strip().startswith(".autotune") for selector in selectors)

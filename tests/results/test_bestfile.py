@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from autotune.errors import FileFormatError
+from autotune.measurement.interval import Interval
 from autotune.measurement.memory import Memory
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
@@ -38,11 +39,12 @@ def make_best(**changes: Any) -> BestFile:
         ),
         config={**BASELINE, "workers": 2, "precision": "bf16", "memory_format": "channels_last"},
         baseline=BASELINE,
-        speedup=bestfile.SpeedupSection(estimate=1.42, low=1.38, high=1.46),
-        throughput=bestfile.ThroughputSection(baseline=1950.25, best=2769.5),
-        memory=bestfile.MemorySection(
-            baseline=Memory(host_bytes=GIB), best=Memory(None, None, 3 * GIB, 2 * GIB)
-        ),
+        speedup=Interval(estimate=1.42, low=1.38, high=1.46),
+        throughput={"baseline": 1950.25, "best": 2769.5},
+        memory={
+            "baseline": Memory(host_bytes=GIB),
+            "best": Memory(None, None, 3 * GIB, 2 * GIB),
+        },
         learning=bestfile.LearningSection(
             lr_rule=LrRule.LINEAR,
             lr_factor=1.0,

@@ -106,7 +106,7 @@ def test_flags_of_the_program_are_written_whether_they_changed_or_not(tmp_path: 
 def test_what_own_flags_mean_for_learning_is_left_to_the_user() -> None:
     baseline = Config({**BASELINE, "--hidden": "128"})
     result = make_result({"--hidden": "64"}, baseline=baseline)
-    assert "What --hidden means for learning is yours to judge" in result.learning_note
+    assert "What --hidden means for learning is yours to judge" in result.learning.note
 
 
 def test_where_steps_are_fixed_the_time_of_the_whole_run_is_said() -> None:

@@ -77,7 +77,7 @@ def test_the_second_config_is_faster_slower_or_alike(
     files = [None if n is None else workers(tmp_path, n) for n in (first, second)]
     found = compare(configs(*files), HARDWARE, 300.0, Events(), surroundings=machine.surroundings)
     assert found.difference is difference
-    printed._show(found, as_json=False)
+    printed.show(found, as_json=False)
     said = capsys.readouterr().out
     if difference is Difference.NONE:
         assert f"at most {found.most_pct:.0f} %" in said
@@ -85,7 +85,7 @@ def test_the_second_config_is_faster_slower_or_alike(
     else:
         assert f"b.yaml is {difference} than a.yaml" in said
         assert f"workers: {first or 0} → {second or 0}" in said
-    printed._show(found, as_json=True)
+    printed.show(found, as_json=True)
     data = json.loads(capsys.readouterr().out)
     assert " ".join(data) == KEYS
     assert data["difference"] == str(difference)
@@ -160,7 +160,7 @@ def test_where_steps_differ_in_samples_samples_per_second_are_compared_and_that_
     larger = make_profile(loaders=(make_loader(batch_size=128),))
     found = two_programs(Script(noise=0.02), Script(noise=0.02, profile=larger))
     assert found.difference is Difference.NONE
-    printed._show(found, as_json=False)
+    printed.show(found, as_json=False)
     said = " ".join(capsys.readouterr().out.split())
     assert "A step has 64 samples in git:HEAD~1 and 128 in written, so samples/s are" in said
     assert "batch_size: 64 → 128" in said

@@ -8,7 +8,9 @@ from typing import Self, cast
 from unittest.mock import ANY
 
 import pytest
+import typer
 
+from autotune.cli import search as command
 from autotune.cli.search_report import show
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.run_mode import RunMode
@@ -172,7 +174,9 @@ def test_nothing_could_be_measured_is_said_with_the_most_common_reason(
     result = conclude(given.session, baseline(), ClaimResult(None))
     assert (result.finding, result.best) == (Finding.NOTHING, BASE)
     assert result.reason == "2 of 3 configs failed: KeyError: 3"
-    show(result, Path("best.yaml"))
+    with pytest.raises(typer.Exit) as caught:
+        command._show(result, Path("best.yaml"), as_json=False)
+    assert caught.value.exit_code == 3
     text = capsys.readouterr().out
     assert "Nothing could be measured: 2 of 3 configs" in text
     assert "workers=2 crashed: OSError: x" in text

@@ -16,7 +16,7 @@ from autotune.program.fence_options import FenceKind, FenceOptions
 MIN_SCRATCH_BYTES = 1 << 20
 
 
-def names(texts: Sequence[str]) -> list[str]:
+def names(texts: Sequence[str], _option: str = "") -> list[str]:
     """Return the names in texts such as ``a,b``, without blanks and empty entries."""
     return [name.strip() for text in texts for name in text.split(",") if name.strip()]
 

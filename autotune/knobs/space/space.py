@@ -49,7 +49,7 @@ class SearchSpace:
         max_global_batch: Largest number of samples per optimizer step; None allows 32 times the
             program's number, and more if a batch size or rank count on offer needs it.
         uses_flags: Knobs that refuse may act through the program's own flags instead, whatever the
-            reason, and are tried before others (``--arg auto``). Without it, flags are used where
+            reason, and are tried before others (``--use-flags``). Without it, flags are used where
             autotune only lacks another way.
     """
 

@@ -13,26 +13,14 @@ import pytest
 import yaml
 
 from autotune.errors import UsageError
+from autotune.exports import Export, format_named, formats
 from autotune.knobs import registry
 from autotune.knobs.space.spacefile import load
 from autotune.program.config import KnobValue
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
-from autotune.results.exporters import EXPORTERS, Export, exporter
 from tests.made import make_hardware, make_loader, make_profile
 from tests.rigging import write_best
-
-SCRIPT = '''\
-"""Trains."""
-import torch
-from torch.utils.data import DataLoader, TensorDataset
-
-DATA = TensorDataset(torch.zeros(64, 2))
-loader = DataLoader(DATA, batch_size=16, num_workers=0, shuffle=True)
-held_out = DataLoader(DATA, 32)
-print(loader.batch_size, loader.num_workers, loader.pin_memory, held_out.batch_size)
-print(torch.get_num_threads())
-'''
 
 
 def made(
@@ -58,7 +46,7 @@ BEFORE: dict[str, KnobValue] = {
 
 
 def exported(name: str, best: BestFile) -> Export:
-    return exporter(name).export(best)
+    return format_named(name).export(best)
 
 
 def everything() -> dict[str, tuple[KnobValue, KnobValue]]:
@@ -74,11 +62,9 @@ def everything() -> dict[str, tuple[KnobValue, KnobValue]]:
     return found
 
 
-@pytest.mark.parametrize("name", EXPORTERS)
-def test_no_change_is_dropped_silently(name: str, tmp_path: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("name", formats())
+def test_no_change_is_dropped_silently(name: str, tmp_path: Path) -> None:
     """It changes what is written, or it is listed with the reason."""
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").write_text(SCRIPT)
     plain = exported(name, made(tmp_path))
     assert not plain.left_out
     knobs = everything()
@@ -102,7 +88,7 @@ def test_a_learning_rate_is_told_about(tmp_path: Path) -> None:
     best = made(tmp_path, batch_size=32)
     learning = best.learning.model_copy(update={"lr_factor": 2.0})
     best = best.model_copy(update={"learning": learning})
-    for name in ("hf", "lightning", "torchrun", "env"):
+    for name in ("hf", "lightning", "snippet"):
         assert "multiply it by 2" in exported(name, best).left_out["learning rate"]
 
 
@@ -140,9 +126,7 @@ def test_accelerate_reads_its_file(tmp_path: Path) -> None:
     assert found.use_cpu is True
 
 
-def test_lightning_and_fabric_take_their_arguments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lightning_takes_its_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # as Lightning sets it
     pytest.importorskip("lightning")
     from lightning.pytorch import Trainer
@@ -152,24 +136,6 @@ def test_lightning_and_fabric_take_their_arguments(
     trainer = Trainer(**arguments, logger=False, enable_checkpointing=False)
     assert trainer.precision == "bf16-mixed"
     assert trainer.accumulate_grad_batches == 2
-    scope: dict[str, Any] = {}
-    exec(exported("fabric", best).text, scope)
-    assert scope["fabric"]._precision.precision == "bf16-mixed"
-
-
-def test_torchruns_own_parser_reads_the_line(tmp_path: Path) -> None:
-    from torch.distributed.run import get_args_parser
-
-    best = made(tmp_path, strategy="ddp", world_size=2, num_threads=1)
-    export = exported("torchrun", best)
-    words = shlex.split(export.text)
-    assert words[:2] == ["OMP_NUM_THREADS=1", "MKL_NUM_THREADS=1"]
-    found = get_args_parser().parse_args(words[3:])
-    assert (found.nproc_per_node, found.training_script) == ("2", "train.py")
-    assert found.training_script_args == ["--lr", "0.1"]
-    assert "wrap its model" in export.left_out["strategy=ddp"]
-    with pytest.raises(UsageError, match="not a script"):
-        exported("torchrun", made(tmp_path, command="package.train:main"))
 
 
 def test_deepspeed_reads_its_file(tmp_path: Path) -> None:
@@ -198,15 +164,6 @@ def test_sbatch_is_a_shell_script_with_directives(tmp_path: Path) -> None:
     assert shlex.split(line)[-3:] == ["train.py", "--name", "a b"]
 
 
-def test_a_shell_reads_the_variables(tmp_path: Path) -> None:
-    best = made(tmp_path, num_threads=3, **{"$FLAVOUR": "sweet 'n' sour"})
-    path = tmp_path / "autotune.env"
-    path.write_text(exported("env", best).text)
-    shell = ["bash", "-c", f'. {shlex.quote(str(path))}; echo $OMP_NUM_THREADS; echo "$FLAVOUR"']
-    said = subprocess.run(shell, check=True, capture_output=True, text=True).stdout
-    assert said.splitlines() == ["3", "sweet 'n' sour"]
-
-
 def test_a_snippet_runs_and_sets_what_it_says(tmp_path: Path) -> None:
     best = made(
         tmp_path, num_workers=2, batch_size=32, num_threads=1, precision="bf16",
@@ -229,50 +186,13 @@ print(loader.num_workers, loader.batch_size, torch.get_num_threads(), dtype, COM
     ]  # fmt: skip
 
 
-def test_a_patch_applies_and_the_script_does_what_it_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").write_text(SCRIPT)
-    best = made(
-        tmp_path, command="python train.py", num_workers=2, batch_size=32, num_threads=1,
-        pin_memory=True, precision="bf16",
-    )  # fmt: skip
-    export = exported("patch", best)
-    assert [*export.left_out] == ["precision=bf16"]
-    Path("a.patch").write_text(export.text)
-    subprocess.run(["git", "apply", "a.patch"], check=True)
-    assert len(Path("train.py").read_text().splitlines()) == len(SCRIPT.splitlines()) + 1
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "train.py"], check=True, capture_output=True, text=True
-    )
-    assert done.stdout.split() == ["32", "2", "True", "32", "1"]
-
-
-def test_a_patch_touches_nothing_that_is_not_sure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    named = SCRIPT.replace("batch_size=16, num_workers=0", "batch_size=args.batch, **options")
-    for source, words in (
-        (named, "no call of DataLoader with the batch size"),
-        (SCRIPT.replace("(DATA, 32)", "(DATA, 16)"), "2 calls of DataLoader may build"),
-        (SCRIPT.replace("num_workers=0", "num_workers=args.workers"), "which is no literal"),
-        (SCRIPT.replace("num_workers=0", "**options"), "options that the source does not show"),
-    ):
-        Path("train.py").write_text(source)
-        best = made(tmp_path, command="train.py", num_workers=2)
-        export = exported("patch", best)
-        assert not export.text, source
-        assert words in export.left_out["num_workers=2"]
-    with pytest.raises(UsageError, match="needs the script's file"):
-        exported("patch", made(tmp_path, command="gone.py", num_workers=2))
-
-
 def test_an_unknown_format_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match="Did you mean 'torchrun'"):
-        exporter("torchrum")
+    with pytest.raises(UsageError, match="Did you mean 'lightning'"):
+        format_named("lightnin")
 
 
-def test_every_exporter_has_a_file_name_that_no_other_has() -> None:
-    assert len({one.file_name for one in EXPORTERS.values()}) == len(EXPORTERS)
+@pytest.mark.parametrize("name", formats())
+def test_a_format_speaks_of_knobs_that_there_are(name: str) -> None:
+    one = format_named(name)
+    assert {*one.renamed, *one.by_value, *one.left_out} <= {*registry()}
+    assert not one.renamed.keys() & {*one.by_value, *one.left_out}

@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from autotune.integrations.tracked_result import TrackedResult, tracked_result
 from typer.testing import CliRunner
 
 from autotune.cli.app import app
 from autotune.errors import UsageError
-from autotune.integrations.trackers import TRACKERS, tracker
+from autotune.exports import TRACKERS, log, tracked
 from autotune.report import html
 from autotune.results.result import Finding, SearchResult
-from tests.integrations.stored import stored
+from tests.exports.stored import stored
 
 __all__ = ["stored"]
 ROOT = Path(__file__).parents[2]
@@ -30,12 +29,12 @@ ROOT = Path(__file__).parents[2]
 def test_the_library_reads_back_what_the_search_found(
     name: str, stored: SearchResult, tmp_path: Path
 ) -> None:
-    expected = tracked_result(stored)
+    expected = tracked(stored)
     seen = _read_back(name, stored.run_dir, tmp_path)
     assert [one["name"][""] for one in seen] == {
         "mlflow": ["training", "train"],
         "wandb": ["training", "train"],
-        "tensorboard": ["events", "tensorboard", "training"],
+        "tensorboard": ["events", "tensorboard"],
     }[name]
     for one in seen:
         if name == "wandb":
@@ -66,7 +65,7 @@ def _read_back(name: str, run: Path, folder: Path) -> list[dict[str, dict[str, A
         "WANDB_DATA_DIR": str(folder / "data"),
     }
     done = subprocess.run(
-        [sys.executable, "-m", "tests.integrations.read_back", name, str(run)],
+        [sys.executable, "-m", "tests.exports.read_back", name, str(run)],
         cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -80,7 +79,7 @@ def _plain(value: object) -> str:
 
 
 def test_what_is_tracked_is_what_the_result_says(stored: SearchResult) -> None:
-    found = tracked_result(stored)
+    found = tracked(stored)
     assert stored.finding is Finding.FASTER
     assert found.params["autotune/workers/before"] == 0
     assert found.params["autotune/workers/after"] == 1
@@ -100,35 +99,21 @@ def test_what_is_tracked_is_what_the_result_says(stored: SearchResult) -> None:
 
 def test_where_nothing_is_recommended_no_knob_is_logged(stored: SearchResult) -> None:
     kept = replace(stored, best=stored.baseline, finding=Finding.UNCONFIRMED, reason="Ctrl-C")
-    found = tracked_result(kept)
+    found = tracked(kept)
     assert not found.params
     assert found.tags["autotune/finding"] == "not confirmed"
     assert found.tags["autotune/reason"] == "Ctrl-C"
 
 
-def test_a_tracker_that_does_not_exist_is_refused_with_the_nearest_name() -> None:
+def test_what_cannot_be_logged_is_refused_with_the_mend(
+    stored: SearchResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UsageError, match="Did you mean 'mlflow'"):
-        tracker("mlfow")
-
-
-@pytest.mark.parametrize("name", TRACKERS)
-def test_a_library_that_is_not_installed_is_named_with_its_extra(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, TRACKERS[name].module, None)
-    with pytest.raises(UsageError, match=rf"pip install 'autotune-torch\[{name}\]'"):
-        TRACKERS[name].log(TrackedResult("train", {}, {}, {}, {}))
-
-
-def test_the_folder_of_tensorboard_is_an_option_of_tensorboard_alone(
-    stored: SearchResult, tmp_path: Path
-) -> None:
-    run = str(stored.run_dir)
-    done = CliRunner().invoke(
-        app, ["log", "--to", "tensorboard", "--logdir", str(tmp_path / "a/b"), run]
-    )
-    assert done.exit_code == 0, done.output
-    assert [path.name[:10] for path in (tmp_path / "a/b").iterdir()] == ["events.out"]
-    refused = CliRunner().invoke(app, ["log", "--to", "mlflow", "--logdir", "a", run])
+        log(stored, "mlfow")
+    for name in TRACKERS:
+        monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(UsageError, match=rf"pip install 'autotune-torch\[{name}\]'"):
+            log(stored, name)
+    refused = CliRunner().invoke(app, ["export", "--to", "mlflow", "-o", "a", str(stored.run_dir)])
     assert refused.exit_code == 2
-    assert "--logdir is TensorBoard's" in refused.output
+    assert "from its environment variables" in refused.output
