@@ -19,7 +19,6 @@ from autotune.knobs.space.spacefile import load
 from autotune.program.config import KnobValue
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
-from autotune.results.exporters import Export
 from tests.made import make_hardware, make_loader, make_profile
 from tests.rigging import write_best
 
