@@ -253,7 +253,6 @@ class SeamSet:
             self.flags,
             self.checkpoint,
             self.forward,
-            self.process,
             self.trainers,
             self.scheduler,
             self.accumulation,
