@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-from autotune.results.exporters import Export
 
 from autotune.errors import UsageError
 from autotune.exports import Export, format_named, formats
