@@ -175,6 +175,8 @@ with torch.autocast(**AUTOCAST):
 print(loader.num_workers, loader.batch_size, torch.get_num_threads(), dtype, COMPILE, FORMAT)
 """
     text = exported("snippet", best).text
+    assert "GradScaler" not in text
+    assert "GradScaler" in exported("snippet", made(tmp_path, precision="fp16")).text
     done = subprocess.run(
         [sys.executable, "-c", text + check], check=True, capture_output=True, text=True
     )
