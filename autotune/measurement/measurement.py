@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from autotune.measurement.compilation import Compilation
@@ -64,16 +64,21 @@ class Measurement:
         """
         counted = [one for turn in turns if (one := played(turn)) is not None]
         if not counted:  # all were disturbed; that is better than nothing
-            counted = [one for turn in turns if (one := played(_calm(turn))) is not None]
+            calm = (replace(turn, disturbed=()) for turn in turns)
+            counted = [one for turn in calm if (one := played(turn)) is not None]
         seconds, samples, steps = (
             sum(getattr(one, of) for one in counted) for of in ("seconds", "samples", "steps")
         )
         every = sum(sum(turn.samples) for turn in turns)
+        calm_steps = [
+            [n for at, n in enumerate(turn.samples) if at not in turn.disturbed] or turn.samples
+            for turn in turns
+        ]
         return cls(
             rate(counted),
             seconds / steps,
             samples / steps,
-            max(max(_undisturbed(turn)) for turn in turns),
+            max(map(max, calm_steps)),
             sum(one.wait_s for one in counted) / seconds,
             seconds,
             sum(turn.tokens for turn in turns) / every if every else 0.0,
@@ -132,39 +137,27 @@ class Measurement:
         return warnings_of([self])
 
 
-def _undisturbed(turn: Turn) -> list[int]:
-    """Return the samples of the steps that were not disturbed; of all, if each was."""
-    calm = [n for place, n in enumerate(turn.samples) if place not in turn.disturbed]
-    return calm or [*turn.samples]
-
-
-def _calm(turn: Turn) -> Turn:
-    return Turn(turn.config, turn.seconds, turn.samples, turn.switch_s, (), turn.wait_s)
-
-
 def warnings_of(measured: Sequence[Measurement]) -> tuple[str, ...]:
     """Return the reasons to trust measurements less than others, as sentences for the user."""
-    return tuple(_warnings(measured))
-
-
-def _warnings(measured: Sequence[Measurement]) -> Iterator[str]:
+    found = []
     disturbed = [m.interference for m in measured if m.interference and m.interference.reasons]
     if disturbed:
         reasons = dict.fromkeys(reason for one in disturbed for reason in one.reasons)
         where = f" in {len(disturbed)} of {len(measured)} processes" if len(measured) > 1 else ""
-        yield (
+        found.append(
             f"The machine was busy{where}: {', '.join(reasons)}. "
             "Close other programs for a narrower interval."
         )
     compiled = [m.compilation for m in measured if m.compilation is not None]
     if any(c.recompiles >= RECOMPILES_GIVEN_UP for c in compiled):
-        yield (
+        found.append(
             f"torch.compile recompiled {max(c.recompiles for c in compiled)} times and "
             "gave up: shapes or values in this program change from step to step."
         )
     retries = sum(m.memory.alloc_retries or 0 for m in measured)
     if retries:
-        yield (
+        found.append(
             "The GPU's memory is nearly full: torch emptied its cache "
             f"{retries} times. Use a smaller batch."
         )
+    return tuple(found)

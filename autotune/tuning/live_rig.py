@@ -243,19 +243,17 @@ class LiveRig:
         """Whether a process is open."""
         return self._rig is not None
 
-    def needs_own_process(self, one: Config, other: Config) -> bool:
-        """Return whether two configs differ in a knob that acts only when a process starts."""
-        assert self._space is not None, "set_up() comes first"
-        return self._space.needs_restart(one, other)
-
     def ready_for(self, config: Config, should_stop: ShouldStop) -> Ending | None:
         """Open a fresh rig for a config, unless the open one can run it.
 
         Returns:
             None when a rig is ready; else the ending of the start that failed.
         """
-        began = self._started_as
-        if began is not None and (began == config or not self.needs_own_process(began, config)):
+        began, space = self._started_as, self._space
+        if began == config:
+            return None
+        assert space is not None, "set_up() comes first"
+        if began is not None and not space.needs_restart(began, config):
             return None
         self.close()
         opened = self._open(self.applied(config), should_stop)

@@ -218,7 +218,8 @@ class Chooser:
 
     def _candidates(self, pool: _Pool) -> list[Config]:
         """Return configs near the best ones that were not tried yet."""
-        gain = pool.gain_of_best()
+        speeds = pool.field.speeds
+        gain = speeds.of(pool.best).value if speeds and pool.best in speeds else 0.0
         cannot = frozenset(
             bounded(self._shares, math.exp(gain), self._space.asked | self._space.requested)
         )
@@ -274,11 +275,6 @@ class _Pool:
         ]
         self.measured = {r.config for r in latest(records) if r.measurement is not None}
         self._sound = {item for config in self.measured for item in config.items()}
-
-    def gain_of_best(self) -> float:
-        """Return the logarithm of the speedup of the best config."""
-        speeds = self.field.speeds
-        return speeds.of(self.best).value if speeds and self.best in speeds else 0.0
 
     def leaders(self, count: int) -> list[Config]:
         """Return the best config and the fastest ones; the baseline is one of those."""
