@@ -23,7 +23,7 @@ KEYS = {
     "knobs": "about knobs flags",
     "run": "command argv env ranks",
 }
-KEYS_OF_A_KNOB = "knob changes now values reason"
+KEYS_OF_A_KNOB = "knob changes now values reason is_hidden"
 
 
 @pytest.fixture
