@@ -24,9 +24,8 @@ def test_the_built_wheel_gives_a_working_command_with_the_shipped_spaces(tmp_pat
     spaces = [n for n in names if n.startswith("autotune/search_spaces/")]
     assert sorted(Path(n).stem for n in spaces) == [
         "cpu",
-        "ddp",
         "default",
-        "fsdp",
+        "devices",
         "full",
         "memory",
         "quick",
@@ -55,4 +54,4 @@ def test_the_built_wheel_gives_a_working_command_with_the_shipped_spaces(tmp_pat
         check=True, capture_output=True, text=True, cwd=tmp_path,
     ).stdout  # fmt: skip
     assert str(site) in said
-    assert "default ['cpu', 'ddp', 'default', 'fsdp', 'full', 'memory', 'quick']" in said
+    assert "default ['cpu', 'default', 'devices', 'full', 'memory', 'quick']" in said

@@ -23,7 +23,7 @@ KEYS = {
     "knobs": "about knobs flags",
     "run": "command argv env ranks",
 }
-KEYS_OF_A_KNOB = "knob changes now values reason"
+KEYS_OF_A_KNOB = "knob changes now values reason is_hidden"
 
 
 @pytest.fixture
@@ -94,6 +94,7 @@ def test_a_program_reads_whole_lines(here: Path) -> None:
         (["compare", "--html", "x", "slow", "fast"], "Type: autotune report RUN"),
         (["report", "--for-hours", "3"], "Type: autotune search --for-hours 30 train.py"),
         (["measure", "--processes", "2", "train.py"], "Type: autotune doctor train.py"),
+        (["search", "--arg", "auto", "train.py"], "Type: autotune search --use-flags train.py"),
         (["log", "--to", "mlflow"], "Type: autotune export --to mlflow"),
         (["export", "--to", "patch"], "There is no format 'patch'."),
         (["compare", "slwo", "fast", "train.py"], "There is no best.yaml and no run 'slwo'. Did"),
