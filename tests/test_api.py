@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,9 +9,12 @@ from pathlib import Path
 import pytest
 
 import autotune
+from autotune import api
 from autotune.errors import BudgetError, ProgramError, UsageError
+from autotune.tuning.search_request import SearchRequest, described
 from tests.programs import functions
 from tests.rigging import PROGRAMS, base_setting, open_rig, write_best
+from tests.scripted import Script, begin
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -118,6 +123,28 @@ def test_an_output_that_is_a_folder_is_refused_before_the_search(workplace: Path
 def test_what_is_no_program_is_refused_by_its_value() -> None:
     with pytest.raises(UsageError, match="not 3"):
         autotune.search(3)  # type: ignore[arg-type]
+
+
+def test_search_takes_and_explains_the_fields_of_a_request() -> None:
+    taken = inspect.signature(autotune.search).parameters
+    assert [*taken] == [*described(SearchRequest)]
+    assert taken["budget"].default == "3m"
+    doc = inspect.getdoc(autotune.search)
+    assert doc is not None
+    assert all(f"\n    {name}: " in doc for name in taken)
+    with pytest.raises(TypeError, match="budgt"):
+        autotune.search("train.py", budgt="3m")  # type: ignore[call-arg]
+
+
+def test_a_notebook_gets_a_line_for_each_phase_and_each_better_config(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = Script({"workers": {1: 1.5}})
+    begin(tmp_path, script, {"workers": (0, 1, 2)}).go_on(180.0, api.NotebookLines())
+    said = capsys.readouterr().out
+    places = [said.index(phase) for phase in ("baseline\n", "searching\n", "confirming\n")]
+    assert places == sorted(places)
+    assert re.search(r"^  about 1\.\d+x  workers=1$", said, re.MULTILINE)
 
 
 def test_the_public_names_are_listed_for_completion() -> None:

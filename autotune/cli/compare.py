@@ -68,7 +68,7 @@ def compare(
 
     console = Console(verbosity(quiet=quiet))
     with errors_told(console), ExitStack() as stack:
-        if stray := next((word for word in (b, program) if word.startswith("--")), ""):
+        if stray := next((word for word in (b, program) if word[:2] == "--" != word), ""):
             raise UsageError(f"Options come first: autotune compare {stray} … A B train.py")
         if not program:
             raise UsageError(

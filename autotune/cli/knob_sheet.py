@@ -7,7 +7,7 @@ not offered. The README's table is generated here too.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
@@ -32,6 +32,7 @@ class Row:
         now: The program's own value; empty if the knob is not offered.
         values: The values a search would try; empty if the knob is not offered.
         reason: Why it is not offered; empty if it is.
+        is_hidden: Whether only ``--tune`` and the space ``full`` search it.
     """
 
     knob: str
@@ -39,25 +40,25 @@ class Row:
     now: str
     values: tuple[str, ...]
     reason: str
+    is_hidden: bool = False
 
 
 def rows(hardware: Hardware, profile: Profile) -> list[Row]:
     """Return a row for every knob, including those that are not offered."""
-    return list(_rows(hardware, profile))
-
-
-def _rows(hardware: Hardware, profile: Profile) -> Iterator[Row]:
+    found = []
     for name, knob in registry().items():
         offer = knob.domain(Here(hardware, profile))
         if isinstance(offer, NotOffered):
-            yield Row(name, knob.scope, "", (), offer.reason)
+            found.append(Row(name, knob.scope, "", (), offer.reason, knob.is_hidden))
             continue
         now = knob.current(profile)
-        domain = offer.including(now)  # a search can always keep the program's own value
+        domain = offer.including(now)  # a search can always keep the program's value
         values = tuple(map(_text, domain.values))
         alone = domain.alone or f"{values[0]} is the only value that fits here"
         only = "" if len(values) > 1 else alone
-        yield Row(name, knob.scope, _text(now), () if only else values, only)
+        offered = () if only else values
+        found.append(Row(name, knob.scope, _text(now), offered, only, knob.is_hidden))
+    return found
 
 
 def show(table_rows: Sequence[Row], about: str, flags: Sequence[Flag] = ()) -> None:
@@ -67,11 +68,12 @@ def show(table_rows: Sequence[Row], about: str, flags: Sequence[Flag] = ()) -> N
     offered = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in ("knob", "now", "would be tried", "changes"):
         offered.add_column(column, overflow="fold")
-    for row in table_rows:
+    shown = [row for row in table_rows if not row.is_hidden]
+    for row in shown:
         if row.values:
             offered.add_row(row.knob, row.now, ", ".join(row.values), row.changes)
     out.print(offered)
-    refused = [row for row in table_rows if not row.values]
+    refused = [row for row in shown if not row.values]
     if refused:
         out.print("Not offered")
         reasons = Table.grid(padding=(0, 2, 0, 0))
@@ -80,6 +82,8 @@ def show(table_rows: Sequence[Row], about: str, flags: Sequence[Flag] = ()) -> N
         for row in refused:
             reasons.add_row(f"  {row.knob}", plain(row.reason))
         out.print(reasons)
+    if hidden := [row.knob for row in table_rows if row.is_hidden and row.values]:
+        out.print(f"Seldom of use (--tune NAME, or --space full): {', '.join(hidden)}")
     if flags:
         out.print("Flags of the program: --arg='NAME=value,value' searches them")
         own = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -116,9 +120,10 @@ def _meaning(flag: Flag) -> str:
 
 
 def markdown() -> str:
-    """Return the README's table of knobs."""
+    """Return the README's table of the knobs that are not hidden."""
     lines = ["| knob | changes | what it sets |", "|---|---|---|"]
-    lines += [f"| `{n}` | {knob.scope} | {knob.summary} |" for n, knob in registry().items()]
+    shown = [(name, knob) for name, knob in registry().items() if not knob.is_hidden]
+    lines += [f"| `{name}` | {knob.scope} | {knob.summary} |" for name, knob in shown]
     return "\n".join(lines)
 
 

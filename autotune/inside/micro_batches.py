@@ -45,8 +45,8 @@ class Groups:
 
     Attributes:
         steps: Number of micro-batches in a group; 1 means that nothing is accumulated.
-        waits: Whether a step of the present group was held back and is still to come.
-        has_stepped: Whether a step was made or held back for the present micro-batch.
+        waiting: Ids of the optimizers whose step of the present group was held back.
+        stepped_by: Ids of those whose step was made or held back for the present micro-batch.
         has_gradients: Whether the present micro-batch has gradients that no step, real or held
             back, has followed.
         is_last: Whether the present micro-batch is the last one of its group.
@@ -61,7 +61,9 @@ class Groups:
         self._iteration: object = None
         self._number = self._before = 0
         self._counts_on = False
-        self.waits = self.has_stepped = self.has_gradients = self.is_left_out = False
+        self.waiting: set[int] = set()
+        self.stepped_by: set[int] = set()
+        self.has_gradients = self.is_left_out = False
         self.is_last, self.share = True, 1.0
 
     def regroup(self, steps: int) -> None:
@@ -90,16 +92,18 @@ class Groups:
         (number, epoch, self._iteration), self._next = self._next, None
         # The first of a new epoch, the same one again, or the next one of this epoch.
         is_next = number in {1, self._number, self._number + 1}
-        follows = is_next and self.has_stepped
+        follows = is_next and bool(self.stepped_by)
         if self._place(number, epoch) == 0:
             self._abandon()
         elif not follows:
             self.leave_out()
-        self.has_stepped = self.has_gradients = False
+        self.stepped_by.clear()
+        self.has_gradients = False
 
-    def stepped(self, *, is_real: bool) -> None:
-        """Note that the optimizer has made its step (*is_real*) or that the step was held back."""
-        self.has_stepped, self.waits = True, not is_real
+    def stepped(self, optimizer: object, *, is_real: bool) -> None:
+        """Note that an optimizer has made its step (*is_real*) or that the step was held back."""
+        self.stepped_by.add(id(optimizer))
+        (self.waiting.discard if is_real else self.waiting.add)(id(optimizer))
         self.has_gradients = False
 
     def leave_out(self) -> None:
@@ -152,6 +156,7 @@ class Groups:
         return position
 
     def _abandon(self) -> None:
-        if self.waits or self.has_gradients:
+        if self.waiting or self.has_gradients:
             self._drop()
-        self.waits = self.has_gradients = self.is_left_out = False
+        self.waiting.clear()
+        self.has_gradients = self.is_left_out = False

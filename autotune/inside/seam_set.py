@@ -200,9 +200,6 @@ class SeamSet:
         """Keep a trial from changing the user's files, and from reporting to experiment trackers.
 
         Call it before ``install()``, which wraps functions that are redirected here.
-
-        Args:
-            start: Says which fence surrounds this process, and where shadow files go.
         """
         shadow_dir = Path(start.shadow_dir)
         self._trackers = TrackersSeam(shadow_dir)
@@ -218,12 +215,7 @@ class SeamSet:
         self._files.install()
 
     def silence(self, shadow_dir: Path, open_places: Sequence[Path] = ()) -> None:
-        """Let only the first of several ranks print and write the program's files.
-
-        Args:
-            shadow_dir: The folder that takes the files of this rank, if it is not the first.
-            open_places: Folders in which every rank may write, besides caches and temporary files.
-        """
+        """Let only the first of several ranks print and write the program's files."""
         if self.group.is_first:
             return
         mute_output()
@@ -253,7 +245,6 @@ class SeamSet:
             self.flags,
             self.checkpoint,
             self.forward,
-            self.process,
             self.trainers,
             self.scheduler,
             self.accumulation,

@@ -45,6 +45,7 @@ class Steering:
     def __init__(self, seams: SeamSet) -> None:
         self._seams = seams
         self._traits = ProgramTraits("cpu")
+        self._loader_options: dict[str, KnobValue] = {}
 
     def apply(self, applied: AppliedConfig, since: AppliedConfig | None = None) -> None:
         """Apply the knobs in which a config differs from the present state.
@@ -68,14 +69,15 @@ class Steering:
         )
         before = since.config if since is not None else applied.baseline
         self._seams.forward.allow_recompiles()
-        # A feed in another thread must not rebuild its loader for each knob of the config.
-        self._seams.loader.options.hold()
+        self._loader_options.clear()
         for knob, value in applied.config.changes_from(before).items():
             if knob in applied.traits.flags:
                 registry()[knob].apply_side_effects(value, self)
             elif knob not in applied.traits.program_knobs:
                 registry()[knob].apply(value, self)
-        self._seams.loader.options.release()
+        # At once: a feed in another thread must not rebuild its loader for each knob of the config
+        if self._loader_options:
+            self._seams.loader.options.request(**self._loader_options)
         if since is None and self._seams.group.is_launched:
             self._join_ranks(applied)
 
@@ -132,7 +134,7 @@ class Steering:
 
     def set_loader_options(self, **options: KnobValue) -> None:
         """Rebuild the training loader with these options, by DataLoader's names."""
-        self._seams.loader.options.request(**options)
+        self._loader_options.update(options)
 
     def set_torch(self, name: str, value: KnobValue) -> None:
         """Set one of the settings that torch keeps per process, named as its knob is."""

@@ -89,10 +89,9 @@ KNOBS: tuple[type[Knob], ...] = (
 class Registry(Mapping[str, Knob]):
     """All knobs by name, as a read-only mapping.
 
-    Besides the installed knobs it accepts three kinds of names that belong to the user's program
-    and builds a knob for them on demand: a command-line flag (``--hidden``), a keyword of a
-    function (``keyword.hidden``) and an environment variable (``$KMP_BLOCKTIME``). Their number is
-    unlimited, so iteration and ``len()`` cover the installed knobs only.
+    Names that belong to the user's program are accepted, too, and get a knob on demand: a flag
+    (``--hidden``), a keyword of a function (``keyword.hidden``), an environment variable
+    (``$KMP_BLOCKTIME``). Iteration and ``len()`` cover the installed knobs only.
     """
 
     def __init__(self, installed: Mapping[str, Knob]) -> None:
@@ -122,30 +121,22 @@ def launch_plan_for(applied: AppliedConfig, plan: LaunchPlan) -> LaunchPlan:
     """Return the plan that starts a process under a config.
 
     Only knobs that act at the start of a process change the plan: through the program's own flag
-    where the program has one for the knob, otherwise through ``Knob.launch()``. Nothing is started,
-    and *plan* is not modified.
+    where the program has one for the knob, otherwise through ``Knob.launch()`` unless it is idle.
     """
-    for knob, value in applied.changes().items():
-        flag = applied.traits.flags.get(knob)
-        # An idle knob must not change the plan.
-        if flag is None and registry()[knob].is_active(applied.config):
-            plan = registry()[knob].launch(value, plan)
-        elif flag is None:
-            continue
-        else:
-            # A ProgramFlag is named by a spelling of its flag, so its value is already in the
-            # program's words.
-            own = value if knob in flag.spellings else registry()[knob].format_flag(value, flag)
-            plan = plan.with_flag(flag, own)
+    for name, value in applied.changes().items():
+        knob, flag = registry()[name], applied.traits.flags.get(name)
+        if flag is not None:
+            # A ProgramFlag is named by a spelling of its flag, and its value is in its words.
+            text = value if name in flag.spellings else knob.format_flag(value, flag)
+            plan = plan.with_flag(flag, text)
+        elif knob.is_active(applied.config):
+            plan = knob.launch(value, plan)
     return plan
 
 
 @cache
 def registry() -> Registry:
     """Return the registry: autotune's knobs first, then those of installed packages.
-
-    The entry-point group is ``autotune.knobs``. Its classes are loaded and instantiated once per
-    process; later calls return the same registry.
 
     Raises:
         UsageError: An entry point is not a Knob class, or its name is already in use.
@@ -157,11 +148,9 @@ def registry() -> Registry:
             raise UsageError(
                 f"The entry point '{entry.value}' of autotune.knobs is not a Knob class."
             )
-        # The name is the key in best.yaml and in recorded searches, so it must stay unique.
         if knob_class.name in knobs:
             raise UsageError(
                 f"The knob '{knob_class.name}' of '{entry.value}' exists already. Rename it."
             )
         knobs[knob_class.name] = knob_class()
-    # The registry is shared by all callers of the process and cannot be changed.
     return Registry(knobs)

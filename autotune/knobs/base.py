@@ -44,21 +44,16 @@ class Here:
 class Seams(Protocol):
     """The operations that knobs may request inside the program.
 
-    ``inside.steering.Steering`` implements it. Knobs call it in the program's process, on its main
-    thread, before the first step or between two steps. The protocol exists so that knobs need not
-    import torch.
+    ``inside.steering.Steering`` implements it; the protocol exists so that knobs need not import
+    torch. Knobs call it in the program's process, on its main thread, before the first step or
+    between two steps.
     """
 
     def set_loader_options(self, **options: KnobValue) -> None:
         """Rebuild the training loader with these options, which have DataLoader's names."""
 
     def set_torch(self, name: str, value: KnobValue) -> None:
-        """Set one of PyTorch's process-wide switches by the name of its knob.
-
-        ``inside.seams.torch_settings.SWITCHES`` lists them. The value is set again just before a
-        model is first called and before the first step, because the program's set-up code may have
-        changed it.
-        """
+        """Set one of PyTorch's process-wide switches by the name of its knob, also after set-up."""
 
     def set_fp32_products(self, precision: KnobValue) -> None:
         """Have fp32 products computed as a value of ``precision`` says; bf16 restores them."""
@@ -76,44 +71,22 @@ class Seams(Protocol):
         """Copy tensors to the device without waiting, if a DataLoader has pinned them."""
 
     def set_precision(self, dtype_name: str | None) -> None:
-        """Compute in this torch dtype (``"bfloat16"``); None restores the program's precision.
-
-        Where the program uses autocast, its dtype is changed. fp16 adds loss scaling unless the
-        program scales its losses itself.
-        """
+        """Compute in this torch dtype (``"bfloat16"``); None restores the program's precision."""
 
     def compile(self, mode: str | None, *, dynamic: bool | None = None) -> None:
-        """Compile the model in this mode of ``torch.compile``; a mode of None leaves it eager.
-
-        Compilation holds for the rest of the process.
-
-        Args:
-            mode: The mode.
-            dynamic: Any shape, one shape, or PyTorch's choice (None).
-        """
+        """Compile the model in this mode of ``torch.compile``; a mode of None leaves it eager."""
 
     def checkpoint_blocks(self, *, every: int) -> None:
         """Recompute the activations of every n-th block in the backward pass; 0 recomputes none."""
 
     def set_accumulation_steps(self, steps: int) -> None:
-        """Make one optimizer step out of this many batches of the training loader.
-
-        Where a library's trainer runs the loop, the trainer's own accumulation is used.
-        """
+        """Make one optimizer step out of this many batches of the training loader."""
 
     def scale_lr_with(self, **batch: int) -> None:
-        """Scale the learning rates with the global batch (samples per optimizer step).
-
-        Args:
-            **batch: Factors whose product is the global batch, by the names of their knobs:
-                ``batch_size``, ``accumulation_steps``, ``devices``.
-        """
+        """Scale the learning rates with the samples of a step, given its factors by knob."""
 
     def set_strategy(self, strategy: str) -> None:
-        """Train by this strategy; called before the program builds its optimizer.
-
-        Models are distributed later, when the program first calls them.
-        """
+        """Train by this strategy; called before the program builds its optimizer."""
 
     def set_strategy_options(self, **options: KnobValue) -> None:
         """Pass these options to the strategy."""
@@ -136,8 +109,10 @@ class Knob(ABC):
         minimum: The smallest valid value; only for knobs of type ``int``.
         changes_learning: Whether other values train something else by design, as another precision
             does. The self-check leaves such knobs out.
+        usual: What a program has that says nothing about it.
         flag_names: Common names of program flags that set the same thing, without dashes and with
             underscores (``batch_size``). ``--use-flags`` recognises flags by them.
+        flag_states: The values that an on/off flag of the program stands for: off, on.
     """
 
     name: str
@@ -148,7 +123,9 @@ class Knob(ABC):
     choices: ClassVar[tuple[str, ...]] = ()
     minimum: ClassVar[int] = 0
     changes_learning: ClassVar[bool] = False
+    usual: ClassVar[KnobValue]
     flag_names: ClassVar[tuple[str, ...]] = ()
+    flag_states: ClassVar[tuple[KnobValue, KnobValue] | None] = None
 
     @property
     def summary(self) -> str:
@@ -164,18 +141,14 @@ class Knob(ABC):
         what this program trains need not be foreseen: that is compared (``tuning/checking``).
         """
 
-    @abstractmethod
     def current(self, profile: Profile) -> KnobValue:
         """Return the value that the program uses without autotune: the baseline's value.
 
         It is called only where the knob is offered.
         """
+        return self.usual
 
-    def refusal(
-        self,
-        value: KnobValue,
-        here: Here,
-    ) -> str | None:
+    def refusal(self, value: KnobValue, here: Here) -> str | None:
         """Return why the program cannot use a value here, as a clause; None if it can.
 
         It is called for values that the user names, which need not be in the domain.
@@ -220,22 +193,20 @@ class Knob(ABC):
         what the seams cannot. None means that the flag's values are not understood or that they
         would change what is trained.
         """
-        return None
+        return Domain(self.flag_states) if self.flag_states and flag.is_truth else None
 
     def parse_flag(self, flag: Flag) -> KnobValue:
         """Return the present value of the program's flag, as a value of this knob.
 
         It becomes the baseline's value where the knob acts through the flag.
         """
-        return self.parse(flag.value)
+        return self.flag_states[flag.is_on] if self.flag_states else self.parse(flag.value)
 
     def format_flag(self, value: KnobValue, flag: Flag) -> str:
-        """Return the text to pass to the program's flag for a value of this knob.
-
-        Knobs override it where programs use other words than autotune, such as ``True`` for
-        ``all``.
-        """
-        return as_text(value)
+        """Return the text to pass to the program's flag for a value of this knob."""
+        return (
+            flag.truth(is_on=value != self.flag_states[0]) if self.flag_states else as_text(value)
+        )
 
     def apply_side_effects(self, value: KnobValue, seams: Seams) -> None:  # noqa: B027
         """Apply only the value's side effects, such as scaling the learning rate.
@@ -293,11 +264,8 @@ class StrategyOptions(StrategyOption):
     """
 
     value_type = str
+    usual = "default"  # what the program itself passes to its strategy is not known
     parts: ClassVar[Mapping[str, Mapping[str, KnobValue]]]
-
-    def current(self, profile: Profile) -> KnobValue:
-        """Return default: what the program itself passes to its strategy is not known."""
-        return "default"
 
     def parse(self, raw: object) -> KnobValue:
         """Return ``default``, or parts that are joined by plus signs.

@@ -137,6 +137,7 @@ class AccumulationSteps(Knob):
     """
 
     name = "accumulation_steps"
+    usual = 1
     row = "memory savers"
     value_type = int
     minimum = 1
@@ -159,10 +160,6 @@ class AccumulationSteps(Knob):
         if reason := next(_inexact(here.profile), None):
             return NotOffered(reason)
         return here.profile.unless_by_steps(Domain((1, 2, 4)))
-
-    def current(self, profile: Profile) -> KnobValue:
-        """Return 1: a program that accumulates gradients itself is not offered the knob."""
-        return 1
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Make this number of batches one optimizer step and scale the learning rates."""

@@ -11,7 +11,6 @@ from autotune.knobs.strategies import ddp_refusal, in_place_refusal
 from autotune.program.config import Config, KnobValue
 from autotune.program.devices import strategy_in
 from autotune.program.domain import Domain, NotOffered
-from autotune.program.profile import Profile
 
 
 class DdpOptions(StrategyOptions):
@@ -66,6 +65,7 @@ class SyncBatchnorm(StrategyOption):
     changes_learning = True
     strategies = frozenset({"ddp", "zero1"})
     value_type = bool
+    usual = False  # each rank's BatchNorm sees that rank's samples
 
     def domain(self, here: Here) -> Domain | NotOffered:
         """Return both values for a model with BatchNorm layers on GPUs."""
@@ -76,10 +76,6 @@ class SyncBatchnorm(StrategyOption):
             return NotOffered("torch's SyncBatchNorm works on GPUs only")
         reason = in_place_refusal(here.hardware, here.profile)
         return NotOffered(reason) if reason else Domain((False, True))
-
-    def current(self, profile: Profile) -> KnobValue:
-        """Return False: without autotune, each rank's BatchNorm sees that rank's samples."""
-        return False
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Pass the value to the strategy."""

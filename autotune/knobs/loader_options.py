@@ -75,11 +75,22 @@ class WorkerOption(Knob):
     Attributes:
         option: Its name among the options of the loader seam; empty for the knob's name.
         needed: The least number of workers with which it acts.
+        values: Those worth trying, where the knob does not say it otherwise.
     """
 
     is_hidden = True
     option: ClassVar[str] = ""
     needed: ClassVar[int] = 1
+    values: ClassVar[tuple[KnobValue, ...]]
+
+    def domain(self, here: Here) -> Domain | NotOffered:
+        """Return the values for a program with one training loader that can use workers."""
+        return here.profile.without_workers or Domain(self.values)
+
+    def current(self, profile: Profile) -> KnobValue:
+        """Return the setting of the (first) training loader."""
+        value: KnobValue = getattr(profile.loaders[0], self.option or self.name)
+        return value
 
     def is_active(self, config: Config) -> bool:
         """Return whether enough workers load."""
@@ -132,14 +143,7 @@ class InOrder(WorkerOption):
     value_type = bool
     changes_learning = True  # the samples of a step are others, each time
     needed = 2  # fewer always deliver in order
-
-    def domain(self, here: Here) -> Domain | NotOffered:
-        """Return both values for a program with one training loader that can use workers."""
-        return here.profile.without_workers or Domain((True, False))
-
-    def current(self, profile: Profile) -> KnobValue:
-        """Return the setting of the (first) training loader."""
-        return profile.loaders[0].in_order
+    values = (True, False)
 
 
 class WorkerThreads(WorkerOption):
@@ -176,12 +180,4 @@ class WorkerStartMethod(WorkerOption):
     name = "worker_start_method"
     option = "start_method"
     value_type = str
-    choices = ("fork", "forkserver", "spawn")
-
-    def domain(self, here: Here) -> Domain | NotOffered:
-        """Return all three methods for a program with one training loader that can use workers."""
-        return here.profile.without_workers or Domain(self.choices)
-
-    def current(self, profile: Profile) -> KnobValue:
-        """Return the start method of the (first) training loader."""
-        return profile.loaders[0].start_method
+    choices = values = ("fork", "forkserver", "spawn")

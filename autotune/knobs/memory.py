@@ -9,7 +9,6 @@ from __future__ import annotations
 from autotune.knobs.base import Here, Knob, Scope, Seams
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
-from autotune.program.flags import Flag
 from autotune.program.profile import Profile
 from autotune.program.program import LaunchPlan
 
@@ -31,17 +30,15 @@ class ActivationCheckpointing(Knob):
     row = ROW
     value_type = str
     choices = ("off", "half", "all")
+    usual = "off"  # also for a program that checkpoints activations itself: this adds to it
     flag_names = ("gradient_checkpointing", "activation_checkpointing", "checkpoint_activations")
+    flag_states = ("off", "all")
 
     def domain(self, here: Here) -> Domain | NotOffered:
         """Return off, half and all for a model that consists of repeated blocks."""
         if not here.profile.model.repeated_blocks:
             return NotOffered("the model has no repeated blocks")
         return Domain(self.choices)
-
-    def current(self, profile: Profile) -> KnobValue:
-        """Return off, also for a program that checkpoints activations itself: this adds to it."""
-        return "off"
 
     def conflict(self, config: Config) -> str | None:
         """Refuse the combination with ``compile``, which decides itself what to recompute."""
@@ -51,18 +48,6 @@ class ActivationCheckpointing(Knob):
                 "exclude each other."
             )
         return None
-
-    def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
-        """Return off and all for an on/off flag; None for flags of another type."""
-        return Domain(("off", "all")) if flag.is_truth else None
-
-    def parse_flag(self, flag: Flag) -> KnobValue:
-        """Return all if the program's flag is on, off otherwise."""
-        return "all" if flag.is_on else "off"
-
-    def format_flag(self, value: KnobValue, flag: Flag) -> str:
-        """Return the flag's text for on or off, as the program spells it."""
-        return flag.truth(is_on=value != "off")
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Choose the blocks that recompute their activations, from the next step on."""
@@ -109,6 +94,7 @@ class KeepFreedMemory(Knob):
     """
 
     name = "keep_freed_memory"
+    usual = False
     is_hidden = True
     value_type = bool
 
@@ -121,10 +107,6 @@ class KeepFreedMemory(Knob):
                 "malloc is not glibc's, the environment tunes it, or steps have no page faults"
             )
         return Domain((False, True))
-
-    def current(self, profile: Profile) -> KnobValue:
-        """Return False: glibc's malloc returns memory unless it is told otherwise."""
-        return False
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Tell malloc, which takes effect when memory is freed."""

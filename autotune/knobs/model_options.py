@@ -10,7 +10,6 @@ from autotune.knobs.base import Here, Knob, Seams
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.flags import Flag
-from autotune.program.profile import Profile
 
 DYNAMIC = "-dynamic"
 
@@ -27,6 +26,7 @@ class MemoryFormat(Knob):
     row = "memory layout"
     value_type = str
     choices = ("contiguous", "channels_last")
+    usual = "contiguous"
 
     def domain(self, here: Here) -> Domain | NotOffered:
         """Return both layouts for a model with 2-D convolutions.
@@ -40,10 +40,6 @@ class MemoryFormat(Knob):
         if any("LBFGS" in optimizer.families for optimizer in here.profile.optimizers):
             return NotOffered("LBFGS reads gradients in the order in which they lie in memory")
         return Domain(self.choices)
-
-    def current(self, profile: Profile) -> KnobValue:
-        """Return contiguous: a program that uses NHWC itself is not offered the knob."""
-        return "contiguous"
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Convert weights, gradients and optimizer state now, and inputs from the next step on."""
@@ -68,7 +64,9 @@ class Compile(Knob):
         "reduce-overhead",
         "max-autotune-no-cudagraphs",
     )
+    usual = "off"
     flag_names = ("compile", "torch_compile", "compile_model")
+    flag_states = ("off", "default")
 
     def domain(self, here: Here) -> Domain | NotOffered:
         """Return the modes that differ from each other on the device.
@@ -92,25 +90,10 @@ class Compile(Knob):
             return f"reduce-overhead replays CUDA graphs; the model is on the {here.profile.device}"
         return None
 
-    def current(self, profile: Profile) -> KnobValue:
-        """Return off: a program that compiles its model itself is not offered the knob."""
-        return "off"
-
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
         """Return off and default for an on/off flag if the device can compile; None otherwise."""
-        if not flag.is_truth or (
-            here.profile.device == "cpu" and not here.hardware.has_cxx_compiler
-        ):
-            return None
-        return Domain(("off", "default"))
-
-    def parse_flag(self, flag: Flag) -> KnobValue:
-        """Return default if the program's flag is on, off otherwise."""
-        return "default" if flag.is_on else "off"
-
-    def format_flag(self, value: KnobValue, flag: Flag) -> str:
-        """Return the flag's text for on or off, as the program spells it."""
-        return flag.truth(is_on=value != "off")
+        cannot = here.profile.device == "cpu" and not here.hardware.has_cxx_compiler
+        return None if cannot else super().flag_domain(flag, here)
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Compile the outermost modules after the first steps have shown which these are.

@@ -26,6 +26,7 @@ class Pinning(Knob):
     value_type = str
     choices = ("off", "blocking", "non-blocking")
     flag_names = ("pin_memory", "pin_mem", "dataloader_pin_memory")
+    flag_states = ("off", "non-blocking")
 
     def domain(self, here: Here) -> Domain | NotOffered:
         """Return off and non-blocking where batches are copied to a device.
@@ -44,16 +45,7 @@ class Pinning(Knob):
 
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
         """Return off and non-blocking for an on/off flag, or None for a model on the CPU."""
-        can = flag.is_truth and here.profile.device != "cpu"
-        return Domain(("off", "non-blocking")) if can else None
-
-    def parse_flag(self, flag: Flag) -> KnobValue:
-        """Return blocking if the program's flag is on, off otherwise."""
-        return "blocking" if flag.is_on else "off"
-
-    def format_flag(self, value: KnobValue, flag: Flag) -> str:
-        """Return the flag's text for on or off, as the program spells it."""
-        return flag.truth(is_on=value != "off")
+        return None if here.profile.device == "cpu" else super().flag_domain(flag, here)
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Rebuild the training loader, and change how batches that it pinned are copied."""

@@ -56,11 +56,7 @@ class ProgramFlag(Knob):
         flag = flags.find(profile.flags, self.name)
         return AS_WRITTEN if flag is None or flag.value is None else self.parse(flag.value)
 
-    def refusal(
-        self,
-        value: KnobValue,
-        here: Here,
-    ) -> str | None:
+    def refusal(self, value: KnobValue, here: Here) -> str | None:
         """Return why the program's parser would reject a value, as a clause, or None.
 
         Knowing this beforehand saves starting a process that fails at once.

@@ -188,11 +188,17 @@ def host_reads(report: DoctorReport) -> Iterator[Advice]:
     )
 
 
+def switches_left_on(profile: Profile) -> Iterator[tuple[str, str, str]]:
+    """Yield the switches that are on: attribute of the settings, what that means, the mend."""
+    for name, (problem, mend) in SWITCHES.items():
+        if getattr(profile.settings, name):
+            yield name, problem, mend
+
+
 def debug_switches(report: DoctorReport) -> Iterator[Advice]:
     """Say which switches are on that help to find bugs, and slow down each step."""
-    for name, (problem, mend) in SWITCHES.items():
-        if getattr(report.profile.settings, name):
-            yield Advice(f"left on: {name}", problem, "It was on while the program trained.", mend)
+    for name, problem, mend in switches_left_on(report.profile):
+        yield Advice(f"left on: {name}", problem, "It was on while the program trained.", mend)
 
 
 def data_parallel(report: DoctorReport) -> Iterator[Advice]:

@@ -17,6 +17,7 @@ from autotune.measurement.outcome import Outcome
 from autotune.program.config import Config
 from autotune.program.dangerous_variables import dangerous
 from autotune.program.program import ProgramKind
+from autotune.results.advice import switches_left_on
 from autotune.results.blame import FAILURES
 from autotune.results.result import Finding, SearchResult
 from autotune.results.wording import (
@@ -310,6 +311,9 @@ def _larger_batch(result: SearchResult) -> Iterator[str]:
 
 def _notes(result: SearchResult) -> Iterator[str]:
     yield from result.warnings
+    if result.facts is not None:
+        for _, problem, mend in switches_left_on(result.facts.profile):
+            yield f"{problem} It slows each step, and was not searched. {mend}"
     if result.steps_note:
         yield result.steps_note
     yield from result.rehearsal_notes

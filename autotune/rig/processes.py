@@ -52,15 +52,8 @@ def end_tree(
     The process itself gets SIGTERM and some time; everything else is killed. Descendants are listed
     first, because the kernel gives the children of a dead process another parent. Processes that
     are no longer descendants are found by their session, mark or mount namespace. A launcher opens
-    a session for each rank, so what a dead rank leaves behind is found only by the mark.
-
-    Args:
-        process: What ``start()`` returned; it may have ended already.
-        grace_s: Seconds between SIGTERM and SIGKILL.
-        mark: Name and value of an environment variable that no other process has.
-        mounts: The mount namespace that only this process and its descendants are in. A daemon can
-            leave its session and clear its environment, but cannot leave the namespace. None if
-            the process shares autotune's.
+    a session for each rank, so what a dead rank leaves behind is found only by the mark. A daemon
+    can leave its session and clear its environment, but cannot leave its mount namespace.
     """
     tree = descendants(process.pid)
     if process.poll() is None:

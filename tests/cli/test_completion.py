@@ -17,15 +17,6 @@ from autotune.knobs import registry
 from autotune.tuning.choosing.sampler import SAMPLERS
 from autotune.tuning.search_request import SearchRequest, described
 
-# What each shell's script sets for "autotune show f", and how it marks a completion
-SHELLS = {
-    "bash": ({"COMP_WORDS": "autotune show f", "COMP_CWORD": "2"}, "fast"),
-    "zsh": ({"_TYPER_COMPLETE_ARGS": "autotune show f"}, '("fast")'),
-    "fish": (
-        {"_TYPER_COMPLETE_ARGS": "autotune show f", "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
-        "fast",
-    ),
-}
 # No run of these is read: completion needs their names alone
 CODE = (
     "import sys\n"
@@ -72,11 +63,11 @@ def offered(
         ("resume f", ["fast"]),
         ("compare ", ["written", "git:", "fast", "slow", "best.yaml"]),
         ("compare --quiet written b", ["best.yaml"]),
-        ("search --tune num_w", ["workers"]),
+        ("search --tune pinn", ["pinning"]),
         ("search --tune workers,prefe", ["workers,prefetch_factor"]),
-        ("search --tune workers,num_w", []),
-        ("search --fix num_w", ["workers="]),
-        ("search --values sdpa", ["attention="]),
+        ("search --tune pinning,pinn", []),
+        ("search --fix pinn", ["pinning="]),
+        ("search --values atte", ["attention="]),
         ("search --space q", ["quick"]),
         ("search --space b", ["best.yaml"]),
         ("search --objective en", ["energy"]),
@@ -103,39 +94,13 @@ def test_all_that_an_option_takes_is_offered() -> None:
     assert completion.knob_list("") == [*registry()]
 
 
-@pytest.mark.parametrize("shell", SHELLS)
-def test_each_shell_is_answered_in_its_words_without_loading_torch_or_optuna(
-    here: Path, shell: str
-) -> None:
-    variables, word = SHELLS[shell]
+def test_completion_loads_neither_torch_nor_optuna(here: Path) -> None:
+    variables = {"COMP_WORDS": "autotune show f", "COMP_CWORD": "2"}
     done = subprocess.run(
         [sys.executable, "-c", CODE],
-        env={**os.environ, **variables, "_AUTOTUNE_COMPLETE": f"complete_{shell}"},
+        env={**os.environ, **variables, "_AUTOTUNE_COMPLETE": "complete_bash"},
         capture_output=True,
         text=True,
-        check=False,
+        check=True,
     )
-    assert done.returncode == 0, done.stderr
-    assert word in done.stdout
-    assert "slow" not in done.stdout
-
-
-def test_the_script_for_bash_completes_in_bash(here: Path) -> None:
-    command = here / "autotune"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{MAIN}" "$@"\n')
-    command.chmod(0o755)
-    script = (
-        'eval "$(autotune --show-completion)"; COMP_WORDS=(autotune show f); COMP_CWORD=2; '
-        '_autotune_completion autotune; printf "%s\\n" "${COMPREPLY[@]}"'
-    )
-    done = subprocess.run(
-        ["bash", "--norc", "-c", script],
-        env={**os.environ, "PATH": f"{here}{os.pathsep}{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout == "fast\n", done.stderr
-
-
-MAIN = "import sys; sys.argv[0] = 'autotune'; from autotune.cli.app import main; main()"
+    assert done.stdout.split() == ["fast"]

@@ -36,12 +36,10 @@ def made(
 
 
 BEFORE: dict[str, KnobValue] = {
-    "num_workers": 0, "batch_size": 16, "precision": "fp32", "num_threads": 2, "compile": "off",
-    "pin_memory": False, "persistent_workers": False, "prefetch_factor": 2, "world_size": 1,
-    "strategy": "single", "accumulation_steps": 1, "cudnn_benchmark": False,
-    "channels_last": False, "matmul_precision": "highest", "malloc": "default",
-    "activation_checkpointing": "off", "optimizer_implementation": "for-loop",
-    "fsdp_cpu_offload": False, "fsdp_reshard_after_forward": True, "sync_batchnorm": False,
+    "workers": 0, "pinning": "off", "threads": 2, "batch_size": 16, "precision": "fp32",
+    "memory_format": "contiguous", "cudnn": "default", "optimizer": "for-loop", "compile": "off",
+    "devices": "single", "accumulation_steps": 1, "activation_checkpointing": "off",
+    "prefetch_factor": 2, "fsdp_options": "default", "sync_batchnorm": False,
 }  # fmt: skip
 
 
@@ -96,8 +94,8 @@ def test_a_learning_rate_is_told_about(tmp_path: Path) -> None:
 def test_hugging_face_reads_its_arguments(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     best = made(
-        tmp_path, num_workers=2, batch_size=32, accumulation_steps=2, precision="bf16",
-        persistent_workers=True, prefetch_factor=4, pin_memory=True,
+        tmp_path, workers=2, batch_size=32, accumulation_steps=2, precision="bf16",
+        prefetch_factor=4, pinning="blocking",
         activation_checkpointing="all",
     )  # fmt: skip
     path = tmp_path / "arguments.json"
@@ -116,7 +114,7 @@ def test_hugging_face_reads_its_arguments(tmp_path: Path) -> None:
 
 def test_accelerate_reads_its_file(tmp_path: Path) -> None:
     config_args = pytest.importorskip("accelerate.commands.config.config_args")
-    best = made(tmp_path, precision="bf16", strategy="fsdp", world_size=2)
+    best = made(tmp_path, precision="bf16", devices="fsdp-2")
     path = tmp_path / "accelerate.yaml"
     path.write_text(exported("accelerate", best).text)
     found = config_args.load_config_from_file(str(path))
@@ -131,7 +129,7 @@ def test_lightning_takes_its_arguments(tmp_path: Path, monkeypatch: pytest.Monke
     pytest.importorskip("lightning")
     from lightning.pytorch import Trainer
 
-    best = made(tmp_path, precision="bf16", accumulation_steps=2, cudnn_benchmark=True)
+    best = made(tmp_path, precision="bf16", accumulation_steps=2, cudnn="benchmark")
     arguments = yaml.safe_load(exported("lightning", best).text)["trainer"]
     trainer = Trainer(**arguments, logger=False, enable_checkpointing=False)
     assert trainer.precision == "bf16-mixed"
@@ -139,7 +137,7 @@ def test_lightning_takes_its_arguments(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_deepspeed_reads_its_file(tmp_path: Path) -> None:
-    best = made(tmp_path, batch_size=8, precision="bf16", strategy="fsdp", fsdp_cpu_offload=True)
+    best = made(tmp_path, batch_size=8, precision="bf16", devices="fsdp-2")
     written = json.loads(exported("deepspeed", best).text)
     assert written["train_micro_batch_size_per_gpu"] == 8
     assert written["zero_optimization"]["stage"] == 3
@@ -149,7 +147,7 @@ def test_deepspeed_reads_its_file(tmp_path: Path) -> None:
 
 
 def test_sbatch_is_a_shell_script_with_directives(tmp_path: Path) -> None:
-    best = made(tmp_path, command="train.py --name 'a b'", num_workers=2)
+    best = made(tmp_path, command="train.py --name 'a b'", workers=2)
     path = tmp_path / "train.sbatch"
     path.write_text(exported("sbatch", best).text)
     subprocess.run(["bash", "-n", str(path)], check=True)
@@ -166,8 +164,8 @@ def test_sbatch_is_a_shell_script_with_directives(tmp_path: Path) -> None:
 
 def test_a_snippet_runs_and_sets_what_it_says(tmp_path: Path) -> None:
     best = made(
-        tmp_path, num_workers=2, batch_size=32, num_threads=1, precision="bf16",
-        channels_last=True, compile="default",
+        tmp_path, workers=2, batch_size=32, threads=1, precision="bf16",
+        memory_format="channels_last", compile="default",
     )  # fmt: skip
     check = """
 from torch.utils.data import DataLoader
@@ -177,6 +175,8 @@ with torch.autocast(**AUTOCAST):
 print(loader.num_workers, loader.batch_size, torch.get_num_threads(), dtype, COMPILE, FORMAT)
 """
     text = exported("snippet", best).text
+    assert "GradScaler" not in text
+    assert "GradScaler" in exported("snippet", made(tmp_path, precision="fp16")).text
     done = subprocess.run(
         [sys.executable, "-c", text + check], check=True, capture_output=True, text=True
     )

@@ -195,6 +195,6 @@ def test_shares_of_a_group_follow_the_samples_and_add_up_to_one(
         groups.hand_out(number, epoch)
         groups.take()
         seen.append((groups.share, int(not groups.is_last)))
-        groups.stepped(is_real=groups.is_last)
+        groups.stepped(groups, is_real=groups.is_last)
     assert [share for share, _ in seen] == pytest.approx(shares)
     assert [holds for _, holds in seen] == held

@@ -8,15 +8,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob
-import io
 import logging
 import os
-import pickle
 import random
 import shutil
 import stat
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -309,16 +305,3 @@ def test_what_was_not_changed_is_read_where_it_is_and_other_code_finds_itself_th
         os.chdir("runs")
         assert os.readlink("/proc/self/cwd") == str(home / "runs")
         assert sorted(os.listdir()) == ["deep", "new", "x"]
-
-
-def test_functions_that_a_program_pickles_are_those_of_the_process_that_reads_them(
-    tmp_path: Path,
-) -> None:
-    with guarded(tmp_path / "shadow"):
-        frozen = pickle.dumps([open, os.rename, os.stat])
-        assert pickle.loads(frozen) == [open, os.rename, os.stat]
-        assert open is io.open
-        reads = "import pickle, sys; print(*pickle.load(sys.stdin.buffer))"
-        read = subprocess.run([sys.executable, "-c", reads], input=frozen, stdout=-1, check=True)
-        assert read.stdout.startswith(b"<built-in function open> <built-in function rename>")
-    assert pickle.loads(frozen) == [open, os.rename, os.stat]

@@ -26,7 +26,6 @@ def seam() -> Iterator[TorchSettingsSeam]:
     seam = TorchSettingsSeam()
     yield seam
     seam.switch("attention", "auto")
-    seam.remove()
 
 
 def test_what_the_program_sets_while_it_starts_is_set_again(
@@ -59,7 +58,6 @@ def test_a_program_with_one_kernel_of_attention_alone_gets_it_back_alone(
     seam: TorchSettingsSeam,
 ) -> None:
     seam.switch("attention", "auto")
-    seam.remove()
     try:
         cuda.enable_math_sdp(False)
         cuda.enable_mem_efficient_sdp(False)

@@ -100,12 +100,6 @@ def test_a_container_is_limited_by_what_it_can_see(tmp_path: Path, cgroup: str, 
     assert paths(tmp_path, proc) == ["cg"]
 
 
-def test_a_mount_that_shows_the_groups_above_the_namespace_is_followed(tmp_path: Path) -> None:
-    files = {"cg/other/cpu.max": "100000 100000\n", "cg/cpu.max": "400000 100000\n"}
-    proc = tree(tmp_path, "0::/../other\n", "/.. cg cgroup2 rw", files)
-    assert cpu_limit(proc) == 1
-
-
 def test_without_limits_or_groups_there_is_none(tmp_path: Path) -> None:
     free = tree(tmp_path, "0::/\n", "/ cg cgroup2 rw", {"cg/memory.max": "max\n"})
     for proc in (free, tmp_path / "no proc"):

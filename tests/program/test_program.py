@@ -8,11 +8,9 @@ import pickle
 import re
 import shlex
 import sys
-from collections.abc import Callable
 from dataclasses import replace
-from json import encoder
+from json.encoder import py_encode_basestring
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -53,25 +51,22 @@ def test_a_script_is_named_by_its_path(place: Path, monkeypatch: pytest.MonkeyPa
     assert parse_program("train", [], place).kind is ProgramKind.SCRIPT, "without a suffix"
 
 
-def test_a_function_of_a_file(place: Path) -> None:
+def test_functions_of_files_and_modules_are_found_without_importing_them(place: Path) -> None:
     program = parse_program("train.py:main", [], place)
-    assert program.kind is ProgramKind.FILE_FUNCTION
     assert Path(program.target) == (place / "train.py").resolve()
     assert (program.function, program.name) == ("main", "main")
-    assert str(program) == "train.py:main"
-
-
-@pytest.mark.parametrize("file", ["models/train.py", "models/train/__init__.py"])
-def test_a_function_of_a_module_is_found_without_importing_it(place: Path, file: str) -> None:
-    source = place / file
-    source.parent.mkdir(parents=True)
-    source.write_text("raise RuntimeError('imported')\n")
-    program = parse_program("models.train:main", ["x"], place)
-    assert program.kind is ProgramKind.MODULE_FUNCTION
-    assert (program.target, program.function, program.name) == ("models.train", "main", "main")
-    assert str(program) == "models.train:main x"
-    assert Path(program.import_root) == place.resolve()
-    assert "models" not in sys.modules
+    assert (program.kind, str(program)) == (ProgramKind.FILE_FUNCTION, "train.py:main")
+    for file in ("models/train.py", "other/train/__init__.py"):
+        source = place / file
+        source.parent.mkdir(parents=True)
+        source.write_text("raise RuntimeError('imported')\n")
+        name = f"{file.partition('/')[0]}.train"
+        program = parse_program(f"{name}:main", ["x"], place)
+        assert (program.target, program.function, program.name) == (name, "main", "main")
+        assert (program.kind, str(program)) == (ProgramKind.MODULE_FUNCTION, f"{name}:main x")
+        assert Path(program.import_root) == place.resolve()
+        assert name not in sys.modules
+    assert parse_program("json.tool:main", [], place).target == "json.tool", "from anywhere"
 
 
 def test_what_is_not_there_is_answered_with_the_nearest_or_where_it_was_sought(
@@ -114,50 +109,32 @@ def test_a_command_line_can_be_pasted_into_a_shell() -> None:
 # --- functions ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("function", "module"), [(json.dumps, "json"), (encoder.py_encode_basestring, "json.encoder")]
-)
 def test_a_function_that_a_fresh_process_can_import_is_named_and_not_pickled(
-    tmp_path: Path, function: Callable[..., Any], module: str
+    tmp_path: Path,
 ) -> None:
-    program = program_of(function, ["x"], tmp_path)
-    assert program.kind is ProgramKind.MODULE_FUNCTION
-    assert program.target == module
-    assert (program.function, program.name) == (function.__name__, function.__name__)
-    assert program.args == ("x",)
-    assert Path(program.import_root) == Path(json.__file__).resolve().parent.parent
+    for function, module in ((json.dumps, "json"), (py_encode_basestring, "json.encoder")):
+        program = program_of(function, ["x"], tmp_path)
+        assert (program.kind, program.target) == (ProgramKind.MODULE_FUNCTION, module)
+        assert (program.function, program.name) == (function.__name__, function.__name__)
+        assert program.args == ("x",)
+        assert Path(program.import_root) == Path(json.__file__).resolve().parent.parent
     assert list(tmp_path.iterdir()) == []
 
 
-def nested(base: int) -> Callable[[Config], int]:
-    def train(config: Config) -> int:
-        return base * int(config["batch_size"])
+def test_a_function_that_no_import_finds_is_pickled_with_what_it_holds(tmp_path: Path) -> None:
+    def nested(config: Config) -> int:
+        return 3 * int(config["batch_size"])
 
-    return train
-
-
-@pytest.mark.parametrize("function", [nested(3), lambda config: 3 * config["batch_size"]])
-def test_a_function_that_no_import_finds_is_pickled_with_what_it_holds(
-    tmp_path: Path, function: Callable[[Config], int]
-) -> None:
-    program = program_of(function, [], tmp_path)
-    assert program.kind is ProgramKind.PICKLED_FUNCTION
-    assert program.name == function.__name__
-    restored = pickle.loads(Path(program.target).read_bytes())
-    assert restored(Config({"batch_size": 4})) == 12
-
-
-def test_a_functions_fingerprint_follows_its_source(tmp_path: Path) -> None:
-    def make(source: str) -> str:
-        scope: dict[str, Callable[..., Any]] = {}
-        path = tmp_path / f"source_{len(source)}.py"
-        path.write_text(source)
-        exec(compile(source, str(path), "exec"), scope)
-        return program_of(scope["train"], [], tmp_path).fingerprint
-
-    short, long = "def train():\n    pass\n", "def train():\n    print('more')\n"
-    assert make(short) == make(short)
-    assert make(short) != make(long)
+    found = []
+    for function in (nested, lambda config: 3 * config["batch_size"]):
+        program = program_of(function, [], tmp_path)
+        assert program.kind is ProgramKind.PICKLED_FUNCTION
+        assert program.name == function.__name__
+        restored = pickle.loads(Path(program.target).read_bytes())
+        assert restored(Config({"batch_size": 4})) == 12
+        found.append(program.fingerprint)
+    assert found[0] == program_of(nested, [], tmp_path).fingerprint
+    assert found[0] != found[1], "it follows the source"
 
 
 # --- launched -------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from autotune.measurement.memory import Memory
 from autotune.program.config import Config, KnobValue
 from autotune.program.flags import Flag
 from autotune.results import bestfile
-from autotune.results.record import ClaimProcess
+from autotune.results.record import BaselineInfo, ClaimProcess
 from autotune.results.result import Finding, SearchResult
 from autotune.results.verdict import _why_no_gain, verdict
 from tests.made import (
@@ -21,6 +21,7 @@ from tests.made import (
     make_head,
     make_interval,
     make_measurement,
+    make_profile,
     make_record,
     make_space,
 )
@@ -73,6 +74,12 @@ def test_a_candidate_that_was_not_faster_is_named() -> None:
     config = Config({**BASELINE, "batch_size": 128})
     kept = make_result({}, finding=Finding.NO_GAIN, candidate=config)
     assert "The best candidate, batch_size=128, came out at 1.25x" in _why_no_gain(kept)
+
+
+def test_a_debugging_switch_that_was_left_on_is_told(tmp_path: Path) -> None:
+    facts = BaselineInfo(make_profile(anomaly_detection=True), 4.0, 0.1)
+    notes = verdict(make_result({}, facts=facts), tmp_path / "best.yaml").notes
+    assert any("anomaly detection is on. It slows each step" in note for note in notes)
 
 
 def test_a_compiled_winner_says_after_how_many_steps_it_has_paid_for_itself() -> None:

@@ -28,7 +28,6 @@ from autotune.rig.resource_monitor import ResourceMonitor
 from autotune.rig.rig import Resources, Rig
 from autotune.rig.wire import Progress, Ready, StepProfiled, TookTurns, encode
 from tests.made import A100, GIB, H100, PROGRAM, make_profile
-from tests.pictures import picture
 from tests.readings import NvmlReadings, unused
 from tests.rigging import PROGRAMS, SHORT_S, applied_with, fence, never, open_rig
 
@@ -54,19 +53,6 @@ def test_many_configs_are_measured_live_in_one_process(tmp_path: Path) -> None:
     assert slow.step_s > 16 * 0.001, "items sleep 1 ms each"
     assert larger.samples_per_step == larger.largest_step == 64
     assert slow.samples_per_epoch == 4096
-
-
-def test_the_profile_tells_what_the_program_does(tmp_path: Path) -> None:
-    with open_rig(tmp_path, "conv.py") as opened:
-        profile = opened.profile
-    assert profile.device == "cpu"
-    assert [loader.batch_size for loader in profile.loaders] == [16]
-    assert profile.loaders[0].sampler == "RandomSampler"
-    assert profile.optimizers[0].name == "AdamW"
-    assert profile.model.conv2d_layers == 2
-    assert profile.precision.autocast is None
-    assert not profile.model.is_compiled
-    assert not profile.model.channels_last
 
 
 def test_once_a_program_trains_only_the_gpus_that_it_uses_are_read(
@@ -232,16 +218,6 @@ def test_a_function_reads_its_config_and_the_seams_leave_that_knob_alone(tmp_pat
     assert taken.turns[0].samples == (64, 64, 64)
 
 
-def test_a_trial_leaves_the_users_files_as_they_were(workplace: Path) -> None:
-    for name in ("metrics.txt", "checkpoint.pt", "epochs.txt", "train.log"):
-        (workplace / name).write_text("precious")
-    before = picture(workplace)
-    with open_rig(workplace.parent, "conv.py", cwd=workplace) as opened:
-        opened.measured()
-        opened.measured(batch_size=32)
-    assert picture(workplace) == before
-
-
 class Played:
     """A view that nothing is written to."""
 
@@ -291,16 +267,6 @@ def test_a_rig_that_is_not_open_says_so_and_may_be_closed_twice(tmp_path: Path) 
         rig.profile_step(SHORT_S, never, 1.0)
     rig.close()
     rig.close()
-
-
-@pytest.mark.real_starts
-def test_closing_a_rig_leaves_no_process(tmp_path: Path) -> None:
-    with open_rig(tmp_path, "slow_items.py") as opened:
-        opened.measured(workers=2)
-        assert opened.rig.pid is not None
-        tree = [psutil.Process(opened.rig.pid), *psutil.Process(opened.rig.pid).children()]
-        assert len(tree) == 3
-    assert not [p for p in tree if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_rigs_whose_parent_is_killed_end_with_workers_and_ranks_in_a_terminal_too(

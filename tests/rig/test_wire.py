@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from collections.abc import Iterator
 from typing import get_args
 
@@ -191,13 +190,6 @@ def test_another_protocol_is_an_error_with_the_mend(name: str, protocol: int) ->
 # --- the link -------------------------------------------------------------------------------------
 
 
-def test_messages_arrive_whole_and_in_order(links: tuple[Link, Link]) -> None:
-    one, other = links
-    for message in MESSAGES.values():
-        one.send(message)
-    assert [other.receive(1.0) for _ in MESSAGES] == list(MESSAGES.values())
-
-
 def test_a_peer_that_has_gone_ends_the_link_after_its_last_whole_word(
     links: tuple[Link, Link], pair: tuple[Link, socket.socket]
 ) -> None:
@@ -225,12 +217,3 @@ def test_a_line_that_arrives_in_pieces_is_one_message(
         assert link.receive(0.001) is None
         there.sendall(line[start : start + 100])
     assert link.receive(1.0) == MESSAGES["took turns"]
-
-
-def test_a_message_larger_than_a_pipes_buffer_arrives(links: tuple[Link, Link]) -> None:
-    one, other = links
-    large = Ended(1, "ValueError", "x" * (4 << 20), 1)
-    sender = threading.Thread(target=one.send, args=(large,))
-    sender.start()
-    assert other.receive(10.0) == large
-    sender.join()

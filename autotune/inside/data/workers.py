@@ -48,11 +48,7 @@ class _Beginning:
 
 
 class Workers:
-    """Begins iterations over changed loaders as they would begin with the program's own options.
-
-    The loader seam owns one and calls it on the thread that builds or iterates a loader. Without
-    it, a trial with another number of workers would draw other random numbers than the program.
-    """
+    """Begins iterations over changed loaders as they would begin with the program's own options."""
 
     def __init__(self) -> None:
         # Keyed by id(), because a dataset may define __eq__ and __hash__ in any way.
@@ -86,12 +82,6 @@ class Workers:
         begin: Callable[[DataLoader[Any]], Iterator[Any]],
     ) -> Iterator[Any]:
         """Begin to iterate a loader, drawing the random numbers that the program's would draw.
-
-        Args:
-            loader: The loader with the options of the config.
-            written: The loader that the program built; *loader* itself if nothing is changed.
-            facts: The options of *written*.
-            begin: PyTorch's ``DataLoader.__iter__``.
 
         Returns:
             PyTorch's iterator.

@@ -38,19 +38,11 @@ class SignedStore:
     Args:
         plain: The underlying store, which torch's process groups use as well.
         key: Of the run. With an empty key the codes detect damage, but not forgery.
-        place: Prefix of all names, which becomes part of what is signed.
     """
 
-    def __init__(self, plain: Store, key: str, place: str = "") -> None:
+    def __init__(self, plain: Store, key: str) -> None:
         self.plain = plain
         self._key = key
-        self._place = place
-
-    def within(self, name: str) -> SignedStore:
-        """Return a store for the names below a prefix, with the same key."""
-        from torch.distributed import PrefixStore  # type: ignore[attr-defined]
-
-        return SignedStore(PrefixStore(name, self.plain), self._key, f"{self._place}{name}/")
 
     def set(self, name: str, value: Any) -> None:
         """Store a value for all ranks under a name.
@@ -77,7 +69,7 @@ class SignedStore:
             until = until or monotonic() + PATIENCE_S
             if monotonic() > until:
                 raise RuntimeError(
-                    f"the entry under '{self._place}{name}' in the store of the ranks is signed "
+                    f"the entry under '{name}' in the store of the ranks is signed "
                     "by none of them: another process writes there, or the ranks were started "
                     "with different keys. Start the training again, on a machine that you trust."
                 )
@@ -100,8 +92,7 @@ class SignedStore:
         self._asked(lambda: self.plain.delete_key(name))
 
     def _code(self, name: str, text: bytes) -> str:
-        signed = f"{self._place}{name}\0".encode() + text
-        return hmac.new(self._key.encode(), signed, "sha256").hexdigest()
+        return hmac.new(self._key.encode(), f"{name}\0".encode() + text, "sha256").hexdigest()
 
     @staticmethod
     def _asked(ask: Callable[[], Any]) -> Any:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch.amp import GradScaler
 from torch.nn import utils
 from torch.nn.utils import clip_grad
@@ -88,7 +89,7 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         """
         self._groups.end(iteration)
 
-    def clears(self, *, to_none: bool) -> bool:
+    def clears(self, target: Optimizer | nn.Module, *, to_none: bool) -> bool:
         """Tell whether the program's ``zero_grad()`` is to be carried out.
 
         Between a backward pass and its step, ``zero_grad()`` discards gradients that may hold NaN.
@@ -102,7 +103,9 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         if self._groups.has_gradients:
             self._groups.leave_out()
             return True
-        return self._groups.is_left_out or not self._groups.waits
+        waiting = self._groups.waiting
+        gathers = id(target) in waiting if isinstance(target, Optimizer) else bool(waiting)
+        return self._groups.is_left_out or not gathers
 
     @property
     def is_needed(self) -> bool:
@@ -124,9 +127,9 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         """Hold back the step of an optimizer within a group."""
         if self.steps == 1:
             return go(optimizer, *args, **kwargs)
-        if not self._holds_step():
+        if not self._holds_step(optimizer):
             result = go(optimizer, *args, **kwargs)
-            self._groups.stepped(is_real=True)
+            self._groups.stepped(optimizer, is_real=True)
             return result
         closure = kwargs.get("closure", args[0] if args else None)
         result = None
@@ -135,7 +138,7 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
             # if the step is held back.
             with torch.enable_grad():
                 result = closure()
-        self._groups.stepped(is_real=False)
+        self._groups.stepped(optimizer, is_real=False)
         self.on_held(optimizer)
         return result
 
@@ -146,14 +149,14 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
             self._groups.has_gradients = True
             call.gradients = weighed(call.losses, call.gradients, self._groups.share)
 
-    def _holds_step(self) -> bool:
-        """Tell whether this step of the optimizer is held back.
+    def _holds_step(self, optimizer: Optimizer) -> bool:
+        """Tell whether this step of an optimizer is held back.
 
         A second step for one micro-batch shows that the program now trains on other data, which
         does not come from the loader: steps are made at once until the next micro-batch.
         """
         is_held = self.holds
-        if is_held and self._groups.has_stepped:
+        if is_held and id(optimizer) in self._groups.stepped_by:
             self._groups.release()
             is_held = False
         return is_held
@@ -187,9 +190,9 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         def step(scaler: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
             if seam.steps == 1:
                 return original(scaler, optimizer, *args, **kwargs)
-            is_held = seam._holds_step()
+            is_held = seam._holds_step(optimizer)
             result = None if is_held else original(scaler, optimizer, *args, **kwargs)
-            seam._groups.stepped(is_real=not is_held)
+            seam._groups.stepped(optimizer, is_real=not is_held)
             if is_held:
                 seam.on_held(optimizer)
             return result

@@ -44,7 +44,7 @@ class ClearingSeam(Seam):
 
         def zero_grad(target: Any, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002
             seam.own_to_none = set_to_none and seam.own_to_none is not False
-            if seam._accumulation.clears(to_none=set_to_none):
+            if seam._accumulation.clears(target, to_none=set_to_none):
                 original(target, set_to_none)
 
         self._patches.replace(owner, "zero_grad", zero_grad)

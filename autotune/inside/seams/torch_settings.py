@@ -17,18 +17,18 @@ import torch
 from torch.backends import cuda, cudnn, mkldnn
 from torch.backends.cudnn import rnn
 
-from autotune.inside.hubs.patches import Patches, Seam
+from autotune.inside.hubs.patches import Patches
 from autotune.program.config import KnobValue
 from autotune.program.profile import TorchSettings
 
 
-class TorchSettingsSeam(Seam):
+class TorchSettingsSeam:
     """Sets process-wide settings of torch, and sets them again after the program's set-up code.
 
     ``Steering`` calls ``switch()`` on the main thread, before the program starts or between two
-    steps. ``SeamSet`` calls ``settle()`` on the thread that trains, just before a model is first
-    called and before the first step: cuDNN keeps what it chose for the shapes of the first call,
-    and what a program sets after a trial call of its model counts as well.
+    steps. ``SeamSet`` calls ``settle()`` on the thread that trains, when an optimizer is built and
+    before the first step: cuDNN keeps what it chose for the shapes of the first call, and what a
+    program sets after a trial call of its model counts as well.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Parsing of option values on the command line: names, ``knob=value`` and ``knob=value,value``.
 
-The functions check the form only. Whether a knob exists and takes the value is checked by
-``SearchSpace``.
+The functions check the form only, and raise ``UsageError`` with the name of the option. Whether a
+knob exists and takes the value is checked by ``SearchSpace``.
 """
 
 from __future__ import annotations
@@ -22,24 +22,12 @@ def names(texts: Sequence[str], _option: str = "") -> list[str]:
 
 
 def settings(pairs: Sequence[str], option: str) -> dict[str, object]:
-    """Return one value per knob from ``knob=value`` texts, with the types that YAML gives them.
-
-    Args:
-        pairs: The texts.
-        option: Name of the option, for messages.
-
-    Raises:
-        UsageError: A text is not of the form ``knob=value``, or the value is not YAML.
-    """
+    """Return one value per knob from ``knob=value`` texts, with the types that YAML gives them."""
     return {knob: _scalar(text) for knob, text in _pairs(pairs, option)}
 
 
 def values(pairs: Sequence[str], option: str) -> dict[str, list[object]]:
-    """Return a list of values per knob from ``knob=value,value`` texts, with YAML's types.
-
-    Raises:
-        UsageError: A text is not of the form ``knob=value``, or a value is not YAML.
-    """
+    """Return a list of values per knob from ``knob=value,value`` texts, with YAML's types."""
     return {knob: _scalars(text) for knob, text in _pairs(pairs, option)}
 
 
@@ -48,9 +36,6 @@ def own_values(pairs: Sequence[str], option: str) -> dict[str, list[object]]:
 
     Values of flags stay text, because the program's parser reads them. Values of a function's
     keywords get the types that YAML gives them.
-
-    Raises:
-        UsageError: A text is not of the form ``name=value``, or a keyword's value is not YAML.
     """
     return {
         # "--lr=1e-4" must reach the program as typed, not as the number that YAML makes of it.
@@ -60,11 +45,7 @@ def own_values(pairs: Sequence[str], option: str) -> dict[str, list[object]]:
 
 
 def texts(pairs: Sequence[str], option: str) -> dict[str, list[str]]:
-    """Return a list of values per name, as text.
-
-    Raises:
-        UsageError: A text is not of the form ``name=value``.
-    """
+    """Return a list of values per name, as text."""
     return {name: text.split(",") for name, text in _pairs(pairs, option)}
 
 
@@ -91,18 +72,7 @@ def fence(
     *,
     allow_side_effects: bool,
 ) -> FenceOptions:
-    """Return the fence options that the command line requests.
-
-    Args:
-        kind: Name of a fence; None lets autotune choose the strongest that works.
-        scratch_dir: Existing folder for what trials write, until it is discarded; None lets
-            autotune choose.
-        max_scratch: The most that a trial may write, such as ``20G``; None allows a tenth of the
-            free space.
-        cache_dir: Folders of data that the program prepares before its first step; later trials
-            reuse them.
-        allow_side_effects: Search even if only the guard is available, which covers Python's own
-            functions and nothing else.
+    """Return the fence options that the command line requests; see ``FenceOptions``.
 
     Raises:
         UsageError: A fence, size or folder does not exist, or ``--fence guard`` lacks

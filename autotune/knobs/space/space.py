@@ -62,11 +62,7 @@ class SearchSpace:
     uses_flags: bool = False
 
     def tune(self, names: Iterable[str]) -> SearchSpace:
-        """Return a space of these knobs only, with the values that this space gives them.
-
-        Raises:
-            UsageError: A name is not a knob.
-        """
+        """Return a space of these knobs only, with the values that this space gives them."""
         names = list(names)
         check_names(names, "--tune")
         return replace(
@@ -77,11 +73,7 @@ class SearchSpace:
         )
 
     def fix(self, settings: Mapping[str, object]) -> SearchSpace:
-        """Return this space with some knobs held at a value.
-
-        Raises:
-            UsageError: A name is not a knob, or the knob does not take the value.
-        """
+        """Return this space with some knobs held at a value."""
         check_names(settings, "--fix")
         fixed = {knob: parse_value(knob, raw, "--fix") for knob, raw in settings.items()}
         return replace(
@@ -95,9 +87,6 @@ class SearchSpace:
         """Return this space with the user's candidate values for some knobs.
 
         A knob that the space did not contain is added, and a fixed one becomes free.
-
-        Raises:
-            UsageError: A name is not a knob, or the knob does not take a value.
         """
         check_names(values, "--values")
         given = {
@@ -210,7 +199,7 @@ class SearchSpace:
         )
 
     def _held(self, hardware: Hardware, profile: Profile) -> dict[str, KnobValue]:
-        """Return what every config but the program's own has: what acts of HELD, and the fixed."""
+        """Return what every config but the program's has: what acts of HELD, and the fixed."""
         here = Here(hardware, profile)
         offers = {name: registry()[name].domain(here) for name in HELD.keys() - self.knobs.keys()}
         ours = {n: HELD[n] for n, offer in offers.items() if isinstance(offer, Domain)}
@@ -228,9 +217,8 @@ class SearchSpace:
     def _offer(self, knob: Knob, hardware: Hardware, profile: Profile) -> _Offer | NotOffered:
         """Return the values that a knob has here, or why it has none.
 
-        The first source that applies decides: the knob's own domain, the value that the program
-        reads from its ``config`` parameter, the domain for knobs named by the user, and last the
-        program's own flag.
+        The first source that applies decides: the knob's domain, the value that the program reads
+        from its ``config`` parameter, the domain for knobs named by the user, the program's flag.
         """
         domain, flag = knob.domain(Here(hardware, profile)), _own_flag(knob.name, profile)
         own = profile.config_reads.get(knob.name)
@@ -437,12 +425,7 @@ def check_names(names: Iterable[str], where: str) -> None:
 
 
 def parse_value(knob: str, raw: object, where: str) -> KnobValue:
-    """Return a value of a knob.
-
-    Args:
-        knob: Name of an existing knob.
-        raw: The value as the user wrote it.
-        where: Option or file, for the message.
+    """Return a value of a knob as the user wrote it in an option or a file.
 
     Raises:
         UsageError: The knob does not take the value.
@@ -456,10 +439,7 @@ def parse_value(knob: str, raw: object, where: str) -> KnobValue:
 def _keep_divisors(
     domains: dict[str, Domain], baseline: Mapping[str, KnobValue], refused: dict[str, str]
 ) -> None:
-    """Remove accumulation steps and rank counts that do not divide the program's global batch.
-
-    All three mappings belong to ``resolve()``; *domains* and *refused* are changed in place.
-    """
+    """Remove accumulation steps and rank counts that do not divide the program's global batch."""
     whole = global_batch(baseline)
     for name in ("accumulation_steps", "devices"):
         if name in domains:
@@ -477,11 +457,7 @@ def _keep_divisors(
 def _most_samples(
     domains: Mapping[str, Domain], baseline: Mapping[str, KnobValue], profile: Profile
 ) -> int | None:
-    """Return the default limit of samples per optimizer step; None if the batch size is unknown.
-
-    It is the largest of: MAX_GROWTH times the program's global batch, the largest batch size on
-    offer, and the program's batch on every rank.
-    """
+    """Return the default limit of samples per optimizer step; None if the batch is unknown."""
     growth = MAX_GROWTH_BY_STEPS if profile.loop.length.bounded_by_steps else MAX_GROWTH
     own = global_batch(baseline)
     if own is None:
@@ -511,26 +487,17 @@ def _is_for_flags(knob: Knob, refused: NotOffered, profile: Profile) -> bool:
 
 
 def _first(profile: Profile) -> set[str]:
-    """Return the knobs that are tried before the sampler's choices.
-
-    Several GPUs gain more than any setting on one GPU.
-    """
+    """Return the knobs that are tried first: several GPUs gain more than any setting on one."""
     return {"devices"} if profile.device == "cuda" else set()
 
 
 def _own_flag(name: str, profile: Profile) -> Flag | None:
-    """Return the flag or keyword that a ProgramFlag knob stands for; None for other knobs.
-
-    A flag that was not observed still gets a ``Flag`` of its name.
-    """
+    """Return the flag or keyword that a ProgramFlag knob stands for; None for other knobs."""
     if name.startswith(("-", KEYWORD)):
         return find(profile.flags, name) or Flag(name)
     return None
 
 
 def _flag_for(knob: Knob, profile: Profile) -> Flag | None:
-    """Return the program's flag that sets the same thing as this knob, or None.
-
-    The flag's spellings are compared with ``Knob.flag_names``; dashes and case do not matter.
-    """
+    """Return the program's flag that sets the same thing as this knob, or None."""
     return next((flag for flag in profile.flags if flag.words & set(knob.flag_names)), None)

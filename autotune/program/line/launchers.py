@@ -78,7 +78,11 @@ def refuse_former(words: tuple[str, ...], known: Known, shell: Shell) -> UsageEr
 
 
 def ask(launcher: str, words: tuple[str, ...], known: Known, shell: Shell) -> Answer:
-    """Ask a launcher, in a separate process, what it would do with its options."""
+    """Ask a launcher, in a separate process, what it would do with its options.
+
+    Raises:
+        UsageError: It does not answer.
+    """
     try:
         done = subprocess.run(
             [shell.python, "-P", "-m", ask_launcher.__name__, launcher, *words],
@@ -93,11 +97,8 @@ def ask(launcher: str, words: tuple[str, ...], known: Known, shell: Shell) -> An
         # Imports may print to stdout first, so only the last line is the answer.
         answer = Answer(**json.loads(done.stdout.splitlines()[-1]))
     except subprocess.TimeoutExpired as error:
-        raise UsageError(
-            f"{launcher} did not read its options within {ANSWER_S:.0f} s. Does "
-            f"'{launcher} --help' answer?"
-        ) from error
+        raise UsageError(f"{launcher} did not read its options within {ANSWER_S:.0f} s.") from error
     except (ValueError, IndexError) as error:
-        last = done.stderr.strip().splitlines()[-1:] or ["it said nothing"]
-        raise UsageError(f"{launcher} cannot read its options: {last[0]}") from error
+        last = done.stderr.strip().rpartition("\n")[2] or "it said nothing"
+        raise UsageError(f"{launcher} cannot read its options: {last}") from error
     return replace(answer, words=tuple(answer.words), notes=tuple(answer.notes))

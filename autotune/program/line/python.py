@@ -16,10 +16,16 @@ from autotune.program.line.base import Known, Rest, Shell
 from autotune.program.line.elsewhere import DISTRIBUTION
 
 KEPT = frozenset("bBdOqRsuv")  # letters of options that go to the interpreter of every trial
-VALUED = frozenset("XWmc")
-# With these a rig could not import autotune, or would ignore the environment variables that
-# configure it
-CLOSED = {"E": "the variables PYTHON...", "I": "the variables PYTHON...", "S": "site-packages"}
+VALUED = frozenset("XWm")
+READ = KEPT | VALUED | {"i", "P"}
+CLOSED = "it keeps what autotune needs in a trial from the interpreter"
+REFUSED = {
+    "c": "it names no file, and a search starts its program often. Save the code as a file and "
+    "name that: autotune search train.py",
+    "E": f"{CLOSED}: the variables PYTHON.... Leave it out.",
+    "I": f"{CLOSED}: the variables PYTHON.... Leave it out.",
+    "S": f"{CLOSED}: site-packages. Leave it out.",
+}
 ASK_S = 10.0  # for a busy machine; most interpreters answer within a tenth of a second
 
 
@@ -52,8 +58,6 @@ def take_options(words: tuple[str, ...], known: Known, shell: Shell) -> Rest:
             filters.append(value)
         elif letter == "m":
             rest = ("-m", value, *rest)
-        else:
-            _check(letter)
     if not rest or rest[0] == "-":
         raise UsageError(
             "The line ends before it names a program. A search starts it many times, so it cannot "
@@ -75,7 +79,10 @@ def take_options(words: tuple[str, ...], known: Known, shell: Shell) -> Rest:
 def _options(words: tuple[str, ...]) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
     """Return the options at the front by letter and value, and the other words.
 
-    ``-uW error`` is -u and then -W; ``-m`` and ``-c`` end the options.
+    ``-uW error`` is -u and then -W; ``-m`` ends the options.
+
+    Raises:
+        UsageError: An option cannot be used in a trial, or lacks its value.
     """
     found: list[tuple[str, str]] = []
     rest = [*words]
@@ -83,36 +90,20 @@ def _options(words: tuple[str, ...]) -> tuple[list[tuple[str, str]], tuple[str, 
         word = rest.pop(0)
         if word == "--":
             break
-        if word.startswith("--"):
-            raise UsageError(f"autotune starts no python with {word}. Leave it out.")
         letters = word[1:]
         while letters:
-            letter, letters = letters[0], letters[1:]
-            value = ""
+            letter, letters, value = letters[0], letters[1:], ""
+            if letter not in READ:
+                why = REFUSED.get(letter, "autotune starts no python with it. Leave it out.")
+                raise UsageError(f"python {word}: {why}")
             if letter in VALUED:
                 if not letters and not rest:
                     raise UsageError(f"python -{letter} needs a value.")
                 value, letters = letters or rest.pop(0), ""
             found.append((letter, value))
-        if found[-1][0] in {"m", "c"}:
+        if found[-1][0] == "m":
             break
     return found, tuple(rest)
-
-
-def _check(letter: str) -> None:
-    """Raise an error for an option that cannot be used in a trial."""
-    if letter == "c":
-        raise UsageError(
-            "python -c names no file, and a search starts its program many times. Save the "
-            "code as a file and name that: autotune search train.py"
-        )
-    if letter in CLOSED:
-        raise UsageError(
-            f"python -{letter} keeps {CLOSED[letter]} from the interpreter, which autotune needs "
-            "in a trial. Leave it out."
-        )
-    if letter not in {"i", "P"}:
-        raise UsageError(f"autotune starts no python with -{letter}. Leave it out.")
 
 
 def check_environment(words: tuple[str, ...], known: Known, shell: Shell) -> None:

@@ -37,12 +37,8 @@ SEGMENTS = ("torch_", "psm_", "sem.", "nccl-", "autotune-fence-")
 def main(spec_path: str, separator: str = "--", *command: str) -> int:
     """Enter the fence and execute the command in place of this process.
 
-    What went wrong is written to the spec's answer file, as JSON.
-
-    Args:
-        spec_path: File that ``FenceSpec.write()`` wrote.
-        separator: Always ``--``.
-        command: Command line to execute; empty for a probe.
+    What went wrong is written to the spec's answer file, as JSON. Without a command, every cover
+    is only tried out.
 
     Returns:
         0 after a probe, ``FAILED`` if the fence could not be entered. Otherwise it never returns.

@@ -19,7 +19,7 @@ def test_strategies_and_ranks_move_together_and_are_told_about(workplace: Path) 
         budget=600,
         tune=["devices"],
         values={"devices": ["single", "ddp-2"]},
-        events=StopsAfter(trials=3),
+        events=StopsAfter(trials=2),
     )
     measured = {
         r.config["devices"]: r.measurement for r in result.records if r.measurement is not None

@@ -12,10 +12,12 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, TensorDataset
 
+from autotune.inside.ranks.exchange import SignedStore
 from autotune.inside.ranks.group import ALONE, Group, join_in_place
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.steering import Steering
@@ -252,7 +254,7 @@ def main(out: str, *names: str) -> None:
     results = {}
     for name in names:
         case = case_of(name)
-        apart = replace(group, shared=group.store.within(name))
+        apart = replace(group, shared=SignedStore(PrefixStore(name, group.store.plain), name))
         try:
             results[name] = run(case, apart)
         except RuntimeError as error:

@@ -195,12 +195,3 @@ def test_a_process_that_is_not_ours_is_foreign() -> None:
     assert interference.foreign_share is not None
     foreign_s = interference.foreign_share * after.cores * (after.at_s - before.at_s)
     assert foreign_s >= MAX_OF_IT_S
-
-
-def test_a_worker_that_began_after_the_first_reading_is_ours_too() -> None:
-    load = HostLoad(NOBODY)
-    before = load.read()
-    with worker() as (_, pipe):
-        let_worker_burn(pipe)
-        after = load.read()
-    assert after.ours_s - before.ours_s >= MAX_OF_IT_S

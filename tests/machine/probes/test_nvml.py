@@ -263,18 +263,6 @@ def test_a_display_server_disturbs_by_what_it_draws_and_not_by_being_there(
     assert watched(drawing, tree.root).foreign_processes == (tree.stranger,)
 
 
-@pytest.mark.parametrize("lacks", ["", "nvmlDeviceGetProcessUtilization"])
-def test_where_nobody_tells_who_uses_the_sms_a_process_that_computes_counts(
-    tree: Tree, lacks: str
-) -> None:
-    """MIG slices and WSL do not support it; an old driver lacks the function."""
-    users = tuple(ProcessInfo(pid, GIB) for pid in (tree.root, tree.worker, tree.stranger))
-    for processes, foreign in ((users, (tree.stranger,)), (users[:2], ())):
-        state = GpuState(compute=processes, samples=None if not lacks else ())
-        reading = watched(state, tree.root, lacks=frozenset({lacks}))
-        assert reading.foreign_processes == foreign
-
-
 def test_pynvmls_way_of_saying_that_there_are_no_samples_is_understood(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:

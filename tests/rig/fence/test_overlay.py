@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 import sys
@@ -15,7 +14,6 @@ import psutil
 import pytest
 
 from autotune.errors import FenceError
-from autotune.inside.seams.overlay import OverlaySeam
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.fence_options import FenceKind, FenceOptions
 from autotune.program.program import LaunchPlan, parse_program
@@ -208,41 +206,3 @@ def test_a_program_that_stands_in_the_root_folder_is_not_put_behind_overlays(
     with raise_fence(FenceOptions(), tmp_path) as fence:
         assert fence.kind is FenceKind.LANDLOCK
         assert "/ cannot be covered: it is read-only inside" in fence.warnings[0]
-
-
-def crossing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let renames fail as they do on overlays, but for those beside the target."""
-    original = os.rename
-
-    def rename(src: Any, dst: Any) -> None:
-        if Path(src).parent != Path(dst).parent:
-            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(src), None, str(dst))
-        original(src, dst)
-
-    for name in ("rename", "replace"):
-        monkeypatch.setattr(os, name, rename)
-
-
-def test_a_rename_that_real_files_allow_is_made_by_copying(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    crossing(monkeypatch)
-    for name in ("runs/1/model", "runs/1/deep/log", "old/x", "empty/.keep", "best"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(name)
-    (tmp_path / "runs/1/latest").symlink_to("model")
-    (tmp_path / "empty/.keep").unlink()
-    seam = OverlaySeam()
-    seam.install()
-    try:
-        (tmp_path / "runs/1").rename(tmp_path / "empty")
-        os.replace(tmp_path / "empty/model", tmp_path / "best")
-        with pytest.raises(OSError, match="not empty"):
-            (tmp_path / "empty/deep").rename(tmp_path / "old")
-    finally:
-        seam.remove()
-    assert not (tmp_path / "runs/1").exists()
-    assert (tmp_path / "empty/deep/log").read_text() == "runs/1/deep/log"
-    assert (tmp_path / "empty/latest").is_symlink()
-    assert (tmp_path / "best").read_text() == "runs/1/model"
-    assert (tmp_path / "old/x").exists()

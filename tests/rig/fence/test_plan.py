@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import pytest
 
@@ -103,19 +102,6 @@ def test_an_ordinary_user_covers_what_may_be_written_and_no_more() -> None:
     read_only = covers(steps, Cover.READ_ONLY)
     assert {"/", "/home", "/mnt/net", "/home/me/remote disk"} <= set(read_only)
     assert [step.cover for step in steps][-len(read_only) :] == [Cover.READ_ONLY] * len(read_only)
-
-
-def test_a_rebuilt_folder_is_covered_however_deep_it_lies() -> None:
-    deep = "/home/me/a/b/c/d/e"
-    mounts = (*read_mounts(MOUNTINFO), Mount(f"{deep}/disk", "ext4", ("rw",)))
-    above = [deep.rsplit("/", n)[0] for n in range(6)]
-    folders = {**FOLDERS, **{p: f"{q.rsplit('/', 1)[1]} other" for q, p in pairwise(above)}}
-    folders[deep] = "disk other"
-    mine = {*MINE, *above, f"{deep}/disk", *(f"{path}/other" for path in above)}
-    steps = plan(mounts, MadeFolders(mine, folders), is_root=False)
-    assert set(above) <= set(covers(steps, Cover.REBUILT))
-    assert {f"{path}/other" for path in above} <= set(covers(steps, Cover.OVERLAY))
-    assert f"{deep}/disk" in covers(steps, Cover.OVERLAY)
 
 
 def test_a_folder_of_the_users_is_found_deep_down_near_the_working_directory() -> None:

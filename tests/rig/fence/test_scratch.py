@@ -89,13 +89,6 @@ def test_writing_more_than_allowed_is_told_with_the_largest_file(tmp_path: Path)
     assert "1 MiB are allowed" in said
 
 
-def test_what_others_write_to_the_disk_is_not_blamed_on_the_program(tmp_path: Path) -> None:
-    (tmp_path / "view").mkdir()
-    room = scratch.rooms([tmp_path], max_bytes=1 << 20)[0].of("view")
-    (tmp_path / "other").write_bytes(os.urandom(3 << 20))
-    assert room.overflow() is None
-
-
 def test_a_long_path_for_temporary_files_is_not_used_for_sockets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
