@@ -169,7 +169,7 @@ def test_gpus_that_nvml_does_not_list_are_known_once_the_program_has_said_what_i
     assert searched.study.hardware.gpus == seen
     result = searched.go_on(90.0)  # a session that observes nothing knows them as well
     assert "bf16" in searched.study.space.domains["precision"].values
-    assert searched.study.space.domains["devices"].values[:2] == ("single", "ddp-2")
+    assert {"single", "ddp-2"} <= {*searched.study.space.domains["devices"].values}
     assert result.best["precision"] == "bf16"
     assert result.hardware.gpus == result.best_file().hardware.gpus == seen
     assert result.head.hardware.gpus == (), "what a resumed search compares the machine with"
