@@ -31,7 +31,6 @@ class Interference:
         pressure_share: Share of the block in which some task, ours included, waited for a core
             (PSI, https://docs.kernel.org/accounting/psi.html).
         throttled_share: Share of the block in which the CPU quota of our cgroup was used up.
-        switches_per_s: Involuntary context switches of the program per second.
         gpu: What disturbed a GPU, as clauses for the user.
     """
 
@@ -39,7 +38,6 @@ class Interference:
     steal_share: float | None = None
     pressure_share: float | None = None
     throttled_share: float | None = None
-    switches_per_s: float | None = None
     gpu: tuple[str, ...] = ()
 
     @property
@@ -72,11 +70,8 @@ class GpuReading:
 
     at_s: float
     uuid: str
-    sm_clock_mhz: int | None = None
-    max_sm_clock_mhz: int | None = None
     slowdowns: tuple[str, ...] = ()
     temperature_c: int | None = None
-    utilization_pct: int | None = None
     foreign_processes: tuple[int, ...] = ()
     energy_j: float | None = None
 

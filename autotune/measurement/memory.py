@@ -16,7 +16,6 @@ class Memory:
         device_process_bytes: What the rig's own processes use, according to the driver.
         alloc_retries: How often torch's allocator had to empty its cache to continue; a sign that
             the memory is nearly full.
-        alloc_failures: How often it ran out of memory, including errors that the program caught.
         host_bytes: Host memory of the rig's process tree; shared pages count once if PSS can be
             read.
     """
@@ -26,7 +25,6 @@ class Memory:
     device_used_bytes: int | None = None
     device_process_bytes: int | None = None
     alloc_retries: int | None = None
-    alloc_failures: int | None = None
     host_bytes: int | None = None
 
     @property

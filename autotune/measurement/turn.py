@@ -254,9 +254,6 @@ def rate(turns: Sequence[Played]) -> Interval:
 
     The error is that of the jackknife over groups of neighbouring turns (Efron, The Jackknife,
     1982), which leans on ``USUAL_NOISE`` where they are few.
-
-    Args:
-        turns: At least one.
     """
     work, cost = sum(one.work for one in turns), sum(one.cost for one in turns)
     count = len(turns)

@@ -160,11 +160,8 @@ def _measure(session: Session) -> Baseline:
 
 
 def _with_worth(session: Session, profile: Profile, record: TrialRecord) -> Profile:
-    """Return the profile of a program whose page faults take next to no time as one without any.
-
-    To keep its memory would be a change that gives nothing; or that takes more of what is to be
-    saved, where memory is.
-    """
+    # To keep its memory would be a change that gives nothing; or that takes more of what is to be
+    # saved, where memory is.
     own = session.live.faults.alone.get(record.config)
     if record.measurement is None or KEEPS in session.study.head.space.requested:
         return profile
@@ -177,11 +174,8 @@ def _with_worth(session: Session, profile: Profile, record: TrialRecord) -> Prof
 
 
 def _record(session: Session, space: ResolvedSpace) -> TrialRecord:
-    """Measure the program as written where it was observed, and return the record of trial 0.
-
-    If the program ends before, or turns out to need another run mode, it is started again. The
-    record's ``ending`` says why it could not be measured.
-    """
+    # If the program ends before, or turns out to need another run mode, it is started again. The
+    # record's ``ending`` says why it could not be measured.
     live, began_s = session.live, session.rigs.clock()
     for _ in range(MAX_STARTS):
         ending = live.ready_for(space.baseline, session.until_over)
@@ -204,11 +198,8 @@ def _record(session: Session, space: ResolvedSpace) -> TrialRecord:
 
 
 def _failure(session: Session, ending: Ending) -> AutotuneError:
-    """Return the error for a baseline that was not measured.
-
-    A lack of time gets advice about the budget. A program that asked for input is not slow, so it
-    is reported as failed even if time ran out.
-    """
+    # A lack of time gets advice about the budget. A program that asked for input is not slow, so it
+    # is reported as failed even if time ran out.
     program = session.study.head.program
     if ending.outcome is Outcome.OUT_OF_TIME and ending.cause is not Cause.INPUT:
         log = session.rigs.directory / "rigs" / f"{session.rigs.started:03d}" / "log.txt"

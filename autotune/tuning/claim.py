@@ -134,20 +134,13 @@ class Match:
 
         In a program that makes a fixed number of steps, a larger batch adds samples without saving
         steps. Another program is compared by samples, as nobody knows how much it has to do.
-
-        Args:
-            growth: Ratio of the samples of a step, winner to baseline.
         """
         if self.other is not None or not self.goal.objective.counts_samples:
             return self.factor
         return self.factor / self.base.extra_work(self.winner, growth)
 
     def swamped(self, own: Sequence[Played]) -> Ending | None:
-        """Return why what was played on a busy machine does not count; None if it does.
-
-        Args:
-            own: What the program as written played.
-        """
+        """Return why what was played on a busy machine does not count; None if it does."""
         rate = sum(one.samples for one in own) / (sum(one.seconds for one in own) or 1.0)
         if not own or self.usual_rate is None or SWAMPED * rate > self.usual_rate:
             return None
@@ -333,10 +326,7 @@ def prove(
 
 
 def _see_page_faults(match: Match, *, starts_as_written: bool) -> None:
-    """See the page faults of a config alone before it takes turns, if it returns its memory.
-
-    In a search they were seen before, and the config with which a process starts is alone first.
-    """
+    # In a search they were seen before, and the config with which a process starts is alone first.
     second = match.configs[starts_as_written]
     is_known = second.get(KEEPS) or second in match.faults.alone
     if match.is_apart or is_known or match.base.traits.mmap_threshold is None:
@@ -347,7 +337,6 @@ def _see_page_faults(match: Match, *, starts_as_written: bool) -> None:
 
 
 def _together(match: Match, turns_s: float, *, starts_as_written: bool) -> ClaimProcess | Failure:
-    """Let the two take turns in one fresh process; in several, if the program ends before."""
     rounds: list[Pair] = []
     alone: Measurement | None = None
     order = (False, True) if starts_as_written else (True, False)
@@ -387,7 +376,6 @@ def _of_rounds(
     *,
     starts_as_written: bool = True,
 ) -> ClaimProcess:
-    """Return what rounds of the two in one process show."""
     found = speeds([[dict(enumerate(one)) for one in rounds]], 0)
     assert found is not None, "there are rounds of both"
     own, its = (sum(side[1:], side[0]) for side in zip(*rounds, strict=True))
@@ -402,11 +390,8 @@ def _of_rounds(
 def _play(
     match: Match, live: LiveRig, steps_s: Sequence[float], turns_s: float
 ) -> list[Pair] | Failure:
-    """Return rounds of the two for some seconds, at least ``LEAST_ROUNDS``.
-
-    If the program or the time ends before, what was played counts; not what was played while others
-    took the machine.
-    """
+    # If the program or the time ends before, what was played counts; not what was played while
+    # others took the machine.
     clock, dice = match.rigs.clock, random.Random(0)
     configs, steps = match.configs, dict(enumerate(steps_s))
     until, rounds = clock() + turns_s, list[Pair]()
@@ -430,7 +415,6 @@ def _play(
 
 
 def _apart(match: Match, *, starts_as_written: bool) -> ClaimProcess | Failure:
-    """Compare a process of each of the two, one after the other."""
     alone: dict[bool, Measurement] = {}
     rates: dict[bool, Interval] = {}
     for winner in (False, True) if starts_as_written else (True, False):
@@ -548,10 +532,7 @@ def play_on(session: Session, baseline: Baseline) -> None:
 def _prove_in_time(
     session: Session, match: Match, candidate: TrialRecord
 ) -> Confirmation | Failure:
-    """Prove a candidate, unless the time left cannot hold the shortest claim.
-
-    A claim that an earlier session began goes on in any case: what it recorded may be enough.
-    """
+    # A claim that an earlier session began goes on in any case: what it recorded may be enough.
     study = session.study
     earlier = [one for one in study.claim if one.config == match.winner]
     needed_s = session.plan.claim_s(is_apart=match.is_apart)
@@ -577,10 +558,7 @@ def _prove_in_time(
 
 
 def _why_nothing_was_compared(session: Session, space: ResolvedSpace) -> str:
-    """Return why only the baseline was measured; empty if other configs were measured.
-
-    Without this, a search whose baseline used up the budget would report "no gain".
-    """
+    # Without this, a search whose baseline used up the budget would report "no gain".
     if session.trouble or any(r.measurement is not None for r in session.study.records[1:]):
         return session.trouble
     if (ending := session.until_last_trial()) is not None:

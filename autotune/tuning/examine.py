@@ -38,13 +38,6 @@ def examine(
 ) -> DoctorReport:
     """Run a program as it is written, behind a fence, and find out what slows it down.
 
-    Args:
-        program: The program.
-        hardware: This machine.
-        events: Told what happens.
-        fence: What the user requested of the fence.
-        surroundings: Clock and rigs; tests pass scripted ones.
-
     Raises:
         FenceError: when nothing keeps the program from changing the user's files.
         ProgramError: when the program fails or trains too few steps, or Ctrl-C ends its first
@@ -81,7 +74,6 @@ def examine(
 
 
 def _with_loads(report: DoctorReport, live: LiveRig, should_stop: ShouldStop) -> DoctorReport:
-    """Add further measurements of the ranks; an ending on the way leaves it at the earlier ones."""
     again: list[Measurement] = []
     live.expect_steps_of(report.step_s)
     for _ in range(MORE_STAYS):
@@ -96,7 +88,6 @@ def _with_loads(report: DoctorReport, live: LiveRig, should_stop: ShouldStop) ->
 def _with_parts(
     report: DoctorReport, rig: Rig, events: Events, should_stop: ShouldStop
 ) -> DoctorReport:
-    """Add what can be seen besides the speed; an ending on the way is a note, not a failure."""
     patience_s = longest_silence_s(report.step_s, PATIENCE_S)
     events.on_phase("profiling a step")
     breakdown = rig.profile_step(STAGE_S, should_stop, patience_s)

@@ -114,11 +114,8 @@ class Game:
 
 
 def _stay_schedule(step_s: float, made: int, seconds: float) -> list[PlannedTurn]:
-    """Return the next turns of a config alone, which take about so many seconds.
-
-    The first steps may be much shorter than those to come, because batches lie ready. So each call
-    asks for a few times the steps of the last one, at most.
-    """
+    # The first steps may be much shorter than those to come, because batches lie ready. So each
+    # call asks for a few times the steps of the last one, at most.
     if not step_s:
         return [PlannedTurn(0, 1)]
     steps = min(max(1, round(seconds / step_s)), GROWTH * made)
@@ -206,13 +203,7 @@ class LiveRig:
     def set_up(
         self, space: ResolvedSpace, base: AppliedConfig, step_s: float | None = None
     ) -> None:
-        """Say what can be measured; must be called before any config is.
-
-        Args:
-            space: Tells which changes need a fresh process.
-            base: The program as written.
-            step_s: Seconds per step if an earlier session measured it; see ``expect_steps_of()``.
-        """
+        """Say what can be measured; must be called before any config is."""
         self._space, self._base = space, base
         self._started_as = base.config if self._rig is not None else None
         if step_s is not None:
@@ -300,14 +291,7 @@ class LiveRig:
         *,
         with_loads: bool = False,
     ) -> Stay | Ending:
-        """Let one config, for which ``ready_for()`` succeeded, train alone until it is quiet.
-
-        Args:
-            config: The config.
-            should_stop: Called many times a second; an Ending from it ends the wait.
-            least_s: Least seconds of the stay.
-            with_loads: Whether several ranks record how they spend their time.
-        """
+        """Let one config, for which ``ready_for()`` succeeded, train alone until it is quiet."""
         began_s = self._rigs.clock()
         turns: list[Turn] = []
         compile_s, step_s, made, is_quiet = 0.0, 0.0, 0, False

@@ -163,11 +163,7 @@ class Session:
         return left_s / (left_s + used_s) if left_s else 0.0
 
     def time_to_rehearse_s(self, *, kept_s: float) -> float:
-        """Return how many seconds a rehearsal may take; 0 if there is not enough time for one.
-
-        Args:
-            kept_s: Seconds that it must leave in the budget.
-        """
+        """Return how many seconds a rehearsal may take; 0 if there is not enough time for one."""
         least_s = self.plan.least_rehearsal_s
         spare_s = min(self.budget.left_s - kept_s, max(MOST_REHEARSAL_S, 2 * least_s))
         return spare_s if spare_s >= least_s and self.stop.requests < 2 else 0.0
@@ -195,13 +191,6 @@ def search_session(
 
     On leaving, also by an exception, no rig is left running, the time used is recorded and the
     lease is released.
-
-    Args:
-        run: Directory of the search.
-        study: Its record; the caller has taken its lease.
-        budget_s: Total wall time, earlier sessions included.
-        events: Told what happens.
-        surroundings: Clock, rigs and machine check.
 
     Raises:
         FenceError: when nothing keeps the program from changing the user's files.

@@ -24,6 +24,7 @@ from tests.tuning.watched import (
     Killed,
     Knobs,
     found,
+    interrupt,
     kill,
 )
 
@@ -263,6 +264,23 @@ def test_a_resumed_claim_goes_on_with_the_processes_that_it_has(tmp_path: Path) 
     assert first == kept
     assert (first.starts_as_written, second.starts_as_written) == (True, False)
     assert "baseline" not in heard.phases
+
+
+@pytest.mark.parametrize("requests", [1, 2])
+def test_an_interrupted_claim_keeps_what_was_measured(tmp_path: Path, requests: int) -> None:
+    """The first Ctrl-C lets the least number of processes end, the second none."""
+    search, told = begin(tmp_path, UNSURE, ONE), [requests]
+
+    def ends(_question: Question) -> Ending | None:
+        if fresh_of(search) and told[0]:
+            told[0] -= 1
+            interrupt()
+        return None
+
+    search.machine.script = replace(search.machine.script, ends=ends)
+    result = search.go_on(300.0)
+    assert len(fresh(result)) == (2 if requests == 1 else 1)
+    assert (result.finding is Finding.UNCONFIRMED) is (requests == 2)
 
 
 def fresh_of(search: Searched) -> list[ClaimProcess]:

@@ -36,7 +36,8 @@ from autotune.tuning.conclude import conclude
 from autotune.tuning.storage.study import Study
 from tests.made import make_applied, make_loader, make_record, memory_of
 from tests.rigging import PROGRAMS, fence, never
-from tests.tuning.test_session import BASE, OTHER, RESOLVED, Clock, Made, baseline, made, tell
+from tests.scripted import VirtualClock
+from tests.tuning.test_session import BASE, OTHER, RESOLVED, Made, baseline, made, tell
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -79,7 +80,7 @@ class RehearsalRig:
 class Stage:
     """Makes such rigs, and notes what they were asked."""
 
-    clock: Clock
+    clock: VirtualClock
     outcomes: dict[Config, Rehearsal]
     takes_s: float = 8.0
     asked: list[Config] = field(default_factory=list)

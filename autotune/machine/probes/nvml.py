@@ -155,15 +155,11 @@ class GpuWatch:
 
     def _reading(self, reading: GpuReading, handle: Any) -> GpuReading:
         ask, nvml = self._driver.ask, self._driver.nvml
-        utilization = ask("nvmlDeviceGetUtilizationRates", handle)
         energy_mj = ask("nvmlDeviceGetTotalEnergyConsumption", handle)
         return replace(
             reading,
-            sm_clock_mhz=ask("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM),
-            max_sm_clock_mhz=ask("nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM),
             slowdowns=self._slowdowns(handle),
             temperature_c=ask("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU),
-            utilization_pct=None if utilization is None else int(utilization.gpu),
             energy_j=None if energy_mj is None else energy_mj / 1000,
         )
 

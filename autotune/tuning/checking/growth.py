@@ -52,13 +52,6 @@ def with_learning(
 
     That is compared if its global batch is another, or if the rehearsal alone leaves room for a
     loss that is too large.
-
-    Args:
-        session: Gives the budget and the rigs.
-        baseline: The program as written.
-        record: Of a config that passed its rehearsal.
-        speedup: Of its samples/s, as the search measured it.
-        kept_s: Seconds that the check must leave.
     """
     space, study = baseline.space, session.study
     may_stay, grows = _needs_no_check(session, space), space.grows(record.config)
@@ -122,7 +115,6 @@ def samples_ratio(record: TrialRecord, baseline: Baseline) -> float:
 def _may_check(
     session: Session, needed_s: float, kept_s: float, suspected: Mapping[str, KnobValue]
 ) -> bool:
-    """Return whether there is time for a learning check, which asking for it extends."""
     study, budget = session.study, session.budget
     if not study.checks_learning:
         is_first = not any(earlier.seeds for earlier in study.rehearsals)
@@ -140,7 +132,6 @@ def _may_check(
 
 
 def _needs_no_check(session: Session, space: ResolvedSpace) -> bool:
-    """Return whether the user wants larger global batches: accepts changes, or named a factor."""
     named = (space.requested | space.fixed.keys()) & set(PARTS)
     return session.study.head.options.accepts_learning_change or bool(named)
 

@@ -54,15 +54,7 @@ class Learned:
 
 
 class LearningCheck:
-    """Compares the loss under configs with another global batch with that of the program.
-
-    Args:
-        runs: Runs the program.
-        applied: The program as written.
-        step_s: Seconds of one of its steps.
-        startup_s: Seconds until its first steps were observed.
-        known: Traces of the program as written that earlier checks took, which this one adds to.
-    """
+    """Compares the loss under configs with another global batch with that of the program."""
 
     def __init__(
         self,
@@ -76,12 +68,7 @@ class LearningCheck:
         self._step_s, self._startup_s = step_s, startup_s
 
     def needs_s(self, config: Config, speedup: float = 1.0) -> float:
-        """Return the most seconds that the check of a config takes.
-
-        Args:
-            config: What is checked.
-            speedup: Of its samples/s.
-        """
+        """Return the most seconds that the check of a config takes."""
         ours, theirs = self._updates(config)
         written_s = self._startup_s + ours * self._step_s
         own_s = self._startup_s + theirs * self._step_s * self._growth(config) / speedup
@@ -90,12 +77,7 @@ class LearningCheck:
         return seeds * written_s + (seeds - 1 + rules) * own_s
 
     def check(self, config: Config, speedup: float) -> Learned:
-        """Compare a config's loss with that of the program as written, after equal samples.
-
-        Args:
-            config: What is checked.
-            speedup: Of its samples/s.
-        """
+        """Compare a config's loss with that of the program as written, after equal samples."""
         written = self._written(config, 0)
         if isinstance(written, Ending):
             return Learned(None)
@@ -116,10 +98,7 @@ class LearningCheck:
         return Learned(pooled(gaps), len(gaps), rule)
 
     def _first(self, config: Config, speedup: float) -> tuple[list[float], LrRule]:
-        """Return the gap from the first random state under the best rule, and that rule.
-
-        The user's rule, or the usual one, stays the best unless another one is clearly better.
-        """
+        # The user's rule, or the usual one, stays the best unless another one is clearly better.
         found: dict[LrRule, float] = {}
         for rule in self._rules(config):
             gap = self._gap(config, speedup, 0, rule)
@@ -134,7 +113,6 @@ class LearningCheck:
         return [found[best]], best
 
     def _rules(self, config: Config) -> tuple[LrRule, ...]:
-        """Return the rules that are tried: the user's, or the usual one and then the others."""
         own, traits = self._applied.lr_rule, self._applied.traits
         sets_rate = "batch_size" in traits.program_knobs
         if own is not LrRule.AUTO or sets_rate or self._growth(config) == 1.0:
@@ -144,7 +122,6 @@ class LearningCheck:
         return (own, *(rule for rule in every if {rule} != usual))
 
     def _gap(self, config: Config, speedup: float, seed: int, rule: LrRule) -> float | None:
-        """Return by how much a config's loss is larger, relative; None if a run failed."""
         written = self._written(config, seed)
         if isinstance(written, Ending):
             return None
@@ -167,7 +144,6 @@ class LearningCheck:
         return self._known[plan]
 
     def _updates(self, config: Config) -> tuple[int, int]:
-        """Return the updates of the program as written and of a config over the same samples."""
         growth = self._growth(config)
         return math.ceil(UPDATES * max(1.0, growth)), math.ceil(UPDATES / min(1.0, growth))
 
@@ -176,7 +152,6 @@ class LearningCheck:
 
 
 def _plan(config: Config, steps: int, seed: int, most: tuple[float, ...] = ()) -> RehearsalPlan:
-    """Return the run: its passes are whole as far as the steps reach."""
     return RehearsalPlan(
         batches=steps * int(config.get("accumulation_steps", 1)),
         epochs=1,

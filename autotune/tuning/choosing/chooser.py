@@ -88,18 +88,7 @@ class Field:
 
 
 class Chooser:
-    """Chooses from what was recorded; it keeps no state but its random numbers.
-
-    Args:
-        space: What may be chosen.
-        seed: Seed of the random draws.
-        all_in: The first choice; None if no change is sure to help.
-        cost_s: Returns the seconds until a config has taken its seat; infinite if there is no time
-            for it.
-        shares: What bounds the gain of a knob. A knob that cannot gain enough over the best config
-            is not tried.
-        memory_bytes: Memory into which a config must fit; None if that is not known.
-    """
+    """Chooses from what was recorded; it keeps no state but its random numbers."""
 
     def __init__(
         self,
@@ -157,7 +146,6 @@ class Chooser:
         return _Pool(field, self._space, Forecast(field.records, self._memory_bytes))
 
     def _certain(self, pool: _Pool) -> Iterator[tuple[Config, str]]:
-        """Yield what is tried whatever it promises."""
         first, late = self._first(pool), pool.field.share_left < LATE
         if first is not None and first not in pool.looks and self._cost_s(first) < math.inf:
             yield first, ALL_IN
@@ -168,13 +156,11 @@ class Chooser:
             yield from self._untold(pool)
 
     def _missing(self, pool: _Pool, config: Config) -> Iterator[tuple[Config, str]]:
-        """Yield the neighbours of a config with one change fewer that were not tried yet."""
         for knob, without in one_fewer(self._space, config):
             if pool.may_try(without) and self._cost_s(without) < math.inf:
                 yield without, WITHOUT.format(knob)
 
     def _untold(self, pool: _Pool) -> Iterator[tuple[Config, str]]:
-        """Yield the neighbours of the best that have left before it was clear what it gains."""
         seen = pool.field.speeds
         for knob, without in one_fewer(self._space, pool.best):
             is_out = without not in pool.field.in_play and without in pool.measured
@@ -184,7 +170,6 @@ class Chooser:
                 yield without, WITHOUT.format(knob)
 
     def _first(self, pool: _Pool) -> Config | None:
-        """Return all changes at once, with the largest batch that fits."""
         if self._all_in is None:
             return None
         size, sizes = self._all_in.get("batch_size"), self._space.domains.get("batch_size")
@@ -199,7 +184,6 @@ class Chooser:
         return seen or next(filter(pool.may_try, every), None)
 
     def _explore(self, pool: _Pool) -> Choice | None:
-        """Return the config that promises most over the best, per second, if it promises enough."""
         others = [config for config in self._candidates(pool) if config != pool.best]
         if not others:
             return None
@@ -217,7 +201,6 @@ class Chooser:
         return Choice(chosen, PROMISES, foreseen.of(chosen).interval)
 
     def _candidates(self, pool: _Pool) -> list[Config]:
-        """Return configs near the best ones that were not tried yet."""
         speeds = pool.field.speeds
         gain = speeds.of(pool.best).value if speeds and pool.best in speeds else 0.0
         cannot = frozenset(
@@ -260,8 +243,6 @@ class Chooser:
 
 
 class _Pool:
-    """What is known, as the chooser needs it."""
-
     def __init__(self, field: Field, space: Choosable, forecast: Forecast) -> None:
         self.field = field
         self._space = space
@@ -277,7 +258,6 @@ class _Pool:
         self._sound = {item for config in self.measured for item in config.items()}
 
     def leaders(self, count: int) -> list[Config]:
-        """Return the best config and the fastest ones; the baseline is one of those."""
         speeds = self.field.speeds
         configs = [] if speeds is None else [c for c in speeds.configs if isinstance(c, Config)]
         order = sorted(configs, key=lambda c: -speeds.of(c).value if speeds else 0.0)
@@ -287,7 +267,6 @@ class _Pool:
         return list(dict.fromkeys([self.best, *able, self.baseline]))[:count]
 
     def may_try(self, config: Config) -> bool:
-        """Return whether a config is new, may be recommended, and is expected to train."""
         if config in self.looks or not may_win(self._space, config, self.field.guilty):
             return False
         if self._space.needs_restart(self.baseline, config):
@@ -298,7 +277,6 @@ class _Pool:
 
 
 def _rules_out(failed: TrialRecord, config: Config, baseline: Config, sound: set[Item]) -> bool:
-    """Return whether a config must be expected to fail as another one did."""
     changes = failed.config.changes_from(baseline)
     size, other = failed.config.get("batch_size"), config.get("batch_size")
     if failed.outcome in MEMORY and "batch_size" in changes and size is not None:

@@ -131,7 +131,6 @@ def diagnose(
 def _sure(
     space: ResolvedSpace, hardware: Hardware, profile: Profile
 ) -> Iterator[tuple[str, KnobValue]]:
-    """Yield the changes of a step's work that usually help on this hardware."""
     is_cpu = profile.device == "cpu"
     has_bf16 = hardware.supports_bf16_cpu if is_cpu else hardware.supports_bf16_gpu
     for knob, values in SURE:
@@ -169,10 +168,7 @@ def _evidence(profile: Profile, baseline: Measurement, breakdown: StepBreakdown)
 
 
 def _workers(profile: Profile, space: ResolvedSpace, hardware: Hardware) -> Mapping[str, KnobValue]:
-    """Return how the program loads while it computes; empty if the space does not offer that.
-
-    On a CPU, workers and compute threads share the cores, so each gets half of them.
-    """
+    # On a CPU, workers and compute threads share the cores, so each gets half of them.
     cores, is_cpu = hardware.cpu_quota, profile.device == "cpu"
     most = max(1, cores // 2) if is_cpu else cores
     counts = [int(n) for n in _values(space, "workers") if 0 < int(n) <= most]
@@ -185,10 +181,7 @@ def _workers(profile: Profile, space: ResolvedSpace, hardware: Hardware) -> Mapp
 
 
 def _device_moves(space: ResolvedSpace, hardware: Hardware, profile: Profile) -> Iterator[Move]:
-    """Yield every strategy with each number of ranks, the most ranks first.
-
-    On a CPU the ranks share the cores, so each gets an equal share of compute threads.
-    """
+    # On a CPU the ranks share the cores, so each gets an equal share of compute threads.
     values = space.domains[DEVICES].values if DEVICES in space.domains else ()
     for value in sorted(values, key=lambda value: -parts_of(value)[1]):
         strategy, count = parts_of(value)
@@ -205,10 +198,7 @@ def _device_moves(space: ResolvedSpace, hardware: Hardware, profile: Profile) ->
 
 
 def _within(space: ResolvedSpace, moves: list[Move]) -> Iterator[Move]:
-    """Yield the moves whose values the space offers.
-
-    A user can narrow the values of a knob or fix it, so not every move is allowed.
-    """
+    # A user can narrow the values of a knob or fix it, so not every move is allowed.
     for move in moves:
         if all(value in _values(space, knob) for knob, value in move.changes.items()):
             yield move

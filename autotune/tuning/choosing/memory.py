@@ -32,12 +32,7 @@ TRUSTED: Final = 2.0  # times the largest batch that was seen
 
 
 class Forecast:
-    """Tells whether a config is expected to fit.
-
-    Args:
-        records: All trials so far.
-        limit_bytes: Memory that there is; None knows nothing and lets every config through.
-    """
+    """Tells whether a config is expected to fit."""
 
     def __init__(self, records: Sequence[TrialRecord], limit_bytes: float | None) -> None:
         self._limit_bytes = limit_bytes
