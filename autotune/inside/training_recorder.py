@@ -69,7 +69,7 @@ class _Saves:
         self.values: list[tuple[int, tuple[tuple[float, ...], ...]]] = []
 
     def note(self, what: Any, where: Any, steps: int) -> None:
-        """Note an object that was saved after so many steps, in a file or elsewhere."""
+        """Note an object that was saved, in a file or elsewhere, after *steps* steps."""
         if len(self.forms) >= MAX_SAVED:
             return
         with suppress(Exception):  # whatever it is, the program must go on

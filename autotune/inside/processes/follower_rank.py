@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from autotune.inside.processes.meetings import CommunicationClock, Tally
+from autotune.inside.processes.rank_sync import RankCommand, RankSync
 from autotune.inside.ranks.group import Group
-from autotune.inside.ranks.meetings import CommunicationClock, Tally
-from autotune.inside.ranks.rank_sync import RankCommand, RankSync
 from autotune.inside.step_counts import Step
 from autotune.inside.step_tracker import Rank, StepTracker
 from autotune.inside.turns import Hands, Turns
