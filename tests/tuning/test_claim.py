@@ -279,7 +279,7 @@ def test_an_interrupted_claim_keeps_what_was_measured(tmp_path: Path, requests: 
 
     search.machine.script = replace(search.machine.script, ends=ends)
     result = search.go_on(300.0)
-    assert len(fresh(result)) == (2 if requests == 1 else 1)
+    assert len(fresh_of(search)) == (2 if requests == 1 else 1)
     assert (result.finding is Finding.UNCONFIRMED) is (requests == 2)
 
 
