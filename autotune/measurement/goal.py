@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from autotune.measurement.measurement import Measurement
-from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.readings import Memory
 from autotune.measurement.turn import Played, Taken
 
 LEAST_SHARE = 0.01  # of the hours of a training that compiling leaves in any case

@@ -160,13 +160,6 @@ def _noise(work: Array, cost: Array, lasting: Array, speed: Array, pace: Array) 
 
     Few turns do not show it. So that of each config leans on that of all of them, and on
     ``USUAL_NOISE``.
-
-    Args:
-        work: By config and stretch; 0 where a config was not in play.
-        cost: The same.
-        lasting: Rounds of each stretch.
-        speed: Of each config.
-        pace: Of each stretch.
     """
     plays = work > 0
     rest = plays * (cost / (work * pace / speed[:, None] + ~plays) - 1)

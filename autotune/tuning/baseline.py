@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from autotune.errors import AutotuneError, BudgetError, UsageError
 from autotune.knobs.space.space import KEEPS, ResolvedSpace
 from autotune.machine.probes.page_faults import page_fault_s
+from autotune.measurement.examination import StepBreakdown
 from autotune.measurement.goal import NO_COUNTER, Objective
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Cause, Ending, Outcome
-from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.measurement.turn import Played
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.profile import Profile
@@ -41,15 +41,7 @@ WORTH_KEEPING = 0.03
 
 @dataclass(frozen=True)
 class Baseline:
-    """The measured baseline and the search space that follows from it.
-
-    Attributes:
-        profile: What the program's first steps revealed.
-        measurement: What the baseline did alone, before any other config.
-        breakdown: Where the time of a step goes; empty where there was no time to profile it.
-        space: What can be searched with this program on this machine.
-        applied: The program as written, against which every config is applied.
-    """
+    """The measured baseline and the search space that follows from it."""
 
     profile: Profile
     measurement: Measurement

@@ -62,12 +62,7 @@ FEW = "a claim needs {} fresh processes{}, and only {} {} measured"
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a process has no result.
-
-    Attributes:
-        is_of_winner: Whether the winner failed; nobody ended it.
-        ending: How the process ended.
-    """
+    """Why a process has no result."""
 
     is_of_winner: bool
     ending: Ending
@@ -75,13 +70,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class OtherProgram:
-    """A candidate that is another program, such as the script at another commit.
-
-    Attributes:
-        rigs: Makes its rigs.
-        space: Of its configs.
-        applied: What it runs under.
-    """
+    """A candidate that is another program, such as the script at another commit."""
 
     rigs: RigFactory
     space: ResolvedSpace
@@ -93,12 +82,8 @@ class Match:
     """The two configs to compare.
 
     Attributes:
-        rigs: Makes the rigs.
-        space: Tells whether the two can share a process.
         base: The program as written, or the first of two configs.
-        winner: The candidate.
         should_stop: Called many times a second; an Ending from it ends the present process.
-        goal: What is compared.
         factor: Share of the winner's time that is left besides compiling, where that counts.
         other: The candidate, where it is another program.
         faults: What is known of the page faults of configs that return their memory.
@@ -181,12 +166,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Confirmation:
-    """The comparison of one candidate with the program as written, from fresh processes.
-
-    Attributes:
-        claim: What is known of the speedup.
-        processes: What was measured, in order.
-    """
+    """The comparison of one candidate with the program as written, from fresh processes."""
 
     claim: Claim
     processes: tuple[ClaimProcess, ...]
@@ -276,14 +256,6 @@ def prove(
     """Run fresh processes until the claim is sure, has become unlikely, or time is up.
 
     Their number is planned before, from the time, so that looking costs nothing.
-
-    Args:
-        match: The two configs.
-        earlier: What is recorded already, of the same winner.
-        keep: Called with what each process measured, to record it.
-        time_left_s: Returns the seconds left, given the number of fresh processes so far.
-        process_s: Seconds that a process takes until its turns begin.
-        turns_s: Least seconds of its turns.
 
     Returns:
         A failure if the winner's process failed: a config that fails in a fresh process is not

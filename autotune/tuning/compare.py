@@ -54,7 +54,6 @@ class ComparedSide:
     Attributes:
         program: The program; another one where the sides are two commits.
         file: Holds the config; None is the program as written.
-        name: What users call this side.
         commit: Full name of the commit that the program is of; empty for the files of today.
     """
 
@@ -71,16 +70,7 @@ class ComparedSide:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison of two sides showed.
-
-    Attributes:
-        sides: What was compared; the first one counts as 1.
-        first: The config of the first side.
-        second: The config of the second side.
-        confirmation: What fresh processes measured.
-        is_by_steps: Whether steps/s were compared, because the program makes a fixed number of
-            steps.
-    """
+    """What a comparison of two sides showed."""
 
     sides: tuple[ComparedSide, ComparedSide]
     first: Config

@@ -13,8 +13,8 @@ from statistics import fmean
 from autotune.knobs import registry
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement, warnings_of
-from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import ENDED_BY_US, Outcome
+from autotune.measurement.readings import Memory
 from autotune.measurement.turn import rate
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import LrRule

@@ -14,10 +14,10 @@ from typing import Self
 
 from autotune.knobs.space.space import KEEPS, ResolvedSpace
 from autotune.machine.probes.page_faults import page_fault_s
+from autotune.measurement.examination import StepBreakdown
 from autotune.measurement.goal import Goal
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.page_faults import PageFaults
-from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.measurement.turn import (
     Length,
     PlannedTurn,
@@ -99,7 +99,6 @@ class Game:
 
     Attributes:
         rounds: What each config played, by its number; whole rounds alone.
-        turns: How many turns were taken.
         steps_s: Median seconds of a step of each config, by its number.
         lost: Number of the config under which the loss became NaN or infinite; None if none did.
             The process has lost its weights then, and is closed.
@@ -129,9 +128,6 @@ class LiveRig:
     Call ``observe()`` first, if the program was not observed yet, then ``set_up()``. Methods that
     measure return an ``Ending`` when the program failed or time was up; the rig is closed then, and
     ``ready_for()`` opens the next one.
-
-    Args:
-        rigs: Makes the rigs.
 
     Attributes:
         lived: How many steps the baseline was seen to make in one process; evidence for blame.
@@ -340,16 +336,7 @@ class LiveRig:
         dice: random.Random,
         should_stop: ShouldStop,
     ) -> Game | Ending:
-        """Play rounds of several configs, which have all stayed in the open rig.
-
-        Args:
-            configs: Those in play.
-            lengths: Of the turns of each.
-            seconds: About how long; one round is played in any case.
-            goal: What is compared. Where meters are read, each config trains alone for a while.
-            dice: Gives the order within each round.
-            should_stop: Called many times a second; an Ending from it ends the wait.
-        """
+        """Play rounds of several configs, which have all stayed in the open rig."""
         if goal.needs_stays:
             return self._metered_round(configs, lengths, goal, dice, should_stop)
         round_s = sum(length.seconds for length in lengths)

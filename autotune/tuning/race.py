@@ -71,15 +71,7 @@ MAX_AMISS = 0.5  # of the logarithm of a batch's growth that a flag is to have c
 
 @dataclass(frozen=True)
 class Entrant:
-    """A config in play.
-
-    Attributes:
-        proposal: What it is, and why it is tried.
-        measurement: What it did alone, when it entered.
-        length: Of its turns.
-        factor: On its work, where the samples of a turn are not what is compared.
-        cost_s: What entering took.
-    """
+    """A config in play."""
 
     proposal: Proposal
     measurement: Measurement

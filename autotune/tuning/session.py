@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from shlex import quote
 
 from autotune.measurement.learning.training_trace import TrainingTrace
-from autotune.measurement.outcome import Ending, Outcome
-from autotune.measurement.run_mode import RunMode
+from autotune.measurement.outcome import Ending, Outcome, RunMode
 from autotune.program.rehearsal import RehearsalPlan
 from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory
@@ -36,13 +35,6 @@ class Session:
     """What the phases of a search share.
 
     Attributes:
-        run: Directory of the search.
-        study: Its record.
-        budget: Wall time used and left.
-        stop: Counts Ctrl-C.
-        events: Told what happens.
-        rigs: Makes the rigs of this session.
-        live: The process in which configs take turns.
         startup: What the program was seen to do before it was ready.
         plan: The division of the budget; ``divide()`` makes it.
         has_candidate: Whether some config may be confirmed. The race sets it.

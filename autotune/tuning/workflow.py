@@ -36,13 +36,6 @@ def search(
     does not repeat it. The caller must have taken the study's lease; it is released at the end,
     also when an error is raised.
 
-    Args:
-        run: Directory that the search writes to.
-        study: The run's record, new or from an earlier session.
-        budget_s: Wall time of the whole search, earlier sessions included.
-        events: Told about everything that happens.
-        surroundings: Clock, rigs and machine check; tests pass scripted ones.
-
     Raises:
         ProgramError: when the program fails by itself or trains no step.
         BudgetError: when the budget ends before the baseline is measured.

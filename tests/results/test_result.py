@@ -6,10 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.measurement.compilation import Compilation
-from autotune.measurement.interference import Interference
 from autotune.measurement.interval import Interval, LogRatio
-from autotune.measurement.memory import Memory
+from autotune.measurement.readings import Compilation, Interference, Memory
 from autotune.program.config import Config, KnobValue
 from autotune.program.flags import Flag
 from autotune.results import bestfile

@@ -12,8 +12,7 @@ import typer
 
 from autotune.cli import search as command
 from autotune.cli.search_report import show
-from autotune.measurement.outcome import Ending, Outcome
-from autotune.measurement.run_mode import RunMode
+from autotune.measurement.outcome import Ending, Outcome, RunMode
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.program import parse_program

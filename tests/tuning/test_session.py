@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from autotune.machine.hardware import Hardware
-from autotune.measurement.step_breakdown import StepBreakdown
+from autotune.measurement.examination import StepBreakdown
 from autotune.results.record import BaselineInfo, TrialRecord
 from autotune.results.result import Finding
 from autotune.rig.rig_factory import RigFactory

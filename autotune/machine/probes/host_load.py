@@ -18,7 +18,7 @@ import psutil
 
 from autotune.machine import cgroups
 from autotune.machine.cgroups import Throttling
-from autotune.measurement.interference import Interference
+from autotune.measurement.readings import Interference
 
 PRESSURE = (Path("/sys/fs/cgroup/cpu.pressure"), Path("/proc/pressure/cpu"))  # container, machine
 

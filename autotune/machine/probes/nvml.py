@@ -22,8 +22,7 @@ import psutil
 
 from autotune.machine.probes.base import Probe
 from autotune.machine.process_tree import tree
-from autotune.measurement.interference import FOREIGN_SHARE, GpuReading
-from autotune.measurement.memory import Memory
+from autotune.measurement.readings import FOREIGN_SHARE, GpuReading, Memory
 
 # Source: https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html, with
 # pynvml's names. GpuIdle, ApplicationsClocksSetting, DisplayClockSetting and SwPowerCap are left

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from autotune.machine.hardware import Gpu
 from autotune.machine.probes.base import Probe
-from autotune.measurement.memory import Memory
+from autotune.measurement.readings import Memory
 
 
 def torch_gpus(device: str) -> tuple[Gpu, ...]:

@@ -105,8 +105,6 @@ class Agreement:
     """What comparing a config's training with that of the program as written gave.
 
     Attributes:
-        sameness: The verdict.
-        steps: How many steps were compared.
         epochs: How many short epochs these took.
         part: What differs first: ``samples``, ``losses``, ``gradients``, ``weights``, ``buffers``,
             ``learning rates`` or, after training, ``checkpoints``, ``missing checkpoints``,

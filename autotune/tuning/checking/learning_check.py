@@ -33,14 +33,7 @@ LEAST_FALL = 3 * MOST_LOSS  # of the program's own loss; below it, learning noth
 
 @dataclass(frozen=True)
 class Learned:
-    """What a learning check found.
-
-    Attributes:
-        gap: By how much the loss is larger, relative, with 95 %; None if it could not be told.
-        seeds: The number of random states that it was compared from.
-        rule: How the rate followed the batch.
-        untold: Why it could not be told from the losses; empty if it could.
-    """
+    """What a learning check found."""
 
     gap: Interval | None
     seeds: int = 0

@@ -73,7 +73,6 @@ class Known:
 
     Attributes:
         traces: Of the program as written, that earlier checks took. A check adds to them.
-        normalises: Whether the model has BatchNorm.
         canary: What was found before the search.
     """
 

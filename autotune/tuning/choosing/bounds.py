@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from autotune.measurement.examination import StepBreakdown
 from autotune.measurement.goal import THROUGHPUT, Goal
 from autotune.measurement.measurement import Measurement
-from autotune.measurement.step_breakdown import StepBreakdown
 
 WORTH_TRYING = 1.03  # a knob that can gain less is not tried
 MARGIN = 1.5  # on shares, which a few profiled steps show

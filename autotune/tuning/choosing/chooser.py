@@ -53,13 +53,7 @@ NO_SHARES: Mapping[str, Share] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Choice:
-    """A config to try.
-
-    Attributes:
-        config: Canonical and without conflicts.
-        why: The reason, as users read it.
-        expected: Its speedup as it is expected before.
-    """
+    """A config to try."""
 
     config: Config
     why: str
@@ -75,8 +69,6 @@ class Field:
         speeds: What the rounds show; None before the first.
         share_left: Of the time for trials, 0 to 1.
         guilty: Changes with which the program fails outside of its training loop.
-        best: The config that would be recommended now.
-        in_play: The configs that take turns now.
     """
 
     records: Sequence[TrialRecord]

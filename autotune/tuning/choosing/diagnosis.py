@@ -13,9 +13,9 @@ from enum import StrEnum
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.knobs.strategies import STRATEGIES
 from autotune.machine.hardware import Hardware
+from autotune.measurement.examination import StepBreakdown
 from autotune.measurement.goal import THROUGHPUT, Goal, Objective
 from autotune.measurement.measurement import Measurement
-from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.config import KnobValue
 from autotune.program.devices import parts_of
 from autotune.program.profile import Profile
@@ -55,12 +55,7 @@ class Bottleneck(StrEnum):
 
 @dataclass(frozen=True)
 class Move:
-    """Knobs that are changed together, and why.
-
-    Attributes:
-        changes: New values by knob, for the config that the move is applied to.
-        why: The reason, as users read it next to the trial.
-    """
+    """Knobs that are changed together, and why."""
 
     changes: Mapping[str, KnobValue]
     why: str
@@ -71,7 +66,6 @@ class Diagnosis:
     """The bottleneck with its evidence, and what follows from it.
 
     Attributes:
-        verdict: What limits the baseline.
         evidence: What was measured to say so, as one sentence.
         devices: Moves to several devices or ranks, each of which starts the program anew.
         all_in: All changes at once of which it is known that they usually help here.
@@ -97,14 +91,6 @@ def diagnose(
 
     Only changes are returned whose values the space offers. A program without a DataLoader is never
     input-bound, because autotune cannot change how it loads.
-
-    Args:
-        profile: What the program's first steps revealed.
-        baseline: The baseline's measurement; its share of waiting decides.
-        space: What may be changed.
-        hardware: Gives the cores that workers and compute threads share.
-        breakdown: Where a step's time goes; adds evidence. Empty if it was not profiled.
-        goal: What is compared, which decides what should help.
     """
     share = baseline.wait_share
     if not profile.loaders or share < WAIT_IS_NOISE_SHARE:

@@ -43,13 +43,7 @@ DRAWS = 512
 
 @dataclass(frozen=True)
 class Foreseen:
-    """What is to be expected of configs, as logarithms of their speedups.
-
-    Attributes:
-        configs: The configs.
-        means: Of each config.
-        covariance: Of these.
-    """
+    """What is to be expected of configs, as logarithms of their speedups."""
 
     configs: Sequence[Config]
     means: Array

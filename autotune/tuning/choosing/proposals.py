@@ -40,7 +40,6 @@ class Proposal:
     Attributes:
         trial: The open Optuna trial in which the result must be recorded; None for the program as
             written, which has one already.
-        config: Canonical and without conflicts.
         why: Where the proposal comes from, as users read it.
         expected: Its speedup as it was expected before; None where nothing was.
     """

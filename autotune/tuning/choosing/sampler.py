@@ -142,10 +142,6 @@ def _field(seen: Sequence[tuple[Config, float]]) -> Field:
 def make_sampler(name: str, seed: int) -> BaseSampler:
     """Return a sampler by the name that users give it.
 
-    Args:
-        name: ``autotune``, or ``tpe``, ``gp`` or ``random`` for Optuna's own.
-        seed: Seed of its random choices.
-
     Raises:
         UsageError: There is no such sampler, or a library that it needs is not installed.
     """

@@ -46,12 +46,7 @@ FILES = "have the program read it from a file that a flag names"
 
 @dataclass(frozen=True)
 class Started:
-    """A program that trains, on an open rig; as a context manager it closes the rig.
-
-    Attributes:
-        rig: The open rig. The caller must close it, or keep it for measuring.
-        ready: What the program's first steps revealed.
-    """
+    """A program that trains, on an open rig; as a context manager it closes the rig."""
 
     rig: Rig
     ready: Ready

@@ -29,9 +29,8 @@ from autotune.knobs.space.space import ResolvedSpace
 from autotune.machine.hardware import Hardware
 from autotune.measurement.goal import Goal
 from autotune.measurement.interval import Interval
-from autotune.measurement.outcome import Outcome
+from autotune.measurement.outcome import Outcome, RunMode
 from autotune.measurement.rounds import Speeds, speeds
-from autotune.measurement.run_mode import RunMode
 from autotune.measurement.turn import Played
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
@@ -61,12 +60,7 @@ MEMORY_OUTCOMES = {Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY, Outcome.SH
 
 @dataclass(frozen=True)
 class Chosen:
-    """A trial that the caller chose, before it is written.
-
-    Attributes:
-        params: The value of each knob that is searched.
-        distributions: Their choices, as Optuna takes them.
-    """
+    """A trial that the caller chose, before it is written."""
 
     params: dict[str, KnobValue]
     distributions: dict[str, BaseDistribution]
@@ -110,22 +104,16 @@ class Stored(Generic[Value]):
 class Study:
     """The record of one run.
 
-    Args:
-        study: The Optuna study.
-
     Attributes:
         head: What is searched, with which options and where; written once by ``create()``.
         facts: What was learned from the untouched program; None until the baseline was measured.
         fence: How the last session kept trials from changing files, as a sentence; empty before.
-        mode: How rigs must run the program so that it trains.
-        spent_s: Wall seconds that all sessions of this run have used.
         claim: The processes of the claim in the order in which they ran, of all candidates.
         rehearsals: Findings of all rehearsals, in order; a config can occur more than once.
         canary: What the exact settings train; None if that was not compared before the search.
         failure: Why the program itself failed before anything was measured; empty if it did not.
         checks_learning: Whether what a larger global batch learns is checked, beyond the budget.
         learning_checks: The number of learning checks that this process has made.
-        optuna: The Optuna study.
         read: Stored attributes that were read already, by their name.
     """
 
@@ -410,12 +398,7 @@ class Study:
         mislead it. Out of memory makes the trial infeasible (pruned, with a violated
         constraint), so the sampler avoids its neighbours. Any other ending is a failed trial, which
         the sampler ignores.
-
-        Args:
-            trial: The trial.
-            record: How it ended.
-            is_known: Whether this is the record of another trial of the same config: the sampler
-                sees it again, but it is not stored twice.
+        The record of a config that has one already (*is_known*) is not stored twice.
         """
         self._read_new()
         value, state, constraints = None, TrialState.FAIL, {}

@@ -14,8 +14,7 @@ import pynvml
 import pytest
 
 from autotune.machine.probes.nvml import GpuWatch, NvmlMemory, Stranger
-from autotune.measurement.interference import GpuReading
-from autotune.measurement.memory import Memory
+from autotune.measurement.readings import GpuReading, Memory
 from tests.made import A100, GIB, H100
 from tests.readings import (
     GB10,

@@ -9,7 +9,7 @@ import pytest
 from autotune.knobs import registry
 from autotune.knobs.space.space import SearchSpace
 from autotune.machine.hardware import Hardware
-from autotune.measurement.step_breakdown import StepBreakdown, StepParts
+from autotune.measurement.examination import StepBreakdown, StepParts
 from autotune.program.profile import OptimizerFacts, Profile
 from autotune.tuning.choosing.diagnosis import Bottleneck, Diagnosis, diagnose
 from tests.made import (

@@ -13,8 +13,7 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.machine.hardware import Hardware
-from autotune.measurement.outcome import Cause, Ending, Outcome
-from autotune.measurement.run_mode import RunMode
+from autotune.measurement.outcome import Cause, Ending, Outcome, RunMode
 from autotune.program.program import Program
 from autotune.rig.failures import having_asked, program_error
 from autotune.rig.open_rig import Reports, ShouldStop

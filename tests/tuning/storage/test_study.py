@@ -22,8 +22,8 @@ from optuna.samplers import RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.errors import RunDirectoryError
-from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.readings import Memory
 from autotune.measurement.turn import Played
 from autotune.program.config import Config
 from autotune.results.record import (
