@@ -58,6 +58,7 @@ class PageFaults:
 
     def as_alone(self, config: Hashable, one: Played, most_s: float) -> Played:
         """Return a turn of a config with the page faults that it has alone, if these are known.
+
         One takes *most_s* at most, because threads may have theirs at the same time.
         """
         if config not in self.alone:

@@ -22,14 +22,12 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.profile import Profile
 from autotune.results.record import BaselineInfo, SearchInfo, TrialRecord
 from autotune.rig.failures import program_error
-from autotune.tuning.live_rig import Stay
+from autotune.tuning.live_rig import MAX_STARTS, Stay
 from autotune.tuning.session import Session
 from autotune.tuning.start.first_start import examined
 from autotune.tuning.start.start_up_time import unmeasured
 
 STAY_S = 2.0  # of the program as written, after its first steps
-STAGE_S = 1.0  # of the profile of its step
-MAX_STARTS = 5  # it may end before it was measured, and need three modes
 MIN_BUDGET_S = 5.0  # importing torch alone took 2-6 s on 2 cores
 # Time for trials above which the step profile is worth its cost: it took 2-7 s on 2 cores.
 PROFILE_WORTH_S = 60.0
@@ -146,7 +144,7 @@ def _measure(session: Session) -> Baseline:
     worth_s = max(PROFILE_WORTH_S, PROFILE_WORTH_STEPS * facts.step_s)
     if session.budget.left_s - session.plan.reserve_s > worth_s:
         study.facts = facts = replace(
-            facts, breakdown=live.profile_step(STAGE_S, session.until_confirmation)
+            facts, breakdown=live.profile_step(session.until_confirmation)
         )
     return Baseline(profile, record.measurement, facts.breakdown, space, applied)
 

@@ -38,18 +38,15 @@ from autotune.results.record import ClaimProcess, TrialRecord, slowest_compilati
 from autotune.rig.open_rig import ShouldStop
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.baseline import Baseline
-from autotune.tuning.checking.growth import may_win
+from autotune.tuning.checking.learning_check import may_win
 from autotune.tuning.choosing.ranking import promising
-from autotune.tuning.live_rig import ALONE_S, PLAY_S, WARM_UP_S, LiveRig
-from autotune.tuning.plan import OWN_TURNS_S, TURNS
+from autotune.tuning.live_rig import ALONE_S, MAX_STARTS, PLAY_S, WARM_UP_S, LiveRig
+from autotune.tuning.plan import OWN_TURNS_S, PAIRS, PROCESSES, TURNS
 from autotune.tuning.session import Session
 
 SECOND_S = 0.5  # of the config that comes second
 MOST_TURNS_S = 20.0  # of turns in each process
-MOST_PROCESSES = 4
-MOST_PAIRS = 5
 LEAST_ROUNDS = 4  # with which a process counts
-MAX_STARTS = 4  # of a program that ends within seconds, for one process of the claim
 NO_TIME_APART = "what can be tried here needs fresh processes, for which there was no time"
 # By how much others may slow the program as written down against its first measurement. On 2 cores,
 # two scripts that ran at once made digits_cnn 40 times slower with 2 threads, and not with 1: this
@@ -262,10 +259,10 @@ def prove(
         recommended, however fast it was. Or if something else ended the first process.
     """
     processes = [one for one in earlier if one.is_pair is match.is_apart]
-    least, most = LEAST_PROCESSES, MOST_PROCESSES
+    least, most = LEAST_PROCESSES, max(PROCESSES)
     each_s = process_s + turns_s
     if match.is_apart:
-        least, most, each_s = LEAST_PAIRS, MOST_PAIRS, 2 * (process_s + ALONE_S)
+        least, most, each_s = LEAST_PAIRS, max(PAIRS), 2 * (process_s + ALONE_S)
     fresh = sum(not one.is_of_search for one in processes)
     planned = min(most, max(least, fresh + int(time_left_s(fresh) / each_s)))
     _see_page_faults(match, starts_as_written=fresh % 2 == 0)

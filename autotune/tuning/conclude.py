@@ -28,7 +28,7 @@ from autotune.results.record import (
 from autotune.results.result import Finding, LargerBatch, SearchResult
 from autotune.results.training_steps import TrainingSteps, training_samples
 from autotune.tuning.baseline import Baseline
-from autotune.tuning.checking.growth import check_s, samples_ratio
+from autotune.tuning.checking.learning_check import check_s, samples_ratio
 from autotune.tuning.choosing.bounds import Share, bounded, sentences, shares
 from autotune.tuning.choosing.choosable import one_fewer
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis

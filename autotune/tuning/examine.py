@@ -18,13 +18,12 @@ from autotune.rig.open_rig import Reports, ShouldStop
 from autotune.rig.rig import Rig
 from autotune.tuning.budget import ENDING, InterruptCounter
 from autotune.tuning.events import Events
-from autotune.tuning.live_rig import LiveRig, longest_silence_s
+from autotune.tuning.live_rig import STAGE_S, WARM_UP_S, LiveRig, longest_silence_s
 from autotune.tuning.start import first_start
 from autotune.tuning.start.first_start import START_SILENCE_S
 from autotune.tuning.start.observe import throwaway_rigs
 from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
 
-STAY_S, STAGE_S = 3.0, 0.8
 PATIENCE_S = 90.0  # without a step; examining items takes up to 75 s
 MORE_STAYS = 2  # of several ranks: a rank is slow if it is the slowest in all
 
@@ -63,7 +62,7 @@ def examine(
             written = AppliedConfig.as_written(space.baseline, profile)
             events.on_phase("measuring the program")
             live = LiveRig.on(rigs, started.rig, written)
-            stay = live.stay(written.config, should_stop, STAY_S, with_loads=True)
+            stay = live.stay(written.config, should_stop, WARM_UP_S, with_loads=True)
             if isinstance(stay, Ending):
                 raise program_error(program, stay)
             measured = Measurement.of(stay.turns, stay.taken)

@@ -49,7 +49,8 @@ SILENCE_STEPS = 30
 # The same while its step is profiled. Then the loader is read alone, and what supplies its items
 # may be the program's own loop, which is held up.
 PROFILE_SILENCE_S = 30.0
-MAX_STARTS = 3  # a program may need one run mode after the other
+MAX_STARTS = 5  # a program may need one run mode after the other, or end within seconds
+STAGE_S = 1.0  # of the profile of a step
 MIN_PROFILES = 2  # a program may end while its step is profiled
 # A stay: turns of one config alone, in which its workers start, its kernels are chosen, its memory
 # is taken. It ends once a call of the rig was quiet.
@@ -394,8 +395,8 @@ class LiveRig:
                 one[number] = worth
         return Game((one,) if len(one) == len(configs) else (), len(configs))
 
-    def profile_step(self, stage_s: float, should_stop: ShouldStop) -> StepBreakdown:
-        """Profile the baseline's step and its upper bounds, in stages of so many seconds.
+    def profile_step(self, should_stop: ShouldStop) -> StepBreakdown:
+        """Profile the baseline's step and its upper bounds.
 
         The breakdown is empty if the program ends or fails before: a search works without it.
         """
@@ -403,7 +404,7 @@ class LiveRig:
             if not self.is_open and self.ready_for(self.base.config, should_stop):
                 break
             assert self._rig is not None, "it is open"
-            breakdown = self._rig.profile_step(stage_s, should_stop, self._profile_silence_s)
+            breakdown = self._rig.profile_step(STAGE_S, should_stop, self._profile_silence_s)
             if isinstance(breakdown, StepBreakdown):
                 return breakdown
             self.close()

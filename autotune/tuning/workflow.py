@@ -10,7 +10,7 @@ from autotune.results.result import SearchResult
 from autotune.tuning.apart import try_apart
 from autotune.tuning.baseline import measure_baseline
 from autotune.tuning.checking.canary import cleared
-from autotune.tuning.checking.growth import with_growth
+from autotune.tuning.checking.learning_check import with_growth
 from autotune.tuning.checking.rehearse import Rehearsed, rehearse_best
 from autotune.tuning.choosing.diagnosis import diagnose
 from autotune.tuning.claim import claim_best, play_on

@@ -27,7 +27,7 @@ from autotune.program.rehearsal import Canary, Rehearsal, RehearsalPlan
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.self_check import Known, SelfCheck
 from autotune.tuning.checking.short_runs import ShortRuns
-from autotune.tuning.choosing.memory import MEMORY
+from autotune.tuning.choosing.chooser import MEMORY
 from autotune.tuning.session import Session
 
 NEAREST = ("threads",)  # any other number adds in another order, and few threads are slow

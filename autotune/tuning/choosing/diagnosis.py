@@ -19,9 +19,8 @@ from autotune.measurement.measurement import Measurement
 from autotune.program.config import KnobValue
 from autotune.program.devices import parts_of
 from autotune.program.profile import Profile
-from autotune.tuning.choosing.bounds import Share, bounded, shares
+from autotune.tuning.choosing.bounds import WORTH_TRYING, Share, bounded, shares
 
-WORTH_A_WORD = 1.03  # with ready data; a smaller speedup is reported as "no faster"
 # Share of the time that the program waits for data: above this, loading is the first suspect.
 INPUT_BOUND_SHARE = 0.25
 # How much larger a batch is usually faster: on a GPU, memory may not hold more
@@ -141,7 +140,7 @@ def _evidence(profile: Profile, baseline: Measurement, breakdown: StepBreakdown)
     if breakdown.synthetic_data_throughput is not None and breakdown.loader_throughput is not None:
         now = baseline.throughput.estimate
         gain = breakdown.synthetic_data_throughput.estimate / now
-        ready = f"run at {gain:.2f}x its speed" if gain > WORTH_A_WORD else "be no faster"
+        ready = f"run at {gain:.2f}x its speed" if gain > WORTH_TRYING else "be no faster"
         yield (
             f"with its data always ready it would {ready}, and its loader alone delivers "
             f"{breakdown.loader_throughput.estimate / now:.2f}x the samples that it trains on now"
