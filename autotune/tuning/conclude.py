@@ -27,7 +27,6 @@ from autotune.results.record import (
 )
 from autotune.results.result import Finding, LargerBatch, SearchResult
 from autotune.results.training_steps import TrainingSteps, training_samples
-from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.learning_check import check_s, samples_ratio
 from autotune.tuning.choosing.bounds import Share, bounded, sentences, shares
 from autotune.tuning.choosing.choosable import one_fewer
@@ -37,7 +36,7 @@ from autotune.tuning.choosing.proposals import restarts
 from autotune.tuning.choosing.ranking import ranked
 from autotune.tuning.choosing.sampler import OURS
 from autotune.tuning.claim import ClaimResult
-from autotune.tuning.session import Session
+from autotune.tuning.session import Baseline, Session
 
 WORTH_TELLING = 1.05  # speedup over what is recommended
 

@@ -27,12 +27,11 @@ from autotune.program.rehearsal import (
     warning,
 )
 from autotune.results.record import TrialRecord
-from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.learning_check import may_be_checked, samples_ratio, with_learning
 from autotune.tuning.checking.self_check import Known, SelfCheck, without_one
 from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.choosing.ranking import promising
-from autotune.tuning.session import Session
+from autotune.tuning.session import Baseline, Session
 from autotune.tuning.storage.study import Study
 
 MAX_CANDIDATES = 4

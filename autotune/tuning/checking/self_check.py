@@ -36,11 +36,10 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.devices import ranks_in
 from autotune.program.lr import PARTS, batch_growth
 from autotune.program.rehearsal import Canary, RehearsalPlan, TracePlan
-from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.learning_check import MOST_LOSS, untold
 from autotune.tuning.checking.short_runs import Runs
 from autotune.tuning.plan import CHECK_EPOCHS, check_batches
-from autotune.tuning.session import Session
+from autotune.tuning.session import Baseline, Session
 
 NOT_COMPARED = Agreement(Sameness.UNKNOWN, why=NO_TIME)
 BATCH = ("batch_size", "accumulation_steps")  # what one process makes of a step
