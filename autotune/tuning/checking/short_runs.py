@@ -30,7 +30,6 @@ class Runs(Protocol):
         self, config: Config, plan: RehearsalPlan, cost_s: float, lr_rule: LrRule = ..., /
     ) -> TrainingTrace | Ending:
         """Return what the first steps under a config learn, or why that is not known."""
-        ...
 
 
 class ShortRuns:
