@@ -47,7 +47,7 @@ from scipy.stats import t as student_t  # type: ignore[import-untyped]
 from autotune.measurement.interval import Interval
 from autotune.tuning.budget import parse_duration
 from benchmarks.gpu.bench import ROOT
-from benchmarks.gpu.ratio import Ratio
+from benchmarks.gpu.answer import Ratio
 from benchmarks.live_runs import Runner, Script, table
 
 WORTH_FINDING = 1.15  # a gain from here on is one that a search should find
