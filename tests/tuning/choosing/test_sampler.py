@@ -50,8 +50,9 @@ def test_an_objective_that_is_no_speed_is_refused() -> None:
     first = study.ask()
     speed(first, random.Random(0))
     study.tell(first, -1.0)
+    second = study.ask()
     with pytest.raises(ValueError, match="positive objective"):
-        study.ask()
+        speed(second, random.Random(0))
 
 
 def test_a_sampler_has_a_name_or_the_nearest_one_is_told() -> None:
