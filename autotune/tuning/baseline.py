@@ -138,8 +138,8 @@ def _measure(session: Session) -> Baseline:
 
 
 def _with_worth(session: Session, profile: Profile, record: TrialRecord) -> Profile:
-    # To keep its memory would be a change that gives nothing; or that takes more of what is to be
-    # saved, where memory is.
+    # Where page faults take next to no time, to keep memory is a change that gives nothing; where
+    # memory is to be saved, it takes more of it
     own = session.live.faults.alone.get(record.config)
     if record.measurement is None or KEEPS in session.study.head.space.requested:
         return profile

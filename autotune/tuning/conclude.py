@@ -234,7 +234,7 @@ def _finding(confirmed: ClaimResult, records: Sequence[TrialRecord]) -> Finding:
 def _untried(
     session: Session, baseline: Baseline, records: Sequence[TrialRecord], best: Config
 ) -> Iterator[str]:
-    # That is each knob of which only the program's own value was measured, and ``knob=value`` for
+    # Named is each knob of which only the program's own value was measured, and ``knob=value`` for
     # each other value that needs a fresh process. Knobs without effect in the best config, and
     # those that can give next to nothing, are left out.
     space, knobs = baseline.space, registry()

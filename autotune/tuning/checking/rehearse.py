@@ -98,8 +98,7 @@ def _is_cleared(session: Session, baseline: Baseline, config: Config) -> bool:
 
 
 def _is_known(study: Study, config: Config, most_s: float) -> bool:
-    # That is so if one had a clear finding, or if an earlier one was cut off and there is not
-    # ``WORTH_MORE`` times its duration left.
+    # One had a clear finding, or was cut off and not ``WORTH_MORE`` times its duration is left
     earlier = [r for r in study.rehearsals if r.config == config and not study.awaits_check(r)]
     return any(r.is_settled or most_s < WORTH_MORE * r.cost_s for r in earlier)
 

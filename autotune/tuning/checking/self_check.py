@@ -177,7 +177,7 @@ class SelfCheck:
         return Agreement(Sameness.UNKNOWN, why=why)
 
     def _learned(self, config: Config, traced: TrainingTrace | None) -> tuple[Interval | None, str]:
-        # Neither where that was not compared.
+        # Neither a gap nor a reason where nothing was compared
         if traced is None or batch_growth(self._space.baseline, config) != 1.0:
             return None, ""
         written = self.written()
