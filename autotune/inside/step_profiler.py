@@ -66,9 +66,9 @@ class StepProfiler:
         self._feed = feed
         self._counts_flops = counts_flops
         self._is_disturbed = False
-        roots = tuple(seams.forward.roots)
+        roots = tuple(seams.model.forward.roots)
         self.clock: PartsClock | None = PartsClock(with_events=_trains_on_cuda(roots))
-        self._parts = PartsSeam(self.clock, roots, seams.hubs)
+        self._parts = PartsSeam(self.clock, seams.model.forward, seams.hubs)
         self._samples = 0  # of the step that ended last
         self.breakdown = StepBreakdown()
         self.is_done = False

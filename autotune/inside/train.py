@@ -20,7 +20,7 @@ from autotune.inside import run_program
 from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.processes.run_children import RunChildren
 from autotune.inside.ranks.group import Group, is_rank, join, join_in_place
-from autotune.inside.seam_set import STEPS_UNTIL_ROOTS_ARE_KNOWN, SeamSet
+from autotune.inside.seam_set import STEPS_UNTIL_ROOTS_ARE_KNOWN, ModelSeams, SeamSet, StepSeams
 from autotune.inside.steering import install
 from autotune.knobs import launch_plan_for
 from autotune.program.applied_config import AppliedConfig
@@ -139,8 +139,8 @@ def main(best_path: str, *words: str) -> None:
     with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
         if not group.is_first:  # its temporary files are deleted with the folder
             tempfile.tempdir = os.environ["TMPDIR"] = folder
-        seams.silence(Path(folder))
-        seams.distribution.agree()
+        seams.fence.silence(Path(folder))
+        seams.model.distribution.agree()
         with run_program.own_tracebacks():
             run_program.run(plan.of(program), config)
     group.leave()
@@ -178,8 +178,8 @@ def explained(applied: AppliedConfig) -> list[str]:
 def _rows(seams: SeamSet) -> Iterator[tuple[str, str]]:
     """Yield the places that are replaced now, each with what acts there, the outermost first."""
     passing = {
-        id(seams.optimizer): f" (first {STEPS_UNTIL_ROOTS_ARE_KNOWN} steps only)",
-        id(seams.by_hand): " (first step only)",
+        id(seams.steps.optimizer): f" (first {STEPS_UNTIL_ROOTS_ARE_KNOWN} steps only)",
+        id(seams.steps.by_hand): " (first step only)",
     }
     for place, hub in (
         ("torch.autograd.backward", seams.hubs.backward),
@@ -189,8 +189,8 @@ def _rows(seams: SeamSet) -> Iterator[tuple[str, str]]:
     ):
         for listener in hub.listeners:
             yield place, _does(listener) + passing.get(id(listener), "")
-    if seams.checkpoint.is_needed:  # once the blocks are known
-        yield "forward of repeated blocks", _does(seams.checkpoint)
+    if seams.model.checkpoint.is_needed:  # once the blocks are known
+        yield "forward of repeated blocks", _does(seams.model.checkpoint)
     for seam in _seams(seams):
         for part in vars(seam).values():
             if isinstance(part, Patches):
@@ -201,6 +201,7 @@ def _seams(owner: object) -> Iterator[Seam]:
     for part in vars(owner).values():
         if isinstance(part, Seam):
             yield part
+        if isinstance(part, (Seam, ModelSeams, StepSeams)):
             yield from _seams(part)
 
 

@@ -210,7 +210,7 @@ for x, y in loader:
         ("pass", ""),
     ):
         tracker = watched(tmp_path, source).tracker
-        unseen = tracker.seams.by_hand.unseen()
+        unseen = tracker.seams.steps.by_hand.unseen()
         assert tracker.steps == 0
         assert said in unseen
         assert bool(said) == bool(unseen)

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from autotune.inside.data.feed import _Cached
 from autotune.inside.hubs import Hubs
 from autotune.inside.seams import parts
+from autotune.inside.seams.forward import ForwardSeam
 from autotune.inside.seams.parts import SYNCS, Part, PartsClock, PartsSeam, _moves
 from autotune.measurement.step_breakdown import StepParts
 
@@ -27,7 +28,7 @@ PATCHED = (
     *((torch.Tensor, name) for name in SYNCS),
     (torch.cuda, "synchronize"),
     (Optimizer, "zero_grad"),
-    (nn.Linear, "__call__"),
+    (nn.Module, "__call__"),
 )
 
 
@@ -130,17 +131,20 @@ class Slow(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 
 @contextmanager
-def taken_apart(model: nn.Module) -> Iterator[PartsClock]:
-    """A clock that is told about the parts of the steps of a model."""
+def taken_apart() -> Iterator[PartsClock]:
+    """A clock that is told about the parts of the steps of models."""
     clock = PartsClock(with_events=False)
     hubs = Hubs()
-    seam = PartsSeam(clock, [model], hubs)
+    forward = ForwardSeam(None, list)
+    forward.install()
+    seam = PartsSeam(clock, forward, hubs)
     seam.install()
     try:
         yield clock
     finally:
         seam.remove()
         hubs.remove()
+        forward.remove()
 
 
 def patched() -> list[Any]:
@@ -151,7 +155,7 @@ def patched() -> list[Any]:
 def test_a_removed_seam_leaves_no_trace(width: int) -> None:
     before = patched()
     model = nn.Linear(2, 1)
-    with suppress(RuntimeError), taken_apart(model):
+    with suppress(RuntimeError), taken_apart():
         assert all(a is not b for a, b in zip(before, patched(), strict=True))
         model(torch.ones(1, width)).sum().backward()
     assert all(a is b for a, b in zip(before, patched(), strict=True))
@@ -184,7 +188,7 @@ def heavy_loop(clock: PartsClock, model: nn.Module, optimizer: Optimizer, steps:
 def test_on_a_real_loop_each_part_gets_its_time_and_together_they_are_the_step() -> None:
     model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(8)))
     optimizer = Adam(model.parameters())
-    with taken_apart(model) as clock:
+    with taken_apart() as clock:
         wall_s = heavy_loop(clock, model, optimizer, steps=2)
     split = split_of(clock)
     assert split.steps == 2
@@ -218,7 +222,7 @@ def test_a_training_step_is_told_from_the_models_call_to_the_optimizers_end(
 ) -> None:
     model = nn.Linear(2, 1)
     optimizer = SGD(model.parameters(), lr=0.1)
-    with taken_apart(model) as clock:
+    with taken_apart() as clock:
         told = at_each_call(clock, monkeypatch)
         loss = model(torch.ones(1, 2)).sum()
         loss.backward()
@@ -240,7 +244,7 @@ def test_a_model_that_is_called_without_gradients_computes_for_the_call_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = nn.Linear(2, 1)
-    with taken_apart(model) as clock:
+    with taken_apart() as clock:
         told = at_each_call(clock, monkeypatch)
         with torch.no_grad():
             model(torch.ones(1, 2))
@@ -257,7 +261,7 @@ def test_a_model_that_is_called_without_gradients_computes_for_the_call_alone(
 def test_reading_a_tensor_from_a_device_is_a_sync_call(
     read: Callable[[torch.Tensor], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with taken_apart(nn.Linear(2, 1)) as clock:
+    with taken_apart() as clock:
         told = at_each_call(clock, monkeypatch)
         read(torch.tensor(1))
         assert told == [], "nothing waits for the CPU"

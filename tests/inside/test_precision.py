@@ -39,7 +39,7 @@ def under(
     )
     seams = SeamSet(None, None)
     Steering(seams).apply(applied)
-    seams.accumulation.steps = accumulation_steps
+    seams.steps.accumulation.steps = accumulation_steps
     seams.install()
     try:
         yield seams
@@ -149,7 +149,7 @@ def test_scaled_gradients_train_as_unscaled_ones(clip: float | None, optimizers:
     plain, norms = train(20, clip=clip, optimizers=optimizers)
     with under("fp16") as seams:
         scaled, scaled_norms = train(20, clip=clip, optimizers=optimizers)
-        assert seams.scaling.scale > 1.0
+        assert seams.steps.scaling.scale > 1.0
     close(plain, scaled, rtol=0.02)
     assert scaled_norms == pytest.approx(norms, rel=0.05)
 
@@ -157,11 +157,11 @@ def test_scaled_gradients_train_as_unscaled_ones(clip: float | None, optimizers:
 def test_an_overflow_skips_the_step_and_lowers_the_scale() -> None:
     with under("fp16") as seams:
         before, _ = train(3)
-        scale = seams.scaling.scale
+        scale = seams.steps.scaling.scale
         after, _ = train(4, overflow_at=3)
         one_more = [SGD(m.parameters(), lr=0.0) for m in after]
         after[0](torch.ones(1, 4)).sum().backward()  # the scale changes where a new pass begins
-        assert seams.scaling.scale == scale / 2
+        assert seams.steps.scaling.scale == scale / 2
         assert one_more
     close(before, after, rtol=0.0)
     assert all(p.isfinite().all() for p in after[0].parameters())
@@ -185,13 +185,13 @@ def test_small_gradients_survive_by_scaling() -> None:
         gradient()
         optimizer.step()
         assert gradient() == pytest.approx(1e-8, rel=0.02)
-        seams.scaling.set_enabled(enabled=False)
+        seams.steps.scaling.set_enabled(enabled=False)
         assert gradient() == 0.0
 
 
 def test_a_program_with_a_scaler_of_its_own_keeps_it() -> None:
     with under("fp16", program_autocast=True, program_scaler=True) as seams:
-        assert not seams.scaling.is_needed
+        assert not seams.steps.scaling.is_needed
 
 
 def test_a_closure_is_computed_scaled_and_stepped_once() -> None:

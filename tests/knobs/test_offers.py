@@ -391,6 +391,7 @@ def test_optimizers_are_offered_what_all_of_them_have() -> None:
         ({"loaders": ()}, "without a torch DataLoader"),
         ({"optimizers": (optimizer(), optimizer())}, "2 optimizers"),
         ({"optimizers": (optimizer("LBFGS"),)}, "LBFGS"),
+        ({"loaders": (make_loader(iterable=True),)}, "IterableDataset"),
         ({"zero_grad_to_none": None}, "zero_grad"),
         ({"batches_per_step": 2.0}, "accumulates gradients itself"),
     ],

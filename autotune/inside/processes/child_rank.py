@@ -147,7 +147,7 @@ def begin(
         listener = _leader(child, start, group, Link(wire))
     else:
         listener = rank_process.follower(start, group)
-    listener.seams.guard_files(start)
+    listener.seams.fence.guard_files(start)
     listener.config_reads = child.config_reads
     seams = listener.seams
     if start.applied is not None:
@@ -158,7 +158,7 @@ def begin(
         seams.install()
     if start.applied is None:
         seams.watch()
-        seams.flags.seen += child.flags
+        seams.watched.flags.seen += child.flags
     return listener, group
 
 
@@ -203,7 +203,7 @@ def main(*args: str) -> None:
     listener, group = begin(child, None, is_late=False)
     config = run_program.RecordedConfig(start.applied.config if start.applied else {})
     program = replace(start.program, args=args)
-    act = lambda: run_program.run(program, config, listener.seams.flags.see_keywords)  # noqa: E731
+    act = lambda: run_program.run(program, config, listener.seams.watched.flags.see_keywords)  # noqa: E731
     rank_process.run_and_tell(listener, act, group, Path(child.shared))
 
 

@@ -190,7 +190,7 @@ class Children:
                 port=port,
                 key=key,
                 name=name,
-                flags=self._listener.seams.flags.all(),
+                flags=self._listener.seams.watched.flags.all(),
                 config_reads=dict(self._listener.config_reads),
             )
         return replace(self._latest, rank=starting.rank)
@@ -238,7 +238,7 @@ class Children:
         """Add this process's download folders to those in a child's ``Ready`` message."""
         if not isinstance(message, Ready):
             return message
-        places = {*message.downloaded_to, *self._listener.seams.downloads.places}
+        places = {*message.downloaded_to, *self._listener.seams.fence.downloads.places}
         return replace(message, downloaded_to=tuple(sorted(places)))
 
     def _watch_scripts(self) -> None:

@@ -81,7 +81,7 @@ class FollowerRank(Rank):
             self._turns.step(step.samples, step.wait_s, step.tokens)
             if self._turns.is_done:
                 taken, self._turns = self._turns.told(), None
-                self.tracker.seams.rates.hold(held=False)
+                self.tracker.seams.steps.rates.hold(held=False)
                 self._meet(turns=taken)
             return
         self._steps_left -= 1

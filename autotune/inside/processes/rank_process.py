@@ -155,7 +155,7 @@ def _ended(
         ended = replace(
             ended,
             steps=listener.steps,
-            unseen=listener.seams.by_hand.unseen(),
+            unseen=listener.seams.steps.by_hand.unseen(),
             steps_under_config=listener.steps - listener.switched_at,
             suspect=listener.suspect,
         )

@@ -33,7 +33,7 @@ class Configured:
         finally:
             # A model that outlives its process group ends the process by SIGABRT (gloo's threads).
             seams.remove()
-            seams.forward.roots.clear()
+            seams.model.forward.roots.clear()
             gc.collect()
 
 

@@ -9,7 +9,7 @@ Not covered: work on other threads, and waiting for the device other than by the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
 from itertools import pairwise
@@ -24,6 +24,7 @@ from autotune.inside.hubs import Hubs
 from autotune.inside.hubs.backward import BackwardListener, BackwardPass
 from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.hubs.step import StepListener
+from autotune.inside.seams.forward import ForwardSeam
 from autotune.measurement.step_breakdown import StepParts
 
 # Methods of Tensor that need its values on the host, so they wait for the device.
@@ -165,21 +166,19 @@ class PartsSeam(Seam, BackwardListener, StepListener):
 
     Args:
         clock: Adds up the time.
-        roots: The outermost modules that are trained.
+        forward: Wraps the calls of models.
         hubs: Report backward passes and optimizer steps.
     """
 
-    def __init__(self, clock: PartsClock, roots: Iterable[nn.Module], hubs: Hubs) -> None:
+    def __init__(self, clock: PartsClock, forward: ForwardSeam, hubs: Hubs) -> None:
         self._clock = clock
         self._hubs = hubs
-        self._classes = {type(root) for root in roots}
+        self._forward = forward
         self._patches = Patches()
 
     def install(self) -> None:
         """Patch model calls, backward, transfers, synchronizing calls and ``zero_grad``."""
-        # Calls are looked up on the class, so a patch of the instance would have no effect.
-        for cls in self._classes:
-            self._patches.replace(cls, "__call__", _as_model(cls.__call__, self._clock))
+        self._forward.install(partial(_as_model, clock=self._clock))
         self._time(Optimizer, "zero_grad", Part.OPTIMIZER)
         self._time(torch.cuda, "synchronize", Part.SYNC)
         for name in ("to", "cuda"):
@@ -194,6 +193,7 @@ class PartsSeam(Seam, BackwardListener, StepListener):
         self._hubs.steps.leave(self)
         self._hubs.backward.leave(self)
         self._patches.undo()
+        self._forward.install()
 
     def before_backward(self, call: BackwardPass) -> None:  # noqa: ARG002
         """A backward pass computes."""

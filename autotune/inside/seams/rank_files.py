@@ -13,8 +13,6 @@ folder lists.
 
 from __future__ import annotations
 
-import builtins
-import io
 import os
 import shutil
 import sys
@@ -77,13 +75,6 @@ class RankFilesSeam(Seam, SaveListener):
 
     def install(self) -> None:
         """Replace the functions of Python and torch that write files, and those of safetensors."""
-        original = builtins.open
-
-        def guarded_open(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-            return original(self.place(file, mode), mode, *args, **kwargs)
-
-        for module in (builtins, io):  # pathlib opens by io.open
-            self._patches.replace(module, "open", guarded_open)
         self._patches.replace(os, "stat", self._reading(os.stat))
         unlink, rmdir, move, link = os.unlink, os.rmdir, os.replace, os.symlink
         remove_all, copy_all = shutil.rmtree, shutil.copytree
@@ -162,6 +153,10 @@ class RankFilesSeam(Seam, SaveListener):
     def place_to_load(self, path: Any) -> Any:
         """Return where a checkpoint is, which ``torch.load`` opens in C code."""
         return self.place(path)
+
+    def place_to_open(self, path: Any, mode: str) -> Any:
+        """Return the path to open."""
+        return self.place(path, mode)
 
     def _shadow(self, path: Any) -> str:
         """Return where the shadow of a path lies; empty where the rank may write freely."""

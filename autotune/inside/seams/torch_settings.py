@@ -14,10 +14,12 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 from torch.backends import cuda, cudnn, mkldnn
 from torch.backends.cudnn import rnn
+from torch.nn import functional
 
-from autotune.inside.hubs.patches import Patches
+from autotune.inside.hubs.patches import Patches, Seam
 from autotune.program.config import KnobValue
 from autotune.program.profile import TorchSettings
 
@@ -310,3 +312,46 @@ SWITCHES: Mapping[str, Callable[[Any], object]] = {
     "flush_denormal": torch.set_flush_denormal,
     "attention": _Attention(),
 }
+
+
+class CallDetectionSeam(Seam):
+    """Notes calls in the program's first, untouched steps.
+
+    Attributes:
+        calls_sdpa: Whether ``scaled_dot_product_attention`` was called.
+        reads_gradients: The function by which the program has read gradients within the backward
+            pass, such as ``register_hook``; empty if it has not.
+    """
+
+    def __init__(self) -> None:
+        self.calls_sdpa = False
+        self.reads_gradients = ""
+        self._patches = Patches()
+
+    def install(self) -> None:
+        """Begin to note calls."""
+        original, seam = functional.scaled_dot_product_attention, self
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            seam.calls_sdpa = True
+            return original(*args, **kwargs)
+
+        self._patches.replace(functional, "scaled_dot_product_attention", call)
+        self._note_reading(torch.Tensor, "register_hook")
+        self._note_reading(torch.Tensor, "retain_grad")
+        self._note_reading(nn.Module, "register_backward_hook")
+
+    def _note_reading(self, owner: type, name: str) -> None:
+        original, seam = getattr(owner, name), self
+
+        def call(target: Any, *args: Any, **kwargs: Any) -> Any:
+            if not any(map(_is_torchs, args)):  # FSDP hooks the outputs of models
+                seam.reads_gradients = name
+            return original(target, *args, **kwargs)
+
+        self._patches.replace(owner, name, call)
+
+
+def _is_torchs(hook: Any) -> bool:
+    function = getattr(hook, "func", hook)
+    return str(getattr(function, "__module__", "")).startswith("torch.")
