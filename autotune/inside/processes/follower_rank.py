@@ -13,7 +13,7 @@ from autotune.inside.step_tracker import Rank, StepTracker
 from autotune.inside.turns import Hands, Turns
 from autotune.machine.hardware import Gpu
 from autotune.machine.probes.torch_memory import torch_gpus
-from autotune.measurement.run_mode import Epochs
+from autotune.measurement.outcome import Epochs
 from autotune.measurement.turn import Turn
 from autotune.program.applied_config import AppliedConfig
 

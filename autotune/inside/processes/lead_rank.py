@@ -23,8 +23,7 @@ from autotune.inside.step_profiler import StepProfiler
 from autotune.inside.step_tracker import Rank, StepTracker
 from autotune.inside.turns import Hands, Turns, of_ranks
 from autotune.machine.probes.torch_memory import torch_gpus
-from autotune.measurement.examination import Examination
-from autotune.measurement.step_breakdown import StepBreakdown
+from autotune.measurement.examination import Examination, StepBreakdown
 from autotune.measurement.turn import Taken
 from autotune.rig.link import Link, LinkClosed
 from autotune.rig.wire import (

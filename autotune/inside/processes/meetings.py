@@ -21,7 +21,7 @@ from autotune.inside.ranks.group import Group
 from autotune.inside.step_counts import Step
 from autotune.machine.hardware import Gpu
 from autotune.machine.probes.host_load import queued_s
-from autotune.measurement.rank_load import RankLoad
+from autotune.measurement.readings import RankLoad
 from autotune.measurement.turn import Taken, Turn, median_step_s
 
 RECORDED_S = 0.2  # how long communication is recorded
