@@ -42,13 +42,7 @@ def device_of(first: FirstSteps, seams: SeamSet) -> str:
 
 
 def profile_of(first: FirstSteps, seams: SeamSet, config_reads: Mapping[str, KnobValue]) -> Profile:
-    """Return the profile; the first steps must be complete.
-
-    Args:
-        first: What they showed.
-        seams: The seams of this process.
-        config_reads: The knobs that the program read from its config, with the values it got.
-    """
+    """Return the profile; the first steps must be complete."""
     roots, device, flags = (
         seams.model.forward.roots,
         device_of(first, seams),
@@ -136,7 +130,6 @@ def distributed_by(roots: Collection[nn.Module], trainer: str) -> str:
     would use them if it were launched with them.
 
     Args:
-        roots: The program's outermost modules, which autotune has not wrapped.
         trainer: The library whose trainer runs the loop; empty if the program does.
     """
     if trainer:

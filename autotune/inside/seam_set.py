@@ -85,7 +85,6 @@ class SeamSet:
         target: The training loader as the search saw it; None while it is not known.
         program_knobs: Knobs of the loader that the program sets itself, so that its loader may
             differ from ``target`` in them.
-        group: The processes that train together.
     """
 
     def __init__(

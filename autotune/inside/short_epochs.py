@@ -51,7 +51,6 @@ class _Report:
     Args:
         over: Takes the report; None for a rank that follows another.
         until_s: Seconds until time is up.
-        seen: Returns what was seen until now.
     """
 
     def __init__(
@@ -111,12 +110,8 @@ class ShortEpochs(Listener):
     no epochs: it is ended after that time.
 
     Args:
-        applied: What the program runs under.
-        plan: Where it is cut.
         over: Called once, in any thread, with what was seen when there is no more to see; None for
             a rank that follows another.
-        started: When the process began to run the program, by ``perf_counter``.
-        group: The processes that train together.
     """
 
     def __init__(

@@ -37,9 +37,6 @@ class Steering:
 
     Whoever runs the program makes one before the program starts, and calls ``apply()`` on the main
     thread: before the program's first line, and in a rig between two steps.
-
-    Args:
-        seams: The seams of this process.
     """
 
     def __init__(self, seams: SeamSet) -> None:
@@ -82,7 +79,6 @@ class Steering:
             self._join_ranks(applied)
 
     def _join_ranks(self, applied: AppliedConfig) -> None:
-        """Make this process, started by a launcher, one of the ranks that train together."""
         # A rank starts with the threads for its share of cores, which need not be the config's.
         if "threads" in applied.config:
             registry()["threads"].apply(applied.config["threads"], self)
@@ -135,38 +131,30 @@ class Steering:
             self._seams.steps.accumulation.steps = steps
 
     def set_loader_options(self, **options: KnobValue) -> None:
-        """Rebuild the training loader with these options, by DataLoader's names."""
         self._loader_options.update(options)
 
     def set_torch(self, name: str, value: KnobValue) -> None:
-        """Set one of the settings that torch keeps per process, named as its knob is."""
         self._seams.process.switch(name, value)
 
     def set_fp32_products(self, precision: KnobValue) -> None:
-        """Have the device multiply fp32 as a value of ``precision`` says."""
         name = {"cuda": "tf32", "cpu": "medium"}.get(self._traits.device)
         if name is not None:
             self._seams.process.switch(name, precision)
 
     def set_optimizer_implementation(self, name: str) -> None:
-        """Make optimizers update their parameters by ``for-loop``, ``foreach`` or ``fused``."""
         self._seams.steps.optimizer.use_implementation(name)
 
     def keep_freed_memory(self, *, enabled: bool) -> None:
-        """Have malloc keep memory that was freed, or return it as the program does by itself."""
         threshold = self._traits.mmap_threshold or malloc.FIRST_THRESHOLD
         malloc.keep_freed(keep=enabled, threshold=threshold)
 
     def set_channels_last(self, *, enabled: bool) -> None:
-        """Store 4-D weights and inputs of the model in NHWC order, or in torch's default order."""
         self._seams.model.forward.set_channels_last(enabled=enabled)
 
     def set_non_blocking(self, *, enabled: bool) -> None:
-        """Copy pinned memory to the device without waiting, or as the program does."""
         self._seams.model.transfer.set_non_blocking(enabled=enabled)
 
     def compile(self, mode: str | None, *, dynamic: bool | None = None) -> None:
-        """Compile the model in this mode of ``torch.compile``; a mode of None leaves it eager."""
         self._seams.model.forward.compile_in(mode=mode, dynamic=dynamic)
 
     def checkpoint_blocks(self, *, every: int) -> None:
@@ -179,15 +167,12 @@ class Steering:
         self._seams.model.checkpoint.act_on(self._seams.model.forward.roots)
 
     def scale_lr_with(self, **batch: int) -> None:
-        """Scale learning rates with the global batch, whose factors are named as their knobs."""
         self._seams.steps.rates.follow(**batch)
 
     def set_strategy(self, strategy: str) -> None:
-        """Train by this strategy; call it before the program builds its optimizer."""
         self._seams.model.distribution.use(strategy)
 
     def set_strategy_options(self, **options: KnobValue) -> None:
-        """Give the strategy these options."""
         self._seams.model.distribution.request(**options)
 
 
@@ -197,8 +182,6 @@ def install(applied: AppliedConfig, group: Group = ALONE, *, is_late: bool = Fal
     ``autotune run`` and ``autotune.apply()`` use it.
 
     Args:
-        applied: What the program is to run under.
-        group: The processes that train together.
         is_late: Whether the program already runs, so that it may have imported by name what the
             seams replace.
     """

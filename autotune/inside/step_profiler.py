@@ -39,8 +39,6 @@ class StepProfiler:
 
     Args:
         stage_s: Seconds that each stage measures.
-        sync: Waits until the device is idle.
-        seams: The seams of this process.
         feed: Returns the training loader's present feed. It returns None if there is not exactly
             one loader or another thread reads it; the two stages that need a feed are then skipped.
         counts_flops: Whether to count operations. It needs a model that runs as written, because

@@ -52,11 +52,7 @@ class Rank:
         """The program leaves its training loop at the end of an epoch; no step is under way."""
 
     def resumed(self, begin_s: float) -> None:
-        """The program is back in its training loop, and a step begins.
-
-        Args:
-            begin_s: Seconds that the new pass over the loader took to begin.
-        """
+        """The program is back in its training loop, and a step begins."""
 
     def step_made(self) -> None:
         """A step was counted, within the present step or at its end."""
@@ -84,12 +80,6 @@ class StepTracker(Listener):
     step. For programs without a DataLoader, or whose loader is read by another thread, it is the
     end of an optimizer step. A step that the program makes by hand ends when the program returns to
     its loader, its model or its next backward pass.
-
-    Args:
-        applied: What the program starts under; None runs it as written.
-        group: The processes that train together.
-        rank: Is told of the steps.
-        epochs: How the program's epochs end.
 
     Attributes:
         config_reads: The knobs that the program read from its config, with the values it got.

@@ -52,7 +52,6 @@ def apply(path: Path, allow_env: Collection[str] = ()) -> None:
     a note on stderr.
 
     Args:
-        path: The best.yaml.
         allow_env: Environment variables that the file may set although they load code.
 
     Raises:
@@ -115,7 +114,6 @@ def main(best_path: str, *words: str) -> None:
     other program runs as one of autotune's ranks; only the first rank's output and files are kept.
 
     Args:
-        best_path: The best.yaml.
         words: The program's command line, as ``Program.words`` gives it.
     """
     program = read(words).program
@@ -155,9 +153,6 @@ def explained(applied: AppliedConfig) -> list[str]:
     """Return the places of PyTorch that a training under a config replaces, and what acts there.
 
     The config is applied to this process, as ``autotune run`` applies it, and taken back.
-
-    Args:
-        applied: The config.
 
     Returns:
         Sentences of one line each: the settings, then one line for each place.

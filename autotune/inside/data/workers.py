@@ -185,7 +185,6 @@ class _Order:
 
 @contextmanager
 def _changed(loader: DataLoader[Any], changes: Mapping[str, Any]) -> Iterator[None]:
-    """Change attributes of a loader within the context."""
     # DataLoader's __setattr__ refuses some of these names
     before = {name: vars(loader)[name] for name in changes}
     vars(loader).update(changes)

@@ -101,8 +101,6 @@ class Training:
     fork.
 
     Args:
-        act: The program's function.
-        child: What the process needs to take part in the rig.
         wire: To the rig's first process for rank 0; None for the other ranks.
         leave: Called first in a forked process, where it removes the seams that were copied from
             the rig's first process. It is dropped when this object is pickled.
@@ -134,7 +132,6 @@ def begin(
     """Join the rig: meet the other ranks, install the seams, apply the config; imports torch.
 
     Args:
-        child: What the process needs to take part in the rig.
         wire: To the rig's first process for rank 0; None for the other ranks.
         is_late: The program's modules may be imported already, so the seams must also patch those.
 

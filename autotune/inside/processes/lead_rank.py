@@ -106,14 +106,6 @@ class LeadRank(Rank):
     ``rank_process`` creates one in the rig's first process, or in a child process that trains
     instead.
 
-    Args:
-        link: To the parent.
-        commands: What the parent sends, read from the link by another thread.
-        start: The program, and the config it starts under.
-        started: When the process began to run the program, by ``perf_counter``.
-        quit_process: Ends the process at once.
-        group: The processes that train together.
-
     Attributes:
         tracker: The listener of the seams, which finds the steps.
     """

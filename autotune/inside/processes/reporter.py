@@ -41,12 +41,6 @@ class Reporter:
     ``LeadRank`` has one and calls it in the program's main thread. One background thread describes
     a slow start and then reports long absences, another watches for training in forked processes.
 
-    Args:
-        link: To the parent.
-        started: When the process began to run the program, by ``perf_counter``.
-        tracker: Follows the program.
-        quit_process: Ends the process at once.
-
     Attributes:
         lock: Guards the link, and what is answered, against other threads.
         absence: Whether the program is away from its training loaders.

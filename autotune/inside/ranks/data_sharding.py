@@ -23,7 +23,6 @@ class SampleOrder:
     """Sends the items of an iterable from the first rank to all ranks.
 
     Args:
-        group: The processes that train together.
         name: Identifies this order in the store: the same on all ranks, and different for each
             order.
     """
@@ -71,9 +70,6 @@ class ShardedSampler(Sampler[Any]):
     it on the thread that iterates the loader.
 
     Args:
-        whole: The program's own sampler.
-        group: The processes that train together.
-        name: Identifies the order in the store.
         drop_last: Leave out the last items if there is not one for every rank. Otherwise items from
             the beginning are repeated, so that all ranks have the same number.
     """

@@ -53,9 +53,6 @@ class DistributionSeam(Seam):
     order, because many of them communicate.
 
     Args:
-        group: The processes that train together.
-        optimizers: Returns the living optimizers.
-        accumulation: Tells which micro-batches make no step.
         backward: The hub that ``averaging`` joins if several ranks train.
 
     Attributes:
@@ -158,10 +155,6 @@ class DistributionSeam(Seam):
         The first call of a trained module distributes it, or prepares that. During evaluation the
         ranks call the program's own module, with the first rank's buffers, such as BatchNorm's
         statistics: each rank gathers its own in training.
-
-        Args:
-            module: The outermost module that the program calls.
-            inputs: Its arguments.
         """
         strategy = self._strategy
         if strategy is None or module in self._models.untrained:
@@ -277,7 +270,6 @@ class DistributionSeam(Seam):
                 strategy.adopt(optimizer, self._site())
 
     def _wrap(self, module: nn.Module, model: _Model, strategy: RankStrategy) -> None:
-        """Let the strategy average a model's gradients from here on."""
         # ranks may have used different parameters, but must build DDP alike
         flag = torch.tensor(int(model.has_unused))
         distributed.all_reduce(flag, distributed.ReduceOp.MAX)

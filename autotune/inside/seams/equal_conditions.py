@@ -53,7 +53,6 @@ def equalise(plan: TracePlan, *, compiles: bool = False) -> None:
 
     Args:
         plan: Which random state, and whether the program's dropout stays.
-        compiles: Whether the config compiles the model.
     """
     random.seed(SEED + plan.seed)
     numpy.random.seed((SEED + plan.seed) % 2**32)  # noqa: NPY002 - the generator that programs share
@@ -181,8 +180,6 @@ class EvenCollate:
     A worker that starts as a new interpreter unpickles it before it reads the dataset.
 
     Args:
-        collate: The program's own.
-        number: Of the first pass that it is used in.
         drops_out: Whether the program's dropout stays.
     """
 

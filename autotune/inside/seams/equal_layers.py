@@ -17,7 +17,6 @@ NAMES = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "fea
 
 
 def _undropped(original: Callable[..., Tensor], default: bool) -> Callable[..., Tensor]:
-    """Return a dropout that drops none of the elements of its input."""
 
     def dropout(
         input: Tensor, p: float = 0.5, training: bool = default, inplace: bool = False

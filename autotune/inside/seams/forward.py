@@ -105,7 +105,6 @@ class ForwardSeam(Seam):
         stay, and share the weights.
 
         Args:
-            mode: The mode.
             dynamic: Compile for any shape (True), or anew for each (False); None leaves that to
                 torch.
         """

@@ -239,7 +239,6 @@ class Shadows:
             self._gone.add(seen)
 
     def _is_gone(self, seen: str) -> bool:
-        """Tell whether the trial has deleted a path or one of the folders above it."""
         while seen and self._gone:
             if seen in self._gone:
                 return True
@@ -443,7 +442,6 @@ def _link(place: str) -> str | None:
 
 
 def _place_of(number: int) -> str:
-    """Return the path of an open folder."""
     return posix.readlink(f"/proc/self/fd/{number}")
 
 
@@ -457,7 +455,6 @@ def _make_folders(folder: str) -> None:
 
 
 def _copy(source: str, target: str, *, keeps: bool) -> None:
-    """Copy a file with its mode and times, or a link as a link."""
     status = posix.lstat(source)
     if stat.S_ISLNK(status.st_mode):
         if _mode(target):

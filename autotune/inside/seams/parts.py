@@ -163,11 +163,6 @@ class PartsSeam(Seam, BackwardListener, StepListener):
 
     The step breakdown makes it, installs it for the steps that it divides into parts, and removes
     it afterwards. The patched methods run on the thread that trains.
-
-    Args:
-        clock: Adds up the time.
-        forward: Wraps the calls of models.
-        hubs: Report backward passes and optimizer steps.
     """
 
     def __init__(self, clock: PartsClock, forward: ForwardSeam, hubs: Hubs) -> None:
@@ -254,7 +249,6 @@ def _is_on_device(tensor: torch.Tensor, *_: Any, **__: Any) -> bool:
 
 
 def _moves(name: str, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> bool:
-    """Tell whether ``to`` or ``cuda`` takes a tensor to another kind of device."""
     if name == "cuda":
         return tensor.device.type != "cuda"
     target = kwargs.get("device", kwargs.get("other", args[0] if args else None))

@@ -61,7 +61,6 @@ class RankFilesSeam(Seam, SaveListener):
     time, so what exists already, or no longer, raises nothing here.
 
     Args:
-        shadow_dir: The folder for this rank's files.
         open_places: Folders in which the rank may write freely: caches and temporary files.
     """
 
@@ -127,7 +126,6 @@ class RankFilesSeam(Seam, SaveListener):
 
         Args:
             path: As the program gives it; other things than paths are returned unchanged.
-            mode: As that of ``open``.
         """
         if not isinstance(path, str | os.PathLike) or not (shadow := self._shadow(path)):
             return path

@@ -72,12 +72,7 @@ class TorchSettingsSeam:
 
 
 def settings_of(device: str, *, calls_sdpa: bool) -> TorchSettings:
-    """Return torch's settings of this process, as they are now.
-
-    Args:
-        device: Type of the device that computes.
-        calls_sdpa: Whether the program calls ``scaled_dot_product_attention``.
-    """
+    """Return torch's settings of this process, as they are now."""
     return TorchSettings(
         threads=torch.get_num_threads(),
         interop_threads=torch.get_num_interop_threads(),
@@ -102,7 +97,6 @@ def _flushes_denormals() -> bool:
 
 
 def _profiles() -> bool:
-    """Tell whether an autograd profiler of torch is recording now."""
     return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]  # noqa: SLF001
 
 
@@ -174,9 +168,6 @@ def matmul_precision(device: str) -> str:
     torch's own function raises an error after a program has used both the older and the newer names
     of this setting, such as ``set_float32_matmul_precision("medium")`` and then
     ``cuda.matmul.allow_tf32 = True``. The setting of the device is read instead.
-
-    Args:
-        device: Type of the device that computes.
     """
     name = (cuda if device == "cuda" else mkldnn).matmul.fp32_precision
     return {"bf16": "medium", "tf32": "high"}.get(name, "highest")
