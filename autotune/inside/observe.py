@@ -17,8 +17,7 @@ from autotune.inside.ranks.group import Group
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.seams.torch_settings import settings_of
 from autotune.program.config import KnobValue
-from autotune.program.profile import LoopFacts, PrecisionFacts, Profile, RankFacts
-from autotune.program.run_length import told_by
+from autotune.program.profile import LoopFacts, PrecisionFacts, Profile, RankFacts, told_by
 
 
 def device_of(first: FirstSteps, seams: SeamSet) -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.machine.probes.host import HostMemory
+from autotune.machine.process_tree import HostMemory
 from autotune.measurement.interference import Interference
 from autotune.measurement.memory import Memory
 from autotune.measurement.turn import Taken, Turn

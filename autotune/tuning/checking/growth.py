@@ -14,8 +14,8 @@ from dataclasses import replace
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import PARTS
-from autotune.program.rehearsal import RehearsalRecord
 from autotune.results.record import TrialRecord
+from autotune.results.rehearsals import RehearsalRecord
 from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.learning_check import MOST_LOSS, LearningCheck
 from autotune.tuning.checking.short_runs import ShortRuns
