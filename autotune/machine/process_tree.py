@@ -10,7 +10,7 @@ from time import sleep
 import psutil
 
 from autotune.machine.probes.base import Probe
-from autotune.measurement.memory import Memory
+from autotune.measurement.readings import Memory
 
 WATCH_S = 0.5  # how long a tree is watched for work
 AT_WORK = 0.1  # share of a core from which it is at work

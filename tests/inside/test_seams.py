@@ -116,17 +116,6 @@ def test_a_loader_that_is_no_longer_there_is_said(caplog: pytest.LogCaptureFixtu
     assert "batch_size" in caplog.text
 
 
-def test_a_loader_subclass_keeps_what_it_overrides() -> None:
-    class Doubling(DataLoader[tuple[torch.Tensor, ...]]):
-        def __iter__(self) -> Any:
-            for (x,) in super().__iter__():
-                yield (torch.cat([x, x]),)
-
-    with running(batch_size=50):
-        loader = Doubling(TensorDataset(torch.randn(100, 1)), batch_size=10, shuffle=True)
-        assert [len(x) for (x,) in loader] == [100, 100]
-
-
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_the_seams_keep_no_optimizer_alive(precision: str) -> None:
     with running(precision=precision, batch_size=40):
