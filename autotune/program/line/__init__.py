@@ -108,11 +108,7 @@ def read(words: Sequence[str], shell: Shell | None = None, ranks: int | None = N
 
 
 def _reader_of(words: tuple[str, ...], known: Known, shell: Shell) -> Reader | None:
-    """Return the reader for the first word, or None if that word is the program.
-
-    Raises:
-        UsageError: The word is a command that autotune cannot start.
-    """
+    """Return the reader for the first word, or None if that word is the program."""
     word = words[0]
     # After an interpreter, only a script or -m MODULE can follow, whatever the word looks like.
     if known.is_python:
@@ -141,11 +137,7 @@ def _is_users_file(word: str, shell: Shell) -> bool:
 
 
 def _reader_of_module(words: tuple[str, ...], known: Known, shell: Shell) -> Reader | None:
-    """Return the reader for ``-m MODULE``, or None if the module is the program.
-
-    Raises:
-        UsageError: The module starts another program in a way that autotune cannot replace.
-    """
+    """Return the reader for ``-m MODULE``, or None if the module is the program."""
     module = words[1] if len(words) > 1 else ""
     if module in elsewhere.PROFILERS:
         raise elsewhere.profiler(words, known, shell)
