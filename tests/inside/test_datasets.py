@@ -33,12 +33,11 @@ from autotune.inside.steering import Steering
 from autotune.inside.step_counts import Step
 from autotune.knobs import registry
 from autotune.knobs.base import Here
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.lr import LrRule
 from autotune.program.profile import LoaderFacts
-from autotune.program.program_traits import ProgramTraits
 from tests.made import make_hardware
 from tests.watching import Watching
 

@@ -22,12 +22,11 @@ from autotune.inside.listener import Listener
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.seams.rates import RatesSeam, initial_rates_of, rates_of
 from autotune.inside.steering import Steering
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config, KnobValue
 from autotune.program.flags import Flag
 from autotune.program.lr import LrRule
 from autotune.program.profile import OptimizerFacts
-from autotune.program.program_traits import ProgramTraits
 from tests.made import changed, make_loader
 
 FACTS = make_loader(dataset_len=100, batch_size=10)

@@ -22,11 +22,10 @@ from autotune.inside.listener import Listener
 from autotune.inside.seam_set import STEPS_UNTIL_ROOTS_ARE_KNOWN, SeamSet
 from autotune.inside.seams import overlay
 from autotune.inside.steering import Steering
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config, KnobValue
 from autotune.program.fence_options import FenceKind
 from autotune.program.lr import LrRule
-from autotune.program.program_traits import ProgramTraits
 from autotune.rig.wire import Start
 from tests.made import PROGRAM, make_loader
 
