@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -45,8 +46,8 @@ class Program:
     def __init__(self, kind: type[Optimizer] = SGD) -> None:
         torch.manual_seed(1)
         self.model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
-        options = {"momentum": 0.9, "weight_decay": 1e-3} if kind is SGD else {}
-        self.optimizer: Any = kind(self.model.parameters(), lr=0.05, **options)  # type: ignore[call-arg]
+        make: Any = partial(SGD, momentum=0.9, weight_decay=1e-3) if kind is SGD else kind
+        self.optimizer = make(self.model.parameters(), lr=0.05)
         self.losses, self.norms = list[float](), list[float]()
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

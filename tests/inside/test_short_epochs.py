@@ -11,7 +11,6 @@ from time import perf_counter
 
 import pytest
 
-from autotune.inside import short_epochs
 from autotune.inside.short_epochs import ShortEpochs
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.applied_config import AppliedConfig
@@ -30,28 +29,6 @@ BASE: dict[str, KnobValue] = {
 }
 PLAN = RehearsalPlan(enough_s=0.0)
 LOADER = make_loader(dataset="Items", dataset_len=1024, batch_size=16)
-
-
-SILENT = """
-from time import sleep, time
-
-import torch
-
-over = time() + 2.0
-
-
-class Slow:
-    def __reduce__(self):
-        sleep(over - time())
-        return Slow, ()
-
-
-weights = torch.zeros(4, requires_grad=True)
-optimizer = torch.optim.SGD([weights], 0.1)
-weights.sum().backward()
-optimizer.step()
-DOES
-"""
 
 
 class OverError(Exception):
@@ -192,21 +169,3 @@ def test_time_that_is_up_ends_it_with_what_was_seen_until_then() -> None:
     found = run("rehearses.py", "three", RehearsalPlan(most_s=0.0), applied_of())
     assert found.seen is not None
     assert (found.seen.ended, found.has_passed) == ("out of time", False)
-
-
-def test_a_silent_program_that_computes_or_saves_is_at_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(short_epochs, "SILENCE_TOLD_S", 0.2)
-    silences = {
-        "while time() < over: pass": True,
-        "sleep(over - time())": False,
-        "torch.save(Slow(), 'model.pt')": True,
-    }
-    for does, is_at_work in silences.items():
-        program = tmp_path / "silent.py"
-        program.write_text(SILENT.replace("DOES", does), encoding="utf-8")
-        found = run(str(program), "", RehearsalPlan(most_s=1.0, enough_s=100.0), applied_of())
-        assert found.seen is not None
-        assert found.seen.ended == "out of time"
-        assert found.seen.is_at_work is is_at_work, does
