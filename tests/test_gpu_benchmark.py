@@ -1,8 +1,7 @@
 """``benchmarks/gpu``: each fault of autotune's that it looks for ends as FAIL, and no other does.
 
-The command ``autotune`` and the program are scripts that answer at once; the orchestrator, its
-processes and its files are the real ones. How a real GPU answers is judged by pure functions, over
-values in the form that nvidia-smi and torch give.
+The command ``autotune`` and the program are scripts that answer at once; what runs them is real.
+How a real GPU answers is judged by pure functions, over values as nvidia-smi and torch give them.
 """
 
 from __future__ import annotations
@@ -19,19 +18,12 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks.gpu.__main__ import CHECKS
-from benchmarks.gpu.bench import ROOT, Ran
-from benchmarks.gpu.facts_check import (
-    FactsCheck,
-    judge_facts,
-    judge_held_memory,
-    judge_warning,
-)
-from benchmarks.gpu.findings import MOST_LINES, Finding, Record, Status, table
+from benchmarks.gpu.__main__ import CHECKS, run_one
+from benchmarks.gpu.answer import Ratio
+from benchmarks.gpu.bench import FULL, ROOT, Bench, Ran, Status
+from benchmarks.gpu.facts_check import FactsCheck, judge_facts, judge_held_memory, judge_warning
 from benchmarks.gpu.listed import Printed, Setting, TrainingProgram
-from benchmarks.gpu.orchestrator import Ground, run_one
-from benchmarks.gpu.program_check import FULL, ProgramCheck, judge_end, judge_held
-from benchmarks.gpu.ratio import Ratio, of_speeds
+from benchmarks.gpu.program_check import ProgramCheck, judge_end, judge_held
 
 FOLDER = Path(__file__).parent / "programs"
 AUTOTUNE = f"{sys.executable} {FOLDER / 'scripted_autotune.py'}"
@@ -48,6 +40,7 @@ FAULTS = {
     "wrong memory": ("facts", "3.12 GiB, 2.40"),
     "wrong facts": ("facts", "doctor has none of torch's"),
 }
+Sentences = dict[str, list[tuple[str, str]]]
 
 
 def start_checks(out: Path, fault: str, *options: str) -> subprocess.Popen[str]:
@@ -60,29 +53,27 @@ def start_checks(out: Path, fault: str, *options: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", code, "--out", str(out), "--autotune", AUTOTUNE, *options]
     environment = {**os.environ, "FAULT": fault, "PYTHONPATH": str(ROOT), "TMPDIR": str(out)}
     return subprocess.Popen(
-        command,
-        env=environment,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+        command, env=environment, cwd=ROOT, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
 
 
-def result_in(out: Path) -> dict[str, Any]:
+def sentences(out: Path) -> Sentences:
+    """Return the sentences in the result file with their checks, by status."""
     (file,) = out.glob("*.json")
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    found: Sentences = {status: [] for status in Status}
+    for check in json.loads(file.read_text(encoding="utf-8"))["checks"]:
+        for finding in check["findings"]:
+            found[finding["status"]].append((check["check"], finding["text"]))
     return found
 
 
-def run_checks(out: Path, fault: str, *options: str) -> dict[str, Any]:
-    """Run both checks, and return the result file."""
+def run_checks(out: Path, fault: str, *options: str) -> Sentences:
+    """Run both checks, and return what they found."""
     with start_checks(out, fault, *options) as process:
-        table, said = process.communicate(timeout=60)
-    found = result_in(out)
-    failed = any(f["status"] == "FAIL" for c in found["checks"] for f in c["findings"])
-    assert process.returncode == int(failed), said
-    assert len(table.splitlines()) <= MOST_LINES
+        _, said = process.communicate(timeout=60)
+    found = sentences(out)
+    assert process.returncode == int(bool(found["FAIL"])), said
     return found
 
 
@@ -95,24 +86,15 @@ def working_in(folder: Path) -> list[str]:
     ]
 
 
-def sentences(found: dict[str, Any], status: str) -> list[tuple[str, str]]:
-    return [
-        (check["check"], finding["text"])
-        for check in found["checks"]
-        for finding in check["findings"]
-        if finding["status"] == status
-    ]
-
-
 @pytest.mark.parametrize("rehearsal", [True, False])
 def test_an_honest_autotune_passes_everything_and_only_what_needs_a_gpu_is_skipped(
     tmp_path: Path, rehearsal: bool
 ) -> None:
     found = run_checks(tmp_path, "", *(["--rehearse"] if rehearsal else []))
 
-    assert sentences(found, "FAIL") == []
-    assert all("here" in text for _, text in sentences(found, "SKIP"))
-    passed = " ".join(text for _, text in sentences(found, "PASS"))
+    assert found["FAIL"] == []
+    assert all("here" in text for _, text in found["SKIP"])
+    passed = " ".join(text for _, text in found["PASS"])
     assert "makes 1.60x ± 0% of the claimed 1.60x ± 3%" in passed
     assert "no process is left" in passed
 
@@ -122,32 +104,30 @@ def test_each_fault_ends_as_a_failure_of_the_check_that_looks_for_it(
     tmp_path: Path, fault: str
 ) -> None:
     check, words = FAULTS[fault]
-    only = ["--only", check]
 
-    found = run_checks(tmp_path, fault, *only)
+    found = run_checks(tmp_path, fault, "--only", check)
 
-    assert any(words in text for _, text in sentences(found, "FAIL")), found["checks"]
+    assert any(words in text for _, text in found["FAIL"]), found
 
 
 def test_a_check_without_its_seconds_is_skipped_and_says_so(tmp_path: Path) -> None:
     found = run_checks(tmp_path, "", "--seconds", "100")
 
-    assert sentences(found, "FAIL") == []
-    assert ("prints_its_rate", "it needs 130 s, 100 s are left") in sentences(found, "SKIP")
-    assert any(check == "facts" for check, _ in sentences(found, "PASS"))
+    assert found["FAIL"] == []
+    assert ("prints_its_rate", "it needs 130 s, 100 s are left") in found["SKIP"]
+    assert any(check == "facts" for check, _ in found["PASS"])
 
 
 def test_a_check_that_hangs_is_killed_with_all_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAULT", "hangs")
-    ground = Ground(tuple(AUTOTUNE.split()), rehearsal=False, folder=tmp_path)
+    bench = Bench(AUTOTUNE.split(), tmp_path / "it", 3.0, rehearsal=False)
 
-    record = run_one(PROGRAM, ground, most_s=3.0)
+    told, rest = run_one(PROGRAM, bench, 3.0).findings
 
-    assert [finding.status for finding in record.findings] == [Status.NOTE, Status.SKIP]
-    assert record.findings[0].text.startswith("by its flag, fast: 1.60x"), "what was told is kept"
-    assert record.findings[1].text == "the rest: its 3 s have run out"
+    assert told.text.startswith("by its flag, fast: 1.60x"), "what was told is kept"
+    assert (rest.status, rest.text) == (Status.SKIP, "the rest: its 3 s have run out")
     assert not working_in(tmp_path)
 
 
@@ -160,7 +140,7 @@ def test_ctrl_c_ends_what_runs_and_keeps_what_was_found(tmp_path: Path) -> None:
         table, _ = process.communicate(timeout=30)
 
     assert process.returncode == 130
-    assert ("prints_its_rate", "the rest: interrupted") in sentences(result_in(tmp_path), "SKIP")
+    assert ("prints_its_rate", "the rest: interrupted") in sentences(tmp_path)["SKIP"]
     assert "by its flag, fast: 1.60x" in table
     assert not working_in(tmp_path)
 
@@ -222,26 +202,15 @@ def test_memory_of_the_device_has_to_come_back() -> None:
 
 
 def test_the_error_of_four_runs_is_students() -> None:
-    ratio = of_speeds([1.6, 1.6 * 1.02], [1.0, 1.0])
+    ratio = Ratio.of_speeds([1.6, 1.6 * 1.02], [1.0, 1.0])
 
     assert ratio.value == pytest.approx(1.6 * 1.01, rel=1e-3)
     assert ratio.error == pytest.approx(4.303 * 0.0198 / 2, rel=1e-2)
-    assert of_speeds([2.0], [1.0]).error is None
+    assert Ratio.of_speeds([2.0], [1.0]).error is None
     claim = Ratio.within(2.0, 1.9, 2.1)
     assert claim.agrees_with(Ratio(0.65, 0.0))
     assert claim.agrees_with(Ratio(0.5, 0.0)) is False
     assert claim.agrees_with(Ratio(0.65, 0.5)) is None, "too noisy to tell"
-
-
-def test_the_table_keeps_failures_when_there_is_more_than_it_holds() -> None:
-    notes = tuple(Finding(Status.NOTE, f"note {n}") for n in range(100))
-    records = [Record("many", 1.0, notes), Record("last", 1.0, (Finding(Status.FAIL, "it broke"),))]
-
-    lines = table(records)
-
-    assert len(lines) == MOST_LINES - 1, "the counts follow"
-    assert lines[-2] == "last      FAIL it broke"
-    assert lines[-1] == "… 44 more in the result file"
 
 
 def test_the_programs_of_most_worth_fit_into_one_call_and_the_rest_into_another() -> None:

@@ -66,6 +66,10 @@ PROGRAMS = {
     "batch_sampler.py": expected(0, {"batch_size": "batch sampler"}),
     "iterable.py": expected(64, {"workers": "iterable"}, accumulation_steps=2),
     "drop_last.py": expected(64, accumulation_steps=2),
+    "next_iter.py": expected(),
+    "no_loader.py": expected(
+        24, dict.fromkeys(("workers", "batch_size", "accumulation_steps"), "without a torch")
+    ),
     "small_data.py": expected(40, {"batch_size": "batches of 128 cut"}, workers=1),
 }
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from autotune.inside import run_program
 from autotune.inside.input_watch import watch_input
-from autotune.inside.ranks import rank_process
+from autotune.inside.processes import rank_process
+from autotune.inside.processes.rank_process import end_with_starter, listen, quit_process
 from autotune.inside.ranks.group import Group, hide_launcher, join, rank_of, take_device
-from autotune.inside.ranks.rank_process import end_with_starter, listen, quit_process
 from autotune.rig.link import Link, LinkClosed
 from autotune.rig.wire import AskedInput, Ended, Start, ToRig, decode, encode
 
@@ -82,7 +82,7 @@ def _lead(
         watch_input(lambda prompt: link.send(AskedInput(prompt)))
         listener = rank_process.leader(link, commands, start, started, group)
         listener.seams.guard_files(start)
-        from autotune.inside.ranks.children import Children
+        from autotune.inside.processes.children import Children
 
         children = Children(link, commands, start, started, listener, shared)
         # Under a launcher all ranks are known from the start, so other processes are left alone.

@@ -18,8 +18,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from autotune.inside.data.feed import Feed
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.seams.parts import PartsClock, PartsSeam
+from autotune.measurement.examination import StepBreakdown
 from autotune.measurement.interval import Interval
-from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.measurement.turn import Played, rate
 from autotune.rig.wire import StepProfiled
 

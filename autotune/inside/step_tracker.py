@@ -22,7 +22,7 @@ from autotune.inside.steering import Steering, loose_knobs
 from autotune.inside.step_counts import Step, StepCounts
 from autotune.inside.turns import Hands, Turns
 from autotune.inside.turns.edges import edges_of
-from autotune.measurement.run_mode import Epochs
+from autotune.measurement.outcome import Epochs
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
 from autotune.program.profile import Profile

@@ -18,8 +18,8 @@ from pathlib import Path
 from autotune.errors import UsageError
 from autotune.inside import run_program
 from autotune.inside.hubs.patches import Patches, Seam
+from autotune.inside.processes.run_children import RunChildren
 from autotune.inside.ranks.group import Group, is_rank, join, join_in_place
-from autotune.inside.ranks.run_children import RunChildren
 from autotune.inside.seam_set import STEPS_UNTIL_ROOTS_ARE_KNOWN, SeamSet
 from autotune.inside.steering import install
 from autotune.knobs import launch_plan_for

@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from autotune.measurement.compilation import Compilation
-from autotune.measurement.interference import Interference
 from autotune.measurement.interval import Interval
-from autotune.measurement.memory import Memory
-from autotune.measurement.rank_load import RankLoad
+from autotune.measurement.readings import Compilation, Interference, Memory, RankLoad
 from autotune.measurement.turn import Taken, Turn, played, rate
 
 RECOMPILES_GIVEN_UP = 7  # torch keeps eight versions of a function, then runs it uncompiled
@@ -22,7 +19,6 @@ class Measurement:
 
     Attributes:
         throughput: Samples per second, end to end: data loading is included.
-        step_s: Mean seconds per step.
         samples_per_step: Samples per optimizer step, over all ranks.
         largest_step: Samples of the largest step.
         wait_share: Share of the time that the program waited for its next batch, 0 to 1.

@@ -15,10 +15,9 @@ from typing import Any
 
 from autotune.knobs import launch_plan_for
 from autotune.machine.hardware import Hardware
-from autotune.measurement.compilation import Compilation
 from autotune.measurement.interval import Interval
 from autotune.measurement.learning.training_trace import NO_TIME, Sameness
-from autotune.measurement.memory import Memory
+from autotune.measurement.readings import Compilation, Memory
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.program import LaunchPlan

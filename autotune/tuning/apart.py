@@ -61,7 +61,6 @@ def _measured(session: Session, config: Config) -> Measurement | Ending:
 def _speedup(
     session: Session, baseline: Baseline, config: Config, measured: Measurement
 ) -> Interval:
-    """Return how much faster the config's process is than that of the program as written."""
     sides = []
     for one in (baseline.measurement, measured):
         samples, steps = one.throughput.estimate * one.seconds, round(one.seconds / one.step_s)

@@ -13,8 +13,8 @@ from statistics import fmean
 from autotune.knobs import registry
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement, warnings_of
-from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import ENDED_BY_US, Outcome
+from autotune.measurement.readings import Memory
 from autotune.measurement.turn import rate
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import LrRule
@@ -28,7 +28,7 @@ from autotune.results.record import (
 from autotune.results.result import Finding, LargerBatch, SearchResult
 from autotune.results.training_steps import TrainingSteps, training_samples
 from autotune.tuning.baseline import Baseline
-from autotune.tuning.checking.growth import check_s, samples_ratio
+from autotune.tuning.checking.learning_check import check_s, samples_ratio
 from autotune.tuning.choosing.bounds import Share, bounded, sentences, shares
 from autotune.tuning.choosing.choosable import one_fewer
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
@@ -137,7 +137,6 @@ def _contributions(
 
 
 def _usual_rate(session: Session, baseline: Baseline) -> Interval:
-    """Return the samples per second of the program as written, by its rounds and its first stay."""
     own = [
         one
         for played in session.study.rounds
@@ -151,10 +150,7 @@ def _usual_rate(session: Session, baseline: Baseline) -> Interval:
 
 
 def _larger_batch(session: Session, baseline: Baseline, shown: Config) -> LargerBatch | None:
-    """Return the fastest config with other steps, if it was faster live than the one shown.
-
-    Configs that were seen to fail, or to learn less, are left out.
-    """
+    # Configs that were seen to fail, or to learn less, are left out.
     study, space = session.study, replace(baseline.space, defers_growth=False)
     bad = [r.guilty for r in study.rehearsals if r.is_blamed and r.unchecked_s is None]
     able = [
@@ -179,7 +175,6 @@ def _training_steps(
     best: Config | None,
     throughput: tuple[Interval, Interval],
 ) -> TrainingSteps | None:
-    """Return how long the steps of the whole training take; None if their number is unknown."""
     facts, profile = session.study.facts, baseline.profile
     samples = training_samples(profile.loop.length, baseline.measurement)
     if facts is None or samples is None:
@@ -195,7 +190,6 @@ def _training_steps(
 
 
 def _bounded(session: Session, baseline: Baseline, speedup: float) -> tuple[str, ...]:
-    """Return which knobs nobody tried because of what they can give at most."""
     space, options = baseline.space, session.study.head.options
     if options.sampler != OURS:
         return ()
@@ -210,18 +204,14 @@ def _bounded(session: Session, baseline: Baseline, speedup: float) -> tuple[str,
 
 
 def _in_vain(session: Session, baseline: Baseline, speedup: float = 1.0) -> dict[str, Share]:
-    """Return the knobs that can give next to nothing on top of a speedup."""
     goal = session.study.goal
     of_time = shares(baseline.breakdown, baseline.measurement, goal)
     return bounded(of_time, speedup, baseline.space.asked | baseline.space.requested)
 
 
 def _why_nothing(records: Sequence[TrialRecord]) -> str:
-    """Return the most common reason, if no config but the baseline could be measured; else "".
-
-    Trials that the user, the budget, a conflict or the program's end ended do not count: they say
-    nothing about the config.
-    """
+    # Trials that the user, the budget, a conflict or the program's end ended do not count: they say
+    # nothing about the config.
     nobody = {*ENDED_BY_US, Outcome.CONFLICT, Outcome.RAN_OUT}
     tried = [r for r in records[1:] if r.outcome not in nobody]
     if not tried or any(record.measurement is not None for record in tried):
@@ -245,12 +235,9 @@ def _finding(confirmed: ClaimResult, records: Sequence[TrialRecord]) -> Finding:
 def _untried(
     session: Session, baseline: Baseline, records: Sequence[TrialRecord], best: Config
 ) -> Iterator[str]:
-    """Yield what was offered and never measured: users see it as what a longer search would try.
-
-    That is each knob of which only the program's own value was measured, and ``knob=value`` for
-    each other value that needs a fresh process. Knobs without effect in the best config, and those
-    that can give next to nothing, are left out.
-    """
+    # That is each knob of which only the program's own value was measured, and ``knob=value`` for
+    # each other value that needs a fresh process. Knobs without effect in the best config, and
+    # those that can give next to nothing, are left out.
     space, knobs = baseline.space, registry()
     in_vain = _in_vain(session, baseline)
     tried = [r.config for r in records if r.measurement is not None]

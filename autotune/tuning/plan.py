@@ -55,7 +55,6 @@ class Plan:
     """The division of a budget. Before the baseline nothing is known, and nothing is reserved.
 
     Attributes:
-        total_s: The whole budget.
         divided_s: What is left of it, to be divided.
         startup_s: From the start of a process to the end of the steps that are observed.
         step_s: Seconds of a step; None before the baseline.

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from autotune.inside.step_counts import Step
-from autotune.measurement.run_mode import Epochs
+from autotune.measurement.outcome import Epochs
 from tests.watching import Watching
 
 BATCHES = 12

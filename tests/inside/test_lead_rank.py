@@ -11,9 +11,9 @@ from time import perf_counter
 import pytest
 import torch
 
-from autotune.inside import reporter
-from autotune.inside.lead_rank import LeadRank
-from autotune.inside.reporter import MAX_STEPS, Reporter
+from autotune.inside.processes import reporter
+from autotune.inside.processes.lead_rank import LeadRank
+from autotune.inside.processes.reporter import MAX_STEPS, Reporter
 from autotune.inside.step_counts import Step
 from autotune.inside.step_tracker import StepTracker
 from autotune.measurement.turn import PlannedTurn, Turn

@@ -16,7 +16,7 @@ from autotune.inside.data.feed import _Cached
 from autotune.inside.hubs import Hubs
 from autotune.inside.seams import parts
 from autotune.inside.seams.parts import SYNCS, Part, PartsClock, PartsSeam
-from autotune.measurement.step_breakdown import StepParts
+from autotune.measurement.examination import StepParts
 
 PATCHED = (
     (torch.autograd, "backward"),

@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from autotune.measurement.compilation import Compilation
-from autotune.measurement.interference import Interference
+from autotune.measurement.examination import StepParts
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement, warnings_of
-from autotune.measurement.memory import Memory
-from autotune.measurement.step_breakdown import StepParts
+from autotune.measurement.readings import Compilation, Interference, Memory
 from autotune.measurement.turn import Taken, Turn
 from tests.made import make_measurement
 

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from itertools import count
 from typing import Any
 
 from autotune.knobs import Domain, Here, Knob, KnobValue, Profile, Seams
 
 NONE = "none"
-
-
-def _nothing() -> None:
-    """Leave the program as it is."""
+LATE_STEP = 27
 
 
 def _lose_state() -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    steps = count(1)
+    count = 0
 
     def stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if next(steps) == 27:
+        nonlocal count
+        count += 1
+        if count == LATE_STEP:
             optimizer.state.clear()
 
     register_optimizer_step_post_hook(stepped)
@@ -110,4 +108,5 @@ class Planted(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Bring a defect about in this process."""
-        DEFECTS.get(str(value), _nothing)()
+        if value in DEFECTS:
+            DEFECTS[str(value)]()

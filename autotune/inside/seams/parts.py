@@ -24,7 +24,7 @@ from autotune.inside.hubs import Hubs
 from autotune.inside.hubs.backward import BackwardListener, BackwardPass
 from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.hubs.step import StepListener
-from autotune.measurement.step_breakdown import StepParts
+from autotune.measurement.examination import StepParts
 
 # Methods of Tensor that need its values on the host, so they wait for the device.
 SYNCS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__index__")

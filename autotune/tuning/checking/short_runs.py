@@ -35,14 +35,7 @@ class Runs(Protocol):
 
 
 class ShortRuns:
-    """Runs the program with short epochs.
-
-    Args:
-        session: Gives the rigs and the time.
-        baseline: The program as written.
-        kept_s: Seconds of the budget that traced runs must leave.
-        until: Ends a run; by default the second Ctrl-C, or the end of the overdraft.
-    """
+    """Runs the program with short epochs."""
 
     def __init__(
         self, session: Session, baseline: Baseline, kept_s: float, until: Until | None = None
@@ -57,14 +50,7 @@ class ShortRuns:
         cost_s: float,
         lr_rule: LrRule = LrRule.AUTO,
     ) -> TrainingTrace | Ending:
-        """Return what the first steps under a config learn, or why that is not known.
-
-        Args:
-            config: What the program starts under.
-            plan: Its epochs.
-            cost_s: Seconds that its steps take.
-            lr_rule: How the rate follows the batch; AUTO leaves that to the user's options.
-        """
+        """Return what the first steps under a config learn, or why that is not known."""
         ran = self.timed(config, plan, cost_s, lr_rule)
         if ran.seen is not None and ran.seen.trace is not None and not ran.has_failed:
             return ran.seen.trace

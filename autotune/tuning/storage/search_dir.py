@@ -76,11 +76,6 @@ def new(name: str | None, program_name: str, base: Path | None = None) -> Search
 
     An earlier search is never overwritten. Git ignores everything in ``.autotune``.
 
-    Args:
-        name: Its name; None names it after the program, with a number if that name is taken.
-        program_name: Used if there is no name.
-        base: Folder that contains ``.autotune``; None means the current directory.
-
     Raises:
         RunDirectoryError: when *name* is taken, or nothing can be written there.
     """
@@ -113,10 +108,6 @@ def every(base: Path | None = None) -> list[SearchDir]:
 
 def find(name: str | None, base: Path | None = None) -> SearchDir:
     """Return the directory of an existing search.
-
-    Args:
-        name: Name or path; None returns the search whose record changed last.
-        base: Folder that contains ``.autotune``; None means the current directory.
 
     Raises:
         RunDirectoryError: when there is no such search; it lists those that exist.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.measurement.step_breakdown import StepBreakdown, StepParts
+from autotune.measurement.examination import StepBreakdown, StepParts
 from autotune.tuning.choosing.bounds import LOADING, MARGIN, Share, shares
 from tests.made import make_interval, make_measurement
 

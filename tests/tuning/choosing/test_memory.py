@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autotune.measurement.memory import Memory
+from autotune.measurement.readings import Memory
 from autotune.program.config import Config
 from autotune.results.record import TrialRecord
-from autotune.tuning.choosing.memory import MARGIN, Forecast
+from autotune.tuning.choosing.chooser import MARGIN, Forecast
 from tests.made import make_measurement, make_record
 
 GIB = 1 << 30

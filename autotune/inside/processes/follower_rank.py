@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from autotune.inside.processes.meetings import CommunicationClock, Tally
+from autotune.inside.processes.rank_sync import RankCommand, RankSync
 from autotune.inside.ranks.group import Group
-from autotune.inside.ranks.meetings import CommunicationClock, Tally
-from autotune.inside.ranks.rank_sync import RankCommand, RankSync
 from autotune.inside.step_counts import Step
 from autotune.inside.step_tracker import Rank, StepTracker
 from autotune.inside.turns import Hands, Turns
 from autotune.machine.hardware import Gpu
 from autotune.machine.probes.torch_memory import torch_gpus
-from autotune.measurement.run_mode import Epochs
+from autotune.measurement.outcome import Epochs
 from autotune.measurement.turn import Turn
 from autotune.program.applied_config import AppliedConfig
 

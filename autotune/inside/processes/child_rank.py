@@ -2,7 +2,7 @@
 
 A program may start its training processes itself, for example by ``torch.multiprocessing.spawn``,
 or by running its script again, as Lightning's launcher does: then ``Children`` starts
-``python -m autotune.inside.ranks.child_rank ARGS`` instead. Of the processes that start together,
+``python -m autotune.inside.processes.child_rank ARGS`` instead. Of those that start together,
 rank 0 leads: it exchanges messages with the rig's first process, which relays them to and from the
 parent. The other ranks follow rank 0 through a key-value store on the loopback interface.
 """
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 
 from autotune.inside import run_program
-from autotune.inside.ranks import rank_process
+from autotune.inside.processes import rank_process
 from autotune.inside.ranks.group import PATIENCE, Group
 from autotune.program.config import KnobValue
 from autotune.program.flags import Flag

@@ -58,7 +58,7 @@ def leader(
     """
     close = close or quit_process
     if start.rehearsal is None:
-        from autotune.inside.lead_rank import LeadRank
+        from autotune.inside.processes.lead_rank import LeadRank
 
         return LeadRank(link, commands, start, started, close, group).tracker
 
@@ -75,7 +75,7 @@ def follower(start: Start, group: Group) -> StepTracker | ShortEpochs:
     """Return the listener of a rank that follows rank 0: that of a ``FollowerRank``."""
     if start.rehearsal is not None:
         return _rehearsal(start, None, perf_counter(), group)
-    from autotune.inside.ranks.follower_rank import FollowerRank
+    from autotune.inside.processes.follower_rank import FollowerRank
 
     return FollowerRank(start.applied, group, quit_process, start.program.mode.epochs).tracker
 

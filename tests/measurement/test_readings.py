@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.measurement.interference import (
+from autotune.measurement.readings import (
     FOREIGN_SHARE,
     PRESSURE_SHARE,
     STEAL_SHARE,

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from autotune.inside.ranks.child_rank import CHILD, Act, ChildStart, Training
+from autotune.inside.processes.child_rank import CHILD, Act, ChildStart, Training
+from autotune.inside.processes.rank_process import quit_process
 from autotune.inside.ranks.group import served_store
-from autotune.inside.ranks.rank_process import quit_process
 from autotune.inside.seams.started import PROCESS, Script, StartedSeam, Starting
 from autotune.rig.link import Link, LinkClosed
 from autotune.rig.local_ranks import LOOPBACK
@@ -138,7 +138,9 @@ class Children:
             self._listener.take_ranks(replace(child, rank=0).group())
             threading.Thread(target=self._watch_scripts, daemon=True).start()
         env = {CHILD: TypeAdapter(ChildStart).dump_json(child).decode()}
-        return Script((sys.executable, "-P", "-m", "autotune.inside.ranks.child_rank", *args), env)
+        return Script(
+            (sys.executable, "-P", "-m", "autotune.inside.processes.child_rank", *args), env
+        )
 
     def script_started(self, starting: Starting, process: subprocess.Popen[Any]) -> None:
         """Remember a script, so that its exit code can be reported."""

@@ -13,18 +13,17 @@ import torch
 
 from autotune.inside.data.feed import Feed
 from autotune.inside.examining.examiner import Examiner
+from autotune.inside.processes.meetings import Meetings
+from autotune.inside.processes.rank_sync import RankCommand, Report, gpus_of
+from autotune.inside.processes.reporter import SIGN_OF_LIFE_S, Reporter
 from autotune.inside.ranks.group import ALONE, Group
-from autotune.inside.ranks.meetings import Meetings
-from autotune.inside.ranks.rank_sync import RankCommand, Report, gpus_of
 from autotune.inside.readings import Readings, frames_compiled
-from autotune.inside.reporter import SIGN_OF_LIFE_S, Reporter
 from autotune.inside.step_counts import Step
 from autotune.inside.step_profiler import StepProfiler
 from autotune.inside.step_tracker import Rank, StepTracker
 from autotune.inside.turns import Hands, Turns, of_ranks
 from autotune.machine.probes.torch_memory import torch_gpus
-from autotune.measurement.examination import Examination
-from autotune.measurement.step_breakdown import StepBreakdown
+from autotune.measurement.examination import Examination, StepBreakdown
 from autotune.measurement.turn import Taken
 from autotune.rig.link import Link, LinkClosed
 from autotune.rig.wire import (

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from autotune.inside.processes.rank_sync import RankCommand, RankSync, Report
 from autotune.inside.ranks.group import Group
-from autotune.inside.ranks.rank_sync import RankCommand, RankSync, Report
 from autotune.inside.step_counts import Step
 from autotune.machine.hardware import Gpu
 from autotune.machine.probes.host_load import queued_s
-from autotune.measurement.rank_load import RankLoad
+from autotune.measurement.readings import RankLoad
 from autotune.measurement.turn import Taken, Turn, median_step_s
 
 RECORDED_S = 0.2  # how long communication is recorded
