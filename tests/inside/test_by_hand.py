@@ -15,9 +15,9 @@ from autotune.knobs.base import Here
 from autotune.program.domain import NotOffered
 from autotune.rig.failures import from_exception, program_error
 from autotune.rig.wire import Ended
-from tests.inside.test_seams import running
+from tests.inside.test_seams import applied
 from tests.made import A100, PROGRAM, make_hardware
-from tests.watching import profile_of, watched
+from tests.watching import profile_of, running, watched
 
 BACKWARD = "loss.backward()"
 WRITTEN = """
@@ -262,7 +262,7 @@ def test_autotune_run_reaches_a_model_whose_weights_are_written_by_hand(
 
     monkeypatch.setattr(torch, "compile", compile_later)
     model = nn.Sequential(nn.Linear(4, 2))
-    with running(precision="bf16", compile="default"):
+    with running(applied(precision="bf16", compile="default")):
         for x in torch.randn(6, 8, 4):
             model(x).sum().backward()
             for p in model.parameters():

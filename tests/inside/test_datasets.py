@@ -7,7 +7,7 @@ import queue
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from torch.utils.data import (
 )
 
 from autotune.inside.seam_set import SeamSet
-from autotune.inside.steering import Steering
 from autotune.inside.step_counts import Step
 from autotune.knobs import registry
 from autotune.knobs.base import Here
@@ -35,6 +34,7 @@ from autotune.program.domain import Domain, NotOffered
 from autotune.program.lr import LrRule
 from autotune.program.profile import LoaderFacts
 from autotune.program.program_traits import ProgramTraits
+from tests import watching
 from tests.made import make_hardware
 from tests.watching import Watching
 
@@ -101,22 +101,14 @@ def train(
     return seen
 
 
-@contextmanager
 def running(
     facts: LoaderFacts, own: Mapping[str, KnobValue], **changes: KnobValue
-) -> Iterator[SeamSet]:
-    """The seams as ``autotune run`` installs them."""
-    baseline = Config({"workers": 0, **own})
-    applied = AppliedConfig(
-        baseline.replace(**changes), baseline, ProgramTraits("cpu", facts), LrRule.NONE
+) -> AbstractContextManager[SeamSet]:
+    """The seams of ``autotune run`` with some knobs changed."""
+    baseline, traits = Config({"workers": 0, **own}), ProgramTraits("cpu", facts)
+    return watching.running(
+        AppliedConfig(baseline.replace(**changes), baseline, traits, LrRule.NONE)
     )
-    seams = SeamSet(None, facts)
-    Steering(seams).apply(applied)
-    seams.install()
-    try:
-        yield seams
-    finally:
-        seams.remove()
 
 
 def seen_under(

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +27,7 @@ from autotune.program.lr import LrRule
 from autotune.program.profile import OptimizerFacts
 from autotune.program.program_traits import ProgramTraits
 from tests.made import changed, make_loader
+from tests.watching import running
 
 FACTS = make_loader(dataset_len=100, batch_size=10)
 BASELINE: dict[str, KnobValue] = {"batch_size": 10, "optimizer": "for-loop"}
@@ -39,18 +39,6 @@ def applied(rule: LrRule = LrRule.AUTO, **changes: KnobValue) -> AppliedConfig:
     return AppliedConfig(
         config, Config(BASELINE), ProgramTraits("cpu", FACTS, optimizers=(SGD_FACTS,)), rule
     )
-
-
-@contextmanager
-def running(applied: AppliedConfig, listener: Listener | None = None) -> Iterator[SeamSet]:
-    """SeamSet as ``autotune run`` installs them, or a rig."""
-    seams = SeamSet(listener, target=FACTS)
-    Steering(seams).apply(applied)
-    seams.install()
-    try:
-        yield seams
-    finally:
-        seams.remove()
 
 
 def loader(samples: int = 100, batch_size: int = 10) -> DataLoader[tuple[torch.Tensor, ...]]:
