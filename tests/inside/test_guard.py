@@ -207,17 +207,22 @@ def checkpoints() -> object:
     return found
 
 
+def keywords() -> object:
+    os.mkdir(path="c", mode=0o700)
+    os.rename(src="a", dst="c/a")
+    os.symlink(src="a", dst="c/b", target_is_directory=False)
+    os.utime(path="c/a", times=(1, 2))
+    told = os.stat(path="c/b", follow_symlinks=False).st_size, os.stat("c/a").st_mtime
+    links = os.lstat(path="latest").st_size, os.readlink(path="latest")
+    os.remove(path="best.pt")
+    os.rmdir(path="empty")
+    return told, links
+
+
 # Each is done in a folder in which "made/w" has been written and "gone" has been removed.
 CALLS: dict[str, Callable[[], object]] = {
-    "rename=": lambda: os.rename(src="a", dst="c"),
-    "remove=": lambda: os.remove(path="a"),
-    "rmdir=": lambda: os.rmdir(path="empty"),
-    "mkdir=": lambda: os.mkdir(path="c", mode=0o700),
-    "stat=": lambda: os.stat(path="a", follow_symlinks=False).st_size,
-    "links": lambda: (os.lstat(path="latest").st_size, os.readlink(path="latest")),
+    "keywords": keywords,
     "scandir": lambda: [scanned(path) for path in ("linked", b".", None)],
-    "symlink=": lambda: os.symlink(src="a", dst="c", target_is_directory=False),
-    "utime=": lambda: (os.utime(path="a", times=(1, 2)), os.stat("a").st_mtime),
     "truncate=": lambda: os.truncate(path="a", length=1),
     "access=": lambda: [os.access(path=p, mode=os.R_OK) for p in ("a", "gone", "made/w", "")],
     "lchown": lambda: os.lchown(path="latest", uid=os.getuid(), gid=os.getgid()),
