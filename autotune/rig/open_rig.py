@@ -19,7 +19,6 @@ from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.fence_options import FenceKind
 from autotune.rig import failures, processes
 from autotune.rig.fence import View
-from autotune.rig.link import Link, LinkClosed
 from autotune.rig.resource_monitor import ResourceMonitor
 from autotune.rig.terminal import Asked, Terminal
 from autotune.rig.wire import (
@@ -28,6 +27,8 @@ from autotune.rig.wire import (
     Ended,
     Examine,
     Examined,
+    Link,
+    LinkClosed,
     Phase,
     ProfileStep,
     Progress,
