@@ -129,7 +129,6 @@ class SearchResult:
             may be recommended.
         training_steps: How long the steps of the whole training take, estimated; None if their
             number is unknown.
-        bounded: Which knobs were not tried because of what they can give at most, with the reason.
         bottleneck: What limits the program as written, such as ``input-bound``; empty if unknown.
         bottleneck_evidence: What was measured to say so, as a sentence without its full stop.
         contributions: What each change of ``best`` gives, or of ``candidate`` if nothing was
@@ -163,7 +162,6 @@ class SearchResult:
     rehearsals: tuple[RehearsalRecord, ...] = ()
     larger_batch: LargerBatch | None = None
     training_steps: TrainingSteps | None = None
-    bounded: tuple[str, ...] = ()
     bottleneck: str = ""
     bottleneck_evidence: str = ""
     contributions: tuple[Contribution, ...] = ()

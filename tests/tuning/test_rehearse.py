@@ -174,13 +174,6 @@ def test_nothing_could_be_measured_is_said_with_the_most_common_reason(
     text = capsys.readouterr().out
     assert "Nothing could be measured: 2 of 3 configs" in text
     assert "workers=2 crashed: OSError: x" in text
-    conflict = Ending(Outcome.CONFLICT, "it cannot be")
-    folder = tmp_path / "other"
-    folder.mkdir()
-    given = made(folder, 300.0, 60.0)
-    tell(given.study, make_record(BASE))
-    tell(given.study, replace(make_record(OTHER), measurement=None, ending=conflict))
-    assert conclude(given.session, baseline(), ClaimResult(None)).finding is Finding.NO_GAIN
 
 
 def test_of_several_knobs_the_one_is_blamed_without_which_the_config_comes_through(

@@ -37,11 +37,10 @@ from autotune.program.domain import ranks_in
 from autotune.program.lr import PARTS, batch_growth
 from autotune.program.rehearsal import RehearsalPlan, TracePlan
 from autotune.results.rehearsals import Canary
-from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.learning_check import MOST_LOSS, untold
 from autotune.tuning.checking.short_runs import Runs
 from autotune.tuning.plan import CHECK_EPOCHS, check_batches
-from autotune.tuning.session import Session
+from autotune.tuning.session import Baseline, Session
 
 NOT_COMPARED = Agreement(Sameness.UNKNOWN, why=NO_TIME)
 BATCH = ("batch_size", "accumulation_steps")  # what one process makes of a step
@@ -179,7 +178,7 @@ class SelfCheck:
         return Agreement(Sameness.UNKNOWN, why=why)
 
     def _learned(self, config: Config, traced: TrainingTrace | None) -> tuple[Interval | None, str]:
-        # Neither where that was not compared.
+        # Neither a gap nor a reason where nothing was compared
         if traced is None or batch_growth(self._space.baseline, config) != 1.0:
             return None, ""
         written = self.written()
