@@ -49,14 +49,12 @@ PROGRAMS = (
     "tests/programs/no_loader.py",
     "tests/programs/gan.py",
     "tests/programs/accumulates.py",
-    "benchmarks/self_checked/digits.py",
     "tests/programs/drop_last.py",
     "tests/programs/own_autocast.py",
     "tests/programs/by_hand.py /dev/null 100000",
     "tests/programs/subclass.py",
     "tests/programs/batch_sampler.py",
     "tests/programs/two_loaders.py",
-    "benchmarks/self_checked/teacher.py",
     "tests/programs/called_twice.py",
 )
 MOST_S = 120.0  # of one run
@@ -85,7 +83,7 @@ class Runs:
 def main() -> None:
     """Run the benchmark and keep its figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("programs", nargs="*", help="default: twenty sound ones")
+    parser.add_argument("programs", nargs="*", help="default: sound ones")
     parser.add_argument("--knobs", default="", help="each value of these alone, with commas")
     parser.add_argument("--again", action="store_true", help="forget what an earlier run found")
     options = parser.parse_args()
