@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import inspect
+import logging
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,9 +10,12 @@ from pathlib import Path
 import pytest
 
 import autotune
+from autotune import api
 from autotune.errors import BudgetError, ProgramError, UsageError
+from autotune.tuning.search_request import SearchRequest, described
 from tests.programs import functions
 from tests.rigging import PROGRAMS, base_setting, open_rig, write_best
+from tests.scripted import Script, begin
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -34,13 +40,10 @@ except BudgetError as error:
 """
 
 
-def test_a_function_of_an_importable_module_is_searched_by_name(workplace: Path) -> None:
+def test_a_function_is_searched_by_its_name_or_travels_by_cloudpickle(workplace: Path) -> None:
     with pytest.raises(BudgetError, match="too short"):
         autotune.search(functions.train, budget=3, name="named")
     assert not list((workplace / ".autotune" / "named").glob("*.pkl"))
-
-
-def test_a_function_of_a_script_or_notebook_travels_by_cloudpickle(workplace: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", NOTEBOOK], capture_output=True, text=True, check=False
     )
@@ -48,33 +51,35 @@ def test_a_function_of_a_script_or_notebook_travels_by_cloudpickle(workplace: Pa
     assert (workplace / ".autotune" / "notebook" / "program.pkl").is_file()
 
 
-def test_errors_of_the_program_carry_its_traceback(workplace: Path) -> None:
-    with pytest.raises(ProgramError, match="imaginary") as caught:
-        autotune.search(PROGRAMS / "fails.py")
+def test_a_command_is_read_as_on_the_command_line_and_errors_carry_the_traceback(
+    workplace: Path,
+) -> None:
+    (workplace / "fails.py").write_text("raise ValueError(__spec__.name)\n")
+    path = f"PATH={Path(sys.executable).parent}"
+    with pytest.raises(ProgramError, match="ValueError: fails") as caught:
+        autotune.search(command=f"{path} python -m fails")
     assert "fails.py" in caught.value.program_traceback
 
 
-def test_a_command_is_read_as_on_the_command_line(workplace: Path) -> None:
-    (workplace / "fails.py").write_text("raise ValueError(__spec__.name)\n")
-    path = f"PATH={Path(sys.executable).parent}"
-    with pytest.raises(ProgramError, match="ValueError: fails"):
-        autotune.search(command=f"{path} python -m fails")
+def test_wrong_arguments_are_refused_by_name_and_leave_no_run_behind(workplace: Path) -> None:
+    (workplace / "out").mkdir()
+    (workplace / "a_file").touch()
+    plain = PROGRAMS / "plain.py"
     for wrong, said in (
         ({}, "Give a program or a command"),
         ({"program": "fails.py", "command": "fails.py"}, "Give a program or a command"),
         ({"command": "uv run fails.py"}, "uv run autotune search -- fails.py"),
         ({"command": "python fails.py | tee log"}, "needs a shell"),
+        ({"program": plain, "tune": ["nothing"]}, "Unknown knob"),
+        ({"program": "nowhere.py"}, "There is no program"),
+        ({"program": 3}, "not 3"),
+        ({"program": plain, "output": "out"}, "'out' is a folder: name a file, such as out"),
+        ({"program": plain, "output": "a_file/best.yaml"}, r"a_file' is not a folder\. Name"),
+        ({"program": "missing.py", "output": "out/new/best.yaml"}, r"missing\.py"),
     ):
         with pytest.raises(UsageError, match=said):
             autotune.search(**wrong)  # type: ignore[arg-type]
-
-
-def test_wrong_arguments_leave_no_run_behind(workplace: Path) -> None:
-    with pytest.raises(UsageError, match="Unknown knob"):
-        autotune.search(PROGRAMS / "plain.py", tune=["nothing"])
-    with pytest.raises(UsageError, match="There is no program"):
-        autotune.search("nowhere.py")
-    assert not (workplace / ".autotune").exists()
+    assert sorted(path.name for path in workplace.iterdir()) == ["a_file", "out"]
 
 
 def test_apply_as_first_line_of_a_script_applies_the_config(workplace: Path) -> None:
@@ -103,22 +108,23 @@ def test_apply_as_first_line_of_a_script_applies_the_config(workplace: Path) -> 
     assert (workplace / "losses.1").read_text() == applied
 
 
-def test_an_output_that_is_a_folder_is_refused_before_the_search(workplace: Path) -> None:
-    (workplace / "out").mkdir()
-    with pytest.raises(UsageError, match="'out' is a folder: name a file, such as out"):
-        autotune.search(PROGRAMS / "plain.py", output="out")
-    (workplace / "a_file").touch()
-    with pytest.raises(UsageError, match=r"a_file' is not a folder\. Name another --output"):
-        autotune.search(PROGRAMS / "plain.py", output="a_file/below/best.yaml")
-    with pytest.raises(UsageError, match=r"missing\.py"):  # folders to be made are no fault
-        autotune.search("missing.py", output="out/new/best.yaml")
-    assert sorted(path.name for path in workplace.iterdir()) == ["a_file", "out"]
+def test_search_takes_and_explains_the_fields_of_a_request() -> None:
+    taken = inspect.signature(autotune.search).parameters
+    assert [*taken] == [*described(SearchRequest)]
+    assert taken["budget"].default == "3m"
+    doc = inspect.getdoc(autotune.search)
+    assert doc is not None
+    assert all(f"\n    {name}: " in doc for name in taken)
+    with pytest.raises(TypeError, match="budgt"):
+        autotune.search("train.py", budgt="3m")  # type: ignore[call-arg]
 
 
-def test_what_is_no_program_is_refused_by_its_value() -> None:
-    with pytest.raises(UsageError, match="not 3"):
-        autotune.search(3)  # type: ignore[arg-type]
-
-
-def test_the_public_names_are_listed_for_completion() -> None:
-    assert set(autotune.__all__) <= set(dir(autotune))
+def test_a_search_logs_each_phase_and_each_better_config(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = Script({"workers": {1: 1.5}})
+    with caplog.at_level(logging.INFO, "autotune"):
+        begin(tmp_path, script, {"workers": (0, 1, 2)}).go_on(180.0, api.Logged())
+    places = [caplog.messages.index(phase) for phase in ("baseline", "searching", "confirming")]
+    assert places == sorted(places)
+    assert any(re.fullmatch(r"about 1\.\d+x  workers=1", said) for said in caplog.messages)

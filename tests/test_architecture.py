@@ -7,29 +7,23 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 import autotune
 from tests import house
 
-PACKAGE = Path(autotune.__file__).parent
-FAMILIES = (
-    "knobs",
-    "knobs/strategies",
-    "machine/probes",
-)
 # Which rooms, or single files of them, each room may import: HOUSE.md's laws as one table
+VALUES = {"machine", "program", "measurement", "errors"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "measurement": {"errors"},
     "program": {"measurement", "errors"},
     "machine": {"measurement", "errors"},
-    "knobs": {"machine", "program", "measurement", "errors"},
-    "results": {"knobs", "machine", "program", "measurement", "errors"},
-    "report": {"results", "knobs", "machine", "program", "measurement", "errors"},
-    "rig": {"knobs", "machine", "program", "measurement", "errors"},
+    "knobs": VALUES,
+    "results": {"knobs", *VALUES},
+    "report": {"results", "knobs", *VALUES},
+    "rig": {"knobs", *VALUES},
     "inside": {
         "rig.wire",  # what the two processes say to each other
         "rig.link",
@@ -38,33 +32,13 @@ ALLOWED: dict[str, set[str]] = {
         "machine.probes",
         "machine.process_tree",
         "machine.hardware",  # whether this is the machine that best.yaml was made on
-        "knobs",
-        "program",
-        "measurement",
-        "errors",
+        *("knobs", "program", "measurement", "errors"),
     },
-    "tuning": {"rig", "results", "knobs", "machine", "program", "measurement", "errors"},
-    "exports": {"report", "results", "knobs", "machine", "program", "measurement", "errors"},
-    "api": {
-        *("exports", "report", "tuning", "rig", "results", "knobs", "machine", "program"),
-        *("measurement", "errors"),
-    },
-    "cli": {
-        "",  # the version
-        *(
-            "api",
-            "exports",
-            "report",
-            "tuning",
-            "rig",
-            "results",
-            "knobs",
-            "machine",
-            "program",
-            "measurement",
-            "errors",
-        ),
-    },
+    "tuning": {"rig", "results", "knobs", *VALUES},
+    "exports": {"report", "results", "knobs", *VALUES},
+    "api": {"exports", "report", "tuning", "rig", "results", "knobs", *VALUES},
+    # the empty name is that of the version
+    "cli": {"", "api", "exports", "report", "tuning", "rig", "results", "knobs", *VALUES},
     house.FACE: {"api", "cli", "results", "program", "inside"},
 }
 MAX_ENTRIES, MAX_FILES, MAX_CHAIN = 15, 20, 11
@@ -72,39 +46,25 @@ FLAT_FAMILIES = {"knobs", "inside/seams"}  # one file per member, however many t
 # What runs inside the program, and imports torch in its functions
 TORCH_IN_FUNCTIONS = {
     "torch_memory",
-    *(path.stem for path in (PACKAGE / "knobs" / "strategies").glob("*.py")),
+    *(path.stem for path in (house.PACKAGE / "knobs" / "strategies").glob("*.py")),
 }
 
 
-def _modules() -> list[Path]:
-    return sorted(PACKAGE.rglob("*.py"))
-
-
-def _name(path: Path) -> str:
-    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
 @cache
-def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-@cache
-def _imports(path: Path, *, anywhere: bool) -> tuple[str, ...]:
+def _imports(module: str, *, anywhere: bool = True) -> tuple[str, ...]:
     """Names of imported modules: all of them, or those at import time alone."""
-    return tuple(_imported(path, anywhere=anywhere))
+    return tuple(_imported(module, anywhere=anywhere))
 
 
-def _imported(path: Path, *, anywhere: bool) -> Iterator[str]:
-    todo: list[ast.AST] = [_tree(path)]
+def _imported(module: str, *, anywhere: bool) -> Iterator[str]:
+    todo: list[ast.AST] = [house.tree_of(module)]
     while todo:
         node = todo.pop()
         match node:
             case ast.Import():
                 yield from (alias.name for alias in node.names)
             case ast.ImportFrom():
-                assert node.module is not None, f"{path}: imports are absolute"
+                assert node.module is not None, f"{module}: imports are absolute"
                 yield node.module
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
             case ast.If() if "TYPE_CHECKING" in ast.dump(node.test):
@@ -115,28 +75,25 @@ def _imported(path: Path, *, anywhere: bool) -> Iterator[str]:
                 todo.extend(ast.iter_child_nodes(node))
 
 
-def _imports_package(path: Path, package: str, *, anywhere: bool = True) -> bool:
-    names = _imports(path, anywhere=anywhere)
-    return any(name == package or name.startswith(f"{package}.") for name in names)
-
-
-def test_the_parent_never_imports_torch() -> None:
-    outside = [p for p in _modules() if "inside" not in p.relative_to(PACKAGE).parts]
-    assert len(outside) > 40
-    packages = ("torch", "torchvision")
-    users = {p.stem for p in outside if any(_imports_package(p, name) for name in packages)}
-    assert users <= TORCH_IN_FUNCTIONS
-    eager = [p.stem for p in outside if _imports_package(p, "torch", anywhere=False)]
-    assert not eager
-
-
-def test_no_module_of_the_parent_imports_the_inside_except_to_apply_or_for_types() -> None:
-    users = {
-        _name(p)
-        for p in _modules()
-        if "inside" not in p.relative_to(PACKAGE).parts and _imports_package(p, "autotune.inside")
+def _users(package: str, *, anywhere: bool = True) -> set[str]:
+    """Return the modules that import a package or a part of it."""
+    return {
+        module
+        for module in house.modules()
+        for name in _imports(module, anywhere=anywhere)
+        if name == package or name.startswith(f"{package}.")
     }
-    assert users == {"autotune"}  # autotune.apply() runs in the user's own process
+
+
+def test_the_parent_never_imports_torch_and_the_inside_is_imported_to_apply_alone() -> None:
+    users = {one for one in _users("torch") | _users("torchvision") if not _is_inside(one)}
+    assert {one.split(".")[-1] for one in users} <= TORCH_IN_FUNCTIONS
+    assert all(map(_is_inside, _users("torch", anywhere=False)))
+    assert [one for one in _users("autotune.inside") if not _is_inside(one)] == [""]
+
+
+def _is_inside(module: str) -> bool:
+    return house.room(module) == "inside"
 
 
 @pytest.mark.parametrize("command", [["--help"], ["search", "--help"], ["knobs"]])
@@ -153,15 +110,15 @@ def test_help_and_lists_load_neither_torch_nor_optuna(command: list[str]) -> Non
 
 
 def test_only_the_seams_change_attributes_of_pytorch() -> None:
-    for path in _modules():
-        if {"seams", "hubs"} & set(path.parts):
+    for module in house.modules():
+        if {"seams", "hubs"} & set(module.split(".")):
             continue
-        for node in ast.walk(_tree(path)):
+        for node in ast.walk(house.tree_of(module)):
             match node:
                 case ast.Assign(targets=[ast.Attribute() as target]):
-                    assert not ast.unparse(target).startswith(("torch.", "nn.")), path
+                    assert not ast.unparse(target).startswith(("torch.", "nn.")), module
                 case ast.Call(func=ast.Name("setattr")):
-                    pytest.fail(f"{path}:{node.lineno} uses setattr")
+                    pytest.fail(f"{module}:{node.lineno} uses setattr")
 
 
 def test_a_place_with_a_hub_is_patched_by_its_hub_alone() -> None:
@@ -178,8 +135,8 @@ def test_a_place_with_a_hub_is_patched_by_its_hub_alone() -> None:
         ("DataLoader", "'_get_iterator'"): "hubs/iterate.py",
         ("DataLoader", "'__len__'"): "hubs/iterate.py",
     }
-    for path in _modules():
-        for node in ast.walk(_tree(path)):
+    for module, path in house.modules().items():
+        for node in ast.walk(house.tree_of(module)):
             match node:
                 case ast.Call(func=ast.Attribute(attr="replace"), args=[owner, name, _]):
                     place = places.get((ast.unparse(owner), ast.unparse(name)))
@@ -187,30 +144,21 @@ def test_a_place_with_a_hub_is_patched_by_its_hub_alone() -> None:
                     assert is_its or "scheduler" in path.name, f"{path}:{node.lineno}"
 
 
-def test_tools_of_users_are_imported_within_functions_of_the_exports() -> None:
-    rooms = "autotune.exports.", "autotune.inside.", "autotune.api"
+def test_optuna_is_imported_by_two_modules_and_tools_of_users_within_functions() -> None:
+    assert {one.split(".")[-1] for one in _users("optuna")} == {"sampler", "study"}
     for tool in ("mlflow", "wandb", "tensorboard", "IPython"):
-        users = {_name(p) for p in _modules() if _imports_package(p, tool)}
-        assert all(name.startswith(rooms) for name in users), tool
-        eager = [_name(p) for p in _modules() if _imports_package(p, tool, anywhere=False)]
-        assert not eager, tool
+        assert all(one.startswith(("exports.", "inside.", "api")) for one in _users(tool)), tool
+        assert not _users(tool, anywhere=False), tool
 
 
-def test_only_two_files_import_optuna() -> None:
-    users = {p.stem for p in _modules() if _imports_package(p, "optuna")}
-    assert users == {"sampler", "study"}
-
-
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["knobs", "knobs.strategies", "machine.probes"])
 def test_members_of_a_family_never_import_each_other(family: str) -> None:
-    for path in (PACKAGE / family).glob("*.py"):
-        if path.stem in {"__init__", "base"}:
-            continue
-        folder = f"autotune.{family.replace('/', '.')}."
-        own = [n for n in _imports(path, anywhere=True) if n.startswith(folder)]
-        kin = {name.removeprefix(folder).split(".")[0] for name in own}
-        allowed = {"base", "strategies"} if family == "knobs" else {"base"}
-        assert kin <= allowed, path
+    allowed = {"base", "strategies"} if family == "knobs" else {"base"}
+    for module in house.modules():
+        if module.rpartition(".")[0] == family and not module.endswith(".base"):
+            inner = f"autotune.{family}."
+            own = {name for name in _imports(module) if name.startswith(inner)}
+            assert {name.removeprefix(inner).split(".")[0] for name in own} <= allowed, module
 
 
 def test_each_room_imports_only_what_the_table_allows() -> None:
@@ -240,15 +188,16 @@ def test_the_house_has_few_rooms_and_few_floors_and_no_folder_is_full() -> None:
 
 
 def test_the_search_reads_on_one_screen() -> None:
-    text = (PACKAGE / "tuning" / "workflow.py").read_text(encoding="utf-8")
-    assert len(house.code_lines(text)) <= 45, "docstrings and comments left out"
+    assert len(house.code_lines(house.text_of("tuning.workflow"))) <= 45, (
+        "docstrings and comments left out"
+    )
 
 
 def test_every_module_opens_with_what_it_is_for() -> None:
-    for path in _modules():
-        docstring = ast.get_docstring(_tree(path))
-        assert docstring, path
-        assert docstring.splitlines()[0].endswith((".", ":")), path
+    for module in house.modules():
+        docstring = ast.get_docstring(house.tree_of(module))
+        assert docstring, module
+        assert docstring.splitlines()[0].endswith((".", ":")), module
 
 
 def test_the_public_names_are_these() -> None:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.measurement.compilation import Compilation
-from autotune.measurement.measurement import Measurement
+from autotune.measurement.readings import Compilation
 from autotune.measurement.turn import PlannedTurn, Taken
 from tests.rigging import applied_with, never, open_rig
 
@@ -16,19 +15,18 @@ pytestmark = pytest.mark.usefixtures("warm_starts")
 
 @pytest.mark.slow
 def test_shapes_that_change_in_every_step_do_not_recompile_for_ever(tmp_path: Path) -> None:
-    with open_rig(tmp_path, "changing_shapes.py", space="full") as opened:
+    with open_rig(tmp_path, "loops.py", "changing_shapes", space="full") as opened:
         base = opened.base
     applied = applied_with(base, compile="default")
     again = tmp_path / "again"
     again.mkdir()
-    with open_rig(again, "changing_shapes.py", applied=applied) as opened:
+    with open_rig(again, "loops.py", "changing_shapes", applied=applied) as opened:
         taken = opened.rig.take_turns([applied], [PlannedTurn(0, 30)], never, 600.0)
     assert isinstance(taken, Taken), taken
     assert taken.compilation is not None
     assert taken.compilation.seconds > 0.1
-    assert 7 <= taken.compilation.recompiles <= 16
+    assert 1 <= taken.compilation.recompiles <= 3, "then for any shape"
     assert not taken.turns[0].is_quiet
-    assert any("gave up" in warning for warning in Measurement.of(taken.turns, taken).warnings)
 
 
 def test_a_program_is_compiled_and_not_in_turns_and_compiles_its_model_once(
@@ -44,14 +42,5 @@ def test_a_program_is_compiled_and_not_in_turns_and_compiles_its_model_once(
     assert first.compilation.graphs > 0
     assert [turn.is_quiet for turn in first.turns[:3]] == [True, False, True]
     assert all(turn.is_quiet for turn in again.turns)
-
-
-@pytest.mark.parametrize(
-    ("compilation", "words"),
-    [
-        (Compilation(12.4, 1, 0, 0), "compiled in 12s"),
-        (Compilation(12.4, 3, 1, 2), "compiled in 12s, 1 recompilation, 2 graph breaks"),
-    ],
-)
-def test_what_compiling_cost_reads_well(compilation: Compilation, words: str) -> None:
-    assert str(compilation) == words
+    assert str(Compilation(12.4, 1, 0, 0)) == "compiled in 12s"
+    assert str(Compilation(12.4, 3, 1, 2)) == "compiled in 12s, 1 recompilation, 2 graph breaks"

@@ -36,24 +36,6 @@ def test_the_examples_are_understood_as_they_are(
     assert len(ready.profile.loaders) == loaders
 
 
-def test_the_examples_know_nothing_of_autotune() -> None:
-    scripts = list(EXAMPLES.glob("*/train.py"))
-    assert len(scripts) == 3
-    assert not [s for s in scripts if "autotune" in s.read_text(encoding="utf-8")]
-
-
-@pytest.mark.slow
-def test_an_example_saves_its_checkpoint_when_it_is_trained_with_run(workplace: Path) -> None:
-    write_best(workplace / "best.yaml", baseline={"threads": 2}, threads=1)
-    script = str(EXAMPLES / "digits_cnn" / "train.py")
-    subprocess.run(
-        [sys.executable, "-m", "autotune", "run", "best.yaml", script, "--epochs", "1",
-         "--out", "model.pt"],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    assert (workplace / "model.pt").is_file()
-
-
 @pytest.mark.slow
 @pytest.mark.real_starts
 def test_a_knob_of_another_package_is_offered_and_acts(tmp_path: Path) -> None:

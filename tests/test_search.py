@@ -34,10 +34,8 @@ TOP_LEVEL = [
 
 def test_a_search_on_the_command_line_writes_what_it_claims(workplace: Path) -> None:
     command = [sys.executable, "-m", "autotune", "search", "--budget", "70s", "--tune"]
-    done = subprocess.run(
-        [*command, "workers", str(PROGRAMS / "slow_items.py")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    command += ["workers", str(PROGRAMS / "slow_items.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     text = (workplace / "best.yaml").read_text()
     assert list(yaml.safe_load(text)) == TOP_LEVEL

@@ -5,16 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
 from autotune.measurement.turn import PlannedTurn, Taken
-from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
-from autotune.program.profile import Profile
 from tests.made import changed
 from tests.rigging import PROGRAMS, OpenRig, applied_with, never, open_rig, write_best
 
@@ -30,15 +26,6 @@ CASES = {
 
 def arguments(name: str, directory: Path) -> list[str]:
     return [str(directory / "out")] if name == "transformers" else []
-
-
-@cache
-def seen(name: str) -> tuple[AppliedConfig, Profile]:
-    """Return a script's baseline and profile, as a rig sees them."""
-    with TemporaryDirectory() as folder:
-        directory = Path(folder)
-        with open_rig(directory, CASES[name][0], *arguments(name, directory)) as opened:
-            return opened.base, opened.profile
 
 
 def samples_per_step(opened: OpenRig, **changes: KnobValue) -> float:
@@ -57,7 +44,8 @@ def test_knobs_reach_the_loop_of_a_trainer_and_return(name: str, tmp_path: Path)
         profile = opened.profile
         assert profile.loop.trainer == library
         assert profile.loaders[0].batch_size == batch
-        opened.base = with_accumulation(opened, profile)
+        baseline = opened.base.baseline.replace(accumulation_steps=1)
+        opened.base = changed(opened.base, config=baseline, baseline=baseline, trainer=library)
         assert samples_per_step(opened) == batch
         changes: dict[str, KnobValue] = {"workers": 1, "precision": "bf16"}
         assert samples_per_step(opened, batch_size=2 * batch, **changes) == 2 * batch
@@ -66,30 +54,21 @@ def test_knobs_reach_the_loop_of_a_trainer_and_return(name: str, tmp_path: Path)
     assert not list(tmp_path.rglob("checkpoint-*")), "a trial saves nothing"
 
 
-def with_accumulation(opened: OpenRig, profile: Profile) -> AppliedConfig:
-    baseline = opened.base.baseline.replace(accumulation_steps=1)
-    return changed(opened.base, config=baseline, baseline=baseline, trainer=profile.loop.trainer)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_training_under_a_config_ends_after_as_many_steps_as_that_makes(
     name: str, tmp_path: Path
 ) -> None:
     script, library, batch, steps = CASES[name]
-    loader = seen(name)[1].training_loader
+    with open_rig(tmp_path, script, *arguments(name, tmp_path)) as opened:
+        loader = opened.profile.training_loader
     best = tmp_path / "best.yaml"
     baseline: dict[str, KnobValue] = {"batch_size": batch, "accumulation_steps": 1}
     changes: dict[str, KnobValue] = {"batch_size": 2 * batch, "accumulation_steps": 2}
     write_best(best, baseline, loader, (), library, **changes)
     command = [sys.executable, "-m", "autotune", "run", str(best), str(PROGRAMS / script)]
-    ran = subprocess.run(
-        [*command, *arguments(name, tmp_path)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command += arguments(name, tmp_path)
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     ended = re.search(r"ended after (\d+) steps", ran.stdout)
     assert ended is not None

@@ -45,8 +45,8 @@ class Groups:
 
     Attributes:
         steps: Number of micro-batches in a group; 1 means that nothing is accumulated.
-        waits: Whether a step of the present group was held back and is still to come.
-        has_stepped: Whether a step was made or held back for the present micro-batch.
+        waiting: Ids of the optimizers whose step of the present group was held back.
+        stepped_by: Ids of those whose step was made or held back for the present micro-batch.
         has_gradients: Whether the present micro-batch has gradients that no step, real or held
             back, has followed.
         is_last: Whether the present micro-batch is the last one of its group.
@@ -58,10 +58,12 @@ class Groups:
         self._drop = drop
         self.steps = 1
         self._next: tuple[int, EpochShape, object] | None = None
-        self._iteration: object = None
-        self._number = self._before = 0
+        self._taken: tuple[int, object] = (0, None)  # number and iteration
+        self._before = 0
         self._counts_on = False
-        self.waits = self.has_stepped = self.has_gradients = self.is_left_out = False
+        self.waiting: set[int] = set()
+        self.stepped_by: set[int] = set()
+        self.has_gradients = self.is_left_out = False
         self.is_last, self.share = True, 1.0
 
     def regroup(self, steps: int) -> None:
@@ -72,7 +74,8 @@ class Groups:
         if steps != self.steps:
             self._abandon()
             self.release()
-            self._number = self._before = 0
+            self._taken = 0, self._taken[1]
+            self._before = 0
             self._next, self.steps = None, steps
 
     def hand_out(self, number: int, epoch: EpochShape, iteration: object = None) -> None:
@@ -87,19 +90,24 @@ class Groups:
         """
         if self._next is None:
             return
-        (number, epoch, self._iteration), self._next = self._next, None
+        (number, epoch, iteration), self._next = self._next, None
+        last = self._taken[0]
         # The first of a new epoch, the same one again, or the next one of this epoch.
-        is_next = number in {1, self._number, self._number + 1}
-        follows = is_next and self.has_stepped
-        if self._place(number, epoch) == 0:
+        is_next = number in {1, last, last + 1}
+        follows = is_next and bool(self.stepped_by)
+        place = self._place(number, epoch)
+        self._taken = number, iteration
+        if place == 0:
             self._abandon()
         elif not follows:
             self.leave_out()
-        self.has_stepped = self.has_gradients = False
+        self.stepped_by.clear()
+        self.has_gradients = False
 
-    def stepped(self, *, is_real: bool) -> None:
-        """Note that the optimizer has made its step (*is_real*) or that the step was held back."""
-        self.has_stepped, self.waits = True, not is_real
+    def stepped(self, optimizer: object, *, is_real: bool) -> None:
+        """Note that an optimizer has made its step (*is_real*) or that the step was held back."""
+        self.stepped_by.add(id(optimizer))
+        (self.waiting.discard if is_real else self.waiting.add)(id(optimizer))
         self.has_gradients = False
 
     def leave_out(self) -> None:
@@ -113,7 +121,7 @@ class Groups:
         Groups of data without a length are kept, because they continue in the next epoch. A pass
         that the program did not train on is ignored.
         """
-        if iteration is not self._iteration:
+        if iteration is not self._taken[1]:
             return
         if not self._counts_on:
             self._abandon()
@@ -132,15 +140,15 @@ class Groups:
         one batch several times: the repetitions then count as micro-batches.
         """
         # One batch used for many steps. With one batch per epoch, its number is always 1.
-        is_again = number == self._number and epoch.batches != 1
+        previous = self._taken[0]
+        is_again = number == previous and epoch.batches != 1
         self._counts_on = is_again or epoch.batches is None
         if is_again:
             self._before += 1
         elif not self._counts_on:
             self._before = 0
-        elif number <= self._number:
-            self._before += self._number
-        self._number = number
+        elif number <= previous:
+            self._before += previous
         position = (self._before + number - 1) % self.steps
         if self._counts_on:
             self.share, self.is_last = 1 / self.steps, position == self.steps - 1
@@ -152,6 +160,7 @@ class Groups:
         return position
 
     def _abandon(self) -> None:
-        if self.waits or self.has_gradients:
+        if self.waiting or self.has_gradients:
             self._drop()
-        self.waits = self.has_gradients = self.is_left_out = False
+        self.waiting.clear()
+        self.has_gradients = self.is_left_out = False

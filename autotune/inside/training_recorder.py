@@ -69,7 +69,7 @@ class _Saves:
         self.values: list[tuple[int, tuple[tuple[float, ...], ...]]] = []
 
     def note(self, what: Any, where: Any, steps: int) -> None:
-        """Note an object that was saved after so many steps, in a file or elsewhere."""
+        """Note an object that was saved, in a file or elsewhere, after *steps* steps."""
         if len(self.forms) >= MAX_SAVED:
             return
         with suppress(Exception):  # whatever it is, the program must go on
@@ -100,9 +100,6 @@ class TrainingRecorder:
     """Traces the first steps; called on the program's main thread.
 
     Args:
-        models: Returns the outermost modules that were called.
-        optimizers: Returns the program's optimizers.
-        plan: How many steps are recorded, and whether the weights are shaken.
         is_alone: Whether no other rank trains. The losses of several are those of their shares.
 
     Attributes:
@@ -205,7 +202,6 @@ class TrainingRecorder:
 
         Args:
             optimizer: Which made it; None for a step by hand.
-            epoch: Number of the pass over the training data.
         """
         overflow = getattr(optimizer, "found_inf", None)
         if overflow is not None and float(overflow):

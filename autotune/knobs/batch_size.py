@@ -1,7 +1,7 @@
 """The samples of a step: ``batch_size`` and ``accumulation_steps``.
 
 More samples to a step change what is trained, so the learning rate follows them (``program.lr``),
-and what they teach is compared before they are recommended (``tuning.checking.growth``).
+and what they teach is compared before they are recommended (``tuning.checking.learning_check``).
 Gradients are accumulated by ``inside.seams.accumulation`` within the program's ordinary loop, so
 the loop must be of a kind in which several batches can form one exact step.
 """
@@ -49,10 +49,9 @@ class BatchSize(Knob):
     )
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return the program's own size and its doubles, up to 32 times that size.
+        """Return the program's size and its doubles, while an epoch keeps 20 steps.
 
-        Sizes are left out that cut an epoch into fewer than 20 steps. Where the program makes a
-        fixed number of steps, the knob is offered only to users who name it, up to 8 times.
+        Where the program makes a fixed number of steps, only users who name the knob get it.
         """
         if obstacle := next(_obstacles(here.profile), None):
             return obstacle

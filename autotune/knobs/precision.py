@@ -41,11 +41,7 @@ class Precision(Knob):
     flag_names = ("precision", "dtype", "amp_dtype", "mixed_precision")
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return the formats that the hardware computes natively.
-
-        fp16 is offered on CUDA only. A program whose weights are not fp32 has made the choice
-        itself and is refused.
-        """
+        """Return the formats that the hardware computes natively, unless weights are not fp32."""
         if here.profile.precision.weights_dtype != "float32":
             return NotOffered(
                 f"the program keeps its weights in {here.profile.precision.weights_dtype}"
@@ -90,11 +86,7 @@ class Precision(Knob):
         return Domain(("fp32", "bf16"))
 
     def refusal(self, value: KnobValue, here: Here) -> str | None:
-        """Return why a format cannot be used here.
-
-        bf16 would be emulated and tf32 does not exist on GPUs before Ampere. fp16 needs loss
-        scaling and an optimizer whose steps can be left out.
-        """
+        """Return why a format cannot be used here: the device, or losses that cannot be scaled."""
         without = here.profile.without_optimizer(
             ", so autotune could not skip a step that overflows fp16"
         )
@@ -122,20 +114,13 @@ class Precision(Knob):
         return allowed.get(profile.settings.matmul_precision, "fp32")
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Run each outermost module call under autocast, or change the program's autocast dtype.
-
-        Outputs return to fp32 for the loss. fp16 adds loss scaling unless the program scales its
-        losses.
-        """
+        """Run each outermost module call under autocast, or change the program's autocast dtype."""
         seams.set_precision(LONG.get(str(value)))
         seams.set_fp32_products(value)
 
 
 def _against_scaling(profile: Profile) -> str | None:
-    """Return why losses cannot be scaled, or None if they can.
-
-    Without scaling, small fp16 gradients become 0.
-    """
+    """Return why losses cannot be scaled, or None if they can."""
     if profile.precision.has_scaler or profile.precision.autocast == "float16":
         return None  # the program already trains in fp16, by its own means
     if profile.loop.steps_by_hand:

@@ -36,11 +36,7 @@ class ProgramFlag(Knob):
         self.name = name
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return the flag's present value only: the user must name the others.
-
-        An unknown flag is refused if the program's parser was observed; otherwise its flags are not
-        known.
-        """
+        """Return the present value of a known flag only: the user must name the others."""
         flag = flags.find(here.profile.flags, self.name)
         if flag is None and here.profile.flags:
             known = [s for f in here.profile.flags for s in f.spellings]
@@ -49,18 +45,12 @@ class ProgramFlag(Knob):
         return Domain((self.current(here.profile),))
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return the value that the program started with.
-
-        It is "as written" where the flag has no value or no parser was observed.
-        """
+        """Return the value that the program started with; "as written" where it is not known."""
         flag = flags.find(profile.flags, self.name)
         return AS_WRITTEN if flag is None or flag.value is None else self.parse(flag.value)
 
     def refusal(self, value: KnobValue, here: Here) -> str | None:
-        """Return why the program's parser would reject a value, as a clause, or None.
-
-        Knowing this beforehand saves starting a process that fails at once.
-        """
+        """Return why the program's parser would reject a value, as a clause, or None."""
         flag = flags.find(here.profile.flags, self.name)
         text = flags.as_text(value)
         if flag is None or text == AS_WRITTEN:

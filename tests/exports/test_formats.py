@@ -19,7 +19,6 @@ from autotune.knobs.space.spacefile import load
 from autotune.program.config import KnobValue
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
-from autotune.results.exporters import Export
 from tests.made import make_hardware, make_loader, make_profile
 from tests.rigging import write_best
 
@@ -37,10 +36,10 @@ def made(
 
 
 BEFORE: dict[str, KnobValue] = {
-    "workers": 0, "batch_size": 16, "precision": "fp32", "threads": 2, "compile": "off",
-    "pinning": "off", "prefetch_factor": 2, "devices": "single", "accumulation_steps": 1,
-    "cudnn": "default", "memory_format": "contiguous", "activation_checkpointing": "off",
-    "fsdp_options": "default",
+    "workers": 0, "pinning": "off", "threads": 2, "batch_size": 16, "precision": "fp32",
+    "memory_format": "contiguous", "cudnn": "default", "optimizer": "for-loop", "compile": "off",
+    "devices": "single", "accumulation_steps": 1, "activation_checkpointing": "off",
+    "prefetch_factor": 2, "fsdp_options": "default", "sync_batchnorm": False,
 }  # fmt: skip
 
 
@@ -138,9 +137,7 @@ def test_lightning_takes_its_arguments(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_deepspeed_reads_its_file(tmp_path: Path) -> None:
-    best = made(
-        tmp_path, batch_size=8, precision="bf16", devices="fsdp-2", fsdp_options="cpu-offload"
-    )
+    best = made(tmp_path, batch_size=8, precision="bf16", devices="fsdp-2")
     written = json.loads(exported("deepspeed", best).text)
     assert written["train_micro_batch_size_per_gpu"] == 8
     assert written["zero_optimization"]["stage"] == 3

@@ -28,19 +28,6 @@ def seam() -> Iterator[TorchSettingsSeam]:
     seam.switch("attention", "auto")
 
 
-def test_what_the_program_sets_while_it_starts_is_set_again(
-    seam: TorchSettingsSeam,
-) -> None:
-    own = cudnn.benchmark
-    try:
-        seam.switch("cudnn", "benchmark")
-        cudnn.benchmark = False
-        seam.settle()
-        assert cudnn.benchmark is True
-    finally:
-        cudnn.benchmark = own
-
-
 def test_a_fused_kernel_of_attention_leaves_the_plain_one_for_what_it_cannot_do(
     seam: TorchSettingsSeam,
 ) -> None:
@@ -89,10 +76,6 @@ SETS = {
     "older names": (
         partial(setattr, cuda.matmul, "allow_tf32", True),
         partial(setattr, cudnn, "allow_tf32", False),
-    ),
-    "both older names": (
-        partial(torch.set_float32_matmul_precision, "medium"),
-        partial(setattr, cuda.matmul, "allow_tf32", False),
     ),
     "newer names": (
         partial(setattr, cuda.matmul, "fp32_precision", "tf32"),

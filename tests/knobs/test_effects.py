@@ -6,17 +6,15 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
-from tests.rigging import OpenRig, base_setting, open_rig
+from tests.rigging import OpenRig, open_rig
 
 pytestmark = pytest.mark.usefixtures("warm_starts", "emulated_bf16")
 
@@ -48,28 +46,18 @@ class Mirrored:
 
 
 @contextmanager
-def mirrored(
-    directory: Path, *words: str, space: str = SPACE, **changes: KnobValue
-) -> Iterator[Mirrored]:
+def mirrored(directory: Path, *words: str, **changes: KnobValue) -> Iterator[Mirrored]:
     """Open a rig on the mirror, untouched, or restarted under some changes."""
     applied: AppliedConfig | None = None
     if changes:
-        base = base_of(words)
+        with open_rig(directory, "mirror.py", str(directory / "first"), *words, space=SPACE) as rig:
+            base = rig.base
         applied = replace(base, config=base.baseline.replace(**changes))
         directory /= "changed"  # a rig leaves the mirror of another as it is
         directory.mkdir()
     mirror = directory / "mirror.jsonl"
-    with open_rig(directory, "mirror.py", str(mirror), *words, applied=applied, space=space) as rig:
+    with open_rig(directory, "mirror.py", str(mirror), *words, applied=applied, space=SPACE) as rig:
         yield Mirrored(rig, mirror)
-
-
-@cache
-def base_of(words: tuple[str, ...]) -> AppliedConfig:
-    """Return the mirror's baseline under these arguments, as a rig sees it."""
-    with TemporaryDirectory() as folder:
-        mirror = str(Path(folder) / "mirror.jsonl")
-        with open_rig(Path(folder), "mirror.py", mirror, *words, space=SPACE) as rig:
-            return rig.base
 
 
 def all_see(seen: list[dict[str, Any]], what: str, value: object) -> bool:
@@ -79,32 +67,35 @@ def all_see(seen: list[dict[str, Any]], what: str, value: object) -> bool:
 
 def test_live_knobs_of_the_process_act_and_return(tmp_path: Path) -> None:
     with mirrored(tmp_path) as program:
+        baseline = program.open.base.baseline
         base = program.under()
         assert all_see(program.under(threads=1), "threads", 1)
         assert all_see(program.under(precision="medium"), "matmul_precision", "medium")
         chosen = {b: program.under(attention=b)[-1]["kernel"] for b in ("flash", "math")}
         assert chosen["flash"] != chosen["math"]
+        assert all_see(program.under(optimizer="fused"), "flags", [False, True])
+        assert all_see(program.under(optimizer="foreach"), "flags", [True, False])
         back = program.under()
         for what in ("threads", "matmul_precision", "kernel"):
             assert all_see(back, what, base[0][what]), what
+    read = {"in_order": True, "attention": "auto", "optimizer": "for-loop", "precision": "fp32"}
+    assert read.items() <= dict(baseline).items()
 
 
-def test_workers_start_live_and_think_with_as_many_threads_as_asked(tmp_path: Path) -> None:
+def test_workers_start_live_as_asked_and_live_on_from_epoch_to_epoch(tmp_path: Path) -> None:
     with mirrored(tmp_path) as program:
         assert all_see(program.under(workers=0), "workers", [-1])
         seen = program.under(workers=2)
         assert {s["workers"][0] for s in seen[2:]} == {0, 1}
-        assert all_see(program.under(workers=2)[2:], "worker_threads", 1)
         seen = program.under(workers=2, worker_threads=2)
         assert all_see(seen[2:], "worker_threads", 2)
         assert all_see(program.under(workers=2)[2:], "worker_threads", 1)
-
-
-def test_persistent_workers_live_on_from_epoch_to_epoch(tmp_path: Path) -> None:
-    with mirrored(tmp_path) as program:
+        for method, process in (("spawn", "SpawnProcess"), ("forkserver", "ForkServerProcess")):
+            seen = program.under(workers=1, worker_start_method=method)
+            assert all_see(seen[1:], "process", process)
         program.under(workers=1, batch_size=128)
         lasting = program.many_under(20, workers=1, batch_size=128)
-    assert len({s["pid"] for s in lasting}) == 1
+        assert len({s["pid"] for s in lasting}) == 1
 
 
 def test_without_order_a_slow_batch_is_overtaken(tmp_path: Path) -> None:
@@ -120,41 +111,9 @@ def overtaken(seen: list[dict[str, Any]]) -> int:
     return sum(0 < b["first"] < a["first"] for a, b in pairwise(seen))
 
 
-@pytest.mark.parametrize(
-    ("method", "process"),
-    [("spawn", "SpawnProcess"), ("forkserver", "ForkServerProcess"), ("fork", "ForkProcess")],
-)
-def test_workers_begin_as_asked(tmp_path: Path, method: str, process: str) -> None:
-    with mirrored(tmp_path) as program:
-        seen = program.under(workers=1, worker_start_method=method)
-    assert all_see(seen[1:], "process", process)
-
-
-def test_optimizers_walk_their_parameters_as_asked(tmp_path: Path) -> None:
-    with mirrored(tmp_path) as program:
-        for name, flags in (
-            ("fused", [False, True]),
-            ("foreach", [True, False]),
-            ("for-loop", [False, False]),
-        ):
-            seen = program.under(optimizer=name)
-            if name != program.open.base.baseline["optimizer"]:
-                assert all_see(seen, "flags", flags), name
-
-
 def test_what_torch_fixes_at_its_start_is_set_before_it(tmp_path: Path) -> None:
     """Also where the program sets it as well."""
     with mirrored(tmp_path, "setup", interop_threads=1, flush_denormal=True) as program:
         seen = program.under()
     assert all_see(seen, "interop_threads", 1)
     assert all_see(seen, "flushes", True)
-
-
-def test_the_profile_of_the_mirror_names_the_baseline_of_each(tmp_path: Path) -> None:
-    with mirrored(tmp_path) as program:
-        baseline = base_setting(program.open.profile, space=SPACE).baseline
-    assert baseline["worker_start_method"] in {"fork", "forkserver"}
-    assert baseline["in_order"] is True
-    assert baseline["attention"] == "auto"
-    assert baseline["optimizer"] == "for-loop"
-    assert baseline["precision"] == "fp32"

@@ -4,32 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 from autotune.knobs import Domain, Here, Knob, KnobValue, Profile, Seams
 
 NONE = "none"
+LATE_STEP = 27
 
 
-def _nothing() -> None:
-    """Leave the program as it is."""
-
-
-def _weigh_losses() -> None:
-    import torch
-
-    owner: Any = torch.Tensor
-    original = owner.backward
-
-    def backward(loss: Any, *args: Any, **kwargs: Any) -> Any:
-        return original(loss * 1.01, *args, **kwargs)
-
-    owner.backward = backward
-
-
-def _after_steps(act: Any) -> None:
+def _lose_state() -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     count = 0
@@ -37,38 +20,10 @@ def _after_steps(act: Any) -> None:
     def stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         nonlocal count
         count += 1
-        act(optimizer, count)
-
-    register_optimizer_step_post_hook(stepped)
-
-
-def _scale_rates() -> None:
-    def scale(optimizer: Any, count: int) -> None:
-        if count == 1:
-            for group in optimizer.param_groups:
-                group["lr"] *= 2
-
-    _after_steps(scale)
-
-
-def _lose_state(at: int) -> None:
-    def lose(optimizer: Any, count: int) -> None:
-        if count == at:
+        if count == LATE_STEP:
             optimizer.state.clear()
 
-    _after_steps(lose)
-
-
-def _halve_gradients() -> None:
-    """As the mean over two ranks does to a loss that is a sum."""
-    from torch.optim.optimizer import register_optimizer_step_pre_hook
-
-    def halve(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        for group in optimizer.param_groups:
-            for weight in group["params"]:
-                weight.grad.mul_(0.5)
-
-    register_optimizer_step_pre_hook(halve)
+    register_optimizer_step_post_hook(stepped)
 
 
 def _save_other_keys() -> None:
@@ -110,28 +65,6 @@ def _save_what_cannot_be_loaded() -> None:
     owner.state_dict = state_dict
 
 
-def _normalise_twice() -> None:
-    """As a second forward pass for the backward pass does, which updates the statistics again."""
-    from torch import nn
-
-    owner: Any = nn.BatchNorm2d
-    original = owner.forward
-
-    def forward(layer: Any, x: Any) -> Any:
-        original(layer, x)
-        return original(layer, x)
-
-    owner.forward = forward
-
-
-def _recompute_from_the_present_state() -> None:
-    """As activation checkpointing does that does not put back what a block's first pass found."""
-    from autotune.inside.seams import checkpoint
-
-    owner: Any = checkpoint
-    owner._reparametrize_module = lambda *_, **__: nullcontext()
-
-
 def _keep_dataset() -> None:
     """As workers do that persist while the program changes its dataset."""
     from torch.utils.data import DataLoader
@@ -151,14 +84,8 @@ def _keep_dataset() -> None:
 
 
 DEFECTS: dict[str, Callable[[], None]] = {
-    "loss times 1.01": _weigh_losses,
-    "rate without batch": _scale_rates,
-    "lost state": partial(_lose_state, 5),
-    "late lost state": partial(_lose_state, 27),
-    "statistics twice": _normalise_twice,
-    "recomputed statistics": _recompute_from_the_present_state,
+    "late lost state": _lose_state,
     "old dataset": _keep_dataset,
-    "halved gradients": _halve_gradients,
     "other keys": _save_other_keys,
     "no loading": _save_what_cannot_be_loaded,
 }
@@ -181,4 +108,5 @@ class Planted(Knob):
 
     def apply(self, value: KnobValue, seams: Seams) -> None:
         """Bring a defect about in this process."""
-        DEFECTS.get(str(value), _nothing)()
+        if value in DEFECTS:
+            DEFECTS[str(value)]()

@@ -57,17 +57,14 @@ def wait_for(condition: Callable[[], bool]) -> bool:
 
 
 def reported(log: Path, count: int) -> list[int]:
-    """Return the process ids that were written to the log, once there are so many."""
+    """Return the process ids that were written to the log, once all are there."""
     assert wait_for(lambda: log.exists() and log.read_text().count("\n") >= count), log.read_text()
     return [int(line) for line in log.read_text().split()]
 
 
 def is_running(pid: int) -> bool:
     """Tell whether a process still runs; a zombie that nobody reaps does not."""
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 @pytest.fixture
@@ -114,21 +111,17 @@ def test_a_grandchild_that_ignores_sigterm_is_ended(log: Path, arguments: tuple[
     assert wait_for(lambda: not any(map(is_running, pids)))
 
 
-def test_an_orphan_in_the_same_session_is_ended(log: Path) -> None:
+def test_an_orphan_in_the_same_session_is_ended_and_other_processes_are_left_alone(
+    log: Path,
+) -> None:
     process = start(ORPHANING, log)
     assert process.wait(PATIENCE_S) == 0
-    (orphan,) = reported(log, 1)
-    assert is_running(orphan)
-    processes.end_tree(process)
-    assert wait_for(lambda: not is_running(orphan))
-
-
-def test_other_processes_are_left_alone(log: Path) -> None:
-    process = start(STUBBORN, log)
     bystander = start(STUBBORN, log)
-    reported(log, 2)
-    processes.end_tree(process, grace_s=0.1)
+    orphan, other = sorted(reported(log, 2), key=bystander.pid.__eq__)
+    assert (is_running(orphan), other) == (True, bystander.pid)
+    processes.end_tree(process)
     try:
+        assert wait_for(lambda: not is_running(orphan))
         assert is_running(bystander.pid)
     finally:
         processes.end_tree(bystander, grace_s=0.1)

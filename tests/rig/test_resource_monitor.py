@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from autotune.machine.probes.host import HostMemory
-from autotune.measurement.interference import Interference
-from autotune.measurement.memory import Memory
+from autotune.machine.process_tree import HostMemory
+from autotune.measurement.readings import Interference, Memory
 from autotune.measurement.turn import Taken, Turn
 from autotune.rig import resource_monitor
 from autotune.rig.resource_monitor import HELD_BYTES, ResourceMonitor, mean_power_w
@@ -38,22 +36,11 @@ def made_watch(
     return ResourceMonitor(os.getpid(), uuids, before)
 
 
-# --- power ----------------------------------------------------------------------------------------
-
-
 def test_power_is_energy_over_time_between_the_first_and_last_reading() -> None:
     readings = [(10.0, 500.0), (10.5, 510.0), (12.0, 700.0)]
     assert mean_power_w(readings) == pytest.approx(100)
-
-
-@pytest.mark.parametrize(
-    "readings", [[], [(10.5, 5.0)], [(10.5, 5.0), (10.7, 9.0)]], ids=["none", "one", "too near"]
-)
-def test_too_few_readings_tell_no_power(readings: Sequence[tuple[float, float]]) -> None:
-    assert mean_power_w(readings) is None
-
-
-# --- while turns are taken ------------------------------------------------------------------------
+    for few in ([], [(10.5, 5.0)], [(10.5, 5.0), (10.7, 9.0)]):
+        assert mean_power_w(few) is None
 
 
 def completed(
@@ -61,17 +48,8 @@ def completed(
     nvml: NvmlReadings,
     *uuids: str,
     used: tuple[str, ...] | None = None,
-    device: str = "cuda",
 ) -> Taken:
-    """Ten seconds of turns.
-
-    Args:
-        monkeypatch: Sets the clock and NVML.
-        nvml: What the driver says.
-        *uuids: The GPUs that the program sees.
-        used: Those that it turns out to use; None does not tell.
-        device: What the program trains on.
-    """
+    """Ten seconds of turns on the GPUs that the program sees; *used* are those in use, if known."""
     now = 100.0
     # Readings half a second apart, without waiting for them.
     monkeypatch.setattr(resource_monitor, "monotonic", lambda: now)
@@ -83,15 +61,11 @@ def completed(
     for _ in range(20):
         now += 0.5
         for uuid in uuids:
-            nvml.states[uuid] = half_a_second_later(nvml.states[uuid])
+            state = nvml.states[uuid]
+            if state.energy_mj is not None:  # at 250 W
+                nvml.states[uuid] = replace(state, energy_mj=state.energy_mj + 125_000)
         watcher.sample()
-    return watcher.complete(TAKEN, device)
-
-
-def half_a_second_later(state: GpuState) -> GpuState:
-    """At 250 W."""
-    energy_mj = state.energy_mj
-    return replace(state, energy_mj=None if energy_mj is None else energy_mj + 125_000)
+    return watcher.complete(TAKEN, "cuda")
 
 
 def test_turns_on_gpus_get_their_power_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +78,8 @@ def test_turns_on_gpus_get_their_power_and_memory(monkeypatch: pytest.MonkeyPatc
     memory = replace(result.memory, device_used_bytes=None, host_bytes=None)
     rest = replace(result, power_w=None, memory=memory)
     assert rest == TAKEN, "what the rig saw itself stays"
+    nvml.states[H100.uuid] = GpuState(energy_mj=None)
+    assert completed(monkeypatch, nvml, A100.uuid, H100.uuid).power_w is None
 
 
 def test_what_disturbed_a_gpu_is_said_once_beside_what_the_rig_saw_itself(
@@ -117,17 +93,12 @@ def test_what_disturbed_a_gpu_is_said_once_beside_what_the_rig_saw_itself(
     assert any("hardware thermal slowdown" in reason for reason in seen.gpu)
 
 
-def busy_elsewhere(pid: int) -> NvmlReadings:
-    """An A100 at work, beside an H100 on which another process computes at a lowered clock."""
-    busy = replace(THROTTLED, samples=(at_work(pid, 90, ago_s=-60.0),))
-    states = {A100.uuid: GpuState(), H100.uuid: busy}
-    return NvmlReadings([A100, H100], [3 * GIB], states=states)
-
-
 def test_what_happens_on_a_gpu_that_the_program_does_not_use_is_not_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    nvml = busy_elsewhere(os.getppid())
+    busy = replace(THROTTLED, samples=(at_work(os.getppid(), 90, ago_s=-60.0),))
+    states = {A100.uuid: GpuState(), H100.uuid: busy}
+    nvml = NvmlReadings([A100, H100], [3 * GIB], states=states)
     both = A100.uuid, H100.uuid
     unknown = completed(monkeypatch, nvml, *both).interference
     assert unknown is not None
@@ -137,17 +108,6 @@ def test_what_happens_on_a_gpu_that_the_program_does_not_use_is_not_its_own(
     assert alone.power_w == pytest.approx(250)
     assert alone.memory.device_used_bytes == 3 * GIB
     assert nvml.asked == {A100.uuid}
-
-
-def test_one_of_two_gpus_without_an_energy_counter_leaves_power_unknown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    states = {A100.uuid: GpuState(), H100.uuid: GpuState(energy_mj=None)}
-    nvml = NvmlReadings([A100, H100], states=states)
-    assert completed(monkeypatch, nvml, A100.uuid, H100.uuid).power_w is None
-
-
-# --- what reading memory costs --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -172,32 +132,14 @@ def test_memory_is_read_less_often_where_that_takes_a_twentieth_of_the_time(
     assert read == pytest.approx(readings, abs=2)
 
 
-# --- memory that does not come back ---------------------------------------------------------------
-
-
-@pytest.fixture
-def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    # What is recorded here does not change with time: its grace need not last seconds.
-    monkeypatch.setattr(resource_monitor, "SETTLE_S", 0.15)
-
-
-@pytest.mark.usefixtures("_short_grace")
-@pytest.mark.parametrize(
-    "readings",
-    [[GIB], [GIB + HELD_BYTES], [3 * GIB, 2 * GIB, GIB]],
-    ids=["at once", "but for the driver's bookkeeping", "after a moment"],
-)
-def test_memory_that_comes_back_is_not_held(
-    monkeypatch: pytest.MonkeyPatch, readings: list[int]
-) -> None:
-    nvml = NvmlReadings([A100], readings)
-    assert made_watch(monkeypatch, nvml, used_before=GIB).held_bytes() == 0
-
-
-@pytest.mark.usefixtures("_short_grace")
 def test_memory_is_held_only_on_gpus_in_use_whose_use_before_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # What is recorded here does not change with time: its grace need not last seconds.
+    monkeypatch.setattr(resource_monitor, "SETTLE_S", 0.15)
+    for readings in ([GIB], [GIB + HELD_BYTES], [3 * GIB, 2 * GIB, GIB]):
+        nvml = NvmlReadings([A100], readings)
+        assert made_watch(monkeypatch, nvml, used_before=GIB).held_bytes() == 0, "it came back"
     watcher = made_watch(monkeypatch, NvmlReadings([A100, H100], [5 * GIB]), used_before=GIB)
     watcher.watch((A100.uuid, H100.uuid))
     assert watcher.held_bytes() == 4 * GIB, "of the A100: how full the H100 was, nobody knows"

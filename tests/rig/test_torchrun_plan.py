@@ -5,8 +5,8 @@ import os
 import pytest
 
 from autotune.errors import UsageError
+from autotune.inside.processes.meetings import under_way_s
 from autotune.inside.ranks.group import hide_launcher, rank_of, take_device
-from autotune.inside.ranks.meetings import under_way_s
 from autotune.machine.hardware import cpu_quota
 from autotune.program.program import LaunchPlan
 from autotune.rig.torchrun_plan import (
@@ -38,16 +38,14 @@ def test_ranks_of_one_machine_share_its_cores_and_are_started_without_torchrun(
     assert plan.env["OMP_NUM_THREADS"] == str(max(1, cpu_quota() // 2))
 
 
-@pytest.mark.parametrize(("users", "seed"), [("7", "7"), ("random", "0"), ("", "0")])
-def test_processes_that_must_agree_hash_text_alike(
-    monkeypatch: pytest.MonkeyPatch, users: str, seed: str
-) -> None:
-    monkeypatch.setenv("PYTHONHASHSEED", users)
-    assert with_hash_seed(LaunchPlan((), ".")).env["PYTHONHASHSEED"] == seed
-    assert with_ranks(LaunchPlan((), ".", ranks=2)).env["PYTHONHASHSEED"] == seed
+def test_processes_that_must_agree_hash_text_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    for users, seed in (("7", "7"), ("random", "0"), ("", "0")):
+        monkeypatch.setenv("PYTHONHASHSEED", users)
+        assert with_hash_seed(LaunchPlan((), ".")).env["PYTHONHASHSEED"] == seed
+        assert with_ranks(LaunchPlan((), ".", ranks=2)).env["PYTHONHASHSEED"] == seed
 
 
-def test_nodes_are_passed_on_to_torchrun() -> None:
+def test_nodes_are_passed_on_to_torchrun_and_who_can_reach_them_is_said() -> None:
     numbered = Nodes(2, 1, "first:29400").options
     assert " ".join(numbered).endswith(
         "--rdzv-backend static --rdzv-endpoint first:29400 --rdzv-id autotune --node-rank 1"
@@ -56,78 +54,44 @@ def test_nodes_are_passed_on_to_torchrun() -> None:
     plan = with_ranks(LaunchPlan(("python", "train.py"), ".", ranks=4), Nodes(2, 1, "first:29400"))
     assert plan.argv[2:4] == ("-m", "torch.distributed.run")
     assert plan.argv[-5:] == ("--nproc-per-node", "4", "--no-python", "python", "train.py")
-
-
-def test_who_can_reach_several_nodes_is_said() -> None:
     assert trust_note(Nodes(), {}) is None
-    note = trust_note(Nodes(2, 0, "first:29400"), {})
-    assert note is not None
+    note = str(trust_note(Nodes(2, 0, "first:29400"), {}))
     assert "Nodes meet at first:29400 over the network" in note
     assert "set AUTOTUNE_RANKS_KEY to one secret on all nodes" in note
-    signed = trust_note(Nodes(2, 0, "first:29400"), {"AUTOTUNE_RANKS_KEY": "of all"})
-    assert signed is not None
+    signed = str(trust_note(Nodes(2, 0, "first:29400"), {"AUTOTUNE_RANKS_KEY": "of all"}))
     assert "not signed" not in signed
-
-
-@pytest.mark.parametrize(
-    ("nodes", "said"), [((2, 0, ""), "--rdzv-endpoint"), ((2, 2, "a:1"), "--node-rank 2 is out")]
-)
-def test_nodes_that_cannot_meet_are_refused(nodes: tuple[int, int, str], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        Nodes(*nodes)
+    for nodes, said in (((2, 0, ""), "--rdzv-endpoint"), ((2, 2, "a:1"), "--node-rank 2 is out")):
+        with pytest.raises(UsageError, match=said):
+            Nodes(*nodes)
 
 
 def test_a_slurm_step_says_which_nodes_train() -> None:
-    nodes = nodes_of(SLURM)
-    assert nodes == Nodes(2, 1, "gpu03:30211", "slurm-4711")
-
-
-def test_a_job_without_a_step_or_of_one_node_is_one_machine() -> None:
+    assert nodes_of(SLURM) == Nodes(2, 1, "gpu03:30211", "slurm-4711")
     assert nodes_of({}) == Nodes()
     assert nodes_of({k: v for k, v in SLURM.items() if k != "SLURM_PROCID"}) == Nodes()
     assert nodes_of({**SLURM, "SLURM_NNODES": "1"}) == Nodes()
-
-
-def test_a_task_per_rank_is_refused_with_the_way_to_start_one_per_node() -> None:
-    with pytest.raises(UsageError, match="srun --ntasks-per-node=1"):
+    with pytest.raises(UsageError, match="srun --ntasks-per-node=1"):  # a task per rank
         nodes_of({**SLURM, "SLURM_NTASKS": "16"})
+    for nodes, first in {
+        "gpu[03-05,9],login": "gpu03",
+        "a,b": "a",
+        "rack[1-2]-node": "rack1-node",
+        "x[4,9]": "x4",
+    }.items():
+        assert first_host(nodes) == first
 
 
 @pytest.mark.parametrize(
-    ("nodes", "first"),
-    [
-        ("gpu[03-05,9],login", "gpu03"),
-        ("a,b", "a"),
-        ("n7", "n7"),
-        ("rack[1-2]-node", "rack1-node"),
-        ("x[4,9]", "x4"),
-    ],
+    ("visible", "device"),
+    [(None, "1"), ("4,6", "6"), ("GPU-aa, GPU-bb", "GPU-bb"), ("MIG-11,MIG-22", "MIG-22")],
 )
-def test_the_first_host_of_slurms_list(nodes: str, first: str) -> None:
-    assert first_host(nodes) == first
-
-
-@pytest.mark.parametrize(
-    ("visible", "rank", "own"),
-    [
-        (None, 1, "1"),
-        ("4,6", 1, "6"),
-        ("GPU-aa, GPU-bb", 1, "GPU-bb"),
-        ("MIG-11,MIG-22", 0, "MIG-11"),
-    ],
-)
-def test_each_rank_sees_its_own_of_the_visible_devices(
-    visible: str | None, rank: int, own: str
-) -> None:
+def test_each_rank_sees_its_share_of_the_visible_devices(visible: str | None, device: str) -> None:
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    take_device(rank, environment)
-    assert environment["CUDA_VISIBLE_DEVICES"] == own
-
-
-@pytest.mark.parametrize("visible", ["3", ""])
-def test_a_rank_without_a_device_is_an_error(visible: str) -> None:
-    with pytest.raises(UsageError, match="Rank 1 has no GPU"):
-        take_device(1, {"CUDA_VISIBLE_DEVICES": visible})
+    take_device(1, environment)
+    assert environment["CUDA_VISIBLE_DEVICES"] == device
+    for too_few in ("3", ""):
+        with pytest.raises(UsageError, match="Rank 1 has no GPU"):
+            take_device(1, {"CUDA_VISIBLE_DEVICES": too_few})
 
 
 def test_a_program_does_not_see_the_launcher() -> None:

@@ -271,10 +271,7 @@ class Feed:
         self._pass = rested or LoaderPass(variant, self.loader, self._loaders)
 
     def _change_turns(self, variant: DataLoader[Any]) -> LoaderPass | None:
-        """Let the present pass rest; return the one over *variant*, awake, if it has rested.
-
-        Those that have rested longest are dropped while too many workers rest.
-        """
+        """Let the present pass rest; return the one over *variant*, awake, if it has rested."""
         resting = self._loaders.resting
         resting.stop(self._pass)
         self._resting[self._pass.loader] = self._pass

@@ -34,32 +34,11 @@ class RequestedOptions:
     def __init__(self) -> None:
         self.values: dict[str, KnobValue] = {}
         self.version = 0
-        self._is_held = self._is_behind = False
 
     def request(self, **options: KnobValue) -> None:
-        """Request options, which replace earlier values of the same names.
-
-        Feeds see them at their next batch, or after ``release()`` if they are held.
-        """
+        """Request options, which replace earlier values of the same names; feeds see them next."""
         self.values.update(options)
-        self._is_behind = True
-        if not self._is_held:
-            self.release()
-
-    def hold(self) -> None:
-        """Keep requested options from the feeds until ``release()``.
-
-        A config sets its options one by one, and a feed on another thread must not begin with only
-        some of them.
-        """
-        self._is_held = True
-
-    def release(self) -> None:
-        """Let feeds see the requested options from their next batch on."""
-        self._is_held = False
-        if self._is_behind:
-            self._is_behind = False
-            self.version += 1
+        self.version += 1
 
     @property
     def change_workers(self) -> bool:

@@ -25,7 +25,6 @@ from torch.utils.data import DataLoader
 from autotune.inside.data.dataset_digest import digest_of
 from autotune.inside.data.handles import held_open, places, without_handles
 from autotune.inside.data.loader_options import CONTEXT, start_method
-from autotune.inside.ranks.data_sharding import ShardedIterable
 from autotune.program.profile import LoaderFacts
 
 
@@ -48,11 +47,7 @@ class _Beginning:
 
 
 class Workers:
-    """Begins iterations over changed loaders as they would begin with the program's own options.
-
-    The loader seam owns one and calls it on the thread that builds or iterates a loader. Without
-    it, a trial with another number of workers would draw other random numbers than the program.
-    """
+    """Begins iterations over changed loaders as they would begin with the program's own options."""
 
     def __init__(self) -> None:
         # Keyed by id(), because a dataset may define __eq__ and __hash__ in any way.
@@ -86,12 +81,6 @@ class Workers:
         begin: Callable[[DataLoader[Any]], Iterator[Any]],
     ) -> Iterator[Any]:
         """Begin to iterate a loader, drawing the random numbers that the program's would draw.
-
-        Args:
-            loader: The loader with the options of the config.
-            written: The loader that the program built; *loader* itself if nothing is changed.
-            facts: The options of *written*.
-            begin: PyTorch's ``DataLoader.__iter__``.
 
         Returns:
             PyTorch's iterator.
@@ -128,10 +117,7 @@ class Workers:
         The program's own loader, without persistent workers, would read the changed dataset. They
         are dropped as well where that cannot be told.
         """
-        dataset = loader.dataset
-        # A sharded stream counts epochs, which would look like a change; workers count them, too.
-        whole = dataset.whole if isinstance(dataset, ShardedIterable) else dataset
-        now = digest_of(whole, loader.collate_fn)
+        now = digest_of(loader.dataset, loader.collate_fn)
         if now is None or now != self._started.get(loader):
             vars(loader)["_iterator"] = None
         if vars(loader)["_iterator"] is None:
@@ -199,7 +185,6 @@ class _Order:
 
 @contextmanager
 def _changed(loader: DataLoader[Any], changes: Mapping[str, Any]) -> Iterator[None]:
-    """Change attributes of a loader within the context."""
     # DataLoader's __setattr__ refuses some of these names
     before = {name: vars(loader)[name] for name in changes}
     vars(loader).update(changes)

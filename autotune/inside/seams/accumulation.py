@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch.amp import GradScaler
 from torch.nn import utils
 from torch.nn.utils import clip_grad
@@ -44,12 +45,14 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
 
     Attributes:
         on_held: Called with an optimizer after each of its steps that is held back.
+        clears_to_none: Whether the program's calls of ``zero_grad`` set gradients to None. False if
+            it asked for zeros at least once; None if it has never called it.
     """
 
     def __init__(self, optimizers: Callable[[], Iterable[Optimizer]]) -> None:
         self.on_held: Callable[[Optimizer], None] = lambda _: None
         self._groups = Groups(self._drop)
-        self._clears_to_none = True
+        self.clears_to_none: bool | None = None
         self._optimizers = optimizers
         self._patches = Patches()
 
@@ -88,21 +91,23 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         """
         self._groups.end(iteration)
 
-    def clears(self, *, to_none: bool) -> bool:
+    def clears(self, target: Optimizer | nn.Module, *, to_none: bool) -> bool:
         """Tell whether the program's ``zero_grad()`` is to be carried out.
 
         Between a backward pass and its step, ``zero_grad()`` discards gradients that may hold NaN.
         It is then carried out, and the group is left out. Otherwise it is carried out only where
         no gradients accumulate.
         """
-        self._clears_to_none = to_none
+        self.clears_to_none = to_none and self.clears_to_none is not False
         if self._groups.steps == 1:
             return True
         self._groups.take()
         if self._groups.has_gradients:
             self._groups.leave_out()
             return True
-        return self._groups.is_left_out or not self._groups.waits
+        waiting = self._groups.waiting
+        gathers = id(target) in waiting if isinstance(target, Optimizer) else bool(waiting)
+        return self._groups.is_left_out or not gathers
 
     @property
     def is_needed(self) -> bool:
@@ -110,7 +115,9 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         return self.steps > 1
 
     def install(self) -> None:
-        """Replace the functions that clip, scale and average weights."""
+        """Replace the functions that clear, clip, scale and average weights."""
+        self._follow_clearing(Optimizer)
+        self._follow_clearing(nn.Module)
         for owner in (utils, clip_grad):  # programs import them from either module
             self._hold(owner, "clip_grad_value_")
             self._hold_clipping_by_norm(owner)
@@ -124,9 +131,9 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         """Hold back the step of an optimizer within a group."""
         if self.steps == 1:
             return go(optimizer, *args, **kwargs)
-        if not self._holds_step():
+        if not self._holds_step(optimizer):
             result = go(optimizer, *args, **kwargs)
-            self._groups.stepped(is_real=True)
+            self._groups.stepped(optimizer, is_real=True)
             return result
         closure = kwargs.get("closure", args[0] if args else None)
         result = None
@@ -135,7 +142,7 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
             # if the step is held back.
             with torch.enable_grad():
                 result = closure()
-        self._groups.stepped(is_real=False)
+        self._groups.stepped(optimizer, is_real=False)
         self.on_held(optimizer)
         return result
 
@@ -146,14 +153,14 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
             self._groups.has_gradients = True
             call.gradients = weighed(call.losses, call.gradients, self._groups.share)
 
-    def _holds_step(self) -> bool:
-        """Tell whether this step of the optimizer is held back.
+    def _holds_step(self, optimizer: Optimizer) -> bool:
+        """Tell whether this step of an optimizer is held back.
 
         A second step for one micro-batch shows that the program now trains on other data, which
         does not come from the loader: steps are made at once until the next micro-batch.
         """
         is_held = self.holds
-        if is_held and self._groups.has_stepped:
+        if is_held and id(optimizer) in self._groups.stepped_by:
             self._groups.release()
             is_held = False
         return is_held
@@ -161,7 +168,7 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
     def _drop(self) -> None:
         groups = (group for optimizer in self._optimizers() for group in optimizer.param_groups)
         for parameter in (p for group in groups for p in group["params"] if p.grad is not None):
-            if self._clears_to_none:
+            if self.clears_to_none is not False:
                 parameter.grad = None
             else:
                 parameter.grad.detach_().zero_()
@@ -175,6 +182,16 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
 
         self._patches.replace(owner, name, call)
 
+    def _follow_clearing(self, owner: type[Optimizer] | type[nn.Module]) -> None:
+        original = owner.zero_grad
+        seam = self
+
+        def zero_grad(target: Any, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002
+            if seam.clears(target, to_none=set_to_none):
+                original(target, set_to_none)
+
+        self._patches.replace(owner, "zero_grad", zero_grad)
+
     def _hold_scaled_steps(self) -> None:
         """Hold back ``GradScaler.step`` within groups.
 
@@ -187,9 +204,9 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         def step(scaler: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
             if seam.steps == 1:
                 return original(scaler, optimizer, *args, **kwargs)
-            is_held = seam._holds_step()
+            is_held = seam._holds_step(optimizer)
             result = None if is_held else original(scaler, optimizer, *args, **kwargs)
-            seam._groups.stepped(is_real=not is_held)
+            seam._groups.stepped(optimizer, is_real=not is_held)
             if is_held:
                 seam.on_held(optimizer)
             return result

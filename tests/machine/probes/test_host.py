@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from autotune.machine.probes.host import HostMemory, tree_bytes
-from autotune.measurement.memory import Memory
+from autotune.machine.process_tree import HostMemory, tree_bytes
+from autotune.measurement.readings import Memory
 
 MIB = 1 << 20
 HELD = 48 * MIB

@@ -43,7 +43,6 @@ BEFORE = Counters(
     steal_s=10.0,
     pressure_s=5.0,
     throttled_s=2.0,
-    switches=50,
 )
 AFTER = Counters(
     at_s=102.0,
@@ -53,7 +52,6 @@ AFTER = Counters(
     steal_s=10.8,
     pressure_s=5.5,
     throttled_s=2.1,
-    switches=80,
 )
 
 
@@ -122,7 +120,6 @@ def test_two_readings_give_shares_of_all_cores_and_of_the_time() -> None:
     assert interference.steal_share == pytest.approx(0.1)
     assert interference.pressure_share == pytest.approx(0.25)
     assert interference.throttled_share == pytest.approx(0.05)
-    assert interference.switches_per_s == pytest.approx(15)
     assert interference.gpu == ()
 
 

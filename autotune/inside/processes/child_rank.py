@@ -1,0 +1,208 @@
+"""Run inside a process that the program itself starts: join the rig, then train.
+
+A program may start its training processes itself, for example by ``torch.multiprocessing.spawn``,
+or by running its script again, as Lightning's launcher does: then ``Children`` starts
+``python -m autotune.inside.processes.child_rank ARGS`` instead. Of those that start together,
+rank 0 leads: it exchanges messages with the rig's first process, which relays them to and from the
+parent. The other ranks follow rank 0 through a key-value store on the loopback interface.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
+
+from autotune.inside import run_program
+from autotune.inside.processes import rank_process
+from autotune.inside.ranks.group import PATIENCE, Group
+from autotune.program.config import KnobValue
+from autotune.program.flags import Flag
+from autotune.rig.link import Link
+from autotune.rig.local_ranks import LOOPBACK, OURS
+from autotune.rig.wire import Progress, Start, ToRig, decode
+
+if TYPE_CHECKING:
+    from autotune.inside.short_epochs import ShortEpochs
+    from autotune.inside.step_tracker import StepTracker
+
+Act = Callable[..., Any]
+CHILD = f"{OURS}CHILD"  # environment variable with the ``ChildStart`` of a script, as JSON
+
+
+@dataclass(frozen=True)
+class ChildStart:
+    """All that a process needs to take part in a rig; it is pickled, or sent as JSON to a script.
+
+    Attributes:
+        rank: Its number.
+        ranks: How many ranks start together.
+        started_by: What in the program starts them, such as ``torch.multiprocessing.spawn``.
+        start: The parent's first message, encoded as on the wire.
+        shared: The rig's folder.
+        started: When the rig's first process began, by ``perf_counter``, which on Linux all
+            processes of a machine share.
+        helpers: Ids of the parent and of the rig's first process.
+        port: Of the ranks' store on the loopback interface; 0 for a single rank, which needs none.
+        key: Signs what the ranks tell each other in the store.
+        name: Prefix of their entries in the store, which several groups may share.
+        flags: The program's command-line options, as the rig's first process saw them.
+        config_reads: The entries of its ``config`` that the program has read in that process.
+    """
+
+    rank: int
+    ranks: int
+    started_by: str
+    start: str
+    shared: str
+    started: float
+    helpers: tuple[int, ...] = ()
+    port: int = 0
+    key: str = ""
+    name: str = ""
+    flags: tuple[Flag, ...] = ()
+    config_reads: Mapping[str, KnobValue] = field(default_factory=dict)
+
+    @property
+    def message(self) -> Start:
+        """The parent's first message."""
+        start = decode(self.start.encode())
+        assert isinstance(start, Start), "the rig hands on the parent's first message"
+        return start
+
+    def group(self) -> Group:
+        """Return the group of these ranks, connected to its store if there are several ranks."""
+        store = None
+        if self.port:
+            from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+            from autotune.inside.ranks.exchange import SignedStore
+
+            plain = TCPStore(LOOPBACK, self.port, is_master=False, timeout=PATIENCE)
+            store = SignedStore(PrefixStore(self.name, plain), self.key)
+        numbers = (self.rank, self.rank, self.ranks, self.ranks)
+        return Group(*numbers, store, started_by=self.started_by, helpers=self.helpers)
+
+
+class Training:
+    """What a process runs in place of the program's own function: join the rig, then train.
+
+    ``Children`` makes one for each process that may train, on the thread that starts the process.
+    The new process calls it on its main thread. It is pickled to processes that do not begin as a
+    fork.
+
+    Args:
+        wire: To the rig's first process for rank 0; None for the other ranks.
+        leave: Called first in a forked process, where it removes the seams that were copied from
+            the rig's first process. It is dropped when this object is pickled.
+    """
+
+    def __init__(
+        self, act: Act, child: ChildStart, wire: socket.socket | None, leave: Callable[[], object]
+    ) -> None:
+        self._act = act
+        self._child = child
+        self._wire = wire
+        self._leave: Callable[[], object] | None = leave
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_leave": None}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Join the rig and run the program's function with the program's arguments."""
+        if self._leave is not None:
+            self._leave()
+        listener, group = begin(self._child, self._wire, is_late=True)
+        act = partial(self._act, *args, **kwargs)
+        rank_process.run_and_tell(listener, act, group, Path(self._child.shared))
+
+
+def begin(
+    child: ChildStart, wire: socket.socket | None, *, is_late: bool
+) -> tuple[StepTracker | ShortEpochs, Group]:
+    """Join the rig: meet the other ranks, install the seams, apply the config; imports torch.
+
+    Args:
+        wire: To the rig's first process for rank 0; None for the other ranks.
+        is_late: The program's modules may be imported already, so the seams must also patch those.
+
+    Returns:
+        The listener that the seams report to, and the group of ranks.
+    """
+    rank_process.end_with_starter()
+    start, group = child.message, child.group()
+    if wire is not None:
+        listener = _leader(child, start, group, Link(wire))
+    else:
+        listener = rank_process.follower(start, group)
+    listener.seams.fence.guard_files(start)
+    listener.config_reads = child.config_reads
+    seams = listener.seams
+    if start.applied is not None:
+        listener.steering.apply(start.applied)
+    if is_late:
+        seams.install_late()
+    else:
+        seams.install()
+    if start.applied is None:
+        seams.watch()
+        seams.watched.flags.seen += child.flags
+    return listener, group
+
+
+def _leader(child: ChildStart, start: Start, group: Group, link: Link) -> StepTracker | ShortEpochs:
+    """Return the listener of rank 0; a thread of its process reads the commands from the link."""
+    commands: queue.SimpleQueue[ToRig] = queue.SimpleQueue()
+    threading.Thread(target=rank_process.listen, args=(link, commands), daemon=True).start()
+
+    def go_on() -> None:
+        """Train on without being measured, because the rig's first process trains as well."""
+        listener.stand_aside()
+
+    listener = rank_process.leader(link, commands, start, child.started, group, go_on)
+    # the rig's first process waits for a step before it lets a child lead
+    if start.rehearsal is not None:
+        tell_of_first_step(link)
+    return listener
+
+
+def tell_of_first_step(link: Link) -> None:
+    """Send one message to the rig's first process when an optimizer makes its first step here."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    is_told = False
+
+    def tell(*_: Any) -> None:
+        nonlocal is_told
+        if not is_told:  # the hook is not removed, as torch iterates over the hooks it calls
+            is_told = True
+            link.send(Progress("start-up", 1))
+
+    register_optimizer_step_post_hook(tell)
+
+
+def main(*args: str) -> None:
+    """Run the program with these arguments, as a rank next to the process that has started it.
+
+    How the program ended is written to the rig's folder.
+    """
+    child = TypeAdapter(ChildStart).validate_json(os.environ.pop(CHILD))
+    start = child.message
+    listener, group = begin(child, None, is_late=False)
+    config = run_program.RecordedConfig(start.applied.config if start.applied else {})
+    program = replace(start.program, args=args)
+    act = lambda: run_program.run(program, config, listener.seams.watched.flags.see_keywords)  # noqa: E731
+    rank_process.run_and_tell(listener, act, group, Path(child.shared))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
