@@ -22,8 +22,14 @@ from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.torch_settings import settings_of
 from autotune.knobs.strategies.base import ACCELERATE, DDP, FABRIC, LIGHTNING, TRANSFORMERS
 from autotune.program.config import KnobValue
-from autotune.program.profile import LoopFacts, ModelFacts, PrecisionFacts, Profile, RankFacts
-from autotune.program.run_length import told_by
+from autotune.program.profile import (
+    LoopFacts,
+    ModelFacts,
+    PrecisionFacts,
+    Profile,
+    RankFacts,
+    told_by,
+)
 
 TRAINERS = {"lightning": LIGHTNING, "transformers": TRANSFORMERS}
 WRAPPERS = {  # the outermost first: Fabric's wrapper contains that of DDP or FSDP
@@ -37,23 +43,21 @@ WRAPPERS = {  # the outermost first: Fabric's wrapper contains that of DDP or FS
 def device_of(first: FirstSteps, seams: SeamSet) -> str:
     """Return the type of the device that holds the trained parameters, such as ``cuda``."""
     if first.lead is None:
-        return seams.by_hand.device
+        return seams.steps.by_hand.device
     return str(first.lead.param_groups[0]["params"][0].device.type)
 
 
 def profile_of(first: FirstSteps, seams: SeamSet, config_reads: Mapping[str, KnobValue]) -> Profile:
-    """Return the profile; the first steps must be complete.
-
-    Args:
-        first: What they showed.
-        seams: The seams of this process.
-        config_reads: The knobs that the program read from its config, with the values it got.
-    """
-    roots, device, flags = seams.forward.roots, device_of(first, seams), seams.flags.all()
+    """Return the profile; the first steps must be complete."""
+    roots, device, flags = (
+        seams.model.forward.roots,
+        device_of(first, seams),
+        seams.watched.flags.all(),
+    )
     # a library's trainer alone knows how long it trains
     length = seams.trainers.length if seams.trainers.in_use else told_by(flags)
     distributes_itself = (  # what autotune distributes has a wrapper of autotune's
-        "" if seams.distribution.is_needed else distributed_by(roots, seams.trainers.in_use)
+        "" if seams.model.distribution.is_needed else distributed_by(roots, seams.trainers.in_use)
     )
     return Profile(
         device=device,
@@ -61,18 +65,20 @@ def profile_of(first: FirstSteps, seams: SeamSet, config_reads: Mapping[str, Kno
         optimizers=tuple(first.optimizers.values()),
         model=model_facts(roots),
         precision=PrecisionFacts(
-            weights_dtype(roots), seams.autocast.own_dtype, seams.autocast.has_own_scaler
+            weights_dtype(roots),
+            seams.model.autocast.own_dtype,
+            seams.model.autocast.has_own_scaler,
         ),
-        settings=settings_of(device, calls_sdpa=seams.uses.calls_sdpa),
+        settings=settings_of(device, calls_sdpa=seams.watched.uses.calls_sdpa),
         allocators=allocator_facts(device),
         loop=LoopFacts(
             trainer=seams.trainers.in_use,
             batches_per_step=first.batches_per_whole_step,
             reads_ahead=first.reads_ahead or first.loader_thread,
-            copies_without_blocking=seams.transfer.own_non_blocking,
-            zero_grad_to_none=seams.clearing.own_to_none,
+            copies_without_blocking=seams.model.transfer.own_non_blocking,
+            zero_grad_to_none=seams.steps.accumulation.clears_to_none,
             against_scaling=_against_scaling(seams),
-            steps_by_hand=str(seams.by_hand.place) if first.lead is None else "",
+            steps_by_hand=str(seams.steps.by_hand.place) if first.lead is None else "",
             length=length,
         ),
         ranks=RankFacts(first.group.world_size, distributes_itself, first.group.started_by),
@@ -83,11 +89,11 @@ def profile_of(first: FirstSteps, seams: SeamSet, config_reads: Mapping[str, Kno
 
 
 def _against_scaling(seams: SeamSet) -> str:
-    if not seams.scaling.passes:
+    if not seams.steps.scaling.passes:
         return "the program computes gradients without backward()"
-    if name := seams.uses.reads_gradients:
+    if name := seams.watched.uses.reads_gradients:
         return f"the program reads gradients within the backward pass ({name})"
-    return seams.scaling.against
+    return seams.steps.scaling.against
 
 
 def model_facts(roots: Mapping[nn.Module, Root]) -> ModelFacts:
@@ -130,7 +136,6 @@ def distributed_by(roots: Collection[nn.Module], trainer: str) -> str:
     would use them if it were launched with them.
 
     Args:
-        roots: The program's outermost modules, which autotune has not wrapped.
         trainer: The library whose trainer runs the loop; empty if the program does.
     """
     if trainer:
@@ -150,7 +155,7 @@ def insist_on_one_group(group: Group, seams: SeamSet) -> None:
 
     Ranks that do not know of each other would each train a separate model, and look faster for it.
     """
-    if seams.distribution.has_ranks:
+    if seams.model.distribution.has_ranks:
         return
     size = distributed.get_world_size() if distributed.is_initialized() else 1
     if size != group.world_size:

@@ -25,14 +25,10 @@ class Measurement:
         seconds: How long its turns were, together.
         tokens_per_sample: Token ids of a sample, padding included; 0.0 if the input is not token
             ids.
-        samples_per_epoch: Samples between two starts of the training loader; None if unknown.
         loss: The last one; None if the program shows none.
         memory: Peaks. Other configs in play have a part in them, once there are some.
-        power_w: Mean power of the GPUs, or of the CPU packages for a program on the CPU; None if no
-            counter can be read.
-        compilation: What torch.compile did; None if the process compiles nothing.
-        ranks: How the ranks spent their time; empty for a single process.
-        interference: What others took from the machine meanwhile; None if that cannot be seen.
+
+    The rest is as in ``Taken``.
     """
 
     throughput: Interval

@@ -17,11 +17,10 @@ from autotune.measurement.turn import Played
 from autotune.program.config import Config
 from autotune.results.blame import judged
 from autotune.results.record import TrialRecord
-from autotune.tuning.baseline import Baseline
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.choosing.proposals import Proposals
 from autotune.tuning.race import tell, work_factor
-from autotune.tuning.session import Session
+from autotune.tuning.session import Baseline, Session
 
 
 def try_apart(session: Session, baseline: Baseline, diagnosis: Diagnosis) -> None:

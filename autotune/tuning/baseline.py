@@ -7,12 +7,11 @@ ends with an error that says why.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autotune.errors import AutotuneError, BudgetError, UsageError
 from autotune.knobs.space.space import KEEPS, ResolvedSpace
 from autotune.machine.probes.page_faults import page_fault_s
-from autotune.measurement.examination import StepBreakdown
 from autotune.measurement.goal import NO_COUNTER, Objective
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
@@ -23,7 +22,7 @@ from autotune.program.profile import Profile
 from autotune.results.record import BaselineInfo, SearchInfo, TrialRecord
 from autotune.rig.failures import program_error
 from autotune.tuning.live_rig import MAX_STARTS, Stay
-from autotune.tuning.session import Session
+from autotune.tuning.session import Baseline, Session
 from autotune.tuning.start.first_start import examined
 from autotune.tuning.start.start_up_time import unmeasured
 
@@ -35,17 +34,6 @@ PROFILE_WORTH_STEPS = 100  # the same in steps: a profile needs about 25, howeve
 # Share of a step that page faults take, from which on configs keep their memory. A claim may be
 # wrong by as much without that; examples/digits_cnn has 2 %, pytorch/examples' mnist 20 %.
 WORTH_KEEPING = 0.03
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """The measured baseline and the search space that follows from it."""
-
-    profile: Profile
-    measurement: Measurement
-    breakdown: StepBreakdown
-    space: ResolvedSpace
-    applied: AppliedConfig
 
 
 def measure_baseline(session: Session) -> Baseline:
@@ -150,8 +138,8 @@ def _measure(session: Session) -> Baseline:
 
 
 def _with_worth(session: Session, profile: Profile, record: TrialRecord) -> Profile:
-    # To keep its memory would be a change that gives nothing; or that takes more of what is to be
-    # saved, where memory is.
+    # Where page faults take next to no time, to keep memory is a change that gives nothing; where
+    # memory is to be saved, it takes more of it
     own = session.live.faults.alone.get(record.config)
     if record.measurement is None or KEEPS in session.study.head.space.requested:
         return profile

@@ -37,12 +37,11 @@ from autotune.program.config import Config
 from autotune.results.record import ClaimProcess, TrialRecord, slowest_compilation
 from autotune.rig.open_rig import ShouldStop
 from autotune.rig.rig_factory import RigFactory
-from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.learning_check import may_win
 from autotune.tuning.choosing.ranking import promising
 from autotune.tuning.live_rig import ALONE_S, MAX_STARTS, PLAY_S, WARM_UP_S, LiveRig
 from autotune.tuning.plan import OWN_TURNS_S, PAIRS, PROCESSES, TURNS
-from autotune.tuning.session import Session
+from autotune.tuning.session import Baseline, Session
 
 SECOND_S = 0.5  # of the config that comes second
 MOST_TURNS_S = 20.0  # of turns in each process

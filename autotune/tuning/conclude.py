@@ -18,26 +18,23 @@ from autotune.measurement.readings import Memory
 from autotune.measurement.turn import rate
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import LrRule
-from autotune.program.rehearsal import trained, warning
 from autotune.results.blame import judged
-from autotune.results.contribution import Contribution
 from autotune.results.record import (
     TrialRecord,
     slowest_compilation,
 )
-from autotune.results.result import Finding, LargerBatch, SearchResult
+from autotune.results.rehearsals import trained, warning
+from autotune.results.result import Contribution, Finding, LargerBatch, SearchResult
 from autotune.results.training_steps import TrainingSteps, training_samples
-from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.learning_check import check_s, samples_ratio
-from autotune.tuning.choosing.bounds import Share, bounded, sentences, shares
+from autotune.tuning.choosing.bounds import bounded, shares
 from autotune.tuning.choosing.choosable import one_fewer
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
 from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.proposals import restarts
 from autotune.tuning.choosing.ranking import ranked
-from autotune.tuning.choosing.sampler import OURS
 from autotune.tuning.claim import ClaimResult
-from autotune.tuning.session import Session
+from autotune.tuning.session import Baseline, Session
 
 WORTH_TELLING = 1.05  # speedup over what is recommended
 
@@ -101,9 +98,6 @@ def conclude(
         canary=session.study.canary,
         larger_batch=_larger_batch(session, baseline, best),
         training_steps=_training_steps(session, baseline, best if is_faster else None, rates),
-        bounded=_bounded(
-            session, baseline, confirmation.speedup.estimate if is_faster and confirmation else 1.0
-        ),
         bottleneck="" if diagnosis is None else str(diagnosis.verdict),
         bottleneck_evidence="" if diagnosis is None else diagnosis.evidence,
         contributions=tuple(_contributions(session, baseline, candidate)),
@@ -189,26 +183,6 @@ def _training_steps(
     )
 
 
-def _bounded(session: Session, baseline: Baseline, speedup: float) -> tuple[str, ...]:
-    space, options = baseline.space, session.study.head.options
-    if options.sampler != OURS:
-        return ()
-    in_vain = _in_vain(session, baseline, speedup)
-    tried = [record.config for record in session.study.records]
-    searched = {
-        knob: share
-        for knob, share in in_vain.items()
-        if knob in space.domains and all(c[knob] == space.baseline[knob] for c in tried)
-    }
-    return tuple(sentences(searched, speedup))
-
-
-def _in_vain(session: Session, baseline: Baseline, speedup: float = 1.0) -> dict[str, Share]:
-    goal = session.study.goal
-    of_time = shares(baseline.breakdown, baseline.measurement, goal)
-    return bounded(of_time, speedup, baseline.space.asked | baseline.space.requested)
-
-
 def _why_nothing(records: Sequence[TrialRecord]) -> str:
     # Trials that the user, the budget, a conflict or the program's end ended do not count: they say
     # nothing about the config.
@@ -235,11 +209,12 @@ def _finding(confirmed: ClaimResult, records: Sequence[TrialRecord]) -> Finding:
 def _untried(
     session: Session, baseline: Baseline, records: Sequence[TrialRecord], best: Config
 ) -> Iterator[str]:
-    # That is each knob of which only the program's own value was measured, and ``knob=value`` for
+    # Named is each knob of which only the program's own value was measured, and ``knob=value`` for
     # each other value that needs a fresh process. Knobs without effect in the best config, and
     # those that can give next to nothing, are left out.
     space, knobs = baseline.space, registry()
-    in_vain = _in_vain(session, baseline)
+    of_time = shares(baseline.breakdown, baseline.measurement, session.study.goal)
+    in_vain = bounded(of_time, asked=space.asked | space.requested)
     tried = [r.config for r in records if r.measurement is not None]
 
     def acts(knob: str, value: KnobValue) -> bool:

@@ -170,10 +170,6 @@ class LiveRig:
         assert self._base is not None, "set_up() comes first"
         return self._base
 
-    @base.setter
-    def base(self, base: AppliedConfig) -> None:
-        self._base = base
-
     @property
     def number(self) -> int:
         """Number of the rig that it opened last; rigs of a run are numbered from 1."""

@@ -31,7 +31,6 @@ from autotune.program.config import Config
 from autotune.program.lr import batch_parts
 from autotune.results.blame import judged, unclear
 from autotune.results.record import PlayedRounds, TrialRecord
-from autotune.tuning.baseline import Baseline
 from autotune.tuning.budget import Until
 from autotune.tuning.choosing.choosable import LATE, is_told, one_fewer
 from autotune.tuning.choosing.chooser import Field
@@ -40,7 +39,7 @@ from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.proposals import Proposal, Proposals
 from autotune.tuning.choosing.ranking import able_to_win, recommended
 from autotune.tuning.live_rig import METERED_S, PLAY_S, Stay
-from autotune.tuning.session import Session
+from autotune.tuning.session import Baseline, Session
 
 SEATS = 8  # configs in play at most; the last seat is kept for the best and what is simpler
 # Rounds that a config must be able to play until the end, to enter; the best and what is like it

@@ -8,8 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from shlex import quote
 
+from autotune.knobs.space.space import ResolvedSpace
+from autotune.measurement.examination import StepBreakdown
 from autotune.measurement.learning.training_trace import TrainingTrace
+from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome, RunMode
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.profile import Profile
 from autotune.program.rehearsal import RehearsalPlan
 from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory
@@ -28,6 +33,17 @@ from autotune.tuning.start.start_up_time import StartUp
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
 from autotune.tuning.surroundings import Surroundings
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The measured baseline and the search space that follows from it."""
+
+    profile: Profile
+    measurement: Measurement
+    breakdown: StepBreakdown
+    space: ResolvedSpace
+    applied: AppliedConfig
 
 
 @dataclass

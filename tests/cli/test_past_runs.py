@@ -20,10 +20,8 @@ KEYS = {
     "runs": "run path date program trials found error",
     "report": "run path format",
     "export": "format path text left_out",
-    "knobs": "about knobs flags",
     "run": "command argv env ranks",
 }
-KEYS_OF_A_KNOB = "knob changes now values reason is_hidden"
 
 
 @pytest.fixture
@@ -51,11 +49,9 @@ def test_the_keys_of_json_stay(here: Path) -> None:
         "runs": data("runs")[0],
         "report": data("report", "fast"),
         "export": data("export", "--to", "snippet", "fast"),
-        "knobs": data("knobs"),
         "run": json.loads(said("run", "--print-command", "--json", "b.yaml", "train.py")),
     }
     assert {command: " ".join(its) for command, its in found.items()} == KEYS
-    assert {" ".join(its) for its in found["knobs"]["knobs"]} == {KEYS_OF_A_KNOB}
 
 
 def test_json_says_what_the_text_says(here: Path) -> None:
@@ -69,9 +65,6 @@ def test_json_says_what_the_text_says(here: Path) -> None:
     assert exported["text"] == said("export", "--to", "snippet", "fast")
     page = data("report", "fast")
     assert Path(page["path"]).read_text().startswith("<!doctype html>")
-    knobs = {row["knob"]: row for row in data("knobs")["knobs"]}
-    assert knobs["workers"]["values"][0] == "0"
-    assert knobs["pinning"]["reason"]
 
 
 def test_a_program_reads_whole_lines(here: Path) -> None:
@@ -91,11 +84,6 @@ def test_a_program_reads_whole_lines(here: Path) -> None:
             "Name the program that is to run: autotune compare",
         ),
         (["compare", "slow", "--json", "fast", "train.py"], "Options come first: autotune compare"),
-        (["compare", "--html", "x", "slow", "fast"], "Type: autotune report RUN"),
-        (["report", "--for-hours", "3"], "Type: autotune search --for-hours 30 train.py"),
-        (["measure", "--processes", "2", "train.py"], "Type: autotune doctor train.py"),
-        (["search", "--arg", "auto", "train.py"], "Type: autotune search --use-flags train.py"),
-        (["log", "--to", "mlflow"], "Type: autotune export --to mlflow"),
         (["export", "--to", "patch"], "There is no format 'patch'."),
         (["compare", "slwo", "fast", "train.py"], "There is no best.yaml and no run 'slwo'. Did"),
         (["compare", "no.yaml", "fast", "train.py"], "There is no file 'no.yaml'"),

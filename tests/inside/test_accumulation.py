@@ -19,10 +19,9 @@ from torch.utils.checkpoint import checkpoint_sequential
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from autotune.inside.seam_set import SeamSet
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
-from autotune.program.program_traits import ProgramTraits
 from tests.made import make_loader
 from tests.watching import running
 

@@ -241,7 +241,7 @@ for x, y in loader:
     told = "and no weights changed in place after them"
     for source, said in ((never_written, told), (never_stepped, told), ("pass", "")):
         tracker = watched(tmp_path, source).tracker
-        unseen = tracker.seams.by_hand.unseen()
+        unseen = tracker.seams.steps.by_hand.unseen()
         assert tracker.steps == 0
         assert said in unseen
         assert bool(said) == bool(unseen)

@@ -28,12 +28,11 @@ from autotune.inside.seam_set import SeamSet
 from autotune.inside.step_counts import Step
 from autotune.knobs import registry
 from autotune.knobs.base import Here
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.lr import LrRule
 from autotune.program.profile import LoaderFacts
-from autotune.program.program_traits import ProgramTraits
 from tests import watching
 from tests.made import make_hardware
 from tests.watching import Watching

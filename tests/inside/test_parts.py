@@ -15,6 +15,7 @@ from torch.optim import SGD, Optimizer
 from autotune.inside.data.feed import _Cached
 from autotune.inside.hubs import Hubs
 from autotune.inside.seams import parts
+from autotune.inside.seams.forward import ForwardSeam
 from autotune.inside.seams.parts import SYNCS, Part, PartsClock, PartsSeam
 from autotune.measurement.examination import StepParts
 
@@ -25,7 +26,7 @@ PATCHED = (
     *((torch.Tensor, name) for name in SYNCS),
     (torch.cuda, "synchronize"),
     (Optimizer, "zero_grad"),
-    (nn.Linear, "__call__"),
+    (nn.Module, "__call__"),
 )
 
 
@@ -62,17 +63,20 @@ def test_each_moment_of_a_step_goes_to_one_part_and_a_disturbed_step_is_not_kept
 
 
 @contextmanager
-def taken_apart(model: nn.Module) -> Iterator[PartsClock]:
-    """A clock that is told about the parts of the steps of a model."""
+def taken_apart() -> Iterator[PartsClock]:
+    """A clock that is told about the parts of the steps of models."""
     clock = PartsClock(with_events=False)
     hubs = Hubs()
-    seam = PartsSeam(clock, [model], hubs)
+    forward = ForwardSeam(None, list)
+    forward.install()
+    seam = PartsSeam(clock, forward, hubs)
     seam.install()
     try:
         yield clock
     finally:
         seam.remove()
         hubs.remove()
+        forward.remove()
 
 
 def patched() -> list[Any]:
@@ -83,7 +87,7 @@ def patched() -> list[Any]:
 def test_a_removed_seam_leaves_no_trace(width: int) -> None:
     before = patched()
     model = nn.Linear(2, 1)
-    with suppress(RuntimeError), taken_apart(model):
+    with suppress(RuntimeError), taken_apart():
         assert all(a is not b for a, b in zip(before, patched(), strict=True))
         model(torch.ones(1, width)).sum().backward()
     assert all(a is b for a, b in zip(before, patched(), strict=True))
@@ -113,7 +117,7 @@ def test_a_training_step_is_told_from_the_models_call_to_the_optimizers_end(
 ) -> None:
     model = nn.Linear(2, 1)
     optimizer = SGD(model.parameters(), lr=0.1)
-    with taken_apart(model) as clock:
+    with taken_apart() as clock:
         told = at_each_call(clock, monkeypatch)
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
@@ -137,7 +141,7 @@ def test_a_training_step_is_told_from_the_models_call_to_the_optimizers_end(
 def test_reading_a_tensor_from_a_device_is_a_sync_call(
     read: Callable[[torch.Tensor], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with taken_apart(nn.Linear(2, 1)) as clock:
+    with taken_apart() as clock:
         told = at_each_call(clock, monkeypatch)
         read(torch.tensor(1))
         assert told == [], "nothing waits for the CPU"

@@ -14,10 +14,9 @@ from torch.optim import SGD
 
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.steering import Steering
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
-from autotune.program.program_traits import ProgramTraits
 
 
 @contextmanager
@@ -38,7 +37,7 @@ def under(
     )
     seams = SeamSet(None, None)
     Steering(seams).apply(applied)
-    seams.accumulation.steps = accumulation_steps
+    seams.steps.accumulation.steps = accumulation_steps
     seams.install()
     try:
         yield seams
@@ -131,10 +130,10 @@ def test_small_gradients_survive_by_scaling() -> None:
         gradient()
         optimizer.step()
         assert gradient() == pytest.approx(1e-8, rel=0.02)
-        seams.scaling.set_enabled(enabled=False)
+        seams.steps.scaling.set_enabled(enabled=False)
         assert gradient() == 0.0
 
 
 def test_a_program_with_a_scaler_of_its_own_keeps_it() -> None:
     with under("fp16", program_autocast=True, program_scaler=True) as seams:
-        assert not seams.scaling.is_needed
+        assert not seams.steps.scaling.is_needed

@@ -20,12 +20,11 @@ from torch.utils.data import DataLoader, TensorDataset
 from autotune.inside.listener import Listener
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.steering import Steering
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config, KnobValue
 from autotune.program.flags import Flag
 from autotune.program.lr import LrRule
 from autotune.program.profile import OptimizerFacts
-from autotune.program.program_traits import ProgramTraits
 from tests.made import changed, make_loader
 from tests.watching import running
 
@@ -110,7 +109,7 @@ def test_rates_follow_what_a_baseline_that_accumulates_makes(
     base = changed(applied(LrRule.LINEAR), config=baseline, baseline=baseline, flags=flags)
     seams = SeamSet(listener=None, target=None)
     Steering(seams).apply(replace(base, config=baseline.replace(**changes)))
-    assert seams.rates.factor(SGD([weight()], lr=0.1)) == pytest.approx(factor)
+    assert seams.steps.rates.factor(SGD([weight()], lr=0.1)) == pytest.approx(factor)
 
 
 def test_batches_that_are_only_looked_at_leave_the_rate_of_the_tuned_loader(

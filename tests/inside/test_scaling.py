@@ -141,7 +141,7 @@ def test_a_program_that_uses_its_gradients_trains_under_fp16_as_by_itself(
     plain = trained(program, 6)
     with under("fp16") as seams:
         scaled = trained(program, 6)
-        assert seams.scaling.scale == FIRST_SCALE
+        assert seams.steps.scaling.scale == FIRST_SCALE
     assert (scaled.moved - plain.moved).norm() < 0.03 * plain.moved.norm()
     assert len(scaled.read) == len(plain.read)
     for ours, own in zip(scaled.read, plain.read, strict=True):
@@ -167,10 +167,10 @@ def test_gathered_micro_batches_have_true_gradients_and_an_overflow_leaves_out_t
     runs = []
     for precision in ("fp32", "fp16"):
         with under(precision, accumulation_steps=2) as seams:
-            runs.append(train(seams.accumulation, [1.0] * 6))
+            runs.append(train(seams.steps.accumulation, [1.0] * 6))
             if precision == "fp16":
-                assert not train(seams.accumulation, [1e6, 1.0]).moved.any()
-                assert train(seams.accumulation, [1.0, 1.0]).moved.any()
+                assert not train(seams.steps.accumulation, [1e6, 1.0]).moved.any()
+                assert train(seams.steps.accumulation, [1.0, 1.0]).moved.any()
     plain, scaled = runs
     assert (scaled.moved - plain.moved).norm() < 0.03 * plain.moved.norm()
     assert torch.stack(scaled.read).tolist() == pytest.approx(
@@ -229,7 +229,7 @@ def test_a_program_that_would_read_scaled_gradients_is_refused(
         expected = f"^fp16 needs scaled losses, but .*{REFUSED[program]}$"
         with pytest.raises(RuntimeError, match=expected):
             program(loop)
-        assert optimizer in seams.optimizer.optimizers
+        assert optimizer in seams.steps.optimizer.optimizers
     assert not loop.run.moved.any()
 
 

@@ -21,11 +21,10 @@ from autotune.inside.listener import Listener
 from autotune.inside.seam_set import STEPS_UNTIL_ROOTS_ARE_KNOWN, SeamSet
 from autotune.inside.seams import overlay
 from autotune.inside.steering import Steering
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config, KnobValue
 from autotune.program.fence_options import FenceKind
 from autotune.program.lr import LrRule
-from autotune.program.program_traits import ProgramTraits
 from autotune.rig.wire import Start
 from tests.made import PROGRAM, make_loader
 from tests.watching import running
@@ -83,7 +82,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
 def test_installed_seams_are_removed_without_a_trace(tmp_path: Path) -> None:
     before = [vars(owner).get(name) for owner, name in PATCHED]
     seams = SeamSet(Listener(), None)
-    seams.guard_files(Start(PROGRAM, None, str(tmp_path / "files"), FenceKind.GUARD))
+    seams.fence.guard_files(Start(PROGRAM, None, str(tmp_path / "files"), FenceKind.GUARD))
     seams.install()
     seams.watch()
     during = [vars(owner).get(name) for owner, name in PATCHED]
@@ -157,7 +156,7 @@ def test_an_optimizer_goes_on_from_its_state_in_another_implementation(name: str
     ways = iter([name, "for-loop"])
     with running(applied()) as seams:
         _loader = train_loader()
-        changed = train(lambda: seams.optimizer.use_implementation(next(ways)))
+        changed = train(lambda: seams.steps.optimizer.use_implementation(next(ways)))
     torch.testing.assert_close(changed, plain)
 
 
@@ -167,7 +166,7 @@ def test_guarded_functions_bind_and_pickle_as_those_written_in_c_do(
 ) -> None:
     seams = SeamSet(Listener(), None)
     seams.install()
-    seams.guard_files(Start(PROGRAM, None, str(tmp_path / "files"), kind))
+    seams.fence.guard_files(Start(PROGRAM, None, str(tmp_path / "files"), kind))
     try:
 
         class Reader:

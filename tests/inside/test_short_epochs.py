@@ -13,9 +13,8 @@ import pytest
 
 from autotune.inside.short_epochs import ShortEpochs
 from autotune.measurement.outcome import Ending, Outcome
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import KnobValue
-from autotune.program.program_traits import ProgramTraits
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan, Seen
 from tests.made import make_applied, make_loader
 from tests.rigging import PROGRAMS

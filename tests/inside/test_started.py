@@ -20,7 +20,7 @@ import torch.multiprocessing
 from torch.utils.data import DataLoader
 
 from autotune.inside.processes.children import Children
-from autotune.inside.seams.started import PROCESS, Act, Script, StartedSeam, Starting
+from autotune.inside.seams.started import PROCESS, Act, Host, Script, StartedSeam, Starting
 from autotune.measurement.turn import Taken
 from autotune.program.fence_options import FenceKind
 from autotune.program.program import parse_program
@@ -31,7 +31,7 @@ from tests.rigging import PROGRAMS
 FORK = get_context("fork")
 
 
-class Recorder:
+class Recorder(Host):
     """A host that notes what starts, and takes it in as it is."""
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from autotune.machine.roofline import PEAKS, Peak, peak_flops, roofline_share
+from autotune.machine.hardware import PEAKS, Peak, peak_flops, roofline_share
 
 H100 = "NVIDIA H100 80GB HBM3"
 

@@ -16,14 +16,8 @@ from autotune.measurement.outcome import Ending, Outcome, RunMode
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.program import parse_program
-from autotune.program.rehearsal import (
-    Rehearsal,
-    RehearsalPlan,
-    RehearsalRecord,
-    Seen,
-    note,
-    warning,
-)
+from autotune.program.rehearsal import Rehearsal, RehearsalPlan, Seen
+from autotune.results.rehearsals import RehearsalRecord, note, warning
 from autotune.results.result import Finding, SearchResult
 from autotune.rig.rig import Rig
 from autotune.rig.rig_factory import RigFactory
@@ -180,13 +174,6 @@ def test_nothing_could_be_measured_is_said_with_the_most_common_reason(
     text = capsys.readouterr().out
     assert "Nothing could be measured: 2 of 3 configs" in text
     assert "workers=2 crashed: OSError: x" in text
-    conflict = Ending(Outcome.CONFLICT, "it cannot be")
-    folder = tmp_path / "other"
-    folder.mkdir()
-    given = made(folder, 300.0, 60.0)
-    tell(given.study, make_record(BASE))
-    tell(given.study, replace(make_record(OTHER), measurement=None, ending=conflict))
-    assert conclude(given.session, baseline(), ClaimResult(None)).finding is Finding.NO_GAIN
 
 
 def test_of_several_knobs_the_one_is_blamed_without_which_the_config_comes_through(

@@ -13,14 +13,13 @@ from autotune.measurement.examination import StepBreakdown
 from autotune.results.record import BaselineInfo, TrialRecord
 from autotune.results.result import Finding
 from autotune.rig.rig_factory import RigFactory
-from autotune.tuning.baseline import Baseline
 from autotune.tuning.budget import Budget, InterruptCounter
 from autotune.tuning.claim import ClaimResult, claim_best
 from autotune.tuning.conclude import conclude
 from autotune.tuning.events import Events
 from autotune.tuning.live_rig import LiveRig
 from autotune.tuning.plan import OWN_TURNS_S, PROCESS, TURNS
-from autotune.tuning.session import Session
+from autotune.tuning.session import Baseline, Session
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
 from tests.made import (

@@ -123,17 +123,14 @@ def test_a_search_that_was_killed_goes_on_where_it_stood(tmp_path: Path, phase: 
 # --- programs that fail ---------------------------------------------------------------------------
 
 
-def test_a_program_that_fails_as_it_is_written_is_said_to(tmp_path: Path) -> None:
-    with pytest.raises(ProgramError, match="by itself"):
-        found(tmp_path, Script(ends=lambda _: replace(CRASH, steps=0)))
+def test_a_program_that_fails_does_so_by_itself_or_because_of_autotune(tmp_path: Path) -> None:
+    for kinds, said in (({"open", "bare"}, "by itself"), ({"open"}, "defect of autotune")):
 
+        def ends(question: Question, kinds: set[str] = kinds) -> Ending | None:
+            return replace(CRASH, steps=0) if question.kind in kinds else None
 
-def test_a_program_that_trains_without_us_alone_is_said_to_be_our_defect(tmp_path: Path) -> None:
-    def ends(question: Question) -> Ending | None:
-        return CRASH if question.kind == "open" else None
-
-    with pytest.raises(ProgramError, match="defect of autotune"):
-        found(tmp_path, Script(ends=ends))
+        with pytest.raises(ProgramError, match=said):
+            found(tmp_path / said, Script(ends=ends))
 
 
 # --- what results say -----------------------------------------------------------------------------

@@ -106,14 +106,6 @@ class LeadRank(Rank):
     ``rank_process`` creates one in the rig's first process, or in a child process that trains
     instead.
 
-    Args:
-        link: To the parent.
-        commands: What the parent sends, read from the link by another thread.
-        start: The program, and the config it starts under.
-        started: When the process began to run the program, by ``perf_counter``.
-        quit_process: Ends the process at once.
-        group: The processes that train together.
-
     Attributes:
         tracker: The listener of the seams, which finds the steps.
     """
@@ -243,7 +235,7 @@ class LeadRank(Rank):
         with self._reporter.lock:
             self._begin(None)
         if isinstance(task, Turns):
-            self.tracker.seams.rates.hold(held=False)
+            self.tracker.seams.steps.rates.hold(held=False)
             if self._meetings.has_others:
                 self._end_together(task)
                 return

@@ -46,11 +46,7 @@ def leader(
     """Return the listener of the rank that talks to the parent; imports torch.
 
     Args:
-        link: To the parent, or to the rig's process that relays its messages.
-        commands: The parent's commands, which another thread reads from the link.
-        start: The parent's first message.
         started: When the rig's first process began, by ``perf_counter``.
-        group: The processes that train together.
         close: Called when the parent needs nothing more; by default the process ends at once.
 
     Returns:
@@ -155,7 +151,7 @@ def _ended(
         ended = replace(
             ended,
             steps=listener.steps,
-            unseen=listener.seams.by_hand.unseen(),
+            unseen=listener.seams.steps.by_hand.unseen(),
             steps_under_config=listener.steps - listener.switched_at,
             suspect=listener.suspect,
         )

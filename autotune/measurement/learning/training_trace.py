@@ -272,8 +272,8 @@ def _saves_otherwise(
 def _values_differ(
     written: TrainingTrace, shaken: Sequence[TrainingTrace], own: TrainingTrace
 ) -> bool:
-    # Such as an average of the weights that was taken at every half step. Compared is what was
-    # saved after the same step. Where rounding alone moves values far, nothing is told of them.
+    # As those of an average of the weights that was taken at every half step. What was saved after
+    # the same step is compared. Where rounding alone moves values far, nothing is told of them.
     theirs, others = dict(own.values), [dict(trace.values) for trace in shaken]
     for step, ours in written.values:
         known = [other[step] for other in others if step in other]

@@ -23,12 +23,12 @@ from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
 from autotune.program.lr import PARTS
-from autotune.program.rehearsal import Canary, Rehearsal, RehearsalPlan
-from autotune.tuning.baseline import Baseline
+from autotune.program.rehearsal import Rehearsal, RehearsalPlan
+from autotune.results.rehearsals import Canary
 from autotune.tuning.checking.self_check import Known, SelfCheck
 from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.choosing.chooser import MEMORY
-from autotune.tuning.session import Session
+from autotune.tuning.session import Baseline, Session
 
 NEAREST = ("threads",)  # any other number adds in another order, and few threads are slow
 MOST_REFUSED = 4  # settings, after which the rest is left to the comparison of the best config

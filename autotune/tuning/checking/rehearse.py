@@ -17,22 +17,14 @@ from enum import StrEnum
 from autotune.measurement.learning.training_trace import Agreement, Sameness
 from autotune.measurement.outcome import Outcome
 from autotune.program.config import Config, KnobValue
-from autotune.program.rehearsal import (
-    Rehearsal,
-    RehearsalPlan,
-    RehearsalRecord,
-    blames,
-    note,
-    survives,
-    warning,
-)
+from autotune.program.rehearsal import Rehearsal, RehearsalPlan
 from autotune.results.record import TrialRecord
-from autotune.tuning.baseline import Baseline
+from autotune.results.rehearsals import RehearsalRecord, blames, note, survives, warning
 from autotune.tuning.checking.learning_check import may_be_checked, samples_ratio, with_learning
 from autotune.tuning.checking.self_check import Known, SelfCheck, without_one
 from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.choosing.ranking import promising
-from autotune.tuning.session import Session
+from autotune.tuning.session import Baseline, Session
 from autotune.tuning.storage.study import Study
 
 MAX_CANDIDATES = 4
@@ -99,8 +91,7 @@ def _is_cleared(session: Session, baseline: Baseline, config: Config) -> bool:
 
 
 def _is_known(study: Study, config: Config, most_s: float) -> bool:
-    # That is so if one had a clear finding, or if an earlier one was cut off and there is not
-    # ``WORTH_MORE`` times its duration left.
+    # One had a clear finding, or was cut off and not ``WORTH_MORE`` times its duration is left
     earlier = [r for r in study.rehearsals if r.config == config and not study.awaits_check(r)]
     return any(r.is_settled or most_s < WORTH_MORE * r.cost_s for r in earlier)
 

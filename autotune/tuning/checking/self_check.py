@@ -33,14 +33,14 @@ from autotune.measurement.learning.training_trace import (
 )
 from autotune.measurement.outcome import ENDED_BY_US, Ending
 from autotune.program.config import Config, KnobValue
-from autotune.program.devices import ranks_in
+from autotune.program.domain import ranks_in
 from autotune.program.lr import PARTS, batch_growth
-from autotune.program.rehearsal import Canary, RehearsalPlan, TracePlan
-from autotune.tuning.baseline import Baseline
+from autotune.program.rehearsal import RehearsalPlan, TracePlan
+from autotune.results.rehearsals import Canary
 from autotune.tuning.checking.learning_check import MOST_LOSS, untold
 from autotune.tuning.checking.short_runs import Runs
 from autotune.tuning.plan import CHECK_EPOCHS, check_batches
-from autotune.tuning.session import Session
+from autotune.tuning.session import Baseline, Session
 
 NOT_COMPARED = Agreement(Sameness.UNKNOWN, why=NO_TIME)
 BATCH = ("batch_size", "accumulation_steps")  # what one process makes of a step
@@ -178,7 +178,7 @@ class SelfCheck:
         return Agreement(Sameness.UNKNOWN, why=why)
 
     def _learned(self, config: Config, traced: TrainingTrace | None) -> tuple[Interval | None, str]:
-        # Neither where that was not compared.
+        # Neither a gap nor a reason where nothing was compared
         if traced is None or batch_growth(self._space.baseline, config) != 1.0:
             return None, ""
         written = self.written()

@@ -10,11 +10,10 @@ from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
 from autotune.program.rehearsal import SILENCE_TOLD_S, Rehearsal, RehearsalPlan
-from autotune.tuning.baseline import Baseline
 from autotune.tuning.budget import Until
 from autotune.tuning.live_rig import SILENCE_STEPS
 from autotune.tuning.plan import MOST_REHEARSAL_S
-from autotune.tuning.session import Session
+from autotune.tuning.session import Baseline, Session
 
 AT_MOST = 3.0  # times what a run is expected to take
 ANSWER_S = 3.0  # a rig that exceeds its time by this is considered not to answer any more
@@ -31,7 +30,6 @@ class Runs(Protocol):
         self, config: Config, plan: RehearsalPlan, cost_s: float, lr_rule: LrRule = ..., /
     ) -> TrainingTrace | Ending:
         """Return what the first steps under a config learn, or why that is not known."""
-        ...
 
 
 class ShortRuns:

@@ -297,7 +297,11 @@ def _rules_out(failed: TrialRecord, config: Config, baseline: Config, sound: set
 
 
 class Forecast:
-    """Tells whether a config is expected to fit."""
+    """Tells whether a larger batch is expected to fit, from the peaks of smaller ones.
+
+    Of configs that are alike in all that saves memory, the peak is taken for a straight line in the
+    batch size, trusted up to twice the largest batch that was seen.
+    """
 
     def __init__(self, records: Sequence[TrialRecord], limit_bytes: float | None) -> None:
         self._limit_bytes = limit_bytes

@@ -221,7 +221,7 @@ def _in_terminal(program: Program) -> Program:
 
 
 def _is_worth_another(rigs: RigFactory, ending: Ending) -> bool:
-    # Only a crash whose cause is not known yet does.
+    # Only a crash whose cause is not known yet may tell more
     return (
         ending.outcome is Outcome.CRASHED
         and ending.cause is None
@@ -242,7 +242,7 @@ def _with_words(ending: Ending, printed: str) -> Ending:
 
 
 def _having_asked(ending: Ending, asked: Asked | None) -> Ending:
-    # Otherwise a program that waits for an answer would be reported as slow or hung.
+    # A program that waits for an answer would be reported as slow or hung otherwise
     is_over = ending.outcome in {Outcome.OUT_OF_TIME, Outcome.HUNG}
     if not is_over or asked is None or asked.times < MANY_TIMES:
         return ending
@@ -251,7 +251,7 @@ def _having_asked(ending: Ending, asked: Asked | None) -> Ending:
 
 
 def _having_piped(ending: Ending) -> Ending:
-    # It applies only to a program that asks for input while something is piped in.
+    # Only of a program that asks for input while something is piped in
     if ending.cause is Cause.INPUT and is_piped():
         return replace(ending, evidence=f"{PIPED}: {FILES}")
     return ending

@@ -42,13 +42,10 @@ class SearchDir:
         return f"sqlite:///{self.path / FILE}"
 
     def create_study(self, head: SearchInfo) -> Study:
-        """Start the record and return it.
-
-        It is written to a part file that is renamed when it is complete, so that another process
-        never reads half of it.
-        """
+        """Start the record and return it."""
         from autotune.tuning.storage.study import Study
 
+        # renamed when it is complete, so that another process never reads half of it
         part = self.path / "study.db.part"
         Study.create(f"sqlite:///{part}", STUDY_NAME, head)
         part.rename(self.path / FILE)

@@ -20,7 +20,7 @@ from autotune.machine.hardware import Hardware
 from autotune.program.config import Config
 from tests.knobs.strategies.together import ByNorm
 from tests.knobs.test_contract import PROFILES, is_clause
-from tests.made import A100, MACHINES, make_hardware, make_profile
+from tests.made import A100, MACHINES, make_hardware, make_loader, make_profile
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES.keys())
 every_machine = pytest.mark.parametrize("hardware", MACHINES.values(), ids=MACHINES.keys())
@@ -78,6 +78,11 @@ def test_stages_are_offered_where_a_sequential_model_fills_a_gpu() -> None:
 def test_an_optimizer_that_decides_by_its_loss_is_kept_on_one_device() -> None:
     optimizer = replace(make_profile().optimizers[0], families=("LBFGS", "Optimizer"))
     assert offered({"optimizers": (optimizer,)}, make_hardware()) == {"single"}
+
+
+def test_a_stream_is_not_shared_out_among_ranks() -> None:
+    stream = make_loader(iterable=True, dataset_len=None)
+    assert offered({"loaders": (stream,)}, make_hardware()) == {"single"}
 
 
 def test_an_optimizer_with_a_step_of_its_own_is_not_shown_a_part_of_its_parameters() -> None:

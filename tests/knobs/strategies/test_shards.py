@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from typing import Any
 
-import numpy
 import pytest
 import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
+from torch.utils.data import DistributedSampler, TensorDataset
 
-from autotune.inside.ranks.data_sharding import ShardedIterable, ShardedSampler
+from autotune.inside.ranks.data_sharding import ShardedSampler
 from autotune.inside.ranks.exchange import SignedStore
 from autotune.inside.ranks.group import Group
 
@@ -87,62 +85,3 @@ def test_a_long_order_is_sent_in_parts_and_taken_away_when_it_was_read() -> None
     assert first == list(range(0, 50_000, 2))
     assert second == list(range(1, 50_000, 2))
     assert store.num_keys() <= 1
-
-
-class Stream(IterableDataset[int]):
-    """Numbers, with something that a program asks its dataset."""
-
-    name = "a stream"
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(11))
-
-    def __len__(self) -> int:
-        return 11
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_stream_is_shared_out_sample_by_sample(workers: int) -> None:
-    streams = [ShardedIterable(Stream(), group, "s") for group in ranks(2)]
-    assert len(streams[0]) == 5
-    assert streams[0].name == "a stream"
-    found: list[list[Any]] = [
-        sorted(int(x) for x in DataLoader(stream, batch_size=None, num_workers=workers))
-        for stream in streams
-    ]
-    copies = workers or 1  # this stream does not share itself out among workers
-    assert found == [sorted([0, 2, 4, 6, 8] * copies), sorted([1, 3, 5, 7, 9] * copies)]
-
-
-class ShuffledStream(IterableDataset[int]):
-    """Numbers in an order that is drawn from all of the process's random numbers."""
-
-    def __iter__(self) -> Iterator[int]:
-        order = torch.randperm(12).tolist()
-        random.shuffle(order)
-        yield from (order[i] for i in numpy.random.permutation(12))  # noqa: NPY002
-
-
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_stream_that_shuffles_is_one_stream_on_all_ranks(workers: int, persistent: bool) -> None:
-    epochs: list[list[int]] = [[], []]
-    for group in ranks(2):
-        stream = ShardedIterable(ShuffledStream(), group, "s")
-        loader: DataLoader[int] = DataLoader(
-            stream, None, num_workers=workers, persistent_workers=persistent and workers > 0
-        )
-        torch.manual_seed(group.rank)  # ranks draw otherwise while they train
-        before = torch.get_rng_state()
-        for epoch in epochs:
-            stream.begin()
-            epoch += [int(x) for x in loader]
-        if not workers:
-            drawn = torch.get_rng_state()
-            torch.set_rng_state(before)
-            for _ in epochs:  # torch itself draws a seed for each epoch
-                torch.empty((), dtype=torch.int64).random_()
-            assert torch.equal(drawn, torch.get_rng_state()), "the program draws on as ever"
-    for epoch in epochs:
-        assert sorted(epoch) == sorted([*range(12)] * (workers or 1))
-    assert epochs[0] != epochs[1]

@@ -21,10 +21,9 @@ from autotune.inside.ranks.exchange import SignedStore
 from autotune.inside.ranks.group import ALONE, Group, join_in_place
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.steering import Steering
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import LrRule
-from autotune.program.program_traits import ProgramTraits
 from tests.made import make_loader
 
 SAMPLES, BATCH = 90, 32  # three batches in an epoch, the last one smaller
@@ -234,11 +233,11 @@ def run(case: Case, group: Group) -> dict[str, Any]:
     its = applied(case, group.world_size)
     seams = SeamSet(None, its.traits.loader, group=group)
     Steering(seams).apply(its)
-    seams.scaling.set_enabled(enabled=case.style == "overflows")
+    seams.steps.scaling.set_enabled(enabled=case.style == "overflows")
     seams.install()
     try:
         result = program(case)
-        result["scale"] = seams.scaling.scale
+        result["scale"] = seams.steps.scaling.scale
         result["every rank's"] = [None] * group.world_size
         if group.world_size > 1:
             weights = {n: w.tolist() for n, w in result["weights"].items() if "norm" not in n}

@@ -157,21 +157,19 @@ def test_whose_fault_a_failure_is_says_a_start_without_seams(
     assert all(rig.is_closed for rig in rigs.made)
 
 
-@pytest.mark.parametrize(
-    "ending",
-    [
-        Ending(Outcome.CRASHED, "ModuleNotFoundError: No module named 'timm'"),
-        Ending(Outcome.CRASHED, "the process died of SIGSEGV"),
-        Ending(Outcome.CRASHED, "SystemExit: 2"),  # after argparse's usage
-    ],
-)
-def test_what_no_terminal_mends_is_not_tried_in_one(ending: Ending) -> None:
-    rigs = ScriptedRigs([ending, ending])
-    judged = rigs.observed()
-    assert isinstance(judged, Ending)
-    assert judged.cause is Cause.PROGRAM
-    assert rigs.terminals == [False, True], "without seams, as its user starts it"
-    assert not rigs.program.mode.terminal
+def test_what_no_terminal_mends_is_not_tried_in_one() -> None:
+    for said in (
+        "ModuleNotFoundError: No module named 'timm'",
+        "the process died of SIGSEGV",
+        "SystemExit: 2",  # after argparse's usage
+    ):
+        ending = Ending(Outcome.CRASHED, said)
+        rigs = ScriptedRigs([ending, ending])
+        judged = rigs.observed()
+        assert isinstance(judged, Ending)
+        assert judged.cause is Cause.PROGRAM
+        assert rigs.terminals == [False, True], "without seams, as its user starts it"
+        assert not rigs.program.mode.terminal
 
 
 def test_nobody_is_blamed_where_the_fence_is_in_the_way_or_time_is_up() -> None:
