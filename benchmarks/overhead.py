@@ -27,8 +27,7 @@ from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
 from autotune.program.lr import LrRule
 from autotune.program.program import parse_program
-from autotune.rig.link import Link
-from autotune.rig.wire import Start, TakeTurns, ToRig
+from autotune.rig.wire import Link, Start, TakeTurns, ToRig
 from benchmarks.programs.loops import Train, make_cnn, make_gpt, make_mlp
 from benchmarks.record import as_figures, median_ratio, save
 
