@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from autotune.errors import UsageError, did_you_mean
+from autotune.errors import UsageError
 from autotune.knobs import Knob, Scope, registry
 from autotune.knobs.base import Here
+from autotune.knobs.former_names import unknown_knob
 from autotune.machine.hardware import Hardware
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered, parts_of, ranks_in
@@ -410,7 +411,7 @@ def check_names(names: Iterable[str], where: str) -> None:
     """
     known = registry()
     if unknown := [n for n in names if n not in known]:
-        faults = [f"Unknown knob '{n}' in {where}.{did_you_mean(n, known)}" for n in unknown]
+        faults = [unknown_knob(name, known, where) for name in unknown]
         raise UsageError("\n".join([*faults, "'autotune knobs' lists them."]))
 
 
