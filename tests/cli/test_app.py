@@ -73,9 +73,8 @@ def test_a_script_that_fails_by_itself_stops_the_search_with_its_own_traceback(
 
 
 def test_a_program_that_cannot_be_searched_is_refused_with_the_reason(workplace: Path) -> None:
-    (workplace / "parses.py").write_text(
-        "import argparse\nargparse.ArgumentParser().parse_args()\n"
-    )
+    parses = "import argparse\nargparse.ArgumentParser().parse_args()\n"
+    (workplace / "parses.py").write_text(parses)
     python = sys.executable
     for words, said in (
         (

@@ -24,7 +24,6 @@ def here(workplace: Path) -> Path:
 def offered(
     line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> list[str]:
-    """Return what bash would be offered for the last word of a line."""
     for name, value in {
         "_AUTOTUNE_COMPLETE": "complete_bash",
         "COMP_WORDS": f"autotune {line}",

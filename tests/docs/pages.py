@@ -36,7 +36,6 @@ class Block:
 
 @cache
 def blocks() -> tuple[Block, ...]:
-    """Return all fenced blocks of all pages."""
     return tuple(
         Block(str(path.relative_to(ROOT)), text[: found.start()].count("\n") + 1, *found.groups())
         for path in PAGES

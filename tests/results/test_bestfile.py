@@ -67,7 +67,6 @@ def make_best(**changes: Any) -> BestFile:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A written file in a directory whose name has spaces and quotes."""
     path = tmp_path / 'it\'s a "place"' / "best.yaml"
     make_best().write(path)
     return path

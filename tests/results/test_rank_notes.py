@@ -41,7 +41,6 @@ def space_on(hardware: Hardware, profile: Profile) -> ResolvedSpace:
 
 
 def device_moves(hardware: Hardware, profile: Profile) -> list[dict[str, KnobValue]]:
-    """Return the changes of the moves to several devices."""
     diagnosis = diagnose(profile, make_measurement(), space_on(hardware, profile), hardware)
     assert not diagnosis.all_in.keys() & {"devices"}
     return [dict(move.changes) for move in diagnosis.devices]

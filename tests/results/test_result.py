@@ -85,7 +85,6 @@ def test_a_compiled_winner_says_after_how_many_steps_it_has_paid_for_itself() ->
 
 
 def test_flags_of_the_program_are_written_whether_they_changed_or_not(tmp_path: Path) -> None:
-    """A value under 'config' may be edited by hand."""
     flags = {"--depth": Flag("--depth", value=2, takes="int")}
     result = make_result({}, applied=make_applied(BASELINE, flags=flags))
     result.save(tmp_path / "best.yaml")

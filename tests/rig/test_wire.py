@@ -111,7 +111,6 @@ MESSAGES: tuple[ToRig | FromRig, ...] = (
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Link, socket.socket]]:
-    """A link and the raw socket at its other end."""
     here, there = socket.socketpair()
     link = Link(here)
     yield link, there

@@ -12,7 +12,6 @@ from autotune.knobs.space import yamlfile
 
 @pytest.fixture
 def path(workplace: Path) -> Path:
-    """A path with spaces and quotes."""
     return workplace / "my file.yaml"
 
 

@@ -25,7 +25,6 @@ AUTOTUNE = (sys.executable, "-m", "autotune")
 
 
 def best_yaml(path: Path, strategy: str, ranks: int = 2) -> str:
-    """Write a best.yaml for the program that saves."""
     baseline: dict[str, KnobValue] = {"devices": "single", "batch_size": 16}
     loader = make_loader(dataset_len=200, batch_size=16)
     write_best(path, baseline, loader, devices=f"{strategy}-{ranks}")
@@ -33,7 +32,6 @@ def best_yaml(path: Path, strategy: str, ranks: int = 2) -> str:
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command as a user does."""
     return subprocess.run(
         [*AUTOTUNE, "run", *arguments], capture_output=True, text=True, timeout=120, check=False
     )

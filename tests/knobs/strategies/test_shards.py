@@ -18,7 +18,6 @@ from autotune.inside.ranks.group import Group
 
 
 def ranks(count: int) -> list[Group]:
-    """Return the ranks of a group."""
     store = SignedStore(HashStore(), "the run's key")
     return [Group(rank, rank, count, count, store) for rank in range(count)]
 

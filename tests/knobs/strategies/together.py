@@ -62,7 +62,6 @@ class Case:
 
 
 def case_of(text: str) -> Case:
-    """Return the case that a text names."""
     strategy, optimizer, style, steps = text.split("-")
     return Case(strategy, optimizer, style, int(steps))
 
@@ -196,7 +195,6 @@ class ByNorm(SGD):
 
 
 def optimizer_of(name: str, trained: list[nn.Parameter]) -> Optimizer:
-    """Return the optimizer that a case names."""
     if name == "sgd":
         return SGD(trained, lr=0.05, momentum=0.9, weight_decay=1e-3)
     if name == "by norm":
@@ -207,7 +205,6 @@ def optimizer_of(name: str, trained: list[nn.Parameter]) -> Optimizer:
 def backward(
     model: nn.Module, optimizer: Optimizer, features: torch.Tensor, labels: torch.Tensor
 ) -> float:
-    """A closure as optimizers take one."""
     optimizer.zero_grad()
     loss = nn.functional.mse_loss(model(features), labels)
     loss.backward()
@@ -230,7 +227,6 @@ def applied(case: Case, world_size: int) -> AppliedConfig:
 
 
 def run(case: Case, group: Group) -> dict[str, Any]:
-    """Run a case under seams on this rank."""
     its = applied(case, group.world_size)
     seams = SeamSet(None, its.traits.loader, group=group)
     Steering(seams).apply(its)

@@ -12,7 +12,6 @@ RANGE_UJ = 262_143_328_850  # max_energy_range_uj of many of Intel's packages
 
 
 def put(powercap: Path, zone: str, energy_uj: int, name: str = "package-0") -> None:
-    """Write the files of one zone."""
     folder = powercap / zone
     folder.mkdir(exist_ok=True)
     (folder / "name").write_text(f"{name}\n")

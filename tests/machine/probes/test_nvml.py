@@ -63,7 +63,6 @@ def tree() -> Iterator[Tree]:
 
 
 def gone() -> int:
-    """Return the id of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
@@ -121,7 +120,6 @@ def of_the_rig(probe: NvmlMemory) -> int | None:
 def watched(
     state: GpuState, pid: int | None = None, *, lacks: frozenset[str] = frozenset()
 ) -> GpuReading:
-    """Return what a watch reads of an A100 in this state."""
     readings = NvmlReadings((A100,), states={A100.uuid: state})
     readings.lacks = lacks
     watch = GpuWatch((A100.uuid,), pid, readings)

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import UsageError
-from autotune.inside.code import frames
 from autotune.program.line import Line, Shell, launchers, read, words_of
 from autotune.program.line.ask_launcher import Answer, answer
 from autotune.program.line.base import Known
@@ -52,7 +51,6 @@ def _ask_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shell_at(place: Path, **variables: str) -> Shell:
-    """Return a shell in which our own environment is active."""
     path = f"{OUR_BIN}:/usr/bin:/bin"
     ours = os.environ.get("PYTHONPATH", "")  # where this very autotune may come from
     command = "autotune search --budget 90s"
@@ -68,7 +66,6 @@ def program(place: Path, text: str, **variables: str) -> Program:
 
 
 def refusal(place: Path, text: str, **variables: str) -> str:
-    """Return what a line that cannot be started is answered with."""
     with pytest.raises(UsageError) as caught:
         line(place, text, **variables)
     return str(caught.value)
@@ -277,16 +274,3 @@ def test_accelerate_and_torchrun_are_asked_in_a_process_of_their_own(
     assert found.env["ACCELERATE_MIXED_PRECISION"] == "bf16"
     assert program(place, "torchrun --nproc-per-node 2 train.py x").args == ("x",)
     assert "accelerate" in refusal(place, "accelerate launch --bogus train.py")
-
-
-def test_a_program_that_is_installed_counts_as_the_program_and_not_as_a_library(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(frames, "PROGRAM_PLACES", [])
-    site = "/env/lib/python3.11/site-packages"
-    own, other = (compile("", f"{site}/{name}/a.py", "exec") for name in ("trainer", "trainers"))
-    frames.note_program(f"{site}/trainer/cli.py")
-    frames.note_program("/home/user/train.py")
-    assert frames.is_programs(own)
-    assert not frames.is_programs(other)
-    assert [frames.is_library(code.co_filename) for code in (own, other)] == [False, True]

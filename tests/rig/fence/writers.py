@@ -31,7 +31,6 @@ ELSEWHERE = Path("../elsewhere")  # not the working directory, nor below it
 
 
 def prepare(folder: Path) -> None:
-    """Make what a user has before a search."""
     for name in ("best.pt", "last.pt", "ckpt_1.pt", "ckpt_2.pt", "log.txt", "data.bin", "a.db"):
         (folder / name).write_bytes(name.encode() * 100)
     (folder / "a.db").unlink()
@@ -103,7 +102,6 @@ def starts_programs() -> None:
 
 
 def starts_processes() -> None:
-    """A forked process writes."""
     worker = multiprocessing.get_context("fork").Process(target=Path("f.txt").write_text, args="x")
     worker.start()
     worker.join()
@@ -120,7 +118,6 @@ def writes_elsewhere() -> None:
 
 
 def maps_memory() -> None:
-    """A file that is open for change."""
     data = numpy.memmap("data.bin", dtype="u1", mode="r+")
     data[:10] = 0
     data.flush()
@@ -150,7 +147,6 @@ def changes_modes() -> None:
 
 
 def opens_by_numbers() -> None:
-    """The calls below open()."""
     number = os.open("log.txt", os.O_WRONLY | os.O_APPEND)
     os.write(number, b"more")
     os.close(number)
