@@ -38,14 +38,7 @@ BASELINE: dict[str, KnobValue] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One program and the config it runs under.
-
-    Attributes:
-        strategy: Of the config; the global batch is always that of the program.
-        optimizer: ``sgd``, ``adamw`` or ``by norm``.
-        style: What the program does besides.
-        accumulation_steps: Of the config.
-    """
+    """What a program does, and its config; the global batch is always that of the program."""
 
     strategy: str
     optimizer: str = "sgd"
@@ -197,8 +190,6 @@ class ByNorm(SGD):
 def optimizer_of(name: str, trained: list[nn.Parameter]) -> Optimizer:
     if name == "sgd":
         return SGD(trained, lr=0.05, momentum=0.9, weight_decay=1e-3)
-    if name == "by norm":
-        return ByNorm(trained, lr=0.05, momentum=0.9)
     return AdamW(trained, lr=0.01)
 
 

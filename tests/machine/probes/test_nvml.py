@@ -13,7 +13,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from autotune.machine.probes.nvml import GpuWatch, NvmlMemory, Stranger
+from autotune.machine.probes.nvml import GpuWatch, NvmlMemory
 from autotune.measurement.interference import GpuReading
 from autotune.measurement.memory import Memory
 from tests.made import A100, GIB, H100
@@ -149,16 +149,6 @@ def test_a_process_is_foreign_if_it_works_now_and_belongs_to_nobody_of_the_rig(t
         assert watched(GpuState(samples=samples), pid).foreign_processes == foreign
     idle = computing(ProcessInfo(tree.stranger, 8 * GIB))
     assert watched(idle, tree.root).reasons == ()
-
-
-def test_strangers_are_those_that_compute_however_idle_they_are(tree: Tree) -> None:
-    users = (tree.root, tree.worker, tree.stranger)
-    states = {
-        A100.uuid: computing(*(ProcessInfo(pid, 2 * GIB) for pid in users)),
-        H100.uuid: GpuState(graphics=(ProcessInfo(tree.stranger, GIB),)),
-    }
-    watch = GpuWatch((A100.uuid, H100.uuid), tree.root, NvmlReadings((A100, H100), states=states))
-    assert watch.strangers() == {A100.uuid: (Stranger(tree.stranger, 2 * GIB),), H100.uuid: ()}
 
 
 def test_the_recorded_readings_answer_as_pynvml_is_asked() -> None:
