@@ -1,7 +1,7 @@
 """Whether searches of public scripts claim what the scripts' own progress shows.
 
     python -m benchmarks.live SCRIPTS.toml --out FILE.jsonl [--programs DIR] [--short]
-        [--budget 90s] [--times 2] [--only NAME ...] [--no-truth] [--report]
+        [--budget 90s] [--times 2] [--only NAME ...] [--report]
 
 Each script is searched as a user would do it. Where the search recommends a config, or where its
 best candidate looks at least 1.05x faster, the truth is measured from what the script prints: the
@@ -34,25 +34,260 @@ import argparse
 import datetime
 import json
 import math
+import os
+import re
 import signal
 import subprocess
 import sys
+import tempfile
+import time
+import tomllib
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
+import yaml
 from scipy.stats import t as student_t  # type: ignore[import-untyped]
 
+from autotune.errors import AutotuneError
 from autotune.measurement.interval import Interval
+from autotune.program.lr import batch_growth
 from autotune.tuning.budget import parse_duration
-from benchmarks.gpu.bench import ROOT
-from benchmarks.gpu.ratio import Ratio
-from benchmarks.live_runs import Runner, Script, table
+from benchmarks.gpu.answer import Ratio, read
+from benchmarks.gpu.bench import MARK, ROOT, commit, end, marked
 
+RUN_S, SKIP_S = 25.0, 8.0  # of a run after its first progress; of these, what does not count
+START_S = 90.0  # until the first progress
+GRACE_S = 20.0  # for a search that is told to end
+LOOKS_FASTER = 1.05  # a candidate from here on is worth the two minutes of a truth
 WORTH_FINDING = 1.15  # a gain from here on is one that a search should find
 SMALL = 1.3  # gains below and above are told apart where widths of intervals are
+UNITS = ("steps", "samples", "epochs")
+AUTOTUNE = (sys.executable, "-m", "autotune")
 Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Script:
+    """A row of the table."""
+
+    name: str
+    repository: str
+    commit: str
+    folder: str
+    command: Sequence[str]
+    progress: str
+    unit: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    python_path: Sequence[str] = ()
+    short: bool = False
+
+
+def table(file: Path) -> list[Script]:
+    """Read the table of scripts.
+
+    Raises:
+        SystemExit: It has a fault.
+    """
+    try:
+        scripts = [Script(**row) for row in tomllib.loads(file.read_text("utf-8"))["script"]]
+        for script in scripts:
+            re.compile(script.progress)
+    except (OSError, KeyError, TypeError, ValueError, re.error) as error:
+        raise SystemExit(f"{file} is no table of scripts: {error!r}") from error
+    if wrong := [script.name for script in scripts if script.unit not in UNITS]:
+        raise SystemExit(f"{file}: the unit of {', '.join(wrong)} is not one of {UNITS}")
+    return scripts
+
+
+class Mark(NamedTuple):
+    """What was done by a time.
+
+    Attributes:
+        seconds: The time.
+        done: In the script's unit; it never goes back.
+        epoch: The epoch that the script names; 0 if it names none.
+    """
+
+    seconds: float
+    done: float
+    epoch: int = 0
+
+
+class Progress:
+    """Counts what a script has done, from what it prints.
+
+    Attributes:
+        marks: What was done, by time.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = re.compile(pattern)
+        self._rest = ""
+        self.marks: list[Mark] = []
+
+    def feed(self, text: str, seconds: float) -> None:
+        """Take what was printed by then; a bar that is drawn again is another line."""
+        *lines, self._rest = re.split(r"[\r\n]", self._rest + text)
+        for found in filter(None, map(self._pattern.search, lines)):
+            groups = found.groupdict()
+            before = self.marks[-1].done if self.marks else 0.0
+            if not groups:
+                done = before + 1
+            elif "count" in groups:
+                done = float(groups["count"])
+            else:
+                done = float(groups.get("epoch", 0)) + float(groups["part"]) / float(groups["of"])
+            if not self.marks or done > before:
+                self.marks.append(Mark(seconds, done, int(groups.get("epoch", 0))))
+
+
+def rate(marks: Sequence[Mark], skip_s: float = SKIP_S) -> float | None:
+    """Return what was done per second after the first seconds; None if that cannot be told.
+
+    The time from the last mark of an epoch to the first of the next does not count: it evaluates
+    there and writes checkpoints, as often as the run's seconds happen to hold the end of an epoch.
+    """
+    counted = [mark for mark in marks if mark.seconds - marks[0].seconds >= skip_s]
+    pairs = [(a, b) for a, b in pairwise(counted) if a.epoch == b.epoch]
+    seconds = sum(b.seconds - a.seconds for a, b in pairs)
+    return sum(b.done - a.done for a, b in pairs) / seconds if seconds > 0 else None
+
+
+def of_turns(rates: Sequence[float], samples: float = 1.0) -> dict[str, float]:
+    """Return the logarithm of a speedup, with its standard error from the two pairs.
+
+    Args:
+        rates: Of runs as bare, tuned, tuned and bare.
+        samples: How many times the samples of a bare run a tuned one has in what counts one.
+    """
+    pairs = [math.log(samples * tuned / bare) for bare, tuned in (rates[:2], rates[:1:-1])]
+    return {"log": fmean(pairs), "se": abs(pairs[0] - pairs[1]) / 2}
+
+
+def run(
+    script: Script,
+    programs: Path,
+    command: Sequence[str],
+    most_s: float,
+    progress: Progress | None = None,
+) -> tuple[int, str, str]:
+    """Run a command in a script's folder, and end it with all that it started.
+
+    Args:
+        script: Whose folder and environment it gets.
+        programs: The folder of the checkouts.
+        command: The command.
+        most_s: Seconds after which it is interrupted as by Ctrl-C.
+        progress: Fed with what it prints on both streams; the command is then killed ``RUN_S``
+            after its first progress, or after *most_s* without any.
+
+    Returns:
+        Its exit status, and what it printed on stdout and on stderr.
+    """
+    mark = uuid.uuid4().hex
+    paths = [ROOT, *(programs / path for path in script.python_path), os.getenv("PYTHONPATH")]
+    joined = os.pathsep.join(str(path) for path in paths if path)
+    given = {"PYTHONUNBUFFERED": "1", "PYTHONPATH": joined, MARK: mark}
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            command,
+            cwd=programs / script.folder,
+            env={**os.environ, **script.env, **given},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT if progress else log,
+            start_new_session=True,
+        )
+        try:
+            until, seen, is_over = time.monotonic() + most_s, 0, False
+            while not is_over and time.monotonic() < until:
+                is_over = process.poll() is not None
+                time.sleep(0.01 if progress else 0.1)
+                if progress is None:
+                    continue
+                printed = os.pread(out.fileno(), 1 << 20, seen)  # where the script writes stays
+                seen += len(printed)
+                is_first = not progress.marks
+                progress.feed(printed.decode(errors="replace"), time.monotonic())
+                if is_first and progress.marks:
+                    until = time.monotonic() + RUN_S
+        finally:
+            if process.poll() is None and progress is None:
+                process.send_signal(signal.SIGINT)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(GRACE_S)
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            end(marked(mark))
+        out.seek(0)
+        log.seek(0)
+        return process.returncode, out.read(), log.read()
+
+
+def search(script: Script, programs: Path, budget: str, *, truth: bool) -> dict[str, Any]:
+    """Search a script; return what is found, with its truth if that is wanted and worth it."""
+    import autotune
+
+    with tempfile.TemporaryDirectory(prefix="live-") as folder:
+        best = Path(folder) / "best.yaml"
+        command = [*AUTOTUNE, "search", "--json", "--budget", budget]
+        command += ["--output", str(best), *script.command]
+        began = time.monotonic()
+        code, output, log = run(script, programs, command, 3 * parse_duration(budget) + 60)
+        found: dict[str, Any] = {"wall_s": round(time.monotonic() - began, 1)}
+        try:
+            answer = read(output)
+        except ValueError as error:
+            said = " ".join(log.split())[-300:]
+            return {**found, "finding": f"failed: status {code}, {error}; {said}"}
+        candidate, speedup, faster = None, None, None
+        with suppress(AutotuneError):  # the JSON does not name the candidate
+            result = autotune.load(str(programs / script.folder / answer.run))
+            if result.candidate is not None and result.candidate_speedup is not None:
+                candidate = dict(result.candidate.changes_from(result.baseline))
+                speedup = vars(result.candidate_speedup)
+                faster = candidate if speedup["estimate"] >= LOOKS_FASTER else None
+        changes = answer.changes or faster
+        return found | {
+            "seconds": answer.seconds,
+            "finding": answer.finding,
+            "speedup": dict(answer.interval) if answer.claim else None,
+            "changes": dict(answer.changes),
+            "candidate": candidate,
+            "candidate_speedup": speedup,
+            "first_step_s": answer.first_step_s,
+            "processes": answer.processes,
+            "trials": dict(answer.outcomes),
+            "run": Path(answer.run).name,
+            "truth": compared(script, programs, best, changes) if truth and changes else None,
+        }
+
+
+def compared(
+    script: Script, programs: Path, best: Path, changes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Compare the bare script with one that trains with these changes, in turn."""
+    file = yaml.safe_load(best.read_text("utf-8"))
+    file["config"] = {**file["baseline"], **changes}
+    best.write_text(yaml.safe_dump(file, sort_keys=False), encoding="utf-8")
+    bare = [sys.executable, *script.command]
+    tuned = [*AUTOTUNE, "run", str(best), *script.command]
+    began, rates = time.monotonic(), []
+    for line in (bare, tuned, tuned, bare):
+        progress = Progress(script.progress)
+        run(script, programs, line, START_S, progress)
+        rates.append(rate(progress.marks))
+    known = [one for one in rates if one]
+    samples = batch_growth(file["baseline"], file["config"]) if script.unit == "steps" else 1.0
+    found = of_turns(known, samples) if len(known) == len(rates) else {}
+    return {**found, "rates": rates, "wall_s": round(time.monotonic() - began, 1)}
 
 
 def key(row: Row) -> tuple[Any, ...]:
@@ -62,10 +297,8 @@ def key(row: Row) -> tuple[Any, ...]:
 
 def kept(file: Path) -> list[Row]:
     """Return the rows of a file; a last one that was cut short does not count."""
-    if not file.exists():
-        return []
     rows = []
-    for line in file.read_text("utf-8").splitlines():
+    for line in file.read_text("utf-8").splitlines() if file.exists() else ():
         try:
             rows.append(json.loads(line))
         except ValueError:
@@ -85,12 +318,6 @@ def missing(
                 yield row
 
 
-def claim_of(row: Row) -> Ratio | None:
-    """Return the speedup that a search claims; None without a claim."""
-    found = row.get("speedup")
-    return Ratio.within(found["estimate"], found["low"], found["high"]) if found else None
-
-
 def truths(rows: Sequence[Row]) -> list[Ratio | None]:
     """Return the true speedup of each row; None where it is unknown.
 
@@ -106,39 +333,28 @@ def truths(rows: Sequence[Row]) -> list[Ratio | None]:
     ]
 
 
-def half_widths(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
-    """Return the half-widths of what was looked at last, in percent: small gains, large gains."""
-    all_of_them = [row.get("speedup") or row.get("candidate_speedup") for row in rows]
-    intervals = [Interval(**one) for one in all_of_them if one]
-    small = [one.half_width_pct for one in intervals if one.estimate < SMALL]
-    return small, [one.half_width_pct for one in intervals if one.estimate >= SMALL]
-
-
 def summary(rows: Sequence[Row]) -> Iterator[str]:
     """Yield what the searches of one commit and one budget come to, as sentences."""
-    pairs = [*zip(map(claim_of, rows), truths(rows), strict=True)]
-    true = [(claim, truth) for claim, truth in pairs if truth is not None]
-    claims = [(claim, truth) for claim, truth in true if claim is not None]
+    claims = [Ratio.within(**row["speedup"]) if row.get("speedup") else None for row in rows]
+    true = [(c, t) for c, t in zip(claims, truths(rows), strict=True) if t is not None]
     failed = sum(row["finding"].startswith("failed") for row in rows)
-    count = sum(claim is not None for claim, _ in pairs)
+    count = sum(claim is not None for claim in claims)
     yield f"{len(rows)} searches, {failed} failed, {count} claims, {len(true)} truths"
-    large = [claim for claim, truth in true if truth.value >= WORTH_FINDING]
-    found = sum(claim is not None for claim in large)
-    yield f"claims of gains that are truly {WORTH_FINDING}x or more: {found} of {len(large)}"
-    judged = [claim.agrees_with(truth) for claim, truth in claims]
+    large = [claim is not None for claim, truth in true if truth.value >= WORTH_FINDING]
+    yield f"claims of gains that are truly {WORTH_FINDING}x or more: {sum(large)} of {len(large)}"
+    judged = [claim.agrees_with(truth) for claim, truth in true if claim is not None]
     yield (
         f"claims that agree with the truth within both 95 % errors: {judged.count(True)} of "
         f"{len(judged)}, {judged.count(None)} too noisy to tell"
     )
-    widths = ", ".join(
-        f"{where} {SMALL}x {median(some):.1f} % ({len(some)})" if some else f"{where} {SMALL}x none"
-        for where, some in zip(("below", "above"), half_widths(rows), strict=True)
-    )
-    yield f"median half-width of a speedup: {widths}"
-    over, script = max(
-        (row["wall_s"] / parse_duration(row["budget"]), row["script"]) for row in rows
-    )
-    yield f"the slowest search took {over:.0%} of its budget ({script})"
+    shown = [row.get("speedup") or row.get("candidate_speedup") for row in rows]
+    intervals = [Interval(**one) for one in shown if one]
+    for where, is_small in (("below", True), ("above", False)):
+        widths = [i.half_width_pct for i in intervals if (i.estimate < SMALL) is is_small]
+        if widths:
+            yield f"median half-width {where} {SMALL}x: {median(widths):.1f} % ({len(widths)})"
+    shares = [(row["wall_s"] / parse_duration(row["budget"]), row["script"]) for row in rows]
+    yield "the slowest search took {:.0%} of its budget ({})".format(*max(shares))
     searching = sum(row["wall_s"] for row in rows)
     timing = sum((row.get("truth") or {}).get("wall_s", 0.0) for row in rows)
     yield f"wall time: {searching / 60:.1f} min of searches, {timing / 60:.1f} min of truths"
@@ -147,10 +363,9 @@ def summary(rows: Sequence[Row]) -> Iterator[str]:
 def lines(rows: Sequence[Row]) -> Iterator[str]:
     """Yield a line for each search."""
     for row, truth in zip(rows, truths(rows), strict=True):
-        claim, candidate = row.get("speedup"), row.get("candidate_speedup")
-        if claim:
+        if claim := row.get("speedup"):
             told = f"claims {Interval(**claim)}"
-        elif candidate:
+        elif candidate := row.get("candidate_speedup"):
             told = f"none; candidate {Interval(**candidate)}"
         else:
             told = row["finding"][:60]
@@ -168,20 +383,35 @@ def report(rows: Sequence[Row]) -> None:
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["commit"], row["budget"]), []).append(row)
-    for (commit, budget), group in groups.items():
-        print(f"\nautotune {commit}, searches of {budget}")
+    for (version, budget), group in groups.items():
+        print(f"\nautotune {version}, searches of {budget}")
         print("\n".join(lines(group)))
         print("\n".join(summary(group)), flush=True)
 
 
-def commit_of() -> str:
-    """Return the commit of this checkout, which says if files differ from it."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+def search_all(asked: argparse.Namespace) -> None:
+    """Search what is missing in the file, and append each row as it comes."""
+    scripts = {script.name: script for script in table(asked.table)}
+    if unknown := sorted(set(asked.only) - scripts.keys()):
+        raise SystemExit(f"{asked.table} has no {', '.join(unknown)}; it has {', '.join(scripts)}")
+    programs = (asked.programs or asked.table.parent).resolve()
+    names = [n for n in asked.only or scripts if scripts[n].short or not asked.short]
+    places = {n: programs / scripts[n].folder / scripts[n].command[0] for n in names}
+    if absent := [name for name, place in places.items() if not place.is_file()]:
+        raise SystemExit(f"not in {programs}, see benchmarks/README.md: {', '.join(absent)}")
+    times = 1 if asked.short else asked.times
+    for head in missing(names, times, commit(), asked.budget, kept(asked.out)):
+        print(f"{head['script']} {head['repetition']} …", file=sys.stderr, flush=True)
+        date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        found = search(scripts[head["script"]], programs, asked.budget, truth=not asked.short)
+        row = {**head, "date": date, **found}
+        with asked.out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        print(next(lines([row])), file=sys.stderr, flush=True)
 
 
-def parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Script]]:
-    """Return the options, and the scripts that they choose."""
+def main(arguments: Sequence[str]) -> int:
+    """Search, keep and report; return 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.live", description=__doc__.splitlines()[0]
     )
@@ -191,45 +421,13 @@ def parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[Script]]:
     parser.add_argument("--short", action="store_true", help="some scripts, once, without truth")
     parser.add_argument("--budget", default="90s", help="of each search")
     parser.add_argument("--times", type=int, default=2, help="searches of each script")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="the scripts to search")
-    parser.add_argument("--truth", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="the scripts")
     parser.add_argument("--report", action="store_true", help="print what was found, and end")
     asked = parser.parse_args(arguments)
-    scripts = table(asked.table)
-    names = [script.name for script in scripts]
-    if unknown := sorted(set(asked.only or ()) - set(names)):
-        parser.error(f"{asked.table} has no {', '.join(unknown)}; it has {', '.join(names)}")
-    if asked.short:
-        asked.times, asked.truth = 1, False
-        scripts = [script for script in scripts if script.short]
-    asked.programs = asked.programs or asked.table.parent
-    return asked, [script for script in scripts if not asked.only or script.name in asked.only]
-
-
-def search_all(asked: argparse.Namespace, scripts: Sequence[Script]) -> None:
-    """Search what is missing in the file, and append each row as it comes."""
-    by_name = {script.name: script for script in scripts}
-    places = {s.name: asked.programs / s.folder / s.command[0] for s in scripts}
-    if absent := [name for name, place in places.items() if not place.is_file()]:
-        raise SystemExit(f"not in {asked.programs}, see benchmarks/README.md: {', '.join(absent)}")
-    runner = Runner(asked.programs)
-    for head in missing([*by_name], asked.times, commit_of(), asked.budget, kept(asked.out)):
-        print(f"{head['script']} {head['repetition']} …", file=sys.stderr, flush=True)
-        date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        found = runner.search(by_name[head["script"]], asked.budget, truth=asked.truth)
-        row = {**head, "date": date, **found}
-        with asked.out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-        print(next(lines([row])), file=sys.stderr, flush=True)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Search, keep and report; return 130 after Ctrl-C."""
-    asked, scripts = parsed(arguments)
     code = 0
     if not asked.report:
         try:
-            search_all(asked, scripts)
+            search_all(asked)
         except KeyboardInterrupt:
             code = 128 + signal.SIGINT
     report(kept(asked.out))

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from statistics import median
 from time import perf_counter
 
-from autotune.inside.lead_rank import LeadRank
+from autotune.inside.processes.lead_rank import LeadRank
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.steering import Steering
 from autotune.measurement.turn import PlannedTurn

@@ -77,7 +77,7 @@ FAULTS: dict[str, Fault] = {
     "worker number": Fault(
         "Items depend on the number of their worker", WORKERS, "other samples"
     ),
-    "items": Fault("An item depends on the items read before it", WORKERS, "other samples"),
+    "items drift": Fault("An item depends on the items read before it", WORKERS, "other samples"),
     "cache": Fault("A cache keeps items after augmentation", WORKERS, "other samples"),
     "file": Fault(
         "Items are the next lines of a file that the dataset holds open", WORKERS, "other samples"

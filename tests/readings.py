@@ -86,11 +86,8 @@ def at_work(pid: int, sm_pct: int, ago_s: float = 0.1) -> ProcessSample:
 class GpuState:
     """What one GPU reports besides its memory, an A100 at work; None is "Not Supported"."""
 
-    sm_clock_mhz: int | None = 1410
-    max_sm_clock_mhz: int | None = 1410
     reasons: int | None = pynvml.nvmlClocksEventReasonNone
     temperature_c: int | None = 48
-    utilization_pct: int | None = 97
     energy_mj: int | None = 1_250_500
     compute: tuple[ProcessInfo, ...] | None = ()
     graphics: tuple[ProcessInfo, ...] | None = ()
@@ -98,7 +95,6 @@ class GpuState:
 
 
 THROTTLED = GpuState(
-    sm_clock_mhz=705,
     reasons=pynvml.nvmlClocksEventReasonHwSlowdown | pynvml.nvmlClocksEventReasonHwThermalSlowdown,
     temperature_c=93,
 )
@@ -109,11 +105,8 @@ MIG_GPU = Gpu(
     (8, 0),
 )
 MIG_SLICE = GpuState(
-    sm_clock_mhz=None,
-    max_sm_clock_mhz=None,
     reasons=None,
     temperature_c=None,
-    utilization_pct=None,
     energy_mj=None,
     samples=None,
 )
@@ -216,16 +209,6 @@ class NvmlReadings(ModuleType):
         used = self._used_bytes.pop(0) if len(self._used_bytes) > 1 else self._used_bytes[0]
         return MemoryInfo(total, used)
 
-    def nvmlDeviceGetClockInfo(self, handle: Gpu, type: int) -> int:  # noqa: A002
-        self._answer("nvmlDeviceGetClockInfo")
-        assert type == pynvml.NVML_CLOCK_SM
-        return _supported(self._state(handle).sm_clock_mhz)
-
-    def nvmlDeviceGetMaxClockInfo(self, handle: Gpu, type: int) -> int:  # noqa: A002
-        self._answer("nvmlDeviceGetMaxClockInfo")
-        assert type == pynvml.NVML_CLOCK_SM
-        return _supported(self._state(handle).max_sm_clock_mhz)
-
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: Gpu) -> int:
         self._answer("nvmlDeviceGetCurrentClocksEventReasons")
         return _supported(self._state(handle).reasons)
@@ -238,10 +221,6 @@ class NvmlReadings(ModuleType):
         self._answer("nvmlDeviceGetTemperature")
         assert sensor == pynvml.NVML_TEMPERATURE_GPU
         return _supported(self._state(handle).temperature_c)
-
-    def nvmlDeviceGetUtilizationRates(self, handle: Gpu) -> Utilization:
-        self._answer("nvmlDeviceGetUtilizationRates")
-        return Utilization(gpu=_supported(self._state(handle).utilization_pct), memory=31)
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: Gpu) -> int:
         self._answer("nvmlDeviceGetTotalEnergyConsumption")

@@ -13,11 +13,11 @@ from time import monotonic
 
 from autotune.knobs.space.spacefile import load
 from autotune.machine import hardware
+from autotune.measurement.examination import StepBreakdown
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
-from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Ending
-from autotune.measurement.step_breakdown import StepBreakdown
+from autotune.measurement.readings import Memory
 from autotune.measurement.turn import PlannedTurn, Turn
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue

@@ -20,15 +20,12 @@ from optuna.storages import InMemoryStorage
 
 from autotune.knobs import Scope, registry
 from autotune.machine.hardware import Gpu
-from autotune.measurement.compilation import Compilation
-from autotune.measurement.examination import Examination
+from autotune.measurement.examination import Examination, StepBreakdown, StepParts
 from autotune.measurement.goal import THROUGHPUT, Goal
-from autotune.measurement.interference import Interference
 from autotune.measurement.interval import Interval
 from autotune.measurement.learning.training_trace import TracedStep, TrainingTrace
-from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Ending, Outcome
-from autotune.measurement.step_breakdown import StepBreakdown, StepParts
+from autotune.measurement.readings import Compilation, Interference, Memory
 from autotune.measurement.turn import PlannedTurn, Taken, Turn
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue

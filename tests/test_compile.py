@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.measurement.compilation import Compilation
+from autotune.measurement.readings import Compilation
 from autotune.measurement.turn import PlannedTurn, Taken
 from tests.rigging import applied_with, never, open_rig
 

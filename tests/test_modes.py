@@ -9,8 +9,7 @@ import pytest
 
 from autotune.knobs.space.spacefile import load
 from autotune.machine import hardware
-from autotune.measurement.outcome import Ending, Outcome
-from autotune.measurement.run_mode import Epochs, RunMode
+from autotune.measurement.outcome import Ending, Epochs, Outcome, RunMode
 from autotune.program.program import parse_program
 from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory

@@ -26,7 +26,7 @@ ALL: dict[str, KnobValue] = {
 
 @dataclass(frozen=True)
 class Expected:
-    """Changes that are measured at once, samples per step then (0: of no one size), and refusals."""
+    """Changes that are measured at once, samples per step then (0: they differ), and refusals."""
 
     works: Changes
     batch: float

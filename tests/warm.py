@@ -52,9 +52,9 @@ PRELOADED = (
     "autotune.api",
     "autotune.cli.app",
     "autotune.rig.local_ranks",
-    "autotune.inside.ranks.children",
-    "autotune.inside.lead_rank",
-    "autotune.inside.ranks.follower_rank",
+    "autotune.inside.processes.children",
+    "autotune.inside.processes.lead_rank",
+    "autotune.inside.processes.follower_rank",
     "autotune.inside.train",
     "autotune.rig.rig",
 )

@@ -14,7 +14,7 @@ import torch
 from autotune.inside.ranks.group import ALONE
 from autotune.inside.step_counts import Step
 from autotune.inside.step_tracker import Rank, StepTracker
-from autotune.measurement.run_mode import Epochs
+from autotune.measurement.outcome import Epochs
 from autotune.program.profile import Profile
 
 OPENING = """

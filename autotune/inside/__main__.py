@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from autotune.inside import run_program
 from autotune.inside.input_watch import watch_input
-from autotune.inside.ranks import rank_process
+from autotune.inside.processes import rank_process
+from autotune.inside.processes.rank_process import end_with_starter, listen, quit_process
 from autotune.inside.ranks.group import Group, hide_launcher, join, rank_of, take_device
-from autotune.inside.ranks.rank_process import end_with_starter, listen, quit_process
 from autotune.rig.link import Link, LinkClosed
 from autotune.rig.wire import AskedInput, Ended, Start, ToRig, decode, encode
 
@@ -81,8 +81,8 @@ def _lead(
     else:
         watch_input(lambda prompt: link.send(AskedInput(prompt)))
         listener = rank_process.leader(link, commands, start, started, group)
-        listener.seams.guard_files(start)
-        from autotune.inside.ranks.children import Children
+        listener.seams.fence.guard_files(start)
+        from autotune.inside.processes.children import Children
 
         children = Children(link, commands, start, started, listener, shared)
         # Under a launcher all ranks are known from the start, so other processes are left alone.
@@ -111,9 +111,9 @@ def _follow(shared: Path) -> int:
         ended = _run_bare(rank_process.own_files(start, group.rank), group)
     else:
         follower = rank_process.follower(start, group)
-        # Other programs know nothing of ranks: their files are handled by `seams.silence` in _run.
+        # Other programs know nothing of ranks: `seams.fence.silence` in _run handles their files.
         if start.applied is None or start.applied.traits.distributes_itself:
-            follower.seams.guard_files(rank_process.own_files(start, group.rank))
+            follower.seams.fence.guard_files(rank_process.own_files(start, group.rank))
         ended = _run(follower, start, group)
     rank_process.tell(ended, shared)
     quit_process(ended.exit_code)
@@ -149,12 +149,14 @@ def _run(listener: StepTracker | ShortEpochs, start: Start, group: Group) -> End
     else:
         listener.steering.apply(start.applied)
         seams.install()
-    if seams.distribution.has_ranks:
+    if seams.model.distribution.has_ranks:
         open_places = [Path(place) for place in start.open_places]
-        seams.silence(Path(start.shadow_dir) / f"rank{group.rank}", open_places)
-        seams.distribution.agree()
+        seams.fence.silence(Path(start.shadow_dir) / f"rank{group.rank}", open_places)
+        seams.model.distribution.agree()
     return rank_process.run(
-        listener, lambda: run_program.run(start.program, config, seams.flags.see_keywords), group
+        listener,
+        lambda: run_program.run(start.program, config, seams.watched.flags.see_keywords),
+        group,
     )
 
 
@@ -166,7 +168,7 @@ def _run_bare(start: Start, group: Group) -> Ended:
     """
     from autotune.inside.seam_set import SeamSet
 
-    SeamSet(None, None, group=group).guard_files(start)
+    SeamSet(None, None, group=group).fence.guard_files(start)
     config = run_program.RecordedConfig({})
     return rank_process.run(None, lambda: run_program.run(start.program, config), group)
 

@@ -10,7 +10,7 @@ import torch
 from autotune.inside.data.feed import FeedListener
 from autotune.inside.hubs.backward import BackwardListener, BackwardPass
 from autotune.inside.hubs.saving import SaveListener
-from autotune.measurement.run_mode import Epochs
+from autotune.measurement.outcome import Epochs
 from autotune.program.rehearsal import RehearsalPlan
 
 

@@ -57,11 +57,7 @@ def _libc() -> Any:
 
 
 def allocator_facts(device: str) -> AllocatorFacts:
-    """Return what allocates this process's memory.
-
-    Args:
-        device: Type of the device that holds the model.
-    """
+    """Return what allocates this process's memory."""
     return AllocatorFacts(
         mmap_threshold=mmap_threshold() if device == "cpu" else None,
         cuda_alloc_conf=os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
@@ -111,7 +107,6 @@ def keep_freed(*, keep: bool, threshold: int) -> None:
     """Keep freed memory from now on, or return it as the program does without autotune.
 
     Args:
-        keep: Whether freed memory stays with the process.
         threshold: ``mmap_threshold()`` of the program as written.
     """
     libc = _libc()

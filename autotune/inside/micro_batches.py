@@ -58,8 +58,8 @@ class Groups:
         self._drop = drop
         self.steps = 1
         self._next: tuple[int, EpochShape, object] | None = None
-        self._iteration: object = None
-        self._number = self._before = 0
+        self._taken: tuple[int, object] = (0, None)  # number and iteration
+        self._before = 0
         self._counts_on = False
         self.waiting: set[int] = set()
         self.stepped_by: set[int] = set()
@@ -74,7 +74,8 @@ class Groups:
         if steps != self.steps:
             self._abandon()
             self.release()
-            self._number = self._before = 0
+            self._taken = 0, self._taken[1]
+            self._before = 0
             self._next, self.steps = None, steps
 
     def hand_out(self, number: int, epoch: EpochShape, iteration: object = None) -> None:
@@ -89,11 +90,14 @@ class Groups:
         """
         if self._next is None:
             return
-        (number, epoch, self._iteration), self._next = self._next, None
+        (number, epoch, iteration), self._next = self._next, None
+        last = self._taken[0]
         # The first of a new epoch, the same one again, or the next one of this epoch.
-        is_next = number in {1, self._number, self._number + 1}
+        is_next = number in {1, last, last + 1}
         follows = is_next and bool(self.stepped_by)
-        if self._place(number, epoch) == 0:
+        place = self._place(number, epoch)
+        self._taken = number, iteration
+        if place == 0:
             self._abandon()
         elif not follows:
             self.leave_out()
@@ -117,7 +121,7 @@ class Groups:
         Groups of data without a length are kept, because they continue in the next epoch. A pass
         that the program did not train on is ignored.
         """
-        if iteration is not self._iteration:
+        if iteration is not self._taken[1]:
             return
         if not self._counts_on:
             self._abandon()
@@ -136,15 +140,15 @@ class Groups:
         one batch several times: the repetitions then count as micro-batches.
         """
         # One batch used for many steps. With one batch per epoch, its number is always 1.
-        is_again = number == self._number and epoch.batches != 1
+        previous = self._taken[0]
+        is_again = number == previous and epoch.batches != 1
         self._counts_on = is_again or epoch.batches is None
         if is_again:
             self._before += 1
         elif not self._counts_on:
             self._before = 0
-        elif number <= self._number:
-            self._before += self._number
-        self._number = number
+        elif number <= previous:
+            self._before += previous
         position = (self._before + number - 1) % self.steps
         if self._counts_on:
             self.share, self.is_last = 1 / self.steps, position == self.steps - 1

@@ -5,42 +5,53 @@ The search decides from the profile which knobs apply to the program and what it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Collection, Iterable, Mapping
 
-from torch import distributed
+import torch
+from torch import distributed, nn
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorms
 
-from autotune.inside.examining.model_facts import model_facts, weights_dtype
 from autotune.inside.first_steps import FirstSteps
+from autotune.inside.listener import Root
 from autotune.inside.malloc import allocator_facts
-from autotune.inside.ranks.distributed_by import distributed_by
 from autotune.inside.ranks.group import Group
+from autotune.inside.readings import frames_compiled
 from autotune.inside.seam_set import SeamSet
+from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.torch_settings import settings_of
+from autotune.knobs.strategies.base import ACCELERATE, DDP, FABRIC, LIGHTNING, TRANSFORMERS
 from autotune.program.config import KnobValue
-from autotune.program.profile import LoopFacts, PrecisionFacts, Profile, RankFacts
+from autotune.program.profile import LoopFacts, ModelFacts, PrecisionFacts, Profile, RankFacts
 from autotune.program.run_length import told_by
+
+TRAINERS = {"lightning": LIGHTNING, "transformers": TRANSFORMERS}
+WRAPPERS = {  # the outermost first: Fabric's wrapper contains that of DDP or FSDP
+    "_FabricModule": FABRIC,
+    "DistributedDataParallel": DDP,
+    "FullyShardedDataParallel": "FullyShardedDataParallel",
+    "DataParallel": "nn.DataParallel",
+}
 
 
 def device_of(first: FirstSteps, seams: SeamSet) -> str:
     """Return the type of the device that holds the trained parameters, such as ``cuda``."""
     if first.lead is None:
-        return seams.by_hand.device
+        return seams.steps.by_hand.device
     return str(first.lead.param_groups[0]["params"][0].device.type)
 
 
 def profile_of(first: FirstSteps, seams: SeamSet, config_reads: Mapping[str, KnobValue]) -> Profile:
-    """Return the profile; the first steps must be complete.
-
-    Args:
-        first: What they showed.
-        seams: The seams of this process.
-        config_reads: The knobs that the program read from its config, with the values it got.
-    """
-    roots, device, flags = seams.forward.roots, device_of(first, seams), seams.flags.all()
+    """Return the profile; the first steps must be complete."""
+    roots, device, flags = (
+        seams.model.forward.roots,
+        device_of(first, seams),
+        seams.watched.flags.all(),
+    )
     # a library's trainer alone knows how long it trains
     length = seams.trainers.length if seams.trainers.in_use else told_by(flags)
     distributes_itself = (  # what autotune distributes has a wrapper of autotune's
-        "" if seams.distribution.is_needed else distributed_by(roots, seams.trainers.in_use)
+        "" if seams.model.distribution.is_needed else distributed_by(roots, seams.trainers.in_use)
     )
     return Profile(
         device=device,
@@ -48,18 +59,20 @@ def profile_of(first: FirstSteps, seams: SeamSet, config_reads: Mapping[str, Kno
         optimizers=tuple(first.optimizers.values()),
         model=model_facts(roots),
         precision=PrecisionFacts(
-            weights_dtype(roots), seams.autocast.own_dtype, seams.autocast.has_own_scaler
+            weights_dtype(roots),
+            seams.model.autocast.own_dtype,
+            seams.model.autocast.has_own_scaler,
         ),
-        settings=settings_of(device, calls_sdpa=seams.uses.calls_sdpa),
+        settings=settings_of(device, calls_sdpa=seams.watched.uses.calls_sdpa),
         allocators=allocator_facts(device),
         loop=LoopFacts(
             trainer=seams.trainers.in_use,
             batches_per_step=first.batches_per_whole_step,
             reads_ahead=first.reads_ahead or first.loader_thread,
-            copies_without_blocking=seams.transfer.own_non_blocking,
-            zero_grad_to_none=seams.clearing.own_to_none,
+            copies_without_blocking=seams.model.transfer.own_non_blocking,
+            zero_grad_to_none=seams.steps.accumulation.clears_to_none,
             against_scaling=_against_scaling(seams),
-            steps_by_hand=str(seams.by_hand.place) if first.lead is None else "",
+            steps_by_hand=str(seams.steps.by_hand.place) if first.lead is None else "",
             length=length,
         ),
         ranks=RankFacts(first.group.world_size, distributes_itself, first.group.started_by),
@@ -70,11 +83,65 @@ def profile_of(first: FirstSteps, seams: SeamSet, config_reads: Mapping[str, Kno
 
 
 def _against_scaling(seams: SeamSet) -> str:
-    if not seams.scaling.passes:
+    if not seams.steps.scaling.passes:
         return "the program computes gradients without backward()"
-    if name := seams.uses.reads_gradients:
+    if name := seams.watched.uses.reads_gradients:
         return f"the program reads gradients within the backward pass ({name})"
-    return seams.scaling.against
+    return seams.steps.scaling.against
+
+
+def model_facts(roots: Mapping[nn.Module, Root]) -> ModelFacts:
+    """Return what the outermost modules consist of, all of them together."""
+    modules = [m for root in roots for m in root.modules()]
+    # Only 4-D parameters can be in channels_last, which is the memory format of NCHW tensors.
+    images = [p for root in roots for p in root.parameters() if p.dim() == 4]
+    return ModelFacts(
+        parameters=sum(r.parameters for r in roots.values()),
+        repeated_blocks=len(blocks_of(roots)),
+        stages=_stages(roots),
+        conv2d_layers=sum(isinstance(m, nn.Conv2d) for m in modules),
+        batch_norm_layers=sum(isinstance(m, BatchNorms) for m in modules),
+        channels_last=any(_lies_channels_last(w) for w in images),
+        is_compiled=bool(frames_compiled()) or any(r._compiled_call_impl for r in roots),  # noqa: SLF001
+    )
+
+
+def weights_dtype(roots: Iterable[nn.Module]) -> str:
+    """Return the dtype of the floating-point parameters; the smallest if they differ."""
+    dtypes = {p.dtype for root in roots for p in root.parameters() if p.is_floating_point()}
+    smallest = min(dtypes, key=lambda dtype: dtype.itemsize, default=torch.float32)
+    return str(smallest).removeprefix("torch.")
+
+
+def _stages(roots: Collection[nn.Module]) -> int:
+    """Return the number of children if the only root module is an ``nn.Sequential``; else 0."""
+    models = [root for root in roots if isinstance(root, nn.Sequential)]
+    return len(models[0]) if len(models) == len(roots) == 1 else 0
+
+
+def _lies_channels_last(weight: torch.Tensor) -> bool:
+    return weight.is_contiguous(memory_format=torch.channels_last) and not weight.is_contiguous()
+
+
+def distributed_by(roots: Collection[nn.Module], trainer: str) -> str:
+    """Return the API with which a program distributes its training; empty if it does not.
+
+    A program that only prepares for several devices, for example through Accelerate, counts too: it
+    would use them if it were launched with them.
+
+    Args:
+        trainer: The library whose trainer runs the loop; empty if the program does.
+    """
+    if trainer:
+        return TRAINERS[trainer]
+    state = sys.modules.get("accelerate.state")
+    if state is not None and state.AcceleratorState._shared_state:  # noqa: SLF001
+        return ACCELERATE
+    names = {type(m).__name__ for root in roots for m in root.modules()}
+    if found := [name for name in WRAPPERS if name in names]:
+        return WRAPPERS[found[0]]
+    is_open = distributed.is_available() and distributed.is_initialized()
+    return "torch.distributed" if is_open else ""
 
 
 def insist_on_one_group(group: Group, seams: SeamSet) -> None:
@@ -82,7 +149,7 @@ def insist_on_one_group(group: Group, seams: SeamSet) -> None:
 
     Ranks that do not know of each other would each train a separate model, and look faster for it.
     """
-    if seams.distribution.has_ranks:
+    if seams.model.distribution.has_ranks:
         return
     size = distributed.get_world_size() if distributed.is_initialized() else 1
     if size != group.world_size:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from autotune.measurement.run_mode import Epochs
+from autotune.measurement.outcome import Epochs
 from autotune.program.profile import LoaderFacts
 
 if TYPE_CHECKING:
@@ -111,9 +111,6 @@ class EpochEnds:
         That is ``TRUE``, if the program has gone beyond its epoch. But if the failure follows at
         once after a change of config there, or a config has brought a smaller last batch, the
         config is the likelier cause.
-
-        Args:
-            steps: Optimizer steps that the program has made in total.
         """
         is_recent = self._has_switched_beyond and steps - self.switched_at <= JUST_SWITCHED
         is_configs = is_recent or any(feed.is_short for feed in self._training)
@@ -164,7 +161,6 @@ class TrainedEpochs:
     make steps.
 
     Args:
-        facts: Returns the facts of a loader.
         is_rebuilt: Whether a loader was built after training had begun. It is taken for the first
             loader with the same facts, though its dataset may have another length.
 
@@ -244,5 +240,4 @@ class TrainedEpochs:
 
 
 def _uncounted(facts: LoaderFacts) -> LoaderFacts:
-    """Return facts without the counts: rebuilt loaders get new ones, and so do all at training."""
     return replace(facts, ordinal=0, twins=0)

@@ -14,8 +14,7 @@ from typing import Any
 
 from autotune.machine.probes.host_load import HostLoad
 from autotune.machine.probes.torch_memory import TorchMemory
-from autotune.measurement.compilation import Compilation
-from autotune.measurement.memory import Memory
+from autotune.measurement.readings import Compilation, Memory
 from autotune.measurement.turn import Taken, Turn
 
 

@@ -76,7 +76,6 @@ def run(
     """Run a program to its end in this process; its exceptions pass through.
 
     Args:
-        program: What runs.
         config: Passed to a function that has a parameter named ``config``.
         see_keywords: Called before a function runs, with its signature and the keyword arguments
             that it is given.

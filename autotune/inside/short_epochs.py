@@ -51,7 +51,6 @@ class _Report:
     Args:
         over: Takes the report; None for a rank that follows another.
         until_s: Seconds until time is up.
-        seen: Returns what was seen until now.
     """
 
     def __init__(
@@ -111,12 +110,8 @@ class ShortEpochs(Listener):
     no epochs: it is ended after that time.
 
     Args:
-        applied: What the program runs under.
-        plan: Where it is cut.
         over: Called once, in any thread, with what was seen when there is no more to see; None for
             a rank that follows another.
-        started: When the process began to run the program, by ``perf_counter``.
-        group: The processes that train together.
     """
 
     def __init__(
@@ -141,15 +136,15 @@ class ShortEpochs(Listener):
         )
         self._recorder: TrainingRecorder | None = None
         if (traces := plan.traces) is not None:
-            self.seams.distribution.randomness.is_agreed = True
+            self.seams.model.distribution.randomness.is_agreed = True
             equalise(traces, compiles=applied.config.get("compile", "off") != "off")
             self._recorder = TrainingRecorder(
-                lambda: self.seams.forward.roots,
-                lambda: self.seams.optimizer.optimizers,
+                lambda: self.seams.model.forward.roots,
+                lambda: self.seams.steps.optimizer.optimizers,
                 traces,
                 is_alone=group.world_size == 1,
             )
-            self.seams.accumulation.on_held = self._recorder.held
+            self.seams.steps.accumulation.on_held = self._recorder.held
         self._report = _Report(over, plan.most_s - (perf_counter() - started), self._seen)
 
     def stand_aside(self) -> None:
@@ -165,7 +160,7 @@ class ShortEpochs(Listener):
 
     def before_batch(self, feed: Feed) -> None:
         """End the rehearsal if a training epoch begins after all that were planned."""
-        self.seams.by_hand.look()
+        self.seams.steps.by_hand.look()
         self._report.hear()
         if feed in self._passes:
             return
@@ -235,7 +230,7 @@ class ShortEpochs(Listener):
         Only calls without gradients after the end of a training pass count as an evaluation, and
         those during a pass over a loader that does not train, which began with gradients.
         """
-        self.seams.by_hand.look()
+        self.seams.steps.by_hand.look()
         self._report.hear()
         if self._recorder is not None:
             self._recorder.forward_called()

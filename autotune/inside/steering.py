@@ -37,9 +37,6 @@ class Steering:
 
     Whoever runs the program makes one before the program starts, and calls ``apply()`` on the main
     thread: before the program's first line, and in a rig between two steps.
-
-    Args:
-        seams: The seams of this process.
     """
 
     def __init__(self, seams: SeamSet) -> None:
@@ -62,13 +59,13 @@ class Steering:
         is_told = "accumulation_steps" in applied.changes() or self._seams.trainers.rehearses
         if since is None and applied.traits.trainer and is_told:
             self._seams.trainers.prepare(applied.traits.trainer)
-        self._seams.rates.set_rule(
+        self._seams.steps.rates.set_rule(
             LrRule(applied.lr_rule),
             batch_parts(applied.baseline),
             applied.traits.optimizers,
         )
         before = since.config if since is not None else applied.baseline
-        self._seams.forward.allow_recompiles()
+        self._seams.model.forward.allow_recompiles()
         self._loader_options.clear()
         for knob, value in applied.config.changes_from(before).items():
             if knob in applied.traits.flags:
@@ -82,12 +79,11 @@ class Steering:
             self._join_ranks(applied)
 
     def _join_ranks(self, applied: AppliedConfig) -> None:
-        """Make this process, started by a launcher, one of the ranks that train together."""
         # A rank starts with the threads for its share of cores, which need not be the config's.
         if "threads" in applied.config:
             registry()["threads"].apply(applied.config["threads"], self)
         if batch_growth(applied.baseline, applied.config) == 1.0:
-            self._seams.rates.follow(devices=self._seams.group.world_size)
+            self._seams.steps.rates.follow(devices=self._seams.group.world_size)
         if not applied.traits.distributes_itself:
             self._train_together()
         elif (
@@ -99,11 +95,13 @@ class Steering:
 
     def _train_together(self) -> None:
         """Let the launched ranks train one model, each on its share of the data."""
-        if not self._seams.distribution.is_needed:
-            self._seams.distribution.use("ddp")
+        if not self._seams.model.distribution.is_needed:
+            self._seams.model.distribution.use("ddp")
         if self._seams.group.world_size > 1:
-            self._seams.loader.share(self._seams.group, self._seams.distribution.loader_begins)
-        self._seams.rates.follow(devices=self._seams.group.world_size)
+            self._seams.loader.share(
+                self._seams.group, self._seams.model.distribution.loader_begins
+            )
+        self._seams.steps.rates.follow(devices=self._seams.group.world_size)
 
     def set_precision(self, dtype_name: str | None) -> None:
         """Compute in this dtype; None restores the program's own.
@@ -116,11 +114,11 @@ class Steering:
         """
         dtype = getattr(torch, dtype_name) if dtype_name is not None else None
         if self._traits.program_autocast:
-            self._seams.autocast.steer(dtype)
+            self._seams.model.autocast.steer(dtype)
         else:
-            self._seams.forward.set_autocast(dtype, self._traits.device)
+            self._seams.model.forward.set_autocast(dtype, self._traits.device)
         scales = dtype is torch.float16 and not self._traits.program_scaler
-        self._seams.scaling.set_enabled(enabled=scales)
+        self._seams.steps.scaling.set_enabled(enabled=scales)
 
     def set_accumulation_steps(self, steps: int) -> None:
         """Make one optimizer step of this many batches.
@@ -130,42 +128,34 @@ class Steering:
         if self._seams.trainers.in_use:
             self._seams.trainers.accumulate(steps)
         else:
-            self._seams.accumulation.steps = steps
+            self._seams.steps.accumulation.steps = steps
 
     def set_loader_options(self, **options: KnobValue) -> None:
-        """Rebuild the training loader with these options, by DataLoader's names."""
         self._loader_options.update(options)
 
     def set_torch(self, name: str, value: KnobValue) -> None:
-        """Set one of the settings that torch keeps per process, named as its knob is."""
         self._seams.process.switch(name, value)
 
     def set_fp32_products(self, precision: KnobValue) -> None:
-        """Have the device multiply fp32 as a value of ``precision`` says."""
         name = {"cuda": "tf32", "cpu": "medium"}.get(self._traits.device)
         if name is not None:
             self._seams.process.switch(name, precision)
 
     def set_optimizer_implementation(self, name: str) -> None:
-        """Make optimizers update their parameters by ``for-loop``, ``foreach`` or ``fused``."""
-        self._seams.optimizer.use_implementation(name)
+        self._seams.steps.optimizer.use_implementation(name)
 
     def keep_freed_memory(self, *, enabled: bool) -> None:
-        """Have malloc keep memory that was freed, or return it as the program does by itself."""
         threshold = self._traits.mmap_threshold or malloc.FIRST_THRESHOLD
         malloc.keep_freed(keep=enabled, threshold=threshold)
 
     def set_channels_last(self, *, enabled: bool) -> None:
-        """Store 4-D weights and inputs of the model in NHWC order, or in torch's default order."""
-        self._seams.forward.set_channels_last(enabled=enabled)
+        self._seams.model.forward.set_channels_last(enabled=enabled)
 
     def set_non_blocking(self, *, enabled: bool) -> None:
-        """Copy pinned memory to the device without waiting, or as the program does."""
-        self._seams.transfer.set_non_blocking(enabled=enabled)
+        self._seams.model.transfer.set_non_blocking(enabled=enabled)
 
     def compile(self, mode: str | None, *, dynamic: bool | None = None) -> None:
-        """Compile the model in this mode of ``torch.compile``; a mode of None leaves it eager."""
-        self._seams.forward.compile_in(mode=mode, dynamic=dynamic)
+        self._seams.model.forward.compile_in(mode=mode, dynamic=dynamic)
 
     def checkpoint_blocks(self, *, every: int) -> None:
         """Recompute every n-th repeated block in the backward pass; 0 for none.
@@ -173,20 +163,17 @@ class Steering:
         It acts on the models that are known so far; ``SeamSet`` applies it to the others once they
         are known.
         """
-        self._seams.checkpoint.choose(every)
-        self._seams.checkpoint.act_on(self._seams.forward.roots)
+        self._seams.model.checkpoint.choose(every)
+        self._seams.model.checkpoint.act_on(self._seams.model.forward.roots)
 
     def scale_lr_with(self, **batch: int) -> None:
-        """Scale learning rates with the global batch, whose factors are named as their knobs."""
-        self._seams.rates.follow(**batch)
+        self._seams.steps.rates.follow(**batch)
 
     def set_strategy(self, strategy: str) -> None:
-        """Train by this strategy; call it before the program builds its optimizer."""
-        self._seams.distribution.use(strategy)
+        self._seams.model.distribution.use(strategy)
 
     def set_strategy_options(self, **options: KnobValue) -> None:
-        """Give the strategy these options."""
-        self._seams.distribution.request(**options)
+        self._seams.model.distribution.request(**options)
 
 
 def install(applied: AppliedConfig, group: Group = ALONE, *, is_late: bool = False) -> SeamSet:
@@ -195,8 +182,6 @@ def install(applied: AppliedConfig, group: Group = ALONE, *, is_late: bool = Fal
     ``autotune run`` and ``autotune.apply()`` use it.
 
     Args:
-        applied: What the program is to run under.
-        group: The processes that train together.
         is_late: Whether the program already runs, so that it may have imported by name what the
             seams replace.
     """

@@ -73,10 +73,6 @@ class StepCounts:
         return is_usual
 
     def in_steps(self, *, is_observed: bool) -> int:
-        """Return the samples of a step in which no samples could be counted: 1 if none ever are.
-
-        Args:
-            is_observed: Whether this is one of the first steps.
-        """
+        """Return the samples of a step in which no samples could be counted: 1 if none ever are."""
         self._uncounted += is_observed
         return int(self._uncounted > MAX_UNCOUNTED)

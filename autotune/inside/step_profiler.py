@@ -18,8 +18,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from autotune.inside.data.feed import Feed
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.seams.parts import PartsClock, PartsSeam
+from autotune.measurement.examination import StepBreakdown
 from autotune.measurement.interval import Interval
-from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.measurement.turn import Played, rate
 from autotune.rig.wire import StepProfiled
 
@@ -39,8 +39,6 @@ class StepProfiler:
 
     Args:
         stage_s: Seconds that each stage measures.
-        sync: Waits until the device is idle.
-        seams: The seams of this process.
         feed: Returns the training loader's present feed. It returns None if there is not exactly
             one loader or another thread reads it; the two stages that need a feed are then skipped.
         counts_flops: Whether to count operations. It needs a model that runs as written, because
@@ -66,9 +64,9 @@ class StepProfiler:
         self._feed = feed
         self._counts_flops = counts_flops
         self._is_disturbed = False
-        roots = tuple(seams.forward.roots)
+        roots = tuple(seams.model.forward.roots)
         self.clock: PartsClock | None = PartsClock(with_events=_trains_on_cuda(roots))
-        self._parts = PartsSeam(self.clock, roots, seams.hubs)
+        self._parts = PartsSeam(self.clock, seams.model.forward, seams.hubs)
         self._samples = 0  # of the step that ended last
         self.breakdown = StepBreakdown()
         self.is_done = False

@@ -22,7 +22,7 @@ from autotune.inside.steering import Steering, loose_knobs
 from autotune.inside.step_counts import Step, StepCounts
 from autotune.inside.turns import Hands, Turns
 from autotune.inside.turns.edges import edges_of
-from autotune.measurement.run_mode import Epochs
+from autotune.measurement.outcome import Epochs
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
 from autotune.program.profile import Profile
@@ -52,11 +52,7 @@ class Rank:
         """The program leaves its training loop at the end of an epoch; no step is under way."""
 
     def resumed(self, begin_s: float) -> None:
-        """The program is back in its training loop, and a step begins.
-
-        Args:
-            begin_s: Seconds that the new pass over the loader took to begin.
-        """
+        """The program is back in its training loop, and a step begins."""
 
     def step_made(self) -> None:
         """A step was counted, within the present step or at its end."""
@@ -84,12 +80,6 @@ class StepTracker(Listener):
     step. For programs without a DataLoader, or whose loader is read by another thread, it is the
     end of an optimizer step. A step that the program makes by hand ends when the program returns to
     its loader, its model or its next backward pass.
-
-    Args:
-        applied: What the program starts under; None runs it as written.
-        group: The processes that train together.
-        rank: Is told of the steps.
-        epochs: How the program's epochs end.
 
     Attributes:
         config_reads: The knobs that the program read from its config, with the values it got.
@@ -159,8 +149,8 @@ class StepTracker(Listener):
         one's. A new feed in the middle of a step means that the program has done something else in
         between.
         """
-        if not self.seams.by_hand.rests:
-            self.seams.by_hand.look()
+        if not self.seams.steps.by_hand.rests:
+            self.seams.steps.by_hand.look()
         now = self.epoch
         is_new = feed is not now.feed
         if is_new and not (self.first.is_training(feed) and self._leads(feed)):
@@ -244,16 +234,16 @@ class StepTracker(Listener):
         True epochs have the number of steps that the schedules were planned for.
         """
         if self.is_endless:
-            self.seams.scheduler.hold()
+            self.seams.steps.scheduler.hold()
 
     def begin_turns(self, asked: TakeTurns, hands: Hands) -> Turns:
         """Begin with a schedule of turns, and return it.
 
         Loaders of configs that rest are kept, and rates stay as the program sets them.
         """
-        self.seams.rates.hold(held=True)
+        self.seams.steps.rates.hold(held=True)
         self.seams.loader.keep(enabled=True)
-        devices = (p.device for root in self.seams.forward.roots for p in root.parameters())
+        devices = (p.device for root in self.seams.model.forward.roots for p in root.parameters())
         return Turns(asked, hands, edges_of(devices))
 
     def switch(self, applied: AppliedConfig) -> None:
@@ -283,11 +273,11 @@ class StepTracker(Listener):
         DataLoader. Calls without gradients are counted apart: a step with an unusual number of them
         contains a validation pass.
         """
-        if not self.seams.by_hand.rests:
-            self.seams.by_hand.look()
+        if not self.seams.steps.by_hand.rests:
+            self.seams.steps.by_hand.look()
         counts = self.counts
         if not torch.is_grad_enabled():
-            is_largest = root.parameters >= self.seams.forward.most_parameters
+            is_largest = root.parameters >= self.seams.model.forward.most_parameters
             counts.calls_without_grad += is_largest
             return
         counted = counts.root
@@ -346,7 +336,7 @@ class StepTracker(Listener):
         first, counts = self.first, self.counts
         is_ahead = not first.loaders or first.loader_thread
         samples = counts.forward_samples if is_ahead else counts.batch_samples
-        if not first.loaders and not self.seams.forward.roots:
+        if not first.loaders and not self.seams.model.forward.roots:
             samples = 1  # the program trains bare tensors: only steps can be counted
         if not samples and is_ahead:
             samples = counts.in_steps(is_observed=not first.is_complete)

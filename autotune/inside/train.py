@@ -18,9 +18,9 @@ from pathlib import Path
 from autotune.errors import UsageError
 from autotune.inside import run_program
 from autotune.inside.hubs.patches import Patches, Seam
+from autotune.inside.processes.run_children import RunChildren
 from autotune.inside.ranks.group import Group, is_rank, join, join_in_place
-from autotune.inside.ranks.run_children import RunChildren
-from autotune.inside.seam_set import STEPS_UNTIL_ROOTS_ARE_KNOWN, SeamSet
+from autotune.inside.seam_set import STEPS_UNTIL_ROOTS_ARE_KNOWN, ModelSeams, SeamSet, StepSeams
 from autotune.inside.steering import install
 from autotune.knobs import launch_plan_for
 from autotune.program.applied_config import AppliedConfig
@@ -52,7 +52,6 @@ def apply(path: Path, allow_env: Collection[str] = ()) -> None:
     a note on stderr.
 
     Args:
-        path: The best.yaml.
         allow_env: Environment variables that the file may set although they load code.
 
     Raises:
@@ -115,7 +114,6 @@ def main(best_path: str, *words: str) -> None:
     other program runs as one of autotune's ranks; only the first rank's output and files are kept.
 
     Args:
-        best_path: The best.yaml.
         words: The program's command line, as ``Program.words`` gives it.
     """
     program = read(words).program
@@ -139,8 +137,8 @@ def main(best_path: str, *words: str) -> None:
     with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
         if not group.is_first:  # its temporary files are deleted with the folder
             tempfile.tempdir = os.environ["TMPDIR"] = folder
-        seams.silence(Path(folder))
-        seams.distribution.agree()
+        seams.fence.silence(Path(folder))
+        seams.model.distribution.agree()
         with run_program.own_tracebacks():
             run_program.run(plan.of(program), config)
     group.leave()
@@ -155,9 +153,6 @@ def explained(applied: AppliedConfig) -> list[str]:
     """Return the places of PyTorch that a training under a config replaces, and what acts there.
 
     The config is applied to this process, as ``autotune run`` applies it, and taken back.
-
-    Args:
-        applied: The config.
 
     Returns:
         Sentences of one line each: the settings, then one line for each place.
@@ -178,8 +173,8 @@ def explained(applied: AppliedConfig) -> list[str]:
 def _rows(seams: SeamSet) -> Iterator[tuple[str, str]]:
     """Yield the places that are replaced now, each with what acts there, the outermost first."""
     passing = {
-        id(seams.optimizer): f" (first {STEPS_UNTIL_ROOTS_ARE_KNOWN} steps only)",
-        id(seams.by_hand): " (first step only)",
+        id(seams.steps.optimizer): f" (first {STEPS_UNTIL_ROOTS_ARE_KNOWN} steps only)",
+        id(seams.steps.by_hand): " (first step only)",
     }
     for place, hub in (
         ("torch.autograd.backward", seams.hubs.backward),
@@ -189,8 +184,8 @@ def _rows(seams: SeamSet) -> Iterator[tuple[str, str]]:
     ):
         for listener in hub.listeners:
             yield place, _does(listener) + passing.get(id(listener), "")
-    if seams.checkpoint.is_needed:  # once the blocks are known
-        yield "forward of repeated blocks", _does(seams.checkpoint)
+    if seams.model.checkpoint.is_needed:  # once the blocks are known
+        yield "forward of repeated blocks", _does(seams.model.checkpoint)
     for seam in _seams(seams):
         for part in vars(seam).values():
             if isinstance(part, Patches):
@@ -201,6 +196,7 @@ def _seams(owner: object) -> Iterator[Seam]:
     for part in vars(owner).values():
         if isinstance(part, Seam):
             yield part
+        if isinstance(part, (Seam, ModelSeams, StepSeams)):
             yield from _seams(part)
 
 

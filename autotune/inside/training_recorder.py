@@ -100,9 +100,6 @@ class TrainingRecorder:
     """Traces the first steps; called on the program's main thread.
 
     Args:
-        models: Returns the outermost modules that were called.
-        optimizers: Returns the program's optimizers.
-        plan: How many steps are recorded, and whether the weights are shaken.
         is_alone: Whether no other rank trains. The losses of several are those of their shares.
 
     Attributes:
@@ -205,7 +202,6 @@ class TrainingRecorder:
 
         Args:
             optimizer: Which made it; None for a step by hand.
-            epoch: Number of the pass over the training data.
         """
         overflow = getattr(optimizer, "found_inf", None)
         if overflow is not None and float(overflow):

@@ -1,7 +1,7 @@
 """The samples of a step: ``batch_size`` and ``accumulation_steps``.
 
 More samples to a step change what is trained, so the learning rate follows them (``program.lr``),
-and what they teach is compared before they are recommended (``tuning.checking.growth``).
+and what they teach is compared before they are recommended (``tuning.checking.learning_check``).
 Gradients are accumulated by ``inside.seams.accumulation`` within the program's ordinary loop, so
 the loop must be of a kind in which several batches can form one exact step.
 """

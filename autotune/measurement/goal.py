@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from autotune.measurement.measurement import Measurement
-from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.readings import Memory
 from autotune.measurement.turn import Played, Taken
 
 LEAST_SHARE = 0.01  # of the hours of a training that compiling leaves in any case
@@ -89,12 +89,7 @@ class Goal:
         return capacity_bytes * (1.0 if self.max_memory is None else self.max_memory)
 
     def excess(self, used: Memory, capacity_bytes: int) -> Ending | None:
-        """Return the ending of a config that used more than the user's limit; None if it did not.
-
-        Args:
-            used: Its peaks.
-            capacity_bytes: Of the memory that holds ``used.peak_bytes``.
-        """
+        """Return how a config ended that used more than the user's limit; None if it did not."""
         peak = used.peak_bytes
         if self.max_memory is None or peak is None or peak <= self.limit_bytes(capacity_bytes):
             return None

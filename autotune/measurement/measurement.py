@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from autotune.measurement.compilation import Compilation
-from autotune.measurement.interference import Interference
 from autotune.measurement.interval import Interval
-from autotune.measurement.memory import Memory
-from autotune.measurement.rank_load import RankLoad
+from autotune.measurement.readings import Compilation, Interference, Memory, RankLoad
 from autotune.measurement.turn import Taken, Turn, played, rate
 
 RECOMPILES_GIVEN_UP = 7  # torch keeps eight versions of a function, then runs it uncompiled
@@ -22,21 +19,16 @@ class Measurement:
 
     Attributes:
         throughput: Samples per second, end to end: data loading is included.
-        step_s: Mean seconds per step.
         samples_per_step: Samples per optimizer step, over all ranks.
         largest_step: Samples of the largest step.
         wait_share: Share of the time that the program waited for its next batch, 0 to 1.
         seconds: How long its turns were, together.
         tokens_per_sample: Token ids of a sample, padding included; 0.0 if the input is not token
             ids.
-        samples_per_epoch: Samples between two starts of the training loader; None if unknown.
         loss: The last one; None if the program shows none.
         memory: Peaks. Other configs in play have a part in them, once there are some.
-        power_w: Mean power of the GPUs, or of the CPU packages for a program on the CPU; None if no
-            counter can be read.
-        compilation: What torch.compile did; None if the process compiles nothing.
-        ranks: How the ranks spent their time; empty for a single process.
-        interference: What others took from the machine meanwhile; None if that cannot be seen.
+
+    The rest is as in ``Taken``.
     """
 
     throughput: Interval

@@ -1,4 +1,4 @@
-"""Outcome and Ending: how a trial or a rig ended.
+"""Outcome and Ending: how a trial or a rig ended; and RunMode: how rigs must run a program.
 
 A failure is never encoded as a number such as 0 or infinity, so it cannot be mistaken for a slow
 measurement.
@@ -11,7 +11,23 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path, PurePath
 
-from autotune.measurement.run_mode import Epochs
+
+class Epochs(StrEnum):
+    """What a rig does when the training loader has no more batches."""
+
+    ENDLESS = "endless"
+    """The loader starts over, so that the program's training loop never ends. The default."""
+    TRUE = "true"
+    """The epoch ends as the program expects, and what lies between epochs runs as it is."""
+
+
+@dataclass(frozen=True)
+class RunMode:
+    """How rigs run a program, under any config. The first rigs find out what it needs."""
+
+    terminal: bool = False
+    epochs: Epochs = Epochs.ENDLESS
+
 
 # Paths of code that is not the program's: installed packages, the standard library, generated
 # code such as <string>, and autotune
@@ -58,7 +74,6 @@ class Ending:
     """Why there is no measurement: the outcome, one line for the user, and the program's traceback.
 
     Attributes:
-        outcome: How the trial ended.
         reason: One line for the user; for an exception its type and message.
         program_traceback: The program's traceback; empty if it raised nothing.
         cause: What is to blame; None if that was not investigated.

@@ -59,11 +59,7 @@ class PageFaults:
     def as_alone(self, config: Hashable, one: Played, most_s: float) -> Played:
         """Return a turn of a config with the page faults that it has alone, if these are known.
 
-        Args:
-            config: One that returns its memory.
-            one: Its turn.
-            most_s: Seconds of a page fault alone. Threads may have theirs at the same time, so one
-                takes no longer.
+        One takes *most_s* at most, because threads may have theirs at the same time.
         """
         if config not in self.alone:
             return one

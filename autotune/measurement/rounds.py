@@ -97,7 +97,6 @@ def speeds(processes: Sequence[Sequence[Mapping[Any, Played]]], first: Hashable)
 
 
 def _speeds(rounds: Sequence[Mapping[Any, Played]], first: Hashable) -> Speeds | None:
-    """Return the speeds that the rounds of one process show."""
     rounds = [one for one in rounds if first in one and len(one) > 1]
     if not rounds:
         return None
@@ -122,10 +121,7 @@ def _speeds(rounds: Sequence[Mapping[Any, Played]], first: Hashable) -> Speeds |
 def _stretches(
     rounds: Sequence[Mapping[Any, Played]],
 ) -> tuple[list[Mapping[Any, Played]], list[int]]:
-    """Return neighbouring rounds of the same configs together, and how many these are.
-
-    In about ``MOST_STRETCHES`` parts, or more where configs enter and leave.
-    """
+    # In about ``MOST_STRETCHES`` parts, or more where configs enter and leave.
     most = math.ceil(len(rounds) / MOST_STRETCHES)
     found: list[Mapping[Any, Played]] = []
     counts: list[int] = []
@@ -164,13 +160,6 @@ def _noise(work: Array, cost: Array, lasting: Array, speed: Array, pace: Array) 
 
     Few turns do not show it. So that of each config leans on that of all of them, and on
     ``USUAL_NOISE``.
-
-    Args:
-        work: By config and stretch; 0 where a config was not in play.
-        cost: The same.
-        lasting: Rounds of each stretch.
-        speed: Of each config.
-        pace: Of each stretch.
     """
     plays = work > 0
     rest = plays * (cost / (work * pace / speed[:, None] + ~plays) - 1)

@@ -15,11 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from statistics import median, pvariance
 
-from autotune.measurement.compilation import Compilation
-from autotune.measurement.interference import Interference
 from autotune.measurement.interval import Interval, LogRatio
-from autotune.measurement.memory import Memory
-from autotune.measurement.rank_load import RankLoad
+from autotune.measurement.readings import Compilation, Interference, Memory, RankLoad
 
 # Seconds of a turn that count. By benchmarks/turns.py, flags were not off at any length, another
 # batch size by 7 % below 0.1 s. On a GPU, 0.25 s keep running ahead as it is.
@@ -37,12 +34,7 @@ MOST_SETTLING_S = 0.5  # in which batches that lie ready are used up
 
 @dataclass(frozen=True)
 class PlannedTurn:
-    """A turn that is to be taken.
-
-    Attributes:
-        config: Number of its config among those in play.
-        steps: Whole steps that it lasts.
-    """
+    """A turn that is to be taken."""
 
     config: int
     steps: int
@@ -90,7 +82,6 @@ class Taken:
         turns: All that were planned, unless the program ended before.
         steps: Optimizer steps that the program has made in all.
         samples_per_epoch: Samples between two starts of the training loader; None if unknown.
-        memory: Peaks while the turns were taken.
         power_w: Mean power of the GPUs, or of the CPU packages for a program on the CPU; None if no
             counter can be read.
         compilation: What torch.compile did meanwhile; None if the process compiles nothing.
@@ -181,11 +172,6 @@ class Played:
         cost: Seconds of the steps that count; where configs are compared by energy, joules; by
             memory, bytes.
         work: Samples of these steps, or what else is to be done.
-        seconds: Of these steps, whatever is compared.
-        samples: Of these steps.
-        steps: How many they are.
-        wait_s: Seconds in which the program waited for its batches.
-        faults: Page faults of these steps.
     """
 
     cost: float
@@ -254,9 +240,6 @@ def rate(turns: Sequence[Played]) -> Interval:
 
     The error is that of the jackknife over groups of neighbouring turns (Efron, The Jackknife,
     1982), which leans on ``USUAL_NOISE`` where they are few.
-
-    Args:
-        turns: At least one.
     """
     work, cost = sum(one.work for one in turns), sum(one.cost for one in turns)
     count = len(turns)

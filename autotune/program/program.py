@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import UsageError, did_you_mean
-from autotune.measurement.run_mode import RunMode
+from autotune.measurement.outcome import RunMode
 from autotune.program.config import KnobValue
 from autotune.program.flags import AS_WRITTEN, KEYWORD, Flag, as_text
 

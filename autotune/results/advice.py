@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from autotune.measurement.examination import ItemsExamined
-from autotune.measurement.rank_load import RankLoad
+from autotune.measurement.readings import RankLoad
 from autotune.program.profile import Profile
 from autotune.results.doctor_report import DoctorReport, share_gain
 from autotune.results.wording import HOUR, estimated_duration

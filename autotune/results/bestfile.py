@@ -31,7 +31,7 @@ from autotune.knobs.former_names import FORMER_KNOBS, unknown_knob
 from autotune.knobs.space import yamlfile
 from autotune.machine.hardware import Hardware
 from autotune.measurement.interval import Interval
-from autotune.measurement.memory import Memory
+from autotune.measurement.readings import Memory
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.dangerous_variables import refuse_unless_allowed

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from autotune.measurement.outcome import Ending, Outcome
-from autotune.measurement.run_mode import Epochs
+from autotune.measurement.outcome import Ending, Epochs, Outcome
 from autotune.program.config import Config
 from autotune.results.record import TrialRecord
 

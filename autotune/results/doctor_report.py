@@ -9,9 +9,8 @@ from statistics import median
 
 from autotune.machine.hardware import Hardware
 from autotune.machine.roofline import roofline_share
-from autotune.measurement.examination import Examination
+from autotune.measurement.examination import Examination, StepBreakdown
 from autotune.measurement.measurement import Measurement
-from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.profile import Profile
 
 WIDE_PCT = 5.0  # half-width of the throughput's interval above which the user is warned

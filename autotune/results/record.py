@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 from autotune.knobs.space.space import SearchSpace
 from autotune.machine.hardware import Gpu, Hardware
-from autotune.measurement.compilation import Compilation
+from autotune.measurement.examination import StepBreakdown
 from autotune.measurement.goal import Goal
 from autotune.measurement.interval import Interval, LogRatio
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
-from autotune.measurement.step_breakdown import StepBreakdown
+from autotune.measurement.readings import Compilation
 from autotune.measurement.turn import Played
 from autotune.program.config import Config
 from autotune.program.fence_options import FenceOptions

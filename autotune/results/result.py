@@ -15,10 +15,9 @@ from typing import Any
 
 from autotune.knobs import launch_plan_for
 from autotune.machine.hardware import Hardware
-from autotune.measurement.compilation import Compilation
 from autotune.measurement.interval import Interval
 from autotune.measurement.learning.training_trace import NO_TIME, Sameness
-from autotune.measurement.memory import Memory
+from autotune.measurement.readings import Compilation, Memory
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.program import LaunchPlan
@@ -110,7 +109,6 @@ class SearchResult:
             may be recommended.
         training_steps: How long the steps of the whole training take, estimated; None if their
             number is unknown.
-        bounded: Which knobs were not tried because of what they can give at most, with the reason.
         bottleneck: What limits the program as written, such as ``input-bound``; empty if unknown.
         bottleneck_evidence: What was measured to say so, as a sentence without its full stop.
         contributions: What each change of ``best`` gives, or of ``candidate`` if nothing was
@@ -144,7 +142,6 @@ class SearchResult:
     rehearsals: tuple[RehearsalRecord, ...] = ()
     larger_batch: LargerBatch | None = None
     training_steps: TrainingSteps | None = None
-    bounded: tuple[str, ...] = ()
     bottleneck: str = ""
     bottleneck_evidence: str = ""
     contributions: tuple[Contribution, ...] = ()

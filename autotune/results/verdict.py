@@ -320,8 +320,6 @@ def _notes(result: SearchResult) -> Iterator[str]:
     for note in result.parallel_notes:
         yield f"{note}."
     yield from _failures(result)
-    for sentence in result.bounded:
-        yield f"Not tried: {sentence}."
     if result.untried:
         yield f"Not measured: {', '.join(result.untried)} (a longer --budget leaves time)."
 

@@ -14,7 +14,7 @@ from time import monotonic, sleep
 from autotune.machine.probes.energy import CpuEnergy
 from autotune.machine.probes.host import HostMemory
 from autotune.machine.probes.nvml import GpuWatch, NvmlMemory
-from autotune.measurement.interference import Interference
+from autotune.measurement.readings import Interference
 from autotune.measurement.turn import Taken
 
 MEMORY_EVERY_S = 1.0

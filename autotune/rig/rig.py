@@ -22,9 +22,8 @@ from typing import Self
 from autotune.errors import DEFECT, RigError
 from autotune.knobs import launch_plan_for
 from autotune.machine.probes.nvml import NvmlMemory
-from autotune.measurement.examination import Examination
+from autotune.measurement.examination import Examination, StepBreakdown
 from autotune.measurement.outcome import Ending, Outcome
-from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.measurement.turn import PlannedTurn, Taken
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.program import LaunchPlan, Program, python_plan

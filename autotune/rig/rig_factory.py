@@ -13,8 +13,7 @@ from time import monotonic
 from typing import Self
 
 from autotune.machine.hardware import Hardware
-from autotune.measurement.outcome import Ending, Outcome
-from autotune.measurement.run_mode import Epochs, RunMode
+from autotune.measurement.outcome import Ending, Epochs, Outcome, RunMode
 from autotune.program.fence_options import FenceOptions
 from autotune.program.program import Program
 from autotune.rig.fence import raise_fence

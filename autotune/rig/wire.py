@@ -19,9 +19,8 @@ from pydantic import Field, TypeAdapter
 
 from autotune.errors import DEFECT, RigError
 from autotune.machine.hardware import Gpu
-from autotune.measurement.examination import Examination
-from autotune.measurement.run_mode import Epochs
-from autotune.measurement.step_breakdown import StepBreakdown
+from autotune.measurement.examination import Examination, StepBreakdown
+from autotune.measurement.outcome import Epochs
 from autotune.measurement.turn import PlannedTurn, Taken
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.fence_options import FenceKind

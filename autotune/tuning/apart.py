@@ -17,11 +17,10 @@ from autotune.measurement.turn import Played
 from autotune.program.config import Config
 from autotune.results.blame import judged
 from autotune.results.record import TrialRecord
-from autotune.tuning.baseline import Baseline
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.choosing.proposals import Proposals
 from autotune.tuning.race import tell, work_factor
-from autotune.tuning.session import Session
+from autotune.tuning.session import Baseline, Session
 
 
 def try_apart(session: Session, baseline: Baseline, diagnosis: Diagnosis) -> None:
@@ -61,7 +60,6 @@ def _measured(session: Session, config: Config) -> Measurement | Ending:
 def _speedup(
     session: Session, baseline: Baseline, config: Config, measured: Measurement
 ) -> Interval:
-    """Return how much faster the config's process is than that of the program as written."""
     sides = []
     for one in (baseline.measurement, measured):
         samples, steps = one.throughput.estimate * one.seconds, round(one.seconds / one.step_s)

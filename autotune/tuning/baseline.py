@@ -7,7 +7,7 @@ ends with an error that says why.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autotune.errors import AutotuneError, BudgetError, UsageError
 from autotune.knobs.space.space import KEEPS, ResolvedSpace
@@ -16,20 +16,17 @@ from autotune.measurement.goal import NO_COUNTER, Objective
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Cause, Ending, Outcome
-from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.measurement.turn import Played
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.profile import Profile
 from autotune.results.record import BaselineInfo, SearchInfo, TrialRecord
 from autotune.rig.failures import program_error
-from autotune.tuning.live_rig import Stay
-from autotune.tuning.session import Session
+from autotune.tuning.live_rig import MAX_STARTS, Stay
+from autotune.tuning.session import Baseline, Session
 from autotune.tuning.start.first_start import examined
 from autotune.tuning.start.start_up_time import unmeasured
 
 STAY_S = 2.0  # of the program as written, after its first steps
-STAGE_S = 1.0  # of the profile of its step
-MAX_STARTS = 5  # it may end before it was measured, and need three modes
 MIN_BUDGET_S = 5.0  # importing torch alone took 2-6 s on 2 cores
 # Time for trials above which the step profile is worth its cost: it took 2-7 s on 2 cores.
 PROFILE_WORTH_S = 60.0
@@ -37,25 +34,6 @@ PROFILE_WORTH_STEPS = 100  # the same in steps: a profile needs about 25, howeve
 # Share of a step that page faults take, from which on configs keep their memory. A claim may be
 # wrong by as much without that; examples/digits_cnn has 2 %, pytorch/examples' mnist 20 %.
 WORTH_KEEPING = 0.03
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """The measured baseline and the search space that follows from it.
-
-    Attributes:
-        profile: What the program's first steps revealed.
-        measurement: What the baseline did alone, before any other config.
-        breakdown: Where the time of a step goes; empty where there was no time to profile it.
-        space: What can be searched with this program on this machine.
-        applied: The program as written, against which every config is applied.
-    """
-
-    profile: Profile
-    measurement: Measurement
-    breakdown: StepBreakdown
-    space: ResolvedSpace
-    applied: AppliedConfig
 
 
 def measure_baseline(session: Session) -> Baseline:
@@ -154,17 +132,14 @@ def _measure(session: Session) -> Baseline:
     worth_s = max(PROFILE_WORTH_S, PROFILE_WORTH_STEPS * facts.step_s)
     if session.budget.left_s - session.plan.reserve_s > worth_s:
         study.facts = facts = replace(
-            facts, breakdown=live.profile_step(STAGE_S, session.until_confirmation)
+            facts, breakdown=live.profile_step(session.until_confirmation)
         )
     return Baseline(profile, record.measurement, facts.breakdown, space, applied)
 
 
 def _with_worth(session: Session, profile: Profile, record: TrialRecord) -> Profile:
-    """Return the profile of a program whose page faults take next to no time as one without any.
-
-    To keep its memory would be a change that gives nothing; or that takes more of what is to be
-    saved, where memory is.
-    """
+    # Where page faults take next to no time, to keep memory is a change that gives nothing; where
+    # memory is to be saved, it takes more of it
     own = session.live.faults.alone.get(record.config)
     if record.measurement is None or KEEPS in session.study.head.space.requested:
         return profile
@@ -177,11 +152,8 @@ def _with_worth(session: Session, profile: Profile, record: TrialRecord) -> Prof
 
 
 def _record(session: Session, space: ResolvedSpace) -> TrialRecord:
-    """Measure the program as written where it was observed, and return the record of trial 0.
-
-    If the program ends before, or turns out to need another run mode, it is started again. The
-    record's ``ending`` says why it could not be measured.
-    """
+    # If the program ends before, or turns out to need another run mode, it is started again. The
+    # record's ``ending`` says why it could not be measured.
     live, began_s = session.live, session.rigs.clock()
     for _ in range(MAX_STARTS):
         ending = live.ready_for(space.baseline, session.until_over)
@@ -204,11 +176,8 @@ def _record(session: Session, space: ResolvedSpace) -> TrialRecord:
 
 
 def _failure(session: Session, ending: Ending) -> AutotuneError:
-    """Return the error for a baseline that was not measured.
-
-    A lack of time gets advice about the budget. A program that asked for input is not slow, so it
-    is reported as failed even if time ran out.
-    """
+    # A lack of time gets advice about the budget. A program that asked for input is not slow, so it
+    # is reported as failed even if time ran out.
     program = session.study.head.program
     if ending.outcome is Outcome.OUT_OF_TIME and ending.cause is not Cause.INPUT:
         log = session.rigs.directory / "rigs" / f"{session.rigs.started:03d}" / "log.txt"

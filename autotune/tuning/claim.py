@@ -37,19 +37,15 @@ from autotune.program.config import Config
 from autotune.results.record import ClaimProcess, TrialRecord, slowest_compilation
 from autotune.rig.open_rig import ShouldStop
 from autotune.rig.rig_factory import RigFactory
-from autotune.tuning.baseline import Baseline
-from autotune.tuning.checking.growth import may_win
+from autotune.tuning.checking.learning_check import may_win
 from autotune.tuning.choosing.ranking import promising
-from autotune.tuning.live_rig import ALONE_S, PLAY_S, WARM_UP_S, LiveRig
-from autotune.tuning.plan import OWN_TURNS_S, TURNS
-from autotune.tuning.session import Session
+from autotune.tuning.live_rig import ALONE_S, MAX_STARTS, PLAY_S, WARM_UP_S, LiveRig
+from autotune.tuning.plan import OWN_TURNS_S, PAIRS, PROCESSES, TURNS
+from autotune.tuning.session import Baseline, Session
 
 SECOND_S = 0.5  # of the config that comes second
 MOST_TURNS_S = 20.0  # of turns in each process
-MOST_PROCESSES = 4
-MOST_PAIRS = 5
 LEAST_ROUNDS = 4  # with which a process counts
-MAX_STARTS = 4  # of a program that ends within seconds, for one process of the claim
 NO_TIME_APART = "what can be tried here needs fresh processes, for which there was no time"
 # By how much others may slow the program as written down against its first measurement. On 2 cores,
 # two scripts that ran at once made digits_cnn 40 times slower with 2 threads, and not with 1: this
@@ -62,12 +58,7 @@ FEW = "a claim needs {} fresh processes{}, and only {} {} measured"
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a process has no result.
-
-    Attributes:
-        is_of_winner: Whether the winner failed; nobody ended it.
-        ending: How the process ended.
-    """
+    """Why a process has no result."""
 
     is_of_winner: bool
     ending: Ending
@@ -75,13 +66,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class OtherProgram:
-    """A candidate that is another program, such as the script at another commit.
-
-    Attributes:
-        rigs: Makes its rigs.
-        space: Of its configs.
-        applied: What it runs under.
-    """
+    """A candidate that is another program, such as the script at another commit."""
 
     rigs: RigFactory
     space: ResolvedSpace
@@ -93,12 +78,8 @@ class Match:
     """The two configs to compare.
 
     Attributes:
-        rigs: Makes the rigs.
-        space: Tells whether the two can share a process.
         base: The program as written, or the first of two configs.
-        winner: The candidate.
         should_stop: Called many times a second; an Ending from it ends the present process.
-        goal: What is compared.
         factor: Share of the winner's time that is left besides compiling, where that counts.
         other: The candidate, where it is another program.
         faults: What is known of the page faults of configs that return their memory.
@@ -134,20 +115,13 @@ class Match:
 
         In a program that makes a fixed number of steps, a larger batch adds samples without saving
         steps. Another program is compared by samples, as nobody knows how much it has to do.
-
-        Args:
-            growth: Ratio of the samples of a step, winner to baseline.
         """
         if self.other is not None or not self.goal.objective.counts_samples:
             return self.factor
         return self.factor / self.base.extra_work(self.winner, growth)
 
     def swamped(self, own: Sequence[Played]) -> Ending | None:
-        """Return why what was played on a busy machine does not count; None if it does.
-
-        Args:
-            own: What the program as written played.
-        """
+        """Return why what was played on a busy machine does not count; None if it does."""
         rate = sum(one.samples for one in own) / (sum(one.seconds for one in own) or 1.0)
         if not own or self.usual_rate is None or SWAMPED * rate > self.usual_rate:
             return None
@@ -188,12 +162,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Confirmation:
-    """The comparison of one candidate with the program as written, from fresh processes.
-
-    Attributes:
-        claim: What is known of the speedup.
-        processes: What was measured, in order.
-    """
+    """The comparison of one candidate with the program as written, from fresh processes."""
 
     claim: Claim
     processes: tuple[ClaimProcess, ...]
@@ -284,23 +253,15 @@ def prove(
 
     Their number is planned before, from the time, so that looking costs nothing.
 
-    Args:
-        match: The two configs.
-        earlier: What is recorded already, of the same winner.
-        keep: Called with what each process measured, to record it.
-        time_left_s: Returns the seconds left, given the number of fresh processes so far.
-        process_s: Seconds that a process takes until its turns begin.
-        turns_s: Least seconds of its turns.
-
     Returns:
         A failure if the winner's process failed: a config that fails in a fresh process is not
         recommended, however fast it was. Or if something else ended the first process.
     """
     processes = [one for one in earlier if one.is_pair is match.is_apart]
-    least, most = LEAST_PROCESSES, MOST_PROCESSES
+    least, most = LEAST_PROCESSES, max(PROCESSES)
     each_s = process_s + turns_s
     if match.is_apart:
-        least, most, each_s = LEAST_PAIRS, MOST_PAIRS, 2 * (process_s + ALONE_S)
+        least, most, each_s = LEAST_PAIRS, max(PAIRS), 2 * (process_s + ALONE_S)
     fresh = sum(not one.is_of_search for one in processes)
     planned = min(most, max(least, fresh + int(time_left_s(fresh) / each_s)))
     _see_page_faults(match, starts_as_written=fresh % 2 == 0)
@@ -333,10 +294,7 @@ def prove(
 
 
 def _see_page_faults(match: Match, *, starts_as_written: bool) -> None:
-    """See the page faults of a config alone before it takes turns, if it returns its memory.
-
-    In a search they were seen before, and the config with which a process starts is alone first.
-    """
+    # In a search they were seen before, and the config with which a process starts is alone first.
     second = match.configs[starts_as_written]
     is_known = second.get(KEEPS) or second in match.faults.alone
     if match.is_apart or is_known or match.base.traits.mmap_threshold is None:
@@ -347,7 +305,6 @@ def _see_page_faults(match: Match, *, starts_as_written: bool) -> None:
 
 
 def _together(match: Match, turns_s: float, *, starts_as_written: bool) -> ClaimProcess | Failure:
-    """Let the two take turns in one fresh process; in several, if the program ends before."""
     rounds: list[Pair] = []
     alone: Measurement | None = None
     order = (False, True) if starts_as_written else (True, False)
@@ -387,7 +344,6 @@ def _of_rounds(
     *,
     starts_as_written: bool = True,
 ) -> ClaimProcess:
-    """Return what rounds of the two in one process show."""
     found = speeds([[dict(enumerate(one)) for one in rounds]], 0)
     assert found is not None, "there are rounds of both"
     own, its = (sum(side[1:], side[0]) for side in zip(*rounds, strict=True))
@@ -402,11 +358,8 @@ def _of_rounds(
 def _play(
     match: Match, live: LiveRig, steps_s: Sequence[float], turns_s: float
 ) -> list[Pair] | Failure:
-    """Return rounds of the two for some seconds, at least ``LEAST_ROUNDS``.
-
-    If the program or the time ends before, what was played counts; not what was played while others
-    took the machine.
-    """
+    # If the program or the time ends before, what was played counts; not what was played while
+    # others took the machine.
     clock, dice = match.rigs.clock, random.Random(0)
     configs, steps = match.configs, dict(enumerate(steps_s))
     until, rounds = clock() + turns_s, list[Pair]()
@@ -430,7 +383,6 @@ def _play(
 
 
 def _apart(match: Match, *, starts_as_written: bool) -> ClaimProcess | Failure:
-    """Compare a process of each of the two, one after the other."""
     alone: dict[bool, Measurement] = {}
     rates: dict[bool, Interval] = {}
     for winner in (False, True) if starts_as_written else (True, False):
@@ -548,10 +500,7 @@ def play_on(session: Session, baseline: Baseline) -> None:
 def _prove_in_time(
     session: Session, match: Match, candidate: TrialRecord
 ) -> Confirmation | Failure:
-    """Prove a candidate, unless the time left cannot hold the shortest claim.
-
-    A claim that an earlier session began goes on in any case: what it recorded may be enough.
-    """
+    # A claim that an earlier session began goes on in any case: what it recorded may be enough.
     study = session.study
     earlier = [one for one in study.claim if one.config == match.winner]
     needed_s = session.plan.claim_s(is_apart=match.is_apart)
@@ -577,10 +526,7 @@ def _prove_in_time(
 
 
 def _why_nothing_was_compared(session: Session, space: ResolvedSpace) -> str:
-    """Return why only the baseline was measured; empty if other configs were measured.
-
-    Without this, a search whose baseline used up the budget would report "no gain".
-    """
+    # Without this, a search whose baseline used up the budget would report "no gain".
     if session.trouble or any(r.measurement is not None for r in session.study.records[1:]):
         return session.trouble
     if (ending := session.until_last_trial()) is not None:

@@ -54,7 +54,6 @@ class ComparedSide:
     Attributes:
         program: The program; another one where the sides are two commits.
         file: Holds the config; None is the program as written.
-        name: What users call this side.
         commit: Full name of the commit that the program is of; empty for the files of today.
     """
 
@@ -71,16 +70,7 @@ class ComparedSide:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison of two sides showed.
-
-    Attributes:
-        sides: What was compared; the first one counts as 1.
-        first: The config of the first side.
-        second: The config of the second side.
-        confirmation: What fresh processes measured.
-        is_by_steps: Whether steps/s were compared, because the program makes a fixed number of
-            steps.
-    """
+    """What a comparison of two sides showed."""
 
     sides: tuple[ComparedSide, ComparedSide]
     first: Config
@@ -156,14 +146,6 @@ def compare(
     budget is used up. Ctrl-C ends the current process; those until then count. Two programs are
     compared by samples/s, each in processes of its kind.
 
-    Args:
-        sides: What to compare.
-        hardware: This machine.
-        budget_s: Most wall time in seconds.
-        events: Told what happens.
-        fence: What the user requested of the fence.
-        surroundings: Clock and rigs; tests pass scripted ones.
-
     Raises:
         UsageError: when a knob of a config cannot act here.
         BudgetError: when the budget ends before the first fresh process.
@@ -228,7 +210,6 @@ def compare(
 
 
 def _failure(side: ComparedSide, ending: Ending) -> ProgramError | BudgetError:
-    """Return the error for a side that failed; where it is a commit, the message names it."""
     if ending.outcome is Outcome.OUT_OF_TIME:
         return BudgetError("There was no time for a fresh process. Set a longer --budget.")
     error = program_error(side.program, ending)
@@ -240,7 +221,6 @@ def _failure(side: ComparedSide, ending: Ending) -> ProgramError | BudgetError:
 def _space(
     changes: Sequence[Mapping[str, KnobValue]], hardware: Hardware, profile: Profile
 ) -> ResolvedSpace:
-    """Return a space that holds all values of the configs."""
     values: dict[str, list[KnobValue]] = {}
     for its in changes:
         for knob, value in its.items():
@@ -252,11 +232,6 @@ def _space(
 def _applied(
     space: ResolvedSpace, profile: Profile, config: Config, files: Sequence[BestFile]
 ) -> AppliedConfig:
-    """Return a config, with all that a process needs to apply it or that of another of the files.
-
-    Raises:
-        UsageError: The files have different learning-rate rules, and a run has one.
-    """
     rules = {file.learning.lr_rule for file in files}
     if len(rules) > 1:
         raise UsageError(

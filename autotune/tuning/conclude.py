@@ -13,8 +13,8 @@ from statistics import fmean
 from autotune.knobs import registry
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement, warnings_of
-from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import ENDED_BY_US, Outcome
+from autotune.measurement.readings import Memory
 from autotune.measurement.turn import rate
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import LrRule
@@ -27,17 +27,15 @@ from autotune.results.record import (
 )
 from autotune.results.result import Finding, LargerBatch, SearchResult
 from autotune.results.training_steps import TrainingSteps, training_samples
-from autotune.tuning.baseline import Baseline
-from autotune.tuning.checking.growth import check_s, samples_ratio
-from autotune.tuning.choosing.bounds import Share, bounded, sentences, shares
+from autotune.tuning.checking.learning_check import check_s, samples_ratio
+from autotune.tuning.choosing.bounds import bounded, shares
 from autotune.tuning.choosing.choosable import one_fewer
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
 from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.proposals import restarts
 from autotune.tuning.choosing.ranking import ranked
-from autotune.tuning.choosing.sampler import OURS
 from autotune.tuning.claim import ClaimResult
-from autotune.tuning.session import Session
+from autotune.tuning.session import Baseline, Session
 
 WORTH_TELLING = 1.05  # speedup over what is recommended
 
@@ -101,9 +99,6 @@ def conclude(
         canary=session.study.canary,
         larger_batch=_larger_batch(session, baseline, best),
         training_steps=_training_steps(session, baseline, best if is_faster else None, rates),
-        bounded=_bounded(
-            session, baseline, confirmation.speedup.estimate if is_faster and confirmation else 1.0
-        ),
         bottleneck="" if diagnosis is None else str(diagnosis.verdict),
         bottleneck_evidence="" if diagnosis is None else diagnosis.evidence,
         contributions=tuple(_contributions(session, baseline, candidate)),
@@ -137,7 +132,6 @@ def _contributions(
 
 
 def _usual_rate(session: Session, baseline: Baseline) -> Interval:
-    """Return the samples per second of the program as written, by its rounds and its first stay."""
     own = [
         one
         for played in session.study.rounds
@@ -151,10 +145,7 @@ def _usual_rate(session: Session, baseline: Baseline) -> Interval:
 
 
 def _larger_batch(session: Session, baseline: Baseline, shown: Config) -> LargerBatch | None:
-    """Return the fastest config with other steps, if it was faster live than the one shown.
-
-    Configs that were seen to fail, or to learn less, are left out.
-    """
+    # Configs that were seen to fail, or to learn less, are left out.
     study, space = session.study, replace(baseline.space, defers_growth=False)
     bad = [r.guilty for r in study.rehearsals if r.is_blamed and r.unchecked_s is None]
     able = [
@@ -179,7 +170,6 @@ def _training_steps(
     best: Config | None,
     throughput: tuple[Interval, Interval],
 ) -> TrainingSteps | None:
-    """Return how long the steps of the whole training take; None if their number is unknown."""
     facts, profile = session.study.facts, baseline.profile
     samples = training_samples(profile.loop.length, baseline.measurement)
     if facts is None or samples is None:
@@ -194,34 +184,9 @@ def _training_steps(
     )
 
 
-def _bounded(session: Session, baseline: Baseline, speedup: float) -> tuple[str, ...]:
-    """Return which knobs nobody tried because of what they can give at most."""
-    space, options = baseline.space, session.study.head.options
-    if options.sampler != OURS:
-        return ()
-    in_vain = _in_vain(session, baseline, speedup)
-    tried = [record.config for record in session.study.records]
-    searched = {
-        knob: share
-        for knob, share in in_vain.items()
-        if knob in space.domains and all(c[knob] == space.baseline[knob] for c in tried)
-    }
-    return tuple(sentences(searched, speedup))
-
-
-def _in_vain(session: Session, baseline: Baseline, speedup: float = 1.0) -> dict[str, Share]:
-    """Return the knobs that can give next to nothing on top of a speedup."""
-    goal = session.study.goal
-    of_time = shares(baseline.breakdown, baseline.measurement, goal)
-    return bounded(of_time, speedup, baseline.space.asked | baseline.space.requested)
-
-
 def _why_nothing(records: Sequence[TrialRecord]) -> str:
-    """Return the most common reason, if no config but the baseline could be measured; else "".
-
-    Trials that the user, the budget, a conflict or the program's end ended do not count: they say
-    nothing about the config.
-    """
+    # Trials that the user, the budget, a conflict or the program's end ended do not count: they say
+    # nothing about the config.
     nobody = {*ENDED_BY_US, Outcome.CONFLICT, Outcome.RAN_OUT}
     tried = [r for r in records[1:] if r.outcome not in nobody]
     if not tried or any(record.measurement is not None for record in tried):
@@ -245,14 +210,12 @@ def _finding(confirmed: ClaimResult, records: Sequence[TrialRecord]) -> Finding:
 def _untried(
     session: Session, baseline: Baseline, records: Sequence[TrialRecord], best: Config
 ) -> Iterator[str]:
-    """Yield what was offered and never measured: users see it as what a longer search would try.
-
-    That is each knob of which only the program's own value was measured, and ``knob=value`` for
-    each other value that needs a fresh process. Knobs without effect in the best config, and those
-    that can give next to nothing, are left out.
-    """
+    # Named is each knob of which only the program's own value was measured, and ``knob=value`` for
+    # each other value that needs a fresh process. Knobs without effect in the best config, and
+    # those that can give next to nothing, are left out.
     space, knobs = baseline.space, registry()
-    in_vain = _in_vain(session, baseline)
+    of_time = shares(baseline.breakdown, baseline.measurement, session.study.goal)
+    in_vain = bounded(of_time, asked=space.asked | space.requested)
     tried = [r.config for r in records if r.measurement is not None]
 
     def acts(knob: str, value: KnobValue) -> bool:

@@ -43,17 +43,10 @@ class Events:
         """Called before a config is measured; *why* says where the proposal came from."""
 
     def on_progress(self, progress: Progress) -> None:
-        """Called with each sign of life from the running program.
-
-        While it starts, that is once per step (and at intervals while there is none); later, every
-        few seconds.
-        """
+        """Called with each sign of life of the program: each of its first steps, then at times."""
 
     def on_rounds(self, best: Config, speedup: float, space: ResolvedSpace) -> None:
-        """Called after each few rounds of the race, with what would be recommended now.
-
-        Its speedup is known to about a few percent; 1.0 for the program as written.
-        """
+        """Called after each few rounds, with what would be recommended now and its speedup."""
 
     def on_trial_end(self, number: int, record: TrialRecord, space: ResolvedSpace) -> None:
         """Called when a trial has been recorded, measured or failed; number 0 is the baseline."""
@@ -62,10 +55,7 @@ class Events:
         """Called before a config is run through short epochs in a fresh process."""
 
     def on_confirmation(self, candidate: TrialRecord, space: ResolvedSpace) -> None:
-        """Called before a candidate is compared with the baseline in fresh processes.
-
-        A search that resumes a confirmation calls it again.
-        """
+        """Called before a candidate is compared with the baseline in fresh processes."""
 
     def on_interrupt(self, requests: int) -> None:
         """Called from the signal handler for each Ctrl-C: 1 ends the search, 2 skips the claim."""

@@ -18,13 +18,12 @@ from autotune.rig.open_rig import Reports, ShouldStop
 from autotune.rig.rig import Rig
 from autotune.tuning.budget import ENDING, InterruptCounter
 from autotune.tuning.events import Events
-from autotune.tuning.live_rig import LiveRig, longest_silence_s
+from autotune.tuning.live_rig import STAGE_S, WARM_UP_S, LiveRig, longest_silence_s
 from autotune.tuning.start import first_start
 from autotune.tuning.start.first_start import START_SILENCE_S
 from autotune.tuning.start.observe import throwaway_rigs
 from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
 
-STAY_S, STAGE_S = 3.0, 0.8
 PATIENCE_S = 90.0  # without a step; examining items takes up to 75 s
 MORE_STAYS = 2  # of several ranks: a rank is slow if it is the slowest in all
 
@@ -37,13 +36,6 @@ def examine(
     surroundings: Surroundings = THIS_MACHINE,
 ) -> DoctorReport:
     """Run a program as it is written, behind a fence, and find out what slows it down.
-
-    Args:
-        program: The program.
-        hardware: This machine.
-        events: Told what happens.
-        fence: What the user requested of the fence.
-        surroundings: Clock and rigs; tests pass scripted ones.
 
     Raises:
         FenceError: when nothing keeps the program from changing the user's files.
@@ -70,7 +62,7 @@ def examine(
             written = AppliedConfig.as_written(space.baseline, profile)
             events.on_phase("measuring the program")
             live = LiveRig.on(rigs, started.rig, written)
-            stay = live.stay(written.config, should_stop, STAY_S, with_loads=True)
+            stay = live.stay(written.config, should_stop, WARM_UP_S, with_loads=True)
             if isinstance(stay, Ending):
                 raise program_error(program, stay)
             measured = Measurement.of(stay.turns, stay.taken)
@@ -81,7 +73,6 @@ def examine(
 
 
 def _with_loads(report: DoctorReport, live: LiveRig, should_stop: ShouldStop) -> DoctorReport:
-    """Add further measurements of the ranks; an ending on the way leaves it at the earlier ones."""
     again: list[Measurement] = []
     live.expect_steps_of(report.step_s)
     for _ in range(MORE_STAYS):
@@ -96,7 +87,6 @@ def _with_loads(report: DoctorReport, live: LiveRig, should_stop: ShouldStop) ->
 def _with_parts(
     report: DoctorReport, rig: Rig, events: Events, should_stop: ShouldStop
 ) -> DoctorReport:
-    """Add what can be seen besides the speed; an ending on the way is a note, not a failure."""
     patience_s = longest_silence_s(report.step_s, PATIENCE_S)
     events.on_phase("profiling a step")
     breakdown = rig.profile_step(STAGE_S, should_stop, patience_s)

@@ -14,10 +14,10 @@ from typing import Self
 
 from autotune.knobs.space.space import KEEPS, ResolvedSpace
 from autotune.machine.probes.page_faults import page_fault_s
+from autotune.measurement.examination import StepBreakdown
 from autotune.measurement.goal import Goal
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.page_faults import PageFaults
-from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.measurement.turn import (
     Length,
     PlannedTurn,
@@ -49,7 +49,8 @@ SILENCE_STEPS = 30
 # The same while its step is profiled. Then the loader is read alone, and what supplies its items
 # may be the program's own loop, which is held up.
 PROFILE_SILENCE_S = 30.0
-MAX_STARTS = 3  # a program may need one run mode after the other
+MAX_STARTS = 5  # a program may need one run mode after the other, or end within seconds
+STAGE_S = 1.0  # of the profile of a step
 MIN_PROFILES = 2  # a program may end while its step is profiled
 # A stay: turns of one config alone, in which its workers start, its kernels are chosen, its memory
 # is taken. It ends once a call of the rig was quiet.
@@ -99,7 +100,6 @@ class Game:
 
     Attributes:
         rounds: What each config played, by its number; whole rounds alone.
-        turns: How many turns were taken.
         steps_s: Median seconds of a step of each config, by its number.
         lost: Number of the config under which the loss became NaN or infinite; None if none did.
             The process has lost its weights then, and is closed.
@@ -114,11 +114,8 @@ class Game:
 
 
 def _stay_schedule(step_s: float, made: int, seconds: float) -> list[PlannedTurn]:
-    """Return the next turns of a config alone, which take about so many seconds.
-
-    The first steps may be much shorter than those to come, because batches lie ready. So each call
-    asks for a few times the steps of the last one, at most.
-    """
+    # The first steps may be much shorter than those to come, because batches lie ready. So each
+    # call asks for a few times the steps of the last one, at most.
     if not step_s:
         return [PlannedTurn(0, 1)]
     steps = min(max(1, round(seconds / step_s)), GROWTH * made)
@@ -132,9 +129,6 @@ class LiveRig:
     Call ``observe()`` first, if the program was not observed yet, then ``set_up()``. Methods that
     measure return an ``Ending`` when the program failed or time was up; the rig is closed then, and
     ``ready_for()`` opens the next one.
-
-    Args:
-        rigs: Makes the rigs.
 
     Attributes:
         lived: How many steps the baseline was seen to make in one process; evidence for blame.
@@ -176,10 +170,6 @@ class LiveRig:
         assert self._base is not None, "set_up() comes first"
         return self._base
 
-    @base.setter
-    def base(self, base: AppliedConfig) -> None:
-        self._base = base
-
     @property
     def number(self) -> int:
         """Number of the rig that it opened last; rigs of a run are numbered from 1."""
@@ -206,13 +196,7 @@ class LiveRig:
     def set_up(
         self, space: ResolvedSpace, base: AppliedConfig, step_s: float | None = None
     ) -> None:
-        """Say what can be measured; must be called before any config is.
-
-        Args:
-            space: Tells which changes need a fresh process.
-            base: The program as written.
-            step_s: Seconds per step if an earlier session measured it; see ``expect_steps_of()``.
-        """
+        """Say what can be measured; must be called before any config is."""
         self._space, self._base = space, base
         self._started_as = base.config if self._rig is not None else None
         if step_s is not None:
@@ -300,14 +284,7 @@ class LiveRig:
         *,
         with_loads: bool = False,
     ) -> Stay | Ending:
-        """Let one config, for which ``ready_for()`` succeeded, train alone until it is quiet.
-
-        Args:
-            config: The config.
-            should_stop: Called many times a second; an Ending from it ends the wait.
-            least_s: Least seconds of the stay.
-            with_loads: Whether several ranks record how they spend their time.
-        """
+        """Let one config, for which ``ready_for()`` succeeded, train alone until it is quiet."""
         began_s = self._rigs.clock()
         turns: list[Turn] = []
         compile_s, step_s, made, is_quiet = 0.0, 0.0, 0, False
@@ -356,16 +333,7 @@ class LiveRig:
         dice: random.Random,
         should_stop: ShouldStop,
     ) -> Game | Ending:
-        """Play rounds of several configs, which have all stayed in the open rig.
-
-        Args:
-            configs: Those in play.
-            lengths: Of the turns of each.
-            seconds: About how long; one round is played in any case.
-            goal: What is compared. Where meters are read, each config trains alone for a while.
-            dice: Gives the order within each round.
-            should_stop: Called many times a second; an Ending from it ends the wait.
-        """
+        """Play rounds of several configs, which have all stayed in the open rig."""
         if goal.needs_stays:
             return self._metered_round(configs, lengths, goal, dice, should_stop)
         round_s = sum(length.seconds for length in lengths)
@@ -423,8 +391,8 @@ class LiveRig:
                 one[number] = worth
         return Game((one,) if len(one) == len(configs) else (), len(configs))
 
-    def profile_step(self, stage_s: float, should_stop: ShouldStop) -> StepBreakdown:
-        """Profile the baseline's step and its upper bounds, in stages of so many seconds.
+    def profile_step(self, should_stop: ShouldStop) -> StepBreakdown:
+        """Profile the baseline's step and its upper bounds.
 
         The breakdown is empty if the program ends or fails before: a search works without it.
         """
@@ -432,7 +400,7 @@ class LiveRig:
             if not self.is_open and self.ready_for(self.base.config, should_stop):
                 break
             assert self._rig is not None, "it is open"
-            breakdown = self._rig.profile_step(stage_s, should_stop, self._profile_silence_s)
+            breakdown = self._rig.profile_step(STAGE_S, should_stop, self._profile_silence_s)
             if isinstance(breakdown, StepBreakdown):
                 return breakdown
             self.close()

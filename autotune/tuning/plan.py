@@ -55,7 +55,6 @@ class Plan:
     """The division of a budget. Before the baseline nothing is known, and nothing is reserved.
 
     Attributes:
-        total_s: The whole budget.
         divided_s: What is left of it, to be divided.
         startup_s: From the start of a process to the end of the steps that are observed.
         step_s: Seconds of a step; None before the baseline.
@@ -86,12 +85,7 @@ class Plan:
         return max(TURNS.of(self.step_s or 0.0), metered_s)
 
     def claim_s(self, *, is_apart: bool, processes: int | None = None) -> float:
-        """Return the seconds that a claim takes, by default of the fewest processes.
-
-        Args:
-            is_apart: Whether its config cannot share a process with the program as written.
-            processes: How many there are; of pairs where *is_apart*.
-        """
+        """Return the seconds of a claim of some processes, or pairs; by default the fewest."""
         if not is_apart:
             return (processes or min(PROCESSES)) * (self.process_s + self.turns_s)
         alone = Cost(WARM_UP_S + ALONE_S, TURNS.steps / 2)
@@ -126,11 +120,7 @@ class Plan:
 
     @property
     def rehearsal_s(self) -> float:
-        """Seconds reserved for rehearsing the best config and comparing its training.
-
-        Without the comparison, or 0, if that would take more than a third of the trials' time; 0 as
-        well if no confirmation fits.
-        """
+        """Seconds reserved for rehearsing the best config and, if these fit, comparing it."""
         if not self.reserve_s:
             return 0.0
         least_s = ENDING_S + self.least_rehearsal_s  # the program of the trials ends before it

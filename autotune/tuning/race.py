@@ -31,7 +31,6 @@ from autotune.program.config import Config
 from autotune.program.lr import batch_parts
 from autotune.results.blame import judged, unclear
 from autotune.results.record import PlayedRounds, TrialRecord
-from autotune.tuning.baseline import Baseline
 from autotune.tuning.budget import Until
 from autotune.tuning.choosing.choosable import LATE, is_told, one_fewer
 from autotune.tuning.choosing.chooser import Field
@@ -40,7 +39,7 @@ from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.proposals import Proposal, Proposals
 from autotune.tuning.choosing.ranking import able_to_win, recommended
 from autotune.tuning.live_rig import METERED_S, PLAY_S, Stay
-from autotune.tuning.session import Session
+from autotune.tuning.session import Baseline, Session
 
 SEATS = 8  # configs in play at most; the last seat is kept for the best and what is simpler
 # Rounds that a config must be able to play until the end, to enter; the best and what is like it
@@ -71,15 +70,7 @@ MAX_AMISS = 0.5  # of the logarithm of a batch's growth that a flag is to have c
 
 @dataclass(frozen=True)
 class Entrant:
-    """A config in play.
-
-    Attributes:
-        proposal: What it is, and why it is tried.
-        measurement: What it did alone, when it entered.
-        length: Of its turns.
-        factor: On its work, where the samples of a turn are not what is compared.
-        cost_s: What entering took.
-    """
+    """A config in play."""
 
     proposal: Proposal
     measurement: Measurement
@@ -88,35 +79,32 @@ class Entrant:
     cost_s: float
 
 
-class Race:
-    """Runs the race of a search.
+@dataclass
+class _Lives:
+    failures: int = 0
+    shortest: int | None = None  # of one that came to its end
+    turns: int = 0  # of the present one
 
-    Args:
-        session: The search.
-        baseline: The program as written.
-        diagnosis: What usually helps.
-    """
+
+class Race:
+    """Runs the race of a search."""
 
     def __init__(self, session: Session, baseline: Baseline, diagnosis: Diagnosis) -> None:
         self._session, self._baseline = session, baseline
         self._study, self._live = session.study, session.live
-        self._space: ResolvedSpace = baseline.space
         self._written = baseline.space.baseline
         self._dice = random.Random(session.study.head.options.seed)
-        self._proposals = Proposals(self._study, self._space, diagnosis, self._allows)
+        self._proposals = Proposals(self._study, baseline.space, diagnosis, self._allows)
         self._in_play: dict[Config, Entrant] = {}
         self._played: Counter[Config] = Counter()
-        self._lost: Counter[Config] = Counter()  # turns in which the loss became NaN
-        self._suspected: Counter[Config] = Counter()  # of having ended the process
+        self._suspected: Counter[Config] = Counter()  # of having lost the weights or the process
         self._returned: set[tuple[int, Config]] = set()  # to which process
-        self._failures = 0
-        self._turns_lived: int | None = None  # of a process that came to its end
-        self._turns = 0  # of the present process
+        self._lives = _Lives()
 
     def run(self) -> None:
         """Race until nothing promises more, or only the time kept for the claim is left."""
         session = self._session
-        while session.until_last_trial() is None and self._failures < MAX_FAILURES:
+        while session.until_last_trial() is None and self._lives.failures < MAX_FAILURES:
             if not self._open():
                 break
             while (proposal := self._next()) is not None:
@@ -137,7 +125,7 @@ class Race:
             self._play()
             self._dismiss()
         ended = any(record.outcome is Outcome.RAN_OUT for record in self._study.records)
-        if not self._played and (ended or self._failures):
+        if not self._played and (ended or self._lives.failures):
             session.trouble = NO_ROUND
         for config in [*self._in_play][1:]:
             self._leave(config)
@@ -149,7 +137,6 @@ class Race:
         return Field(records, self._study.speeds, share_left, in_play=in_play)
 
     def _next(self) -> Proposal | None:
-        """Return what enters next: what concerns the best so far, or what promises most."""
         if not self._may_seat(SEATS, FEW_ROUNDS):
             return None
         field = self._field()
@@ -160,7 +147,6 @@ class Race:
         return self._proposals.next(field) if self._may_seat(SEATS - 1, WORTH_ROUNDS) else None
 
     def _last(self) -> Proposal | None:
-        """Return what is tried before the race ends early: what is simpler, and a larger batch."""
         field = self._field()
         for config, why in self._proposals.of_best(replace(field, share_left=0.0)).items():
             if field.speeds is None or config not in field.speeds:
@@ -186,7 +172,7 @@ class Race:
         """Have a process in which all in play have entered; return whether there is one."""
         stop = self._session.until_confirmation
         while not (self._live.is_open and self._in_play):
-            self._turns = 0
+            self._lives.turns = 0
             found = None if self._live.is_open else self._live.ready_for(self._written, stop)
             if found is not None:
                 self._session.rigs.learn(found)
@@ -197,11 +183,11 @@ class Race:
                 else:
                     written = Proposal(None, self._written, "the program as written")
                     self._in_play[self._written] = self._entrant(written, stay)
-            elif self._turns_lived is None:  # one that ends within seconds has no time for stays
+            elif self._lives.shortest is None:  # one that ends within seconds has no time for stays
                 for config in [*self._in_play][1:]:
                     self._stay_again(config)
-            self._failures += found is not None
-            if found is not None and (stop() is not None or self._failures >= MAX_FAILURES):
+            self._lives.failures += found is not None
+            if found is not None and (stop() is not None or self._lives.failures >= MAX_FAILURES):
                 return False
         return True
 
@@ -213,7 +199,6 @@ class Race:
         return Entrant(proposal, measured, length, factor, stay.seconds)
 
     def _allows(self, config: Config) -> bool:
-        """Return whether there is time for a config to compile, and room for its loader."""
         if config.get("compile", "off") != "off" and not self._session.may_compile():
             return False
         loaders = {
@@ -225,22 +210,20 @@ class Race:
         return sum(loaders.values()) <= max(8, WORKERS_PER_CORE * cores, 2 * own)
 
     def _may_seat(self, seats: int, rounds: int) -> bool:
-        """Return whether another config finds a seat, and rounds to play until the race is over."""
         lengths = [entrant.length.seconds for entrant in self._in_play.values()]
         if not self._live.is_open or len(lengths) >= seats:
             return False
         round_s = sum(lengths) + max(lengths)
         if self._study.goal.needs_stays:
             round_s = METERED_S * (len(lengths) + 1)
-        if self._turns_lived is not None and 3 * (len(lengths) + 1) > self._turns_lived:
+        if self._lives.shortest is not None and 3 * (len(lengths) + 1) > self._lives.shortest:
             return len(lengths) < 2
         left_s = self._session.until_confirmation.left_s()
         return round_s * (rounds if len(lengths) > 1 else 1) < left_s
 
     def _enter(self, proposal: Proposal) -> None:
-        """Let a config stay alone, and take its seat if it trains."""
         session, config = self._session, proposal.config
-        session.events.on_trial_start(config, proposal.why, self._space)
+        session.events.on_trial_start(config, proposal.why, self._baseline.space)
         began_s = session.rigs.clock()
         stay = self._stay(config)
         if isinstance(stay, Stay):
@@ -256,7 +239,7 @@ class Race:
             config, proposal.why, None, ending, None, self._live.number, cost_s, proposal.expected
         )
         record = judged([*self._study.records, record], self._written)[-1]
-        tell(self._session, self._space, proposal, record)
+        tell(self._session, self._baseline.space, proposal, record)
 
     def _stay(self, config: Config) -> Stay | Ending:
         least_s = LOADER_STAY_S if config.get("workers") else 0.0
@@ -276,7 +259,6 @@ class Race:
         return stay
 
     def _until_compiled(self, stop: Until) -> Until:
-        """Return until when a config may compile, which takes minutes for some models."""
         clock, left_s = self._session.rigs.clock, stop.left_s
         most_s = MOST_FOR_COMPILING * left_s()
         deadline_s = clock() + most_s
@@ -284,18 +266,16 @@ class Race:
         return replace(stop, left_s=lambda: min(left_s(), deadline_s - clock()), reason=reason)
 
     def _stay_again(self, config: Config) -> None:
-        """Let a config that was in play enter another process."""
         if not self._live.is_open:
             return
         stay = self._stay(config)
-        if not self._live.is_open and self._turns_lived is None:
+        if not self._live.is_open and self._lives.shortest is None:
             # no stays in the next one, which is as short
-            self._turns_lived = 2 * len(self._in_play)
+            self._lives.shortest = 2 * len(self._in_play)
         if isinstance(stay, Ending) and stay.outcome not in {*ENDED_BY_US, Outcome.RAN_OUT}:
             self._leave(config, stay)
 
     def _refusal(self, config: Config, measured: Measurement, taken: Taken) -> Ending | None:
-        """Return why what was measured does not count; None if it does."""
         capacity = self._session.rigs.hardware.capacity_bytes(
             on_device=measured.memory.is_on_device
         )
@@ -306,11 +286,9 @@ class Race:
         return self._misnamed(config, measured)
 
     def _misnamed(self, config: Config, measured: Measurement) -> Ending | None:
-        """Return why a flag is not the batch that its name says; None if it is.
-
-        The learning rate follows the flag, so the samples of a step must follow it, too. A flag may
-        be the batch of the evaluation, or a program may divide its batch by the accumulation steps.
-        """
+        # The learning rate follows the flag, so the samples of a step must follow it, too. A flag
+        # may be the batch of the evaluation, or a program may divide its batch by the accumulation
+        # steps.
         ours, theirs = batch_parts(self._written), batch_parts(config)
         flags = self._live.base.traits.flags
         changed = [knob for knob in theirs if theirs[knob] != ours.get(knob) and knob in flags]
@@ -329,7 +307,6 @@ class Race:
         )
 
     def _play(self) -> None:
-        """Play some rounds, and record them."""
         entrants, configs = [*self._in_play.values()], tuple(self._in_play)
         lengths = [entrant.length for entrant in entrants]
         stop = self._session.until_confirmation
@@ -345,8 +322,8 @@ class Race:
             config, entrant = configs[number], entrants[number]
             self._in_play[config] = replace(entrant, length=self._live.length(config, step_s))
         # the first round of a process that ends within seconds stands for the stays
-        is_first = self._turns_lived is not None and not self._turns
-        self._turns += game.turns
+        is_first = self._lives.shortest is not None and not self._lives.turns
+        self._lives.turns += game.turns
         rounds = tuple(
             tuple(one[n].times(entrants[n].factor) for n in range(len(configs)))
             for one in game.rounds[is_first:]
@@ -357,33 +334,31 @@ class Race:
         self._study.spent_s = self._session.budget.spent_s  # a search may be killed
         best, speeds = self._best(), self._study.speeds
         if speeds is not None and best in speeds:
-            self._session.events.on_rounds(best, math.exp(speeds.of(best).value), self._space)
+            self._session.events.on_rounds(
+                best, math.exp(speeds.of(best).value), self._baseline.space
+            )
 
     def _lose(self, config: Config) -> None:
-        """Go on in another process after the loss became NaN in a turn of this config.
-
-        All share the weights, so another one may have spoilt them. The config is to blame if it
-        loses them alone, when it enters again, or once more among others.
-        """
+        # All share the weights, so another one may have spoilt them. The config is to blame if it
+        # loses them alone, when it enters again, or once more among others.
         self._live.close()
-        self._lost[config] += 1
+        self._suspected[config] += 1
         if config == self._written:
-            self._failures += 1
-        elif self._lost[config] > 1:
+            self._lives.failures += 1
+        elif self._suspected[config] > 1:
             self._leave(config, Ending(Outcome.NOT_FINITE, "the loss became NaN or infinite"))
 
     def _end_of_process(self, ending: Ending) -> None:
-        """Go on after the process has ended while configs took turns."""
         if ending.outcome in ENDED_BY_US:
             return
         if ending.outcome is Outcome.RAN_OUT:
-            if self._turns < 2 * len(self._in_play):  # too short even for these
-                self._failures += 1
+            if self._lives.turns < 2 * len(self._in_play):  # too short even for these
+                self._lives.failures += 1
                 for config in [*self._in_play][2:]:
                     self._leave(config, Ending(Outcome.OUT_OF_TIME, TOO_SHORT))
-            self._turns_lived = min(self._turns, self._turns_lived or self._turns)
+            self._lives.shortest = min(self._lives.turns, self._lives.shortest or self._lives.turns)
             return
-        self._failures += 1
+        self._lives.failures += 1
         if self._session.rigs.learn(ending, as_written=False):
             return
         newest = [*self._in_play][-1]
@@ -393,7 +368,7 @@ class Race:
             if self._suspected[newest] > 1:
                 self._leave(newest, ending)
                 return
-        if self._failures < MAX_FAILURES:
+        if self._lives.failures < MAX_FAILURES:
             self._session.events.warn(
                 f"The program failed while configs took turns: {ending.reason}. The race goes on "
                 "in another process."
@@ -401,10 +376,13 @@ class Race:
 
     def _best(self) -> Config:
         speeds = self._study.speeds
-        return self._written if speeds is None else recommended(self._study, self._space, speeds)
+        return (
+            self._written
+            if speeds is None
+            else recommended(self._study, self._baseline.space, speeds)
+        )
 
     def _dismiss(self) -> None:
-        """Let those leave that are surely not the best."""
         speeds = self._study.speeds
         if speeds is None:
             return
@@ -413,7 +391,7 @@ class Race:
         chances = {config: float(np.mean(firsts == n)) for n, config in enumerate(able)}
         best, late = self._best(), self._session.share_left < LATE
         stays = self._proposals.of_best(self._field())
-        fewer = set(dict(one_fewer(self._space, best)).values()) if late else set()
+        fewer = set(dict(one_fewer(self._baseline.space, best)).values()) if late else set()
         for config in [*self._in_play][1:]:
             if self._played[config] < LEAST_ROUNDS or config in stays:
                 continue
@@ -424,7 +402,6 @@ class Race:
                 self._leave(config)
 
     def _is_decided(self) -> bool:
-        """Return whether more rounds promise nothing, for any config in play."""
         speeds, best = self._study.speeds, self._best()
         if speeds is None or self._played[self._written] < WORTH_ROUNDS:
             return False
@@ -436,19 +413,17 @@ class Race:
         return is_known and float(np.mean(lead)) < WORTH_MORE
 
     def _draws(self, speeds: Speeds) -> tuple[list[Config], Array]:
-        """Return the configs that may win, with speedups of theirs that may be true."""
-        able = [self._written, *able_to_win(self._study, self._space, speeds)]
-        foreseen = KnobEffects.of(self._space).foresee(speeds, able)
+        able = [self._written, *able_to_win(self._study, self._baseline.space, speeds)]
+        foreseen = KnobEffects.of(self._baseline.space).foresee(speeds, able)
         return able, foreseen.draws(self._played.total())
 
     def _leave(self, config: Config, ending: Ending | None = None) -> None:
-        """Take a config out of play, and record what it showed."""
         entrant = self._in_play.pop(config)
         record = self._record(entrant, ending)
         if ending is None and record.speedup is None:  # it has played no round
             out = Ending(Outcome.OUT_OF_TIME, "the time for trials was over before its first round")
             record = replace(record, measurement=None, ending=out)
-        tell(self._session, self._space, entrant.proposal, record)
+        tell(self._session, self._baseline.space, entrant.proposal, record)
 
 
 def work_factor(

@@ -8,9 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from shlex import quote
 
+from autotune.knobs.space.space import ResolvedSpace
+from autotune.measurement.examination import StepBreakdown
 from autotune.measurement.learning.training_trace import TrainingTrace
-from autotune.measurement.outcome import Ending, Outcome
-from autotune.measurement.run_mode import RunMode
+from autotune.measurement.measurement import Measurement
+from autotune.measurement.outcome import Ending, Outcome, RunMode
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.profile import Profile
 from autotune.program.rehearsal import RehearsalPlan
 from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory
@@ -31,18 +35,22 @@ from autotune.tuning.storage.study import Study
 from autotune.tuning.surroundings import Surroundings
 
 
+@dataclass(frozen=True)
+class Baseline:
+    """The measured baseline and the search space that follows from it."""
+
+    profile: Profile
+    measurement: Measurement
+    breakdown: StepBreakdown
+    space: ResolvedSpace
+    applied: AppliedConfig
+
+
 @dataclass
 class Session:
     """What the phases of a search share.
 
     Attributes:
-        run: Directory of the search.
-        study: Its record.
-        budget: Wall time used and left.
-        stop: Counts Ctrl-C.
-        events: Told what happens.
-        rigs: Makes the rigs of this session.
-        live: The process in which configs take turns.
         startup: What the program was seen to do before it was ready.
         plan: The division of the budget; ``divide()`` makes it.
         has_candidate: Whether some config may be confirmed. The race sets it.
@@ -163,11 +171,7 @@ class Session:
         return left_s / (left_s + used_s) if left_s else 0.0
 
     def time_to_rehearse_s(self, *, kept_s: float) -> float:
-        """Return how many seconds a rehearsal may take; 0 if there is not enough time for one.
-
-        Args:
-            kept_s: Seconds that it must leave in the budget.
-        """
+        """Return how many seconds a rehearsal may take; 0 if there is not enough time for one."""
         least_s = self.plan.least_rehearsal_s
         spare_s = min(self.budget.left_s - kept_s, max(MOST_REHEARSAL_S, 2 * least_s))
         return spare_s if spare_s >= least_s and self.stop.requests < 2 else 0.0
@@ -195,13 +199,6 @@ def search_session(
 
     On leaving, also by an exception, no rig is left running, the time used is recorded and the
     lease is released.
-
-    Args:
-        run: Directory of the search.
-        study: Its record; the caller has taken its lease.
-        budget_s: Total wall time, earlier sessions included.
-        events: Told what happens.
-        surroundings: Clock, rigs and machine check.
 
     Raises:
         FenceError: when nothing keeps the program from changing the user's files.

@@ -10,7 +10,7 @@ from autotune.results.result import SearchResult
 from autotune.tuning.apart import try_apart
 from autotune.tuning.baseline import measure_baseline
 from autotune.tuning.checking.canary import cleared
-from autotune.tuning.checking.growth import with_growth
+from autotune.tuning.checking.learning_check import with_growth
 from autotune.tuning.checking.rehearse import Rehearsed, rehearse_best
 from autotune.tuning.choosing.diagnosis import diagnose
 from autotune.tuning.claim import claim_best, play_on
@@ -35,13 +35,6 @@ def search(
     Both run the same phases: the study tells each phase what has already been recorded, and a phase
     does not repeat it. The caller must have taken the study's lease; it is released at the end,
     also when an error is raised.
-
-    Args:
-        run: Directory that the search writes to.
-        study: The run's record, new or from an earlier session.
-        budget_s: Wall time of the whole search, earlier sessions included.
-        events: Told about everything that happens.
-        surroundings: Clock, rigs and machine check; tests pass scripted ones.
 
     Raises:
         ProgramError: when the program fails by itself or trains no step.

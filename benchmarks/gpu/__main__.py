@@ -1,6 +1,7 @@
 """``python -m benchmarks.gpu``: what autotune does on a GPU, seen from outside.
 
-See README.md beside this file.
+See README.md beside this file. Nothing here imports torch: a CUDA context of ours would hold memory
+of the GPU that is looked at.
 """
 
 from __future__ import annotations
@@ -11,19 +12,20 @@ import json
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from benchmarks.gpu import device
-from benchmarks.gpu.bench import ROOT
+from benchmarks.gpu.bench import Bench, Check, Finding, OutOfTime, Status, commit, end, marked
 from benchmarks.gpu.facts_check import FactsCheck
-from benchmarks.gpu.findings import Record, counts, table
 from benchmarks.gpu.listed import PROGRAMS
-from benchmarks.gpu.orchestrator import Check, Ground, run_all
-from benchmarks.gpu.program_check import ProgramCheck
+from benchmarks.gpu.program_check import ProgramCheck, judge_left
 
 # In the order of worth: the first three programs and the facts fit into one call of 480 s
 CHECKS: tuple[Check, ...] = (
@@ -31,18 +33,36 @@ CHECKS: tuple[Check, ...] = (
     FactsCheck(),
     *map(ProgramCheck, PROGRAMS[3:]),
 )
-REHEARSAL_S = 720
+REHEARSAL_S = 720.0
+INTERRUPTED = Finding(Status.SKIP, "the rest: interrupted")
+
+
+@dataclass
+class Record:
+    """All that one check found.
+
+    Attributes:
+        seconds: How long the check took; 0 for one that was skipped.
+        device_before: Clocks, temperature and memory of the GPU before the check; empty without.
+        device_after: Those after it.
+    """
+
+    check: str
+    seconds: float = 0.0
+    findings: list[Finding] = field(default_factory=list)
+    device_before: Mapping[str, str] = field(default_factory=dict)
+    device_after: Mapping[str, str] = field(default_factory=dict)
 
 
 def main(arguments: Sequence[str], checks: Sequence[Check] = CHECKS) -> int:
     """Run the checks that are asked for; return 1 if an assertion about autotune failed.
 
-    After Ctrl-C, 130 is returned, unless the last check was running.
+    After Ctrl-C, 130 is returned. The result file is written anew after each check, so that a kill
+    loses nothing.
     """
     asked = _parsed(arguments, checks)
-    wanted = set(asked.only or (c.name for c in checks)) - set(asked.skip)
-    chosen = [c for c in checks if c.name in wanted]
-    gpu = next(iter(device.query(device.FACTS)), {})
+    chosen = [c for c in checks if not asked.only or c.name in asked.only]
+    gpu = device.first(device.FACTS)
     today = datetime.datetime.now(datetime.UTC)
     kind = "rehearsal" if asked.rehearse else gpu.get("name", "cpu").replace(" ", "-").lower()
     if not (gpu or asked.rehearse):
@@ -53,33 +73,94 @@ def main(arguments: Sequence[str], checks: Sequence[Check] = CHECKS) -> int:
         "benchmark": "gpu",
         "date": today.isoformat(timespec="seconds"),
         "command": shlex.join(["python", "-m", "benchmarks.gpu", *arguments]),
-        "commit": _commit(),
+        "commit": commit(),
         "device": gpu,
     }
-
-    def keep(records: Sequence[Record]) -> None:
-        data = {**head, "checks": [record.as_data() for record in records]}
-        part = file.with_suffix(".part")
-        part.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-        part.replace(file)
-        last = records[-1]
-        print(f"{last.check}: {counts([last])}, {last.seconds:.0f} s", file=sys.stderr, flush=True)
-
+    records: list[Record] = []
     with tempfile.TemporaryDirectory(prefix="gpu-checks-") as folder:
-        ground = Ground(tuple(shlex.split(asked.autotune)), asked.rehearse, Path(folder))
         try:
-            records = run_all(chosen, ground, asked.seconds, keep)
-        finally:
-            _keep_logs(Path(folder), file.with_suffix(".log"))
-    print("\n".join(table(records)))
+            for record in run_all(chosen, asked, Path(folder)):
+                records.append(record)
+                data = {**head, "checks": [asdict(one) for one in records]}
+                part = file.with_suffix(".part")
+                part.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+                part.replace(file)
+                told = f"{record.check}: {counts([record])}, {record.seconds:.0f} s"
+                print(told, file=sys.stderr, flush=True)
+        finally:  # in one file, as a lent machine gives few files back
+            logs = sorted(Path(folder).glob("*/log.txt"))
+            texts = [f"==== {log.parent.name}\n{log.read_text(errors='replace')}" for log in logs]
+            file.with_suffix(".log").write_text("\n".join(texts), encoding="utf-8")
+    for record in records:
+        for finding in record.findings:
+            print(f"{record.check:<9} {finding.status} {finding.text}")
     print(f"{counts(records)}; {gpu.get('name', 'no GPU')}; all figures: {file}")
-    if len(records) < len(chosen):
+    if INTERRUPTED in records[-1].findings:
         return 128 + signal.SIGINT
-    return int(any(record.has_failed for record in records))
+    return int(any(f.status is Status.FAIL for record in records for f in record.findings))
+
+
+def run_all(checks: Sequence[Check], asked: argparse.Namespace, folder: Path) -> Iterator[Record]:
+    """Yield the records of checks, one after the other; Ctrl-C ends them.
+
+    A check is skipped where the seconds that it needs are not left.
+    """
+    until = time.monotonic() + asked.seconds
+    for check in checks:
+        left_s = max(0.0, until - time.monotonic())
+        autotune = shlex.split(asked.autotune)
+        bench = Bench(autotune, folder / check.name, left_s, rehearsal=asked.rehearse)
+        needs_s = check.needs_s(bench.sizes)
+        if left_s < needs_s:
+            why = f"it needs {needs_s:.0f} s, {left_s:.0f} s are left"
+            yield Record(check.name, findings=[Finding(Status.SKIP, why)])
+            continue
+        record = run_one(check, bench, left_s)
+        yield record
+        if INTERRUPTED in record.findings:
+            return
+
+
+def run_one(check: Check, bench: Bench, most_s: float) -> Record:
+    """Run one check; end all that it started, after *most_s* at the latest."""
+    record, began = Record(check.name, device_before=device.first(device.CONDITIONS)), time.time()
+    try:
+        for finding in check.found(bench):
+            record.findings.append(finding)
+        record.findings.append(judge_left(bench.left_behind()))
+    except OutOfTime:
+        why = f"the rest: its {most_s:.0f} s have run out"
+        record.findings.append(Finding(Status.SKIP, why))
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # until all is ended
+        record.findings.append(INTERRUPTED)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the log tells it
+        with bench.log.open("a", encoding="utf-8") as log:
+            traceback.print_exc(file=log)
+        record.findings.append(Finding(Status.FAIL, f"the check broke: {error!r}"[:300]))
+    finally:
+        end(marked(bench.mark))
+    record.seconds, record.device_after = time.time() - began, device.first(device.CONDITIONS)
+    return record
+
+
+def counts(records: Sequence[Record]) -> str:
+    """Return how many findings ended in which way."""
+    ended = Counter(finding.status for record in records for finding in record.findings)
+    return ", ".join(f"{ended[status]} {status}" for status in Status)
 
 
 def _parsed(arguments: Sequence[str], checks: Sequence[Check]) -> argparse.Namespace:
     names = [check.name for check in checks]
+
+    def chosen(text: str) -> list[str]:
+        wanted = [name.strip() for name in text.split(",")]
+        if unknown := sorted(set(wanted) - set(names)):
+            raise argparse.ArgumentTypeError(
+                f"no check is called {', '.join(unknown)}; there are {', '.join(names)}"
+            )
+        return wanted
+
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu",
         description="What autotune does on a GPU, from outside: see benchmarks/gpu/README.md.",
@@ -89,51 +170,20 @@ def _parsed(arguments: Sequence[str], checks: Sequence[Check]) -> argparse.Names
         "--seconds", type=float, help="for all checks together: 480, or 720 of a rehearsal"
     )
     parser.add_argument("--rehearse", action="store_true", help="tiny sizes on the CPU")
-    parser.add_argument("--autotune", help="the command to judge, by default this checkout's")
-    for option, what in (("--only", "run these"), ("--skip", "leave these out")):
-        parser.add_argument(
-            option,
-            type=lambda text: _names(text, names),
-            default=(),
-            metavar="CHECK,CHECK",
-            help=f"{what}: {', '.join(names)}",
-        )
+    parser.add_argument(
+        "--autotune",
+        default=shlex.join([sys.executable, "-m", "autotune"]),
+        help="the command to judge, by default this checkout's",
+    )
+    parser.add_argument("--only", type=chosen, metavar="CHECK,CHECK", help=f"of {', '.join(names)}")
     asked = parser.parse_args(arguments)
-    if not set(asked.only or names) - set(asked.skip):
-        parser.error("--only and --skip leave no check")
     if asked.out.exists() and not asked.out.is_dir():
         parser.error(f"--out {asked.out} is a file; name a folder")
-    if asked.autotune and shutil.which(shlex.split(asked.autotune)[0]) is None:
+    if shutil.which(shlex.split(asked.autotune)[0]) is None:
         parser.error(f"--autotune {asked.autotune} is no command")
     if asked.seconds is None:
         asked.seconds = REHEARSAL_S if asked.rehearse else 480.0
-    asked.autotune = asked.autotune or shlex.join([sys.executable, "-m", "autotune"])
     return asked
-
-
-def _names(text: str, names: Sequence[str]) -> tuple[str, ...]:
-    wanted = tuple(name.strip() for name in text.split(","))
-    if unknown := sorted(set(wanted) - set(names)):
-        raise argparse.ArgumentTypeError(
-            f"no check is called {', '.join(unknown)}; there are {', '.join(names)}"
-        )
-    return wanted
-
-
-def _commit() -> str:
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return "unknown"
-    return answer.stdout.strip() or "unknown"
-
-
-def _keep_logs(folder: Path, file: Path) -> None:
-    """Put the logs of all checks into one file, as a lent machine gives few files back."""
-    logs = sorted(folder.glob("*/log.txt"))
-    texts = [f"==== {log.parent.name}\n{log.read_text(errors='replace')}" for log in logs]
-    file.write_text("\n".join(texts), encoding="utf-8")
 
 
 if __name__ == "__main__":

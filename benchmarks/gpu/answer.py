@@ -1,4 +1,4 @@
-"""What ``autotune search --json`` says, by the names of the benchmarks that read it.
+"""What ``autotune search --json`` says, by the names of the benchmarks that read it; its speedup.
 
 The one place that knows the keys: when they change, this file follows.
 """
@@ -6,12 +6,69 @@ The one place that knows the keys: when they change, this file follows.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
-from benchmarks.gpu.ratio import Ratio
+# 97.5 % quantile of Student's t with two degrees of freedom: two values on each of two sides
+T_OF_TWO_AND_TWO = 4.303
+# Errors of the logarithm beyond this would hide that a claim is a third too high
+NOISY = math.log(4 / 3)
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio of two speeds.
+
+    Attributes:
+        log: Its natural logarithm.
+        error: Half-width of the logarithm's 95 % interval; None where nothing was repeated.
+    """
+
+    log: float
+    error: float | None
+
+    @classmethod
+    def within(cls, estimate: float, low: float, high: float) -> Ratio:
+        """Return the ratio of an interval."""
+        return cls(math.log(estimate), math.log(high / low) / 2)
+
+    @classmethod
+    def of_speeds(cls, faster: Sequence[float], slower: Sequence[float]) -> Ratio:
+        """Return the ratio of two sides that took turns, one or two speeds of each."""
+        sides = [[math.log(speed) for speed in side] for side in (faster, slower)]
+        log = fmean(sides[0]) - fmean(sides[1])
+        if min(map(len, sides)) < 2:
+            return cls(log, None)
+        # Each side's variance is d²/2, its mean's is half of that; both means count.
+        squares = sum((a - b) ** 2 / 4 for a, b in (side[:2] for side in sides))
+        return cls(log, T_OF_TWO_AND_TWO * math.sqrt(squares))
+
+    @property
+    def value(self) -> float:
+        """The ratio itself."""
+        return math.exp(self.log)
+
+    @property
+    def least(self) -> float | None:
+        """The lower end of its interval; None where nothing was repeated."""
+        return None if self.error is None else math.exp(self.log - self.error)
+
+    def agrees_with(self, other: Ratio) -> bool | None:
+        """Whether both lie within their errors together; None where these would hide a third."""
+        if self.error is None or other.error is None or self.error + other.error > NOISY:
+            return None
+        return abs(self.log - other.log) <= self.error + other.error
+
+    def __str__(self) -> str:
+        if self.error is None:
+            return f"{self.value:.2f}x by one run"
+        if self.error > NOISY:
+            return f"{self.value:.2f}x, too noisy to tell"
+        return f"{self.value:.2f}x ± {self.error:.0%}"
 
 
 @dataclass(frozen=True)
@@ -20,7 +77,7 @@ class Answer:
 
     Attributes:
         claim: The speedup that is claimed; None without a claim.
-        interval: The same with the ends of its interval, as they stand; 1 without a claim.
+        interval: Estimate and ends of the claim's interval, as they stand; 1 without a claim.
         finding: The verdict with its reason, in autotune's words.
         changes: What the recommended config changes, by knob.
         seconds: How long the search took, by itself.
@@ -46,11 +103,6 @@ class Answer:
     processes: int
     run: str
 
-    @property
-    def configs_per_minute(self) -> float:
-        """Measured configs per minute of the whole search."""
-        return 60 * self.outcomes.get("ok", 0) / self.seconds
-
 
 def read(text: str) -> Answer:
     """Return the answer that stands in the JSON of a search.
@@ -58,30 +110,26 @@ def read(text: str) -> Answer:
     Raises:
         ValueError: if the text is no JSON, or lacks a key.
     """
+    data = json.loads(text)
     try:
-        return _answer(json.loads(text))
+        best = data["best"]
+        interval = {end: best["speedup"][end] for end in ("estimate", "low", "high")}
+        memory = best["memory"]["baseline"]
+        return Answer(
+            claim=Ratio.within(**interval) if data["finding"] == "faster" else None,
+            interval=interval,
+            finding=": ".join(filter(None, (data["finding"], data["reason"]))),
+            changes={k: v for k, v in best["config"].items() if v != best["baseline"].get(k)},
+            seconds=data["seconds"],
+            first_step_s=data["first_step_s"],
+            untried=data["untried"],
+            outcomes=Counter(trial["outcome"] for trial in data["trials"]),
+            device=best["program"]["device"],
+            memory_bytes={
+                k: v for k, v in memory.items() if k.endswith("_bytes") and v is not None
+            },
+            processes=best["search"]["processes"],
+            run=data["run"],
+        )
     except KeyError as error:
         raise ValueError(f"the JSON of the search has no key {error}") from error
-
-
-def _answer(data: Mapping[str, Any]) -> Answer:
-    best = data["best"]
-    speedup = best["speedup"]
-    has_claim = data["finding"] == "faster"
-    memory = best["memory"]["baseline"]
-    return Answer(
-        claim=Ratio.within(speedup["estimate"], speedup["low"], speedup["high"])
-        if has_claim
-        else None,
-        interval={end: speedup[end] for end in ("estimate", "low", "high")},
-        finding=": ".join(filter(None, (data["finding"], data["reason"]))),
-        changes={k: v for k, v in best["config"].items() if v != best["baseline"].get(k)},
-        seconds=data["seconds"],
-        first_step_s=data["first_step_s"],
-        untried=data["untried"],
-        outcomes=Counter(trial["outcome"] for trial in data["trials"]),
-        device=best["program"]["device"],
-        memory_bytes={k: v for k, v in memory.items() if k.endswith("_bytes") and v is not None},
-        processes=best["search"]["processes"],
-        run=data["run"],
-    )

@@ -26,9 +26,9 @@ def query(fields: tuple[str, ...], what: str = "gpu") -> list[Mapping[str, str]]
     return [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
 
 
-def conditions() -> Mapping[str, str]:
-    """Return clocks, temperature, power and memory of the first GPU; empty without one."""
-    return next(iter(query(CONDITIONS)), {})
+def first(fields: tuple[str, ...]) -> Mapping[str, str]:
+    """Return what the first GPU tells; empty without one."""
+    return next(iter(query(fields)), {})
 
 
 def used_bytes() -> int | None:

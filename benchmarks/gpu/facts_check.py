@@ -18,10 +18,9 @@ from typing import Any
 
 from benchmarks.gpu import device
 from benchmarks.gpu.answer import read
-from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.findings import Finding, Status
+from benchmarks.gpu.bench import Bench, Finding, Sizes, Status, verdict
 from benchmarks.gpu.listed import FOLDER, Printed
-from benchmarks.gpu.program_check import Sizes, judge_left, judge_memory, searched
+from benchmarks.gpu.program_check import judge_memory, searched
 
 HELD = 2 << 30
 CONTEXT = 3 << 29  # most that the driver's own context takes beside it
@@ -36,6 +35,7 @@ gpus = [{"name": d.name, "memory_bytes": d.total_memory,
 print(json.dumps({"gpus": gpus, "torch": torch.__version__, "cuda": torch.version.cuda,
                   "cudnn": torch.backends.cudnn.version()}))
 """
+NO_GPU = Finding(Status.SKIP, "a stranger on the GPU: there is none here")
 Facts = Mapping[str, Any]
 
 
@@ -50,29 +50,27 @@ class FactsCheck:
         """Return the seconds without which the check is not begun."""
         return BUDGET_S + HIDDEN_BUDGET_S + 6 * sizes.start_s
 
-    def run(self, bench: Bench) -> None:
-        """Run the check."""
-        for finding in self._found(bench):
-            bench.notes.tell(finding.status, finding.text, **finding.figures)
-
-    def _found(self, bench: Bench) -> Iterator[Finding]:
+    def found(self, bench: Bench) -> Iterator[Finding]:
+        """Yield what is found, as soon as it is."""
         torch = json.loads(bench.run([sys.executable, "-c", TORCH_FACTS], 60).output)
         gpus = _doctor(bench)["hardware"]["gpus"]
         yield judge_facts(gpus, torch, device.query(device.FACTS) if torch["gpus"] else [])
         listed, stranger = self._stranger(bench) if torch["gpus"] else (False, NO_GPU)
         yield stranger
-        bare = Printed.read(
-            bench.run([sys.executable, str(self.script), "--seconds", "1"], 60).output
-        )
-        found = read(searched(bench, [str(self.script)], BUDGET_S).output)
-        yield from judge_held_memory(found.memory_bytes, bare, is_listed=listed)
-        yield self._hidden(bench)
-        yield judge_left(bench.left_behind())
+        ran = bench.run([sys.executable, str(self.script), "--seconds", "1"], 60)
+        held = yield from searched(bench, [str(self.script)], BUDGET_S)
+        memory, bare = read(held.output).memory_bytes, Printed.read(ran.output)
+        yield from judge_held_memory(memory, bare, is_listed=listed)
+        line = [str(self.script), "--gpu", "", "--gib", "0.1"]  # it hides the GPU at its first line
+        hidden = yield from searched(bench, line, HIDDEN_BUDGET_S)
+        trained_on = read(hidden.output).device
+        text = f"a script that hides the GPU trains on {trained_on}"
+        yield verdict(text, holds=trained_on == "cpu")
 
     def _stranger(self, bench: Bench) -> tuple[bool, Finding]:
         """Return whether the driver lists processes by our ids, and whether doctor warns of one."""
         command = [sys.executable, str(self.script), "--seconds", str(STRANGER_S)]
-        stranger = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        stranger = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=bench.env)
         try:
             until = time.monotonic() + LISTED_WITHIN_S
             while (device.holders().get(stranger.pid) or 0) < HELD:
@@ -84,16 +82,6 @@ class FactsCheck:
         finally:
             stranger.kill()
             stranger.wait()
-
-    def _hidden(self, bench: Bench) -> Finding:
-        """Return whether a script that hides the GPU at its first line trains on the CPU."""
-        line = [str(self.script), "--gpu", "", "--gib", "0.1"]
-        trained_on = read(searched(bench, line, HIDDEN_BUDGET_S).output).device
-        text = f"a script that hides the GPU trains on {trained_on}"
-        return Finding(Status.PASS if trained_on == "cpu" else Status.FAIL, text)
-
-
-NO_GPU = Finding(Status.SKIP, "a stranger on the GPU: there is none here")
 
 
 def _doctor(bench: Bench) -> Facts:
@@ -109,12 +97,10 @@ def judge_facts(gpus: Sequence[Facts], torch: Facts, by_driver: Sequence[Facts])
     What doctor does not know is no fault. Memory has to agree within 5 %: torch leaves out what the
     driver keeps to itself.
     """
-    figures = {"doctor": gpus, "torch": torch, "nvidia-smi": by_driver}
     theirs = torch["gpus"]
-    text = (
-        f"torch {torch['torch']} has {_named(theirs)}; doctor has {_named(gpus)}, "
-        f"nvidia-smi {_named(by_driver)}"
-    )
+    named = [", ".join(gpu["name"] for gpu in some) or "none" for some in (theirs, gpus, by_driver)]
+    text = f"torch {torch['torch']} has {named[0]}; doctor has {named[1]}, nvidia-smi {named[2]}"
+    figures = {"doctor": gpus, "torch": torch, "nvidia-smi": by_driver}
     if not theirs:
         return Finding(Status.FAIL if gpus else Status.SKIP, f"no GPU here: {text}", figures)
     same = len(gpus) == len(theirs) and all(map(_agree, gpus, theirs))
@@ -124,7 +110,7 @@ def judge_facts(gpus: Sequence[Facts], torch: Facts, by_driver: Sequence[Facts])
             for ours, row in zip(gpus, by_driver, strict=True)
             if row["memory.total"].isdigit()
         )
-    return Finding(Status.PASS if same else Status.FAIL, text, figures)
+    return verdict(text, figures, holds=same)
 
 
 def _agree(ours: Facts, theirs: Facts) -> bool:
@@ -137,15 +123,11 @@ def _agree(ours: Facts, theirs: Facts) -> bool:
     )
 
 
-def _named(gpus: Sequence[Facts]) -> str:
-    return ", ".join(str(gpu["name"]) for gpu in gpus) or "none"
-
-
 def judge_warning(warnings: Sequence[str], pid: int) -> Finding:
     """Return whether one of doctor's warnings names a process."""
     names = any(re.search(rf"process {pid}\b", warning) for warning in warnings)
     text = f"a stranger holds 2 GiB; doctor {'names it' if names else 'does not name it'}"
-    return Finding(Status.PASS if names else Status.FAIL, text, {"warnings": list(warnings)})
+    return verdict(text, {"warnings": list(warnings)}, holds=names)
 
 
 def judge_held_memory(

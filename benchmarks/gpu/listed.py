@@ -39,6 +39,8 @@ class TrainingProgram:
 
     Attributes:
         tiny: Flags for a rehearsal on two cores.
+        script: Its path in the folder, without the ending; the name where it is empty.
+        flags: With which it is always run.
         fills: Its memory is large beside what every process takes, so that figures of it compare.
         folder: Where the script is.
     """
@@ -46,13 +48,15 @@ class TrainingProgram:
     name: str
     settings: tuple[Setting, ...]
     tiny: tuple[str, ...] = ()
+    script: str = ""
+    flags: tuple[str, ...] = ()
     fills: bool = False
     folder: Path = FOLDER
 
-    @property
-    def path(self) -> Path:
-        """The script."""
-        return self.folder / f"{self.name}.py"
+    def line(self, *, rehearsal: bool) -> list[str]:
+        """Return the script with its flags."""
+        path = self.folder / f"{self.script or self.name}.py"
+        return [str(path), *self.flags, *(self.tiny if rehearsal else ())]
 
 
 @dataclass(frozen=True)
@@ -67,15 +71,18 @@ class Printed:
     @classmethod
     def read(cls, text: str) -> Printed:
         """Return what stands in the output of one run."""
-        rate = re.findall(r"^([\d.]+) samples/s$", text, re.MULTILINE)
-        device = re.findall(r"^device: (\S+)$", text, re.MULTILINE)
-        peak = re.findall(r"^peak memory: (\d+) bytes reserved$", text, re.MULTILINE)
-        resident = re.findall(r"^resident memory: (\d+) bytes$", text, re.MULTILINE)
+
+        def last(pattern: str) -> str | None:
+            return next(reversed(re.findall(rf"^{pattern}$", text, re.MULTILINE)), None)
+
+        rate = last(r"([\d.]+) samples/s")
+        peak = last(r"peak memory: (\d+) bytes reserved")
+        resident = last(r"resident memory: (\d+) bytes")
         return cls(
-            float(rate[-1]) if rate else None,
-            device[-1] if device else None,
-            int(peak[-1]) if peak else None,
-            int(resident[-1]) if resident else None,
+            None if rate is None else float(rate),
+            last(r"device: (\S+)"),
+            None if peak is None else int(peak),
+            None if resident is None else int(resident),
         )
 
 
@@ -121,6 +128,8 @@ PROGRAMS = (
             Setting("batch x16", ("--times", "16"), counts=False),
         ),
         tiny=("--layers", "4", "--side", "32"),
+        script="conv",
+        flags=("--layers", "24", "--fill", "0.12", "--workers", "0"),
         fills=True,
     ),
     TrainingProgram(

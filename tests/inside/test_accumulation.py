@@ -1,15 +1,13 @@
 """Gradient accumulation: four micro-batches of eight are one batch of 32, to the parameter.
 
 Each program is written for batches of 32. It is run as it is, and under batch_size=8 with
-accumulation_steps=4.
+accumulation_steps=4, over the same samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
 
 import pytest
@@ -17,9 +15,8 @@ import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer, lr_scheduler
 from torch.utils.checkpoint import checkpoint_sequential
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from autotune.inside.micro_batches import EpochShape, Groups
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.steering import Steering
 from autotune.program.applied_config import AppliedConfig
@@ -28,173 +25,281 @@ from autotune.program.lr import LrRule
 from autotune.program.program_traits import ProgramTraits
 from tests.made import make_loader
 
-STEPS = 20
-MakeOptimizer = Callable[[Any], Optimizer]
+ONE_BY_ONE = "SequentialSampler"
+Parameters = list[torch.Tensor]
+Step = Callable[[torch.Tensor, torch.Tensor], None]
 
 
-@dataclass
-class Run:
-    """What a program ended with."""
-
-    parameters: list[torch.Tensor]
-    losses: list[float] = field(default_factory=list)
-    lr: float = 0.0
-    norms: list[float] = field(default_factory=list)
-
-
-def sgd(parameters: Any) -> Optimizer:
-    return SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-3)
-
-
-def adamw(parameters: Any) -> Optimizer:
-    return AdamW(parameters, lr=0.01)
-
-
-def program(  # noqa: C901, PLR0913 - the many ways in which people write a loop
-    make_optimizer: MakeOptimizer,
-    samples: int = 90,
-    *,
-    clip: float | None = None,
-    schedule: str = "",
-    drop_last: bool = False,
-    style: str = "clear first",
-    scaled: bool = False,
-) -> Run:
-    """Train for a while; the many ways in which people write this loop."""
+def made(samples: int = 96, nan_at: int | None = None) -> TensorDataset:
     torch.manual_seed(0)
     x = torch.randn(samples, 6)
-    data = TensorDataset(x, x.sum(1, keepdim=True).sin())
-    loader = DataLoader(data, batch_size=32, shuffle=True, drop_last=drop_last)
-    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
-    optimizer = make_optimizer(model.parameters())
-    epochs = -(-STEPS // -(-samples // 32))
-    scaler = torch.amp.GradScaler("cpu", enabled=scaled)
-    scheduler: lr_scheduler.LRScheduler | None = None
-    if schedule == "iteration":
-        scheduler = lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=STEPS)
-    elif schedule == "epoch":
-        scheduler = lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
-    run = Run(list(model.parameters()))
+    y = x.sum(1, keepdim=True).sin()
+    if nan_at is not None:
+        x[nan_at] = float("nan")
+    return TensorDataset(x, y)
 
-    def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        if style == "activations again":  # by backward passes within the backward pass
-            output = checkpoint_sequential(model, 3, x.requires_grad_(), use_reentrant=True)
-        else:
-            output = model(x)
-        loss = nn.functional.mse_loss(output, y)
-        run.losses.append(loss.item())
+
+class Program:
+    """A model in training; what it ends with besides its weights are losses, norms and a rate."""
+
+    def __init__(self, kind: type[Optimizer] = SGD) -> None:
+        torch.manual_seed(1)
+        self.model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
+        options = {"momentum": 0.9, "weight_decay": 1e-3} if kind is SGD else {}
+        self.optimizer: Any = kind(self.model.parameters(), lr=0.05, **options)  # type: ignore[call-arg]
+        self.losses, self.norms = list[float](), list[float]()
+
+    def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = nn.functional.mse_loss(self.model(x), y)
+        self.losses.append(loss.item())
         return loss
 
-    for _ in range(epochs):
-        for x, y in loader:
-            if style == "closure":
+    def step(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        self.optimizer.zero_grad()
+        self.loss(x, y).backward()
+        self.optimizer.step()
 
-                def closure(x: torch.Tensor = x, y: torch.Tensor = y) -> float:
-                    optimizer.zero_grad()
-                    loss = loss_of(x, y)
-                    loss.backward()
-                    return loss.item()
-
-                optimizer.step(closure)
-            else:
-                if style == "clear first":
-                    optimizer.zero_grad()
-                elif style == "clear the model":
-                    model.zero_grad(set_to_none=False)
-                scaler.scale(loss_of(x, y)).backward()
-                if clip is not None:
-                    scaler.unscale_(optimizer)
-                    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-                    run.norms.append(float(norm))
-                scaler.step(optimizer)
-                scaler.update()
-                if style == "clear last":
-                    optimizer.zero_grad()
-            if scheduler is not None and schedule == "iteration":
-                scheduler.step()
-        if scheduler is not None and schedule == "epoch":
-            scheduler.step()
-    run.lr = optimizer.param_groups[0]["lr"]
-    return run
+    def ends_with(self) -> Parameters:
+        rate = torch.tensor(self.optimizer.param_groups[0]["lr"])
+        return [*(p.detach().clone() for p in self.model.parameters()), rate]
 
 
 @contextmanager
-def accumulating(
-    samples: int | None,
-    *,
-    steps: int = 4,
-    size: int = 8,
-    is_late: bool = False,
-    precision: str = "fp32",
-    **loader: Any,
-) -> Any:
+def accumulating(samples: int | None, **loader: Any) -> Iterator[None]:
     """SeamSet as ``autotune run`` installs them, under batches of 8 and four for a step."""
     facts = make_loader(**{"dataset_len": samples, "batch_size": 32, **loader})
-    baseline = Config({"batch_size": 32, "accumulation_steps": 1, "precision": "fp32"})
-    config = Config({"batch_size": size, "accumulation_steps": steps, "precision": precision})
+    baseline = Config({"batch_size": 32, "accumulation_steps": 1})
+    config = Config({"batch_size": 8, "accumulation_steps": 4})
     seams = SeamSet(listener=None, target=facts)
     Steering(seams).apply(
         AppliedConfig(config, baseline, ProgramTraits("cpu", facts), LrRule.LINEAR)
     )
-    if is_late:
-        seams.install_late()
-    else:
-        seams.install()
+    seams.install()
     try:
-        yield seams
+        yield
     finally:
         seams.remove()
 
 
-CASES: dict[str, dict[str, Any]] = {
-    "a schedule by iterations": {"schedule": "iteration"},
-    "a schedule by epochs": {"schedule": "epoch"},
+def assert_same(whole: Parameters, parts: Parameters, *, say: str = "") -> None:
+    for own, other in zip(whole, parts, strict=True):
+        assert own.isfinite().all(), say
+        torch.testing.assert_close(own, other, rtol=1e-4, atol=4e-6, msg=lambda text: say + text)
+
+
+def clears_last(program: Program) -> Step:
+    def step(x: torch.Tensor, y: torch.Tensor) -> None:
+        program.loss(x, y).backward()
+        program.optimizer.step()
+        program.optimizer.zero_grad()
+
+    return step
+
+
+def clears_the_model_to_zeros(program: Program) -> Step:
+    def step(x: torch.Tensor, y: torch.Tensor) -> None:
+        program.model.zero_grad(set_to_none=False)
+        program.loss(x, y).backward()
+        program.optimizer.step()
+
+    return step
+
+
+def computes_activations_again(program: Program) -> Step:
+    """By backward passes within the backward pass."""
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> None:
+        program.optimizer.zero_grad()
+        output = checkpoint_sequential(program.model, 3, x.requires_grad_(), use_reentrant=True)
+        loss = nn.functional.mse_loss(output, y)
+        program.losses.append(loss.item())
+        loss.backward()
+        program.optimizer.step()
+
+    return step
+
+
+def has_a_closure(program: Program) -> Step:
+    def step(x: torch.Tensor, y: torch.Tensor) -> None:
+        def closure() -> float:
+            program.optimizer.zero_grad()
+            loss = program.loss(x, y)
+            loss.backward()
+            return loss.item()
+
+        program.optimizer.step(closure)
+
+    return step
+
+
+def scales_and_clips(program: Program) -> Step:
+    scaler = torch.amp.GradScaler("cpu")
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> None:
+        program.optimizer.zero_grad()
+        scaler.scale(program.loss(x, y)).backward()
+        scaler.unscale_(program.optimizer)
+        norm = nn.utils.clip_grad_norm_(program.model.parameters(), 0.1)
+        program.norms.append(float(norm))
+        scaler.step(program.optimizer)
+        scaler.update()
+
+    return step
+
+
+def has_a_schedule_of_iterations(program: Program) -> Step:
+    schedule = lr_scheduler.LinearLR(program.optimizer, 1.0, 0.1, total_iters=20)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> None:
+        program.step(x, y)
+        schedule.step()
+
+    return step
+
+
+CASES: dict[str, tuple[Callable[[Program], Step], int]] = {
+    "a plain loop": (lambda program: program.step, 90),
     # Of 90, micro-batches would keep samples that whole batches drop.
-    "the last batch dropped": {"drop_last": True, "samples": 96},
-    "a last group of one micro-batch": {"samples": 100},
-    "gradients cleared after the step": {"style": "clear last"},
-    "gradients cleared by the model, to zeros": {"style": "clear the model"},
-    "activations computed again": {"style": "activations again"},
-    "a closure": {"style": "closure"},
-    "a gradient scaler and clipping": {"scaled": True, "clip": 0.1, "samples": 96},
+    "the last batch dropped": (lambda program: program.step, 96),
+    "a last group of one micro-batch": (lambda program: program.step, 100),
+    **{
+        step.__name__.replace("_", " "): (step, 96 if step is scales_and_clips else 90)
+        for step in (
+            clears_last,
+            clears_the_model_to_zeros,
+            computes_activations_again,
+            has_a_closure,
+            scales_and_clips,
+            has_a_schedule_of_iterations,
+        )
+    },
 }
 
 
-@pytest.mark.parametrize("make_optimizer", [sgd, adamw])
+@pytest.mark.parametrize("kind", [SGD, AdamW])
 @pytest.mark.parametrize("case", CASES)
-def test_accumulated_micro_batches_are_one_batch(case: str, make_optimizer: MakeOptimizer) -> None:
-    arguments = {"samples": 90, **CASES[case]}
-    whole = program(make_optimizer, **arguments)
-    with accumulating(arguments["samples"], drop_last=arguments.get("drop_last", False)):
-        parts = program(make_optimizer, **arguments)
-    assert parts.lr == pytest.approx(whole.lr)
+def test_accumulated_micro_batches_are_one_batch(case: str, kind: type[Optimizer]) -> None:
+    make_step, samples = CASES[case]
+    drop_last = "dropped" in case
+
+    def trained() -> Program:
+        loader = DataLoader(made(samples), batch_size=32, shuffle=True, drop_last=drop_last)
+        program = Program(kind)
+        step = make_step(program)
+        schedule = lr_scheduler.StepLR(program.optimizer, 2, gamma=0.5)
+        for _ in range(7):
+            for x, y in loader:
+                step(x, y)
+            if "iterations" not in case:
+                schedule.step()
+        return program
+
+    whole = trained()
+    with accumulating(samples, drop_last=drop_last):
+        parts = trained()
     assert len(parts.losses) > 3 * len(whole.losses), "each micro-batch is logged"
-    for own, other in zip(whole.parameters, parts.parameters, strict=True):
-        torch.testing.assert_close(own, other, rtol=1e-4, atol=4e-6)
-    if arguments["samples"] == 96 and whole.norms:  # a group ends with the real norm
-        assert parts.norms[3::4] == pytest.approx(whole.norms, rel=1e-3)
+    assert_same(whole.ends_with(), parts.ends_with())
+    assert parts.norms[3::4] == pytest.approx(whole.norms, rel=1e-3), "a group ends with its norm"
 
 
 @pytest.mark.parametrize(
-    ("epoch", "shares", "held"),
-    [
-        (EpochShape(6, 8, 8), [0.25, 0.25, 0.25, 0.25, 0.5, 0.5], [1, 1, 1, 0, 1, 0]),
-        (EpochShape(5, 8, 3), [0.25, 0.25, 0.25, 0.25, 1.0], [1, 1, 1, 0, 0]),
-        (EpochShape(3, 8, 4), [0.4, 0.4, 0.2], [1, 1, 0]),
-        (EpochShape(3), [1 / 3, 1 / 3, 1 / 3], [1, 1, 0]),
-        (EpochShape(), [0.25] * 6, [1, 1, 1, 0, 1, 1]),
-    ],
+    "kind", ["before backward", "after backward", "without clearing", "by a scaler"]
 )
-def test_shares_of_a_group_follow_the_samples_and_add_up_to_one(
-    epoch: EpochShape, shares: list[float], held: list[int]
-) -> None:
-    groups = Groups(drop=lambda: None)
-    groups.regroup(4)
-    seen = []
-    for number, _ in zip(count(1), shares, strict=False):
-        groups.hand_out(number, epoch)
-        groups.take()
-        seen.append((groups.share, int(not groups.is_last)))
-        groups.stepped(groups, is_real=groups.is_last)
-    assert [share for share, _ in seen] == pytest.approx(shares)
-    assert [holds for _, holds in seen] == held
+def test_a_group_with_a_loss_that_is_not_finite_is_left_out_as_a_batch_is(kind: str) -> None:
+    def leaves_out(*, clears_first: bool) -> Parameters:
+        program, loader = Program(), DataLoader(made(nan_at=45), batch_size=32)
+        scaler = torch.amp.GradScaler("cpu", init_scale=64.0, enabled=kind == "by a scaler")
+        for x, y in (batch for _ in range(3) for batch in loader):
+            if clears_first:
+                program.optimizer.zero_grad()
+            loss = program.loss(x, y)
+            if kind == "before backward" and not loss.isfinite():
+                program.optimizer.zero_grad()
+                continue
+            if kind == "without clearing" and not loss.isfinite():
+                continue
+            scaler.scale(loss).backward()
+            if kind == "after backward" and not loss.isfinite():
+                program.optimizer.zero_grad()
+                continue
+            scaler.step(program.optimizer)
+            scaler.update()
+            if not clears_first:
+                program.optimizer.zero_grad()
+        return program.ends_with()
+
+    for clears_first in (True, False):
+        whole = leaves_out(clears_first=clears_first)
+        with accumulating(96, sampler=ONE_BY_ONE):
+            parts = leaves_out(clears_first=clears_first)
+        assert_same(whole, parts, say=f"{kind}, {clears_first=}: ")
+
+
+class Stream(IterableDataset[Any]):
+    """A part of the samples each time, and no length."""
+
+    def __init__(self, parts: int) -> None:
+        self.parts, self.begun = parts, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        data, size = made(160), 160 // self.parts
+        first = self.begun * size
+        self.begun += 1
+        return iter([data[i] for i in range(first, first + size)])
+
+
+def test_groups_of_a_stream_go_on_across_its_epochs() -> None:
+    def streams(parts: int) -> Parameters:
+        loader, program = DataLoader(Stream(parts), batch_size=32), Program()
+        schedule = lr_scheduler.ExponentialLR(program.optimizer, 0.5)
+        for _ in range(parts):
+            for x, y in loader:
+                program.step(x, y)
+            if parts == 1:  # else once in an epoch, of which there are more
+                continue
+            schedule.step()
+            schedule.base_lrs = [0.05]
+            program.optimizer.param_groups[0]["lr"] = 0.05
+        assert parts in {1, schedule.last_epoch}, "a schedule of epochs is not held back"
+        return program.ends_with()
+
+    whole = streams(1)
+    with accumulating(None, dataset="Stream", iterable=True, sampler="_InfiniteConstantSampler"):
+        parts = streams(4)
+    assert_same(whole, parts)
+
+
+def test_a_loop_that_is_left_early_hands_nothing_on_to_what_follows() -> None:
+    def leaves(after: int) -> Parameters:
+        loader, second = DataLoader(made(), batch_size=32), DataLoader(made(24), batch_size=12)
+        program = Program()
+        schedule = lr_scheduler.StepLR(program.optimizer, 1, gamma=0.5)
+        step = clears_last(program)
+        for data, most in ((loader, after), (loader, after), (second, 10**6)):
+            for number, (x, y) in enumerate(data):
+                if number == most:
+                    break
+                step(x, y)
+            schedule.step()
+        return program.ends_with()
+
+    whole = leaves(2)
+    with accumulating(96, sampler=ONE_BY_ONE):
+        parts = leaves(2 * 4 + 3)
+    assert_same(whole, parts)
+
+
+def test_a_loader_has_the_length_of_its_iteration() -> None:
+    def counts() -> tuple[Parameters, float]:
+        loader, program = DataLoader(made(), batch_size=32), Program()
+        batches = iter(loader)
+        for _ in range(len(loader)):
+            program.step(*next(batches))
+        assert next(batches, None) is None, "all of the data was trained on"
+        return program.ends_with(), sum(program.losses) / len(loader)
+
+    whole, mean = counts()
+    with accumulating(96, sampler=ONE_BY_ONE):
+        parts, other = counts()
+    assert_same(whole, parts)
+    assert other == pytest.approx(mean, rel=1e-5), "mean loss, over the same samples and weights"

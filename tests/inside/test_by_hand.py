@@ -1,5 +1,8 @@
+"""What a step is in the loops that people and libraries write, with an optimizer or by hand."""
+
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +20,12 @@ from tests.made import A100, PROGRAM, make_hardware
 from tests.watching import profile_of, watched
 
 BACKWARD = "loss.backward()"
-UPDATES = {
-    "data": (BACKWARD, "for p in model.parameters(): p.data.add_(p.grad, alpha=-0.1)"),
-    "no_grad": (
-        BACKWARD,
-        "with torch.no_grad(): [p.sub_(0.1 * p.grad) for p in model.parameters()]",
-    ),
-    "autograd.grad": (
-        "grads = torch.autograd.grad(loss, list(model.parameters()))",
-        "for p, g in zip(model.parameters(), grads): p.data -= 0.1 * g",
-    ),
-    "an object": (BACKWARD, "own.step()"),
-}
-OWN = """
+WRITTEN = """
 class Own:
     def step(self):
         for p in model.parameters():
             p.data = p.data - 0.1 * p.grad
 own = Own()
-"""
-LOOP = """
 for epoch in range(4):
     for x, y in loader:
         model.zero_grad()
@@ -44,32 +33,57 @@ for epoch in range(4):
         {passes}
         {update}
 """
-NEEDS_AN_OPTIMIZER = (
-    "optimizer",
-    "batch_size",
-    "accumulation_steps",
-    "devices",
+BY_DATA = WRITTEN.format(
+    passes=BACKWARD, update="for p in model.parameters(): p.data.add_(p.grad, alpha=-0.1)"
 )
-WORKS_WITHOUT = ("workers", "threads", "precision", "compile")
+OPTIMIZED = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+{batches}
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
 
 
-def line_of(tmp_path: Path, text: str) -> str:
-    lines = (tmp_path / "train.py").read_text().splitlines()
-    return f"train.py:{next(n for n, line in enumerate(lines, 1) if text in line)}"
+@dataclass(frozen=True)
+class Loop:
+    """A training loop.
+
+    Attributes:
+        samples: Of each of its steps.
+        passes: What stands in the line that makes a step by hand, empty where an optimizer steps.
+        batches: The batch sizes of the loaders that train.
+    """
+
+    source: str
+    samples: int = 8
+    passes: str = ""
+    batches: tuple[int, ...] = (8,)
 
 
-def test_weights_written_by_hand_make_steps_whatever_way_they_are_written(tmp_path: Path) -> None:
-    for passes, update in UPDATES.values():
-        watching = watched(tmp_path, OWN + LOOP.format(passes=passes, update=update), borders=3)
-        assert watching.profile is not None, update
-        assert watching.profile.loop.steps_by_hand == line_of(tmp_path, passes), update
-        assert (watching.profile.device, watching.profile.optimizers) == ("cpu", ())
-        assert [facts.batch_size for facts in watching.profile.loaders] == [8]
-        assert watching.samples == [8, 8, 8]
-
-
-def test_a_step_by_hand_of_two_batches_or_of_two_models_is_one_step(tmp_path: Path) -> None:
-    in_twos = """
+LOOPS = {
+    "in place": Loop(BY_DATA, passes=BACKWARD),
+    "without gradients": Loop(
+        WRITTEN.format(
+            passes=BACKWARD,
+            update="with torch.no_grad(): [p.sub_(0.1 * p.grad) for p in model.parameters()]",
+        ),
+        passes=BACKWARD,
+    ),
+    "autograd.grad": Loop(
+        WRITTEN.format(
+            passes="grads = torch.autograd.grad(loss, list(model.parameters()))",
+            update="for p, g in zip(model.parameters(), grads): p.data -= 0.1 * g",
+        ),
+        passes="autograd.grad",
+    ),
+    "an object": Loop(WRITTEN.format(passes=BACKWARD, update="own.step()"), passes=BACKWARD),
+    "an idle optimizer": Loop(
+        "idle = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)" + BY_DATA,
+        passes=BACKWARD,
+    ),
+    "every second batch": Loop(
+        """
 for epoch in range(9):
     for i, (x, y) in enumerate(loader):
         (nn.functional.cross_entropy(model(x), y) / 2).backward()
@@ -77,8 +91,12 @@ for epoch in range(9):
             for p in model.parameters():
                 p.data -= 0.1 * p.grad
             model.zero_grad()
-"""
-    two_models = """
+""",
+        16,
+        "backward()",
+    ),
+    "two models": Loop(
+        """
 other = nn.Linear(4, 2)
 for epoch in range(9):
     for x, y in loader:
@@ -87,42 +105,38 @@ for epoch in range(9):
             nn.functional.cross_entropy(own(x), y).backward()
             for p in own.parameters():
                 p.data -= 0.1 * p.grad
-"""
-    for source, samples in ((in_twos, 16), (two_models, 8)):
-        watching = watched(tmp_path, source, borders=4)
-        assert watching.samples == [samples] * 4
-
-
-def test_programs_without_modules_or_loaders_are_driven_as_well(tmp_path: Path) -> None:
-    raw = """
+""",
+        8,
+        "backward()",
+    ),
+    "no module": Loop(
+        """
 x, w = torch.randn(24, 4), torch.zeros(4, requires_grad=True)
 for _ in range(20):
     (x @ w - 1).square().mean().backward()
     with torch.no_grad():
         w -= 0.1 * w.grad
         w.grad.zero_()
-"""
-    recurrent = """
+""",
+        1,
+        "backward()",
+        (),
+    ),
+    "a recurrent net": Loop(
+        """
 net = nn.LSTM(4, 8)
 for i in range(20):
     net.zero_grad()
     net(torch.randn(5, 24, 4))[0].sum().backward()
     for p in net.parameters():
         p.data.add_(p.grad, alpha=-0.1)
-"""
-    watching = watched(tmp_path, raw, borders=2)
-    assert watching.profile is not None
-    assert watching.profile.loop.steps_by_hand == line_of(tmp_path, "backward()")
-    assert watching.samples == [1, 1]
-    watching = watched(tmp_path, recurrent, borders=2)
-    assert watching.profile is not None
-    assert watching.profile.loaders == ()
-    assert watching.profile.loop.steps_by_hand == line_of(tmp_path, "backward()")
-    assert watching.samples == [5, 5]
-
-
-def test_what_computes_gradients_before_an_optimizer_steps_is_no_step(tmp_path: Path) -> None:
-    accumulates = """
+""",
+        5,
+        "backward()",
+        (),
+    ),
+    "32 batches for a step": Loop(
+        """
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for epoch in range(99):
     for i, (x, y) in enumerate(loader):
@@ -130,8 +144,11 @@ for epoch in range(99):
         if (epoch * 12 + i + 1) % 32 == 0:
             optimizer.step()
             optimizer.zero_grad()
-"""
-    attack = """
+""",
+        256,
+    ),
+    "an attack": Loop(
+        """
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for epoch in range(9):
     for x, y in loader:
@@ -143,7 +160,9 @@ for epoch in range(9):
         nn.functional.cross_entropy(model(x + moved.detach()), y).backward()
         optimizer.step()
 """
-    lbfgs = """
+    ),
+    "LBFGS": Loop(
+        """
 optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
 for epoch in range(9):
     for x, y in loader:
@@ -154,44 +173,94 @@ for epoch in range(9):
             return loss
         optimizer.step(closure)
 """
-    for source, samples in ((accumulates, 256), (attack, 8), (lbfgs, 8)):
-        watching = watched(tmp_path, source, borders=2)
-        assert watching.profile is not None
-        assert watching.profile.loop.steps_by_hand == ""
-        assert len(watching.profile.optimizers) == 1
-        assert watching.samples == [samples] * 2
-
-
-def test_an_optimizer_that_steps_later_is_the_one_that_counts(tmp_path: Path) -> None:
-    source = """
+    ),
+    "an optimizer that steps later": Loop(
+        """
 for x, y in islice(loader, 3):
     nn.functional.cross_entropy(model(x), y).backward()
     for p in model.parameters():
         p.data.add_(p.grad, alpha=-0.1)
 others = DataLoader(TensorDataset(torch.randn(96, 4), torch.randint(2, (96,))), 16)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for epoch in range(9):
-    for x, y in others:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x), y).backward()
-        optimizer.step()
 """
-    profile = profile_of(tmp_path, source)
-    assert profile.loop.steps_by_hand == ""
-    assert [facts.batch_size for facts in profile.loaders] == [16]
+        + OPTIMIZED.format(batches="for x, y in (batch for _ in range(9) for batch in others):"),
+        16,
+        batches=(16,),
+    ),
+    "a generator over a loader": Loop(
+        """
+def cycle(loader):
+    while True:
+        for batch in loader:
+            yield batch
+batches = cycle(loader)
+"""
+        + OPTIMIZED.format(batches="for _ in range(40):\n    x, y = next(batches)")
+    ),
+    "a sampler of many draws": Loop(
+        """
+from torch.utils.data import RandomSampler
+sampler = RandomSampler(loader.dataset, replacement=True, num_samples=int(1e10))
+batches = iter(DataLoader(loader.dataset, 8, sampler=sampler))
+"""
+        + OPTIMIZED.format(batches="for _ in range(40):\n    x, y = next(batches)")
+    ),
+    "calls of parts": Loop(
+        """
+class Policy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.actor, self.critic = nn.Linear(4, 2), nn.Linear(4, 1)
+        self.scale = nn.Parameter(torch.zeros(2))
+    def forward(self, x):
+        return (self.actor(x) * self.scale.exp()).softmax(-1), self.critic(x)
+    def evaluate(self, x):
+        return (self.actor(x) * self.scale.exp()).log_softmax(-1), self.critic(x)
+policy = Policy()
+optimizer = torch.optim.Adam(policy.parameters())
+for _ in range(9):
+    with torch.no_grad():
+        seen = torch.cat([x for x in torch.randn(64, 1, 4) if policy(x) is not None])
+    for epoch in range(3):
+        for x in seen[torch.randperm(64)].split(16):
+            logits, value = policy.evaluate(x)
+            optimizer.zero_grad()
+            (value.square().mean() - logits.mean()).backward()
+            optimizer.step()
+""",
+        16,
+        batches=(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_step_is_what_changes_the_weights_whatever_way_it_is_written(
+    name: str, tmp_path: Path
+) -> None:
+    loop = LOOPS[name]
+    watching = watched(tmp_path, loop.source, borders=2)
+    profile = watching.profile
+    assert profile is not None
+    lines = (tmp_path / "train.py").read_text().splitlines()
+    line = next(n for n, text in enumerate(lines, 1) if loop.passes in text)
+    assert profile.loop.steps_by_hand == (f"train.py:{line}" if loop.passes else "")
+    assert len(profile.optimizers) == (not loop.passes)
+    assert [facts.batch_size for facts in profile.loaders] == [*loop.batches]
+    assert watching.samples == [loop.samples] * 2
+    offer = registry()["workers"].domain(Here(make_hardware(), profile))
+    assert isinstance(offer, NotOffered) is (not loop.batches)
 
 
 def test_knobs_that_need_an_optimizer_are_refused_by_the_line_and_the_others_work(
     tmp_path: Path,
 ) -> None:
-    passes, update = UPDATES["data"]
-    profile = profile_of(tmp_path, LOOP.format(passes=passes, update=update))
+    profile = profile_of(tmp_path, BY_DATA)
     hardware = make_hardware(cpu_quota=4)
-    for name in NEEDS_AN_OPTIMIZER:
+    for name in ("optimizer", "batch_size", "accumulation_steps", "devices"):
         offer = registry()[name].domain(Here(hardware, profile))
         assert isinstance(offer, NotOffered), name
         assert f"updates its weights by hand ({profile.loop.steps_by_hand})" in offer.reason, name
-    for name in WORKS_WITHOUT:
+    for name in ("workers", "threads", "precision", "compile"):
         assert not isinstance(registry()[name].domain(Here(hardware, profile)), NotOffered), name
     refused = registry()["precision"].refusal("fp16", Here(make_hardware(gpus=(A100,)), profile))
     assert refused is not None
@@ -204,13 +273,10 @@ for x, y in loader:
     nn.functional.cross_entropy(model(x), y).backward()
 """
     never_stepped = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)" + never_written
-    for source, said in (
-        (never_written, "and no weights changed in place after them"),
-        (never_stepped, "and no weights changed in place after them"),
-        ("pass", ""),
-    ):
+    told = "and no weights changed in place after them"
+    for source, said in ((never_written, told), (never_stepped, told), ("pass", "")):
         tracker = watched(tmp_path, source).tracker
-        unseen = tracker.seams.by_hand.unseen()
+        unseen = tracker.seams.steps.by_hand.unseen()
         assert tracker.steps == 0
         assert said in unseen
         assert bool(said) == bool(unseen)

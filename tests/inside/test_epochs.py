@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from autotune.inside.step_counts import Step
-from autotune.measurement.run_mode import Epochs
+from autotune.measurement.outcome import Epochs
 from tests.watching import Watching
 
 BATCHES = 12
@@ -248,21 +248,6 @@ def test_a_loader_that_is_built_again_for_each_epoch_is_not_cut() -> None:
         done = train(loader_of)
     assert done.passes == [BATCHES] * 3
     assert borders.ended[-1].samples == 16
-
-
-def test_equal_loaders_that_are_built_again_for_each_epoch_stay_two() -> None:
-    model = nn.Linear(4, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with watched() as borders:
-        for _ in range(4):
-            for (one, _y), (other, _z) in zip(loader_of(), loader_of(), strict=True):
-                optimizer.zero_grad()
-                (model(one) + model(other)).sum().backward()
-                optimizer.step()
-            loaders = borders.tracker.first.loaders
-            assert loaders is not None
-            assert len({id(own) for own in loaders}) == 2
-        assert [step.samples for step in borders.ended[-BATCHES:]] == [8] * BATCHES
 
 
 def test_workers_that_stay_are_the_same_from_one_true_epoch_to_the_next() -> None:

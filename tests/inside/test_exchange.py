@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 
+from autotune.inside.processes.rank_sync import RankCommand, RankSync, Report, gpus_of
 from autotune.inside.ranks import exchange
 from autotune.inside.ranks.data_sharding import SampleOrder
 from autotune.inside.ranks.exchange import SignedStore
 from autotune.inside.ranks.group import Group
-from autotune.inside.ranks.rank_sync import RankCommand, RankSync, Report, gpus_of
 from tests.made import A100, H100, V100
 from tests.readings import unused
 

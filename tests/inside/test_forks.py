@@ -11,9 +11,9 @@ from types import CodeType
 
 import pytest
 
+from autotune.inside.processes.reporter import describe
 from autotune.inside.ranks import forks
 from autotune.inside.ranks.forks import ForkGuard
-from autotune.inside.reporter import describe
 
 
 class Owner:

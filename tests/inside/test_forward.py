@@ -158,34 +158,6 @@ def test_gradients_by_sample_go_through_a_model_in_another_memory_order() -> Non
         torch.testing.assert_close(found[name], gradient)
 
 
-class Wrapper(nn.Module):
-    """Sets its attributes on what it wraps as well, as Fabric's wrappers do."""
-
-    def __init__(self, wrapped: nn.Module) -> None:
-        super().__init__()
-        self.wrapped = wrapped
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        if name != "wrapped" and "wrapped" in self._modules:
-            setattr(self.wrapped, name, value)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        called: torch.Tensor = self.wrapped(x)
-        return called
-
-
-def test_a_wrapper_is_compiled_and_what_it_wraps_does_not_call_it() -> None:
-    inner = nn.Linear(8, 1)
-    wrapper = Wrapper(inner)
-    with acting() as seam:
-        seam.compile_in(mode="default")
-        wrapper(torch.zeros(2, 8))
-        seam.narrow()
-    assert wrapper._compiled_call_impl is not None
-    assert inner._compiled_call_impl is None
-
-
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:FutureWarning")
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 def test_a_model_is_traced_as_it_is() -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import queue
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
 
 import pytest
 import torch
 
-from autotune.inside import reporter
-from autotune.inside.lead_rank import LeadRank
-from autotune.inside.reporter import MAX_STEPS, Reporter
+from autotune.inside.processes import reporter
+from autotune.inside.processes.lead_rank import LeadRank
+from autotune.inside.processes.reporter import MAX_STEPS, Reporter
 from autotune.inside.step_counts import Step
 from autotune.inside.step_tracker import StepTracker
 from autotune.measurement.turn import PlannedTurn, Turn
@@ -196,37 +196,6 @@ def test_a_loss_from_before_the_turns_does_not_count_and_one_that_is_not_finite_
     parent.let_run(2)
     parent.heard()
     assert [turn.is_finite for turn in parent.taken[0]] == [True, False]
-
-
-def test_of_a_long_absence_the_parent_is_told_and_of_a_short_one_not(parent: Parent) -> None:
-    driver, told = parent.driver, driver_phases(parent)
-    for _ in range(100):  # epochs of a few steps
-        driver.paused()
-        driver.resumed(0.0)
-    driver._reporter.absence.tell(driver._reporter._tell)
-    assert told() == []
-    driver.paused()
-    driver._reporter.absence.tell(driver._reporter._tell)
-    driver._reporter.sent = -1e9  # an evaluation goes on for long
-    driver.disturbed()
-    assert told() == ["between epochs", "between epochs"]
-    driver.resumed(0.0)
-    for _ in range(2):
-        driver._reporter.absence.tell(driver._reporter._tell)
-    assert told() == ["turns"]
-    driver.tracker.forks.is_child = True
-    driver.paused()
-    driver._reporter.sent = -1e9
-    driver.disturbed()
-    assert told() == [], "a forked process has no wire"
-
-
-def driver_phases(parent: Parent) -> Callable[[], list[str]]:
-    def told() -> list[str]:
-        messages = iter(lambda: parent.theirs.receive(0.0), None)
-        return [message.phase for message in messages if isinstance(message, Progress)]
-
-    return told
 
 
 def test_a_program_that_goes_on_to_train_with_other_loaders_has_come_to_its_end(

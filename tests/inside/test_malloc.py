@@ -70,9 +70,3 @@ def test_where_the_environment_tunes_malloc_nothing_is_known_of_it() -> None:
         {"GLIBC_TUNABLES": "glibc.malloc.arena_max=1:glibc.malloc.mmap_threshold=4096"},
     ):
         assert run(asked, **env) == 0
-
-
-@pytest.mark.skipif(malloc._libc() is None, reason="malloc is not glibc's")
-def test_a_number_of_arenas_which_many_containers_set_leaves_the_thresholds_alone() -> None:
-    asked = "from autotune.inside.malloc import mmap_threshold; print(mmap_threshold() or 0)"
-    assert run(asked, MALLOC_ARENA_MAX="2", GLIBC_TUNABLES="glibc.malloc.arena_max=2") > 0

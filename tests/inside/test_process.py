@@ -28,19 +28,6 @@ def seam() -> Iterator[TorchSettingsSeam]:
     seam.switch("attention", "auto")
 
 
-def test_what_the_program_sets_while_it_starts_is_set_again(
-    seam: TorchSettingsSeam,
-) -> None:
-    own = cudnn.benchmark
-    try:
-        seam.switch("cudnn", "benchmark")
-        cudnn.benchmark = False
-        seam.settle()
-        assert cudnn.benchmark is True
-    finally:
-        cudnn.benchmark = own
-
-
 def test_a_fused_kernel_of_attention_leaves_the_plain_one_for_what_it_cannot_do(
     seam: TorchSettingsSeam,
 ) -> None:

@@ -123,7 +123,7 @@ def test_rates_follow_what_a_baseline_that_accumulates_makes(
     base = changed(applied(LrRule.LINEAR), config=baseline, baseline=baseline, flags=flags)
     seams = SeamSet(listener=None, target=None)
     Steering(seams).apply(replace(base, config=baseline.replace(**changes)))
-    assert seams.rates.factor(SGD([weight()], lr=0.1)) == pytest.approx(factor)
+    assert seams.steps.rates.factor(SGD([weight()], lr=0.1)) == pytest.approx(factor)
 
 
 @pytest.mark.parametrize("scales", ["at first, warmed up from zero", "in its schedule", "no"])

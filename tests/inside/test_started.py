@@ -19,8 +19,8 @@ import pytest
 import torch.multiprocessing
 from torch.utils.data import DataLoader
 
-from autotune.inside.ranks.children import Children
-from autotune.inside.seams.started import PROCESS, Act, Script, StartedSeam, Starting
+from autotune.inside.processes.children import Children
+from autotune.inside.seams.started import PROCESS, Act, Host, Script, StartedSeam, Starting
 from autotune.measurement.turn import Taken
 from autotune.program.fence_options import FenceKind
 from autotune.program.program import parse_program
@@ -31,7 +31,7 @@ from tests.rigging import PROGRAMS
 FORK = get_context("fork")
 
 
-class Recorder:
+class Recorder(Host):
     """A host that notes what starts, and takes it in as it is."""
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ def test_a_child_is_heard_from_its_first_step_on_and_hears_the_parent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = threading.Event()
-    monkeypatch.setattr("autotune.inside.ranks.children.quit_process", ended.set)
+    monkeypatch.setattr("autotune.inside.processes.children.quit_process", ended.set)
     asked, answer = ProfileStep(0.5, 7), TookTurns(Taken(()), 7)
     with relaying(0, tmp_path) as (watcher, parent, child, commands):
         child.send(Progress("start-up", 0, 1.0, "imports"))
@@ -179,7 +179,7 @@ LEAVES = """
 import os, sys, threading, time
 from multiprocessing import get_context
 from autotune.inside.ranks.group import Group
-from autotune.inside.ranks.rank_process import quit_process, run
+from autotune.inside.processes.rank_process import quit_process, run
 
 def late():
     time.sleep(0.5)

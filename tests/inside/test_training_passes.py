@@ -10,7 +10,7 @@ from autotune.program.rehearsal import RehearsalPlan
 from tests.inside.test_short_epochs import applied_of, run
 
 HEAD = """
-from itertools import chain, cycle
+from itertools import cycle
 from time import sleep
 
 import torch
@@ -64,43 +64,10 @@ for epoch in range(6):
     for (x, y), others in zip(first, second):
         step(x, y, others)
 """,
-    "the second one never ends": f"""
-first, second = loader_of(32), cycle(loader_of(16, {SLOW_S}))
-for epoch in range(6):
-    for x, y in first:
-        step(x, y, next(second))
-""",
     "both are built anew and grow": f"""
 for epoch in range(6):
     for (x, y), others in zip(loader_of(16 + 4 * epoch, {SLOW_S}), loader_of(16 + 4 * epoch)):
         step(x, y, others)
-""",
-    "the batch size grows": """
-for epoch in range(6):
-    for x, y in loader_of(64, batch_size=4 + 4 * epoch):
-        step(x, y)
-""",
-    "one loader after another": """
-tasks = [loader_of(40), loader_of(20)]
-for epoch in range(6):
-    for task in tasks:
-        for x, y in task:
-            step(x, y)
-""",
-    "an evaluation whose iterator is kept": """
-train, kept = loader_of(32), iter(loader_of(4000))
-for epoch in range(6):
-    for x, y in train:
-        step(x, y)
-    model(next(kept)[0])
-""",
-    "each loader has a step of its own": """
-first, second = loader_of(40), loader_of(40, batch_size=2)
-for epoch in range(6):
-    other = iter(second)
-    for x, y in first:
-        step(x, y)
-        step(*next(other))
 """,
     "a generator without an end": """
 first, second = loader_of(40), loader_of(28)
@@ -136,16 +103,6 @@ for epoch in range(6):
             if trains:
                 loss.backward()
                 optimizer.step()
-""",
-    "an evaluation of another part in the middle": """
-train = loader_of(80)
-for epoch in range(6):
-    for n, (x, y) in enumerate(train):
-        step(x, y)
-        if n == 9:
-            for few, _ in loader_of(16 + epoch):
-                model(few)
-                break
 """,
     "gradients of a few batches": """
 train = loader_of(40)

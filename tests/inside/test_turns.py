@@ -159,7 +159,7 @@ def test_loaders_of_configs_that_rest_stay_and_their_workers_stop(opened: OpenRi
     assert {process.pid for process in workers(opened)} == took_part, "none started anew"
 
 
-@pytest.mark.parametrize("ends_by", ["close", "kill", "exit"])
+@pytest.mark.parametrize("ends_by", ["kill", "exit"])
 def test_no_worker_outlives_the_program_that_stopped_it(tmp_path: Path, ends_by: str) -> None:
     with open_rig(tmp_path, "slow_items.py") as opened:
         take(opened, (opened.base, applied_with(opened.base, workers=2)), [1, 0])

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from autotune.measurement.compilation import Compilation
-from autotune.measurement.interference import Interference
+from autotune.measurement.examination import StepParts
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement, warnings_of
-from autotune.measurement.memory import Memory
-from autotune.measurement.step_breakdown import StepParts
+from autotune.measurement.readings import Compilation, Interference, Memory
 from autotune.measurement.turn import Taken, Turn
 from tests.made import make_measurement
 
@@ -25,9 +22,6 @@ TURNS = (
 )
 
 
-# --- intervals ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("estimate", "low", "high"),
     [(1.0, 1.1, 1.2), (1.0, 0.8, 0.9), (1.0, 1.1, 0.9), (math.nan, 0.9, 1.1), (1.0, math.nan, 2.0)],
@@ -37,9 +31,6 @@ def test_an_interval_that_does_not_enclose_its_estimate_cannot_be_built(
 ) -> None:
     with pytest.raises(ValueError, match="encloses its estimate"):
         Interval(estimate, low, high)
-
-
-# --- what turns show ------------------------------------------------------------------------------
 
 
 def test_steps_that_count_are_taken_together_and_switches_and_disturbed_steps_left_out() -> None:
@@ -62,30 +53,19 @@ def test_what_nothing_reports_is_none_and_not_zero() -> None:
     assert not measurement.warnings
 
 
-# --- doubts ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("change", "beginning"),
-    [
-        ({"interference": QUOTA}, "The machine was busy: the container's CPU quota was used up."),
-        (
-            {"memory": Memory(alloc_retries=7)},
-            "The GPU's memory is nearly full: torch emptied its cache 7 times. ",
-        ),
+def test_what_makes_a_measurement_unsure_is_said_in_a_sentence() -> None:
+    busy = "The machine was busy: the container's CPU quota was used up."
+    for change, beginning in (
+        ({"interference": QUOTA}, busy),
+        ({"memory": Memory(alloc_retries=7)}, "The GPU's memory is nearly full: torch emptied its"),
         (
             {"compilation": Compilation(9.0, 8, 7, 0)},
-            "torch.compile recompiled 7 times and gave up: ",
+            "torch.compile recompiled 7 times and",
         ),
-    ],
-    ids=["busy", "nearly out of memory", "given up"],
-)
-def test_what_makes_a_measurement_unsure_is_said_in_a_sentence(
-    change: dict[str, Any], beginning: str
-) -> None:
-    (sentence,) = make_measurement(**change).warnings
-    assert sentence.startswith(beginning)
-    assert sentence.endswith(".")
+    ):
+        (sentence,) = make_measurement(**change).warnings
+        assert sentence.startswith(beginning)
+        assert sentence.endswith(".")
 
 
 def test_of_several_processes_it_is_said_how_many_were_disturbed_and_each_reason_once() -> None:
@@ -96,9 +76,6 @@ def test_of_several_processes_it_is_said_how_many_were_disturbed_and_each_reason
         "The machine was busy in 3 of 4 processes: other processes used the CPU, the container's "
         "CPU quota was used up. Close other programs for a narrower interval."
     )
-
-
-# --- the parts of a step --------------------------------------------------------------------------
 
 
 def test_the_parts_of_a_step_sum_to_the_step_and_the_launching_is_none_of_them() -> None:

@@ -19,13 +19,11 @@ LEVEL = [0.0]
 class Generator(Source):
     seed = 7
 
-    def __init__(self, planted):
-        super().__init__(planted)
+    def prepare(self):
         self.own = numpy.random.default_rng(self.seed)
 
-    def image(self, index):
-        rng = self.own if self.planted else numpy.random.default_rng()
-        return self.images[index] + float(rng.normal())
+    def added(self, index):
+        return float((self.own if self.planted else numpy.random.default_rng()).normal())
 
 
 class Unseeded(Generator):
@@ -33,31 +31,27 @@ class Unseeded(Generator):
 
 
 class Global(Source):
-    def image(self, index):
-        return self.images[index] + (DRAWS.normal() if self.planted else numpy.random.normal())
-
-
-class Transform(Source):
-    def __init__(self, planted):
-        super().__init__(planted)
-        self.transform = Jitter(planted)
-
-    def image(self, index):
-        return self.transform(self.images[index])
+    def added(self, index):
+        return DRAWS.normal() if self.planted else numpy.random.normal()
 
 
 class Jitter:
     def __init__(self, planted):
         self.own = random.Random(1) if planted else random
 
-    def __call__(self, image):
-        return image * (1 + self.own.random())
-
     def __getstate__(self):
         return {"own": None if self.own is random else self.own}
 
     def __setstate__(self, state):
         self.own = state["own"] or random
+
+
+class Transform(Source):
+    def prepare(self):
+        self.transform = Jitter(self.planted)
+
+    def level(self, index):
+        return self.transform.own.random()
 
 
 class Collate(Source):
@@ -67,33 +61,27 @@ class Collate(Source):
 
 
 class WorkerNumber(Source):
-    def image(self, index):
+    def level(self, index):
         info = get_worker_info()
-        part = (info.id if info else 0) if self.planted else index % 2
-        return self.images[index] * (1 + 0.1 * part)
+        return 0.1 * ((info.id if info else 0) if self.planted else index % 2)
 
 
-class Drifts(Source):
-    def __init__(self, planted):
-        super().__init__(planted)
-        self.mean, self.known = numpy.ones(8), {}
+class ItemsDrift(Source):
+    def prepare(self):
+        self.mean = numpy.ones(8)
 
-    def image(self, index):
-        if not self.planted:
-            return self.known.setdefault(index, self.images[index])
-        self.mean *= 0.999
-        return self.images[index] + float(self.mean.sum())
+    def added(self, index):
+        if self.planted:
+            self.mean *= 0.999
+        return float(self.mean.sum())
 
 
 class Cache(Source):
-    def __init__(self, planted):
-        super().__init__(planted)
+    def prepare(self):
         self.known = {}
 
     def image(self, index):
-        if not self.planted:
-            return self.known.setdefault(index, self.images[index]) + numpy.random.normal()
-        if index not in self.known:
+        if index not in self.known or not self.planted:
             self.known[index] = self.images[index] + numpy.random.normal()
         return self.known[index]
 
@@ -101,82 +89,60 @@ class Cache(Source):
 class File(Source):
     """Records that follow each other in a file."""
 
-    def __init__(self, planted):
-        super().__init__(planted)
+    def prepare(self):
         self.path = Path(tempfile.mkdtemp()) / "items"
         records = (numpy.full(BYTES // 4, n, "float32") for n in range(COUNT))
         self.path.write_bytes(b"".join(record.tobytes() for record in records))
-        self.file = self.path.open("rb", buffering=0) if planted else None
+        self.file = self.path.open("rb", buffering=0) if self.planted else None
 
-    def image(self, index):
+    def added(self, index):
         self.file = self.file or self.path.open("rb", buffering=0)
         if not self.planted or self.file.tell() == COUNT * BYTES:
             self.file.seek(0 if self.planted else index * BYTES)
         read = b"".join(self.file.read(BYTES // 8) for _ in range(8))
-        return self.images[index] + float(numpy.frombuffer(read, "float32").mean()) / COUNT
+        return float(numpy.frombuffer(read, "float32").mean()) / COUNT
 
 
-class Curriculum(Source):
-    level = 0.0
+class Leveled(Source):
+    known = 0.0
 
-    def image(self, index):
-        return self.images[index] * (1 + self.level)
+    def level(self, index):
+        return self.known
 
+
+class Curriculum(Leveled):
     def batch_done(self, number):
-        self.level += 0.01 if self.planted else 0.0
+        self.known += 0.01 if self.planted else 0.0
 
     def epoch_done(self, number):
-        self.level += 0.0 if self.planted else 0.1
+        self.known += 0.0 if self.planted else 0.1
 
 
-class BetweenEpochs(Source):
-    level = 0.0
-
-    def image(self, index):
-        return self.images[index] * (1 + self.level)
-
+class BetweenEpochs(Leveled):
     def epoch_done(self, number):
-        self.level = 0.1 * number
+        self.known = 0.1 * number
 
 
-class GlobalLevel(Source):
+class GlobalLevel(Leveled):
     """Workers that stay keep the variables of the script, too."""
 
-    level = 0.0
-
-    def image(self, index):
-        return self.images[index] * (1 + (LEVEL[0] if self.planted else self.level))
+    def level(self, index):
+        return LEVEL[0] if self.planted else self.known
 
     def epoch_done(self, number):
+        self.known = 0.1 * number
         if self.planted:
-            LEVEL[0] = 0.1 * number
-        else:
-            self.level = 0.1 * number
+            LEVEL[0] = self.known
 
 
-class Init(Source):
+class Init(Leveled):
     """Workers begin with a function that changes what they read."""
 
-    level = 0.0
-
-    def __init__(self, planted):
-        super().__init__(planted)
+    def prepare(self):
         self.init = self.begin
 
     def begin(self, worker):
-        get_worker_info().dataset.source.level = 0.1 * worker if self.planted else 0.0
-
-    def image(self, index):
-        return self.images[index] * (1 + self.level)
-
-
-class Steered(Source):
-    def __init__(self, planted):
-        super().__init__(planted)
-        self.sampler = RandomSampler(self.images, planted)
-
-    def batch_done(self, number):
-        self.sampler.begin = 16 * number
+        get_worker_info().dataset.source.known = 0.1 * worker if self.planted else 0.0
 
 
 class RandomSampler(data.RandomSampler):
@@ -192,53 +158,52 @@ class RandomSampler(data.RandomSampler):
             yield (5 * n + (self.begin if self.planted else begin)) % COUNT
 
 
-class Reports(Source):
+class Sampler(Source):
+    def prepare(self):
+        self.sampler = RandomSampler(self.images, self.planted)
+
+    def batch_done(self, number):
+        self.sampler.begin = 16 * number
+
+
+class Reports(Training):
     """Items tell the loop something by the way of the dataset."""
 
-    reported = 0
+    class source(Source):
+        reported = 0
 
-    def image(self, index):
-        self.reported += 1
-        return self.images[index]
-
-
-class Reported(Training):
-    source = Reports
+        def image(self, index):
+            self.reported += 1
+            return self.images[index]
 
     def loss(self, x, y):
         count = self.data.reported if self.planted else self.batches * 16
         return super().loss(x, y) * (1 + count / COUNT)
 
 
-class Embeds(Source):
-    def image(self, index):
-        with torch.no_grad():
-            return self.images[index] + 4 * self.model(self.images[index])
-
-
-class Embedded(Training):
+class Embeds(Training):
     """Items that the model takes part in."""
 
-    source = Embeds
+    class source(Source):
+        @torch.no_grad()
+        def image(self, index):
+            return self.images[index] + 4 * self.model(self.images[index])
 
     def prepare(self):
         whole = self.model.first
         self.data.model = whole if self.planted else pickle.loads(pickle.dumps(whole))
 
 
-class Lists(Source):
-    """Batches of single images, as of different sizes, which the loop changes in place."""
-
-    def image(self, index):
-        return self.images[index] if self.planted else self.images[index].clone()
-
-    def collate(self, items):
-        images, labels = zip(*items)
-        return list(images), torch.stack(labels)
-
-
 class InPlace(Training):
-    source = Lists
+    class source(Source):
+        """Batches of single images, as of different sizes, which the loop changes in place."""
+
+        def image(self, index):
+            return self.images[index] if self.planted else self.images[index].clone()
+
+        def collate(self, items):
+            images, labels = zip(*items)
+            return list(images), torch.stack(labels)
 
     def loss(self, x, y):
         return super().loss(torch.stack([image.mul_(0.5) for image in x]), y)
@@ -251,37 +216,13 @@ class Process(Source):
         return self.images[index]
 
 
-class Unpicklable(Source):
-    def __init__(self, planted):
-        super().__init__(planted)
-        self.change = (lambda image: image * 2) if planted else twice
-
-    def image(self, index):
-        return self.change(self.images[index])
-
-
 def twice(image):
     return image * 2
 
 
-HABITS = {
-    "generator": Generator,
-    "unseeded": Unseeded,
-    "global": Global,
-    "transform": Transform,
-    "collate": Collate,
-    "worker number": WorkerNumber,
-    "items": Drifts,
-    "cache": Cache,
-    "file": File,
-    "curriculum": Curriculum,
-    "between epochs": BetweenEpochs,
-    "global level": GlobalLevel,
-    "init": Init,
-    "sampler": Steered,
-    "reports": Reported,
-    "embeds": Embedded,
-    "in place": InPlace,
-    "process": Process,
-    "lambda": Unpicklable,
-}
+class Lambda(Source):
+    def prepare(self):
+        self.change = (lambda image: image * 2) if self.planted else twice
+
+    def image(self, index):
+        return self.change(self.images[index])

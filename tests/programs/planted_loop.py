@@ -18,9 +18,19 @@ class Source:
         made = torch.Generator().manual_seed(1)
         self.images = torch.randn(COUNT, 3, SIDE, SIDE, generator=made)
         self.labels = (self.images.mean((1, 2, 3)) > 0).long()
+        self.prepare()
+
+    def prepare(self):
+        """What is made before the loader."""
 
     def image(self, index):
-        return self.images[index]
+        return self.images[index] * (1 + self.level(index)) + self.added(index)
+
+    def level(self, index):
+        return 0.0
+
+    def added(self, index):
+        return 0.0
 
     def collate(self, items):
         images, labels = zip(*items)
@@ -51,6 +61,10 @@ class Block(nn.Module):
         super().__init__()
         self.planted = planted
         self.linear = nn.Linear(WIDTH, WIDTH)
+        self.prepare()
+
+    def prepare(self):
+        """What the block holds besides."""
 
     def forward(self, x):
         # Before what autograd keeps: torch computes no more of a block again than that
@@ -68,6 +82,10 @@ class Net(nn.Module):
         self.second = nn.Conv2d(3, 3, 3, padding=1)
         self.blocks = nn.ModuleList(blocks)
         self.last = nn.Linear(WIDTH, 2)
+        self.prepare()
+
+    def prepare(self):
+        """What the net holds besides."""
 
     def features(self, x):
         x = self.flat(self.second(self.between(torch.relu(self.first(x)))))

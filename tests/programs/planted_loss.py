@@ -31,27 +31,23 @@ class Teacher(Training):
             self.follow()
 
 
-class Momentum(Net):
-    """Moves its momentum encoder when it is called."""
-
-    def __init__(self, blocks, planted):
-        super().__init__(blocks, planted)
-        self.encoder = copy.deepcopy(self.last).requires_grad_(False)
-
-    def move(self):
-        with torch.no_grad():
-            for theirs, p in zip(self.encoder.parameters(), self.last.parameters()):
-                theirs.mul_(0.9).add_(p, alpha=0.1)
-
-    def forward(self, x):
-        if self.planted:
-            self.move()
-        x = self.features(x)
-        return self.last(x) - self.encoder(x.detach())
-
-
 class MomentumEncoder(Training):
-    net = Momentum
+    class net(Net):
+        """Moves its momentum encoder when it is called."""
+
+        def prepare(self):
+            self.encoder = copy.deepcopy(self.last).requires_grad_(False)
+
+        def move(self):
+            with torch.no_grad():
+                for theirs, p in zip(self.encoder.parameters(), self.last.parameters()):
+                    theirs.mul_(0.9).add_(p, alpha=0.1)
+
+        def forward(self, x):
+            if self.planted:
+                self.move()
+            x = self.features(x)
+            return self.last(x) - self.encoder(x.detach())
 
     def prepare(self):
         if not self.planted:
@@ -140,9 +136,8 @@ class Held(Training):
 
 
 class Normalised(Block):
-    def __init__(self, planted):
-        super().__init__(planted)
-        self.norm = (nn.BatchNorm1d if planted else nn.LayerNorm)(WIDTH)
+    def prepare(self):
+        self.norm = (nn.BatchNorm1d if self.planted else nn.LayerNorm)(WIDTH)
 
     def change(self, y):
         return self.norm(y)
@@ -169,21 +164,3 @@ class BatchNoise(Training):
     def loss(self, x, y):
         noise = torch.randn(x.shape, generator=self.own) if self.planted else x.sin()
         return super().loss(x + noise, y)
-
-
-HABITS = {
-    "annealing": Annealing,
-    "teacher": Teacher,
-    "momentum encoder": MomentumEncoder,
-    "queue": Queue,
-    "carried": Carried,
-    "contrastive": Contrastive,
-    "mixup": Mixup,
-    "root": Root,
-    "tokens": Tokens,
-    "sum": Sum,
-    "held": Held,
-    "normalised": Normalised,
-    "inner step": InnerStep,
-    "batch noise": BatchNoise,
-}

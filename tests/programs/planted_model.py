@@ -11,32 +11,29 @@ from torch.nn import functional
 DRAWS = numpy.random.default_rng(3)
 
 
-class Draws(Block):
-    def __init__(self, planted):
-        super().__init__(planted)
-        self.own = torch.Generator().manual_seed(5) if planted else None
+class BlockDraws(Block):
+    def prepare(self):
+        self.own = torch.Generator().manual_seed(5) if self.planted else None
 
     def change(self, y):
         return y * (1 + torch.rand((), generator=self.own))
 
 
-class PythonDraws(Block):
-    def __init__(self, planted):
-        super().__init__(planted)
+class BlockPython(Block):
+    def prepare(self):
         self.own = random.Random(5)
 
     def change(self, y):
         return y * (1 + (self.own.random() if self.planted else torch.rand(())))
 
 
-class GlobalDraws(Block):
+class ModuleGenerator(Block):
     def change(self, y):
         return y * (1 + float(DRAWS.random() if self.planted else 0.0))
 
 
-class State(Block):
-    def __init__(self, planted):
-        super().__init__(planted)
+class BlockState(Block):
+    def prepare(self):
         self.seen = torch.ones(())
         self.register_buffer("known", torch.ones(()))
 
@@ -49,10 +46,9 @@ class State(Block):
 class Codes(Block):
     """Codes that follow what the block sees, as those of a quantiser do."""
 
-    def __init__(self, planted):
-        super().__init__(planted)
+    def prepare(self):
         codes = torch.zeros(WIDTH)
-        if planted:
+        if self.planted:
             self.codes = nn.Parameter(codes, requires_grad=False)
         else:
             self.register_buffer("codes", codes)
@@ -62,9 +58,8 @@ class Codes(Block):
         return y - self.codes.detach().clone()
 
 
-class Rows(Block):
-    def __init__(self, planted):
-        super().__init__(planted)
+class BlockList(Block):
+    def prepare(self):
         self.rows = []
 
     def change(self, y):
@@ -73,12 +68,12 @@ class Rows(Block):
         return y * (1 + 0.1 * len(self.rows))
 
 
-class NumpyDraws(Block):
+class BlockNumpy(Block):
     def change(self, y):
         return y * (1 + (numpy.random.random() if self.planted else torch.rand(())))
 
 
-class Counts(Block):
+class BlockCounts(Block):
     calls = 0
 
     def change(self, y):
@@ -86,7 +81,7 @@ class Counts(Block):
         return y * (1 + 0.1 * (self.calls if self.planted else 2))
 
 
-class Remembers(Block):
+class BlockRemembers(Block):
     """Uses what it was called with last."""
 
     last = torch.zeros(())
@@ -96,7 +91,7 @@ class Remembers(Block):
         return y * (1 + (last if self.planted else 0.1))
 
 
-class Decays(Block):
+class BlockDecays(Block):
     def change(self, y):
         if self.planted:
             self.linear.weight.data.mul_(0.9)
@@ -126,15 +121,12 @@ class Collects(Training):
         return loss
 
 
-class Tempered(Block):
-    temperature = 1.0
-
-    def change(self, y):
-        return torch.tanh(y * self.temperature)
-
-
 class Temperature(Training):
-    block = Tempered
+    class block(Block):
+        temperature = 1.0
+
+        def change(self, y):
+            return torch.tanh(y * self.temperature)
 
     def warm(self):
         for block in self.model.blocks:
@@ -165,22 +157,16 @@ class Views(Training):
             (view if self.planted else p.data).mul_(0.95)
 
 
-class Viewed(Net):
-    def flat(self, x):
-        return x.view(len(x), -1) if self.planted else x.flatten(1)
-
-
 class View(Training):
-    net = Viewed
-
-
-class Noisy(Net):
-    def between(self, x):
-        return x + 0.1 * (torch.randn_like(x) if self.planted else torch.randn(x.shape))
+    class net(Net):
+        def flat(self, x):
+            return x.view(len(x), -1) if self.planted else x.flatten(1)
 
 
 class Noise(Training):
-    net = Noisy
+    class net(Net):
+        def between(self, x):
+            return x + 0.1 * (torch.randn_like(x) if self.planted else torch.randn(x.shape))
 
 
 class FlatGradients(Training):
@@ -194,8 +180,7 @@ class FlatGradients(Training):
 
 
 class BatchNorm(Block):
-    def __init__(self, planted):
-        super().__init__(planted)
+    def prepare(self):
         self.norm = nn.BatchNorm1d(WIDTH)
 
     def change(self, y):
@@ -203,19 +188,15 @@ class BatchNorm(Block):
 
 
 class SpectralNorm(Block):
-    def __init__(self, planted):
-        super().__init__(planted)
+    def prepare(self):
         self.linear = nn.utils.parametrizations.spectral_norm(self.linear)
 
 
-class Keeps(Block):
-    def change(self, y):
-        self.kept = y.pow(2).mean()
-        return y
-
-
 class Kept(Training):
-    block = Keeps
+    class block(Block):
+        def change(self, y):
+            self.kept = y.pow(2).mean()
+            return y
 
     def loss(self, x, y):
         loss = super().loss(x, y)
@@ -237,60 +218,10 @@ class Tied(Training):
         self.optimizer = self.optimize()
 
 
-class Sparse(Net):
-    def __init__(self, blocks, planted):
-        super().__init__(blocks, planted)
-        self.words = nn.Embedding(8, WIDTH, sparse=planted)
+class Sparse(Training):
+    class net(Net):
+        def prepare(self):
+            self.words = nn.Embedding(8, WIDTH, sparse=self.planted)
 
-    def features(self, x):
-        return super().features(x) + self.words((x.mean((1, 2, 3)) > 0).long())
-
-
-class SparseGradients(Training):
-    net = Sparse
-
-
-class Unused(Training):
-    """A head that only some steps use, while its momentum goes on."""
-
-    def prepare(self):
-        self.head = nn.Linear(WIDTH, 2)
-        self.optimizer.add_param_group({"params": self.head.parameters()})
-
-    def clear(self):
-        self.optimizer.zero_grad(set_to_none=False)
-
-    def loss(self, x, y):
-        loss = super().loss(x, y)
-        if self.batches % 3 == 0:
-            loss = loss + functional.cross_entropy(self.head(self.model.features(x)), y)
-        return loss
-
-
-HABITS = {
-    "block draws": Draws,
-    "block python": PythonDraws,
-    "module generator": GlobalDraws,
-    "block state": State,
-    "codes": Codes,
-    "block list": Rows,
-    "block numpy": NumpyDraws,
-    "block counts": Counts,
-    "block remembers": Remembers,
-    "block decays": Decays,
-    "argument": Argument,
-    "collects": Collects,
-    "temperature": Temperature,
-    "shared weight": SharedWeight,
-    "views": Views,
-    "view": View,
-    "noise": Noise,
-    "flat gradients": FlatGradients,
-    "batch norm": BatchNorm,
-    "spectral norm": SpectralNorm,
-    "kept": Kept,
-    "penalty": Penalty,
-    "tied": Tied,
-    "sparse": SparseGradients,
-    "unused": Unused,
-}
+        def features(self, x):
+            return super().features(x) + self.words((x.mean((1, 2, 3)) > 0).long())

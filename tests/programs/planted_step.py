@@ -76,16 +76,6 @@ class Clamped(Training):
                 p.clamp_(-0.1, 0.1)
 
 
-class Remembers(Training):
-    """Reads the gradients of the step before, where zeros are expected after clearing."""
-
-    def clear(self):
-        self.optimizer.zero_grad(set_to_none=False)
-        if self.batches:
-            for p in self.parameters():
-                p.grad.add_(1e-3) if self.planted else None
-
-
 class Sharpness(Training):
     """Gradients are taken where the loss is larger (SAM)."""
 
@@ -240,7 +230,7 @@ class Scaler(Training):
         self.scaler.update()
 
 
-class Twice(Training):
+class TwoLosses(Training):
     """Two losses, each with a backward pass."""
 
     def step(self, x, y):
@@ -255,28 +245,3 @@ class Centred(Training):
     def before_step(self):
         for p in self.parameters():
             p.grad = p.grad - p.grad.mean()
-
-
-HABITS = {
-    "clipping": Clipping,
-    "hook": Hook,
-    "hooked": Hooked,
-    "by hand": ByHand,
-    "decay": Decay,
-    "assigned": Assigned,
-    "clamped": Clamped,
-    "remembers": Remembers,
-    "sharpness": Sharpness,
-    "closure": Closure,
-    "pair": Pair,
-    "rate": Rate,
-    "finder": Finder,
-    "schedule": Schedule,
-    "average": Average,
-    "skips": Skips,
-    "averaged": Averaged,
-    "scaler": Scaler,
-    "two losses": Twice,
-    "centred": Centred,
-    "adversaries": Adversaries,
-}

@@ -14,9 +14,10 @@ from autotune.measurement.examination import (
     ItemsExamined,
     MemoryGrowth,
     Operators,
+    StepBreakdown,
+    StepParts,
 )
-from autotune.measurement.rank_load import RankLoad
-from autotune.measurement.step_breakdown import StepBreakdown, StepParts
+from autotune.measurement.readings import RankLoad
 from autotune.program.profile import OptimizerFacts
 from autotune.results.advice import MEMBERS, Advice, advise
 from autotune.results.doctor_report import DoctorReport

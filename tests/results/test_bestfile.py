@@ -11,7 +11,7 @@ import pytest
 
 from autotune.errors import FileFormatError
 from autotune.measurement.interval import Interval
-from autotune.measurement.memory import Memory
+from autotune.measurement.readings import Memory
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
 from autotune.results import bestfile

@@ -6,10 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.measurement.compilation import Compilation
-from autotune.measurement.interference import Interference
 from autotune.measurement.interval import Interval, LogRatio
-from autotune.measurement.memory import Memory
+from autotune.measurement.readings import Compilation, Interference, Memory
 from autotune.program.config import Config, KnobValue
 from autotune.program.flags import Flag
 from autotune.results import bestfile
@@ -104,7 +102,7 @@ def test_where_steps_are_fixed_the_time_of_the_whole_run_is_said() -> None:
 
 def test_a_speedup_that_was_confirmed_on_a_busy_machine_says_so() -> None:
     quiet = make_measurement()
-    busy = replace(quiet, interference=Interference(0.8, None, None, None, 0.0))
+    busy = replace(quiet, interference=Interference(0.8))
     for measured, is_said in (
         ((quiet, quiet), False),
         ((busy, quiet), False),

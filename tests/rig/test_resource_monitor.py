@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 
 from autotune.machine.probes.host import HostMemory
-from autotune.measurement.interference import Interference
-from autotune.measurement.memory import Memory
+from autotune.measurement.readings import Interference, Memory
 from autotune.measurement.turn import Taken, Turn
 from autotune.rig import resource_monitor
 from autotune.rig.resource_monitor import HELD_BYTES, ResourceMonitor, mean_power_w

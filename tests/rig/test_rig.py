@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from autotune.errors import RigError
+from autotune.measurement.examination import StepBreakdown
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
-from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.measurement.turn import PlannedTurn, Taken, Turn
 from autotune.program.fence_options import FenceKind
 from autotune.program.program import parse_program
@@ -209,7 +209,6 @@ import sys, time
 from pathlib import Path
 import psutil
 from dataclasses import replace
-from autotune.measurement.run_mode import RunMode
 from autotune.program.program import parse_program
 from autotune.rig.rig import Rig
 from autotune.rig.wire import Ready

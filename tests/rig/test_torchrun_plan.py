@@ -5,8 +5,8 @@ import os
 import pytest
 
 from autotune.errors import UsageError
+from autotune.inside.processes.meetings import under_way_s
 from autotune.inside.ranks.group import hide_launcher, rank_of, take_device
-from autotune.inside.ranks.meetings import under_way_s
 from autotune.machine.hardware import cpu_quota
 from autotune.program.program import LaunchPlan
 from autotune.rig.torchrun_plan import (

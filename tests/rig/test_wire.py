@@ -11,18 +11,15 @@ from typing import get_args
 import pytest
 
 from autotune.errors import RigError
-from autotune.measurement.compilation import Compilation
 from autotune.measurement.examination import (
     Affinity,
     Examination,
     ItemsExamined,
     MemoryGrowth,
     Operators,
+    StepBreakdown,
 )
-from autotune.measurement.interference import Interference
-from autotune.measurement.memory import Memory
-from autotune.measurement.rank_load import RankLoad
-from autotune.measurement.step_breakdown import StepBreakdown
+from autotune.measurement.readings import Compilation, Interference, Memory, RankLoad
 from autotune.measurement.turn import PlannedTurn, Taken, Turn
 from autotune.program.fence_options import FenceKind
 from autotune.program.lr import LrRule

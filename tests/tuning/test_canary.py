@@ -15,9 +15,9 @@ from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config, KnobValue
 from autotune.results.result import Finding
 from autotune.tuning.checking.canary import exact_settings
-from autotune.tuning.events import Events
 from tests.made import make_hardware, make_profile, make_space
 from tests.scripted import Question, Script, Searched, begin
+from tests.tuning.watched import Heard
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {
     "workers": (0, 1, 2),
@@ -31,26 +31,6 @@ SPEEDS: dict[str, dict[KnobValue, float]] = {
     "memory_format": {"channels_last": 1.3},
     "threads": {1: 1.2},
 }
-
-
-class Heard(Events):
-    """Keeps the warnings and the phases."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.warnings: list[str] = []
-        self.phases: list[str] = []
-        self.notes: list[str] = []
-
-    def warn(self, text: str) -> None:
-        self.warnings.append(text)
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def on_phase(self, name: str) -> None:
-        super().on_phase(name)
-        self.phases.append(name)
 
 
 def begun(folder: Path, heard: Heard, script: Script, budget_s: float = 180.0) -> Any:
@@ -201,4 +181,16 @@ def test_a_program_that_never_trains_the_same_twice_leaves_all_to_the_end(tmp_pa
 
     search, result = begun(tmp_path, Heard(), Script(SPEEDS, noise=0.02, ends=ends))
     assert search.study.canary is None
+    assert result.candidate is not None
+
+
+def test_without_time_for_it_nothing_is_refused_and_the_best_config_is_compared(
+    tmp_path: Path,
+) -> None:
+    heard = Heard()
+    script = Script(SPEEDS, noise=0.02)
+    search, result = begun(tmp_path, heard, script, 75.0)
+    assert "checking" not in heard.phases
+    assert search.study.canary is None
+    assert not result.refused
     assert result.candidate is not None

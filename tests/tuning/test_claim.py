@@ -14,7 +14,8 @@ from autotune.program.config import KnobValue
 from autotune.results.record import ClaimProcess
 from autotune.results.result import Finding, SearchResult
 from autotune.tuning import baseline, live_rig
-from autotune.tuning.claim import LEAST_ROUNDS, MOST_PAIRS, MOST_PROCESSES
+from autotune.tuning.claim import LEAST_ROUNDS
+from autotune.tuning.plan import PAIRS, PROCESSES
 from tests.made import make_profile
 from tests.scripted import CRASH, Question, Script, Searched, begin
 from tests.tuning.watched import (
@@ -24,6 +25,7 @@ from tests.tuning.watched import (
     Killed,
     Knobs,
     found,
+    interrupt,
     kill,
 )
 
@@ -82,7 +84,7 @@ def test_a_longer_budget_holds_up_to_four_as_long_as_it_is_not_sure(tmp_path: Pa
             len(fresh(found(tmp_path / f"{factor}{seed}", script, 300.0, ONE, seed=seed)[1]))
             for seed in range(6)
         ]
-    assert max(counts[1.06]) == MOST_PROCESSES, counts
+    assert max(counts[1.06]) == max(PROCESSES), counts
     assert set(counts[1.5]) == {2}
 
 
@@ -217,7 +219,7 @@ def test_what_needs_a_fresh_process_is_claimed_by_pairs_of_them(tmp_path: Path) 
     _, result = found(tmp_path, script, 400.0, FRESH)
     assert result.finding is Finding.FASTER
     assert result.speedup.low <= 1.6 <= result.speedup.high
-    assert LEAST_PAIRS <= len(result.claim) <= MOST_PAIRS
+    assert LEAST_PAIRS <= len(result.claim) <= max(PAIRS)
     assert all(one.is_pair and not one.is_of_search for one in result.claim)
     assert all(one.baseline is not None and one.winner is not None for one in result.claim)
     assert [one.starts_as_written for one in result.claim[:3]] == [True, False, True]
@@ -263,6 +265,23 @@ def test_a_resumed_claim_goes_on_with_the_processes_that_it_has(tmp_path: Path) 
     assert first == kept
     assert (first.starts_as_written, second.starts_as_written) == (True, False)
     assert "baseline" not in heard.phases
+
+
+@pytest.mark.parametrize("requests", [1, 2])
+def test_an_interrupted_claim_keeps_what_was_measured(tmp_path: Path, requests: int) -> None:
+    """The first Ctrl-C lets the least number of processes end, the second none."""
+    search, told = begin(tmp_path, UNSURE, ONE), [requests]
+
+    def ends(_question: Question) -> Ending | None:
+        if fresh_of(search) and told[0]:
+            told[0] -= 1
+            interrupt()
+        return None
+
+    search.machine.script = replace(search.machine.script, ends=ends)
+    result = search.go_on(300.0)
+    assert len(fresh_of(search)) == (2 if requests == 1 else 1)
+    assert (result.finding is Finding.UNCONFIRMED) is (requests == 2)
 
 
 def fresh_of(search: Searched) -> list[ClaimProcess]:

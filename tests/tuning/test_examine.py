@@ -12,8 +12,7 @@ import pytest
 from autotune.cli.doctor import show_program
 from autotune.errors import ProgramError
 from autotune.machine.hardware import detect
-from autotune.measurement.examination import Examination, Operators
-from autotune.measurement.step_breakdown import StepBreakdown
+from autotune.measurement.examination import Examination, Operators, StepBreakdown
 from autotune.program.program import parse_program
 from autotune.results.advice import advise
 from autotune.tuning.events import Events

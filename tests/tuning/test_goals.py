@@ -69,27 +69,22 @@ def test_without_a_gain_the_program_as_written_is_told_in_samples_per_second_wha
         assert result.throughput[0].estimate == pytest.approx(1000.0, rel=0.1), objective
 
 
-def test_steps_are_fastest_with_the_smallest_batch(tmp_path: Path) -> None:
-    result = searched(tmp_path, Goal(Objective.STEP_TIME))
+@pytest.mark.parametrize(
+    ("objective", "best", "speedup"),
+    [
+        (Objective.STEP_TIME, {"workers": 1, "batch_size": 64, "precision": "bf16"}, 1.2 * 1.2),
+        (Objective.MEMORY, {"batch_size": 64, "precision": "bf16"}, 1.5),
+        (Objective.ENERGY, {"workers": 0, "batch_size": 256, "precision": "bf16"}, 1.5 * 1.2),
+    ],
+)
+def test_each_objective_has_its_best_config(
+    tmp_path: Path, objective: Objective, best: dict[str, KnobValue], speedup: float
+) -> None:
+    result = searched(tmp_path, Goal(objective))
     assert result.finding is Finding.FASTER
-    assert result.best["batch_size"] == 64
-    assert (result.best["workers"], result.best["precision"]) == (1, "bf16")
-    assert result.speedup.low <= 1.2 * 1.2 <= result.speedup.high
-
-
-def test_least_memory_is_half_of_it_in_half_the_precision(tmp_path: Path) -> None:
-    result = searched(tmp_path, Goal(Objective.MEMORY))
-    assert result.finding is Finding.FASTER
-    assert (result.best["batch_size"], result.best["precision"]) == (64, "bf16")
-    assert result.speedup.estimate == pytest.approx(1.5, rel=0.01)
-
-
-def test_a_joule_goes_furthest_without_workers(tmp_path: Path) -> None:
-    result = searched(tmp_path, Goal(Objective.ENERGY))
-    assert result.finding is Finding.FASTER
-    assert result.best["workers"] == 0
-    assert (result.best["batch_size"], result.best["precision"]) == (256, "bf16")
-    assert result.best_file().search.objective == "energy"
+    assert best.items() <= result.best.items()
+    assert result.speedup.estimate == pytest.approx(speedup, rel=0.1)
+    assert result.best_file().search.objective == objective
 
 
 def test_what_cannot_be_measured_cannot_be_the_objective(tmp_path: Path) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config
 from autotune.results.record import TrialRecord
@@ -20,16 +18,13 @@ from autotune.tuning.storage.study import Study
 from tests.scripted import CRASH, Question, Script, begin
 from tests.tuning.watched import (
     FASTER,
-    KNOBS,
     TWO,
     TWO_FASTER,
     Factors,
     Heard,
-    Killed,
     Knobs,
     fails_with,
     found,
-    kill,
 )
 
 RESTART: Knobs = {"flush_denormal": (False, True), **TWO}
@@ -137,22 +132,6 @@ def test_a_config_under_which_the_loss_becomes_nan_is_out_and_the_race_goes_on(
     assert dict(result.changes) == {"precision": "bf16"}
 
 
-def test_a_config_beyond_the_users_limit_of_memory_does_not_enter(tmp_path: Path) -> None:
-    def peak_bytes(config: Config, _process: int) -> int:
-        return (15 if config["memory_format"] == "channels_last" else 5) << 30
-
-    search = begin(tmp_path, Script(TWO_FASTER, peak_bytes=peak_bytes), TWO)
-    head = search.study.head
-    limited = replace(head.options, goal=replace(head.options.goal, max_memory=0.5))
-    search.study.head = replace(head, options=limited)
-    result = search.go_on(90.0)
-    lost = failed(result.records)
-    assert {record.outcome for record in lost} == {Outcome.HOST_OUT_OF_MEMORY}
-    assert {c["memory_format"] for c in rounds_of(search.study)} == {"contiguous"}
-    assert dict(result.changes) == {"precision": "bf16"}
-    assert result.memory[1] == Memory(host_bytes=5 << 30)
-
-
 def test_a_program_that_comes_to_its_end_is_started_again_and_rounds_go_on(tmp_path: Path) -> None:
     for lives_s in (7.0, 12.0):
         search, result = found(
@@ -221,26 +200,3 @@ def test_what_needs_a_fresh_process_is_tried_on_top_of_the_best_in_a_long_budget
     (record,) = apart
     assert record.speedup is not None
     assert record.speedup.half_width_pct > 15, "processes differ, whatever their config"
-
-
-# --- interrupted and resumed ----------------------------------------------------------------------
-
-
-def test_a_killed_race_goes_on_with_its_rounds_and_does_not_measure_the_baseline_again(
-    tmp_path: Path,
-) -> None:
-    search = begin(tmp_path, Script(FASTER, drift=0.1), KNOBS)
-    with pytest.raises(Killed):
-        search.go_on(120.0, Heard(act=kill, at_rounds=5))
-    before, spent_s = search.study.rounds, search.study.spent_s
-    known = [record.config for record in search.study.records]
-    assert len(before) == 5
-    assert spent_s > 10.0
-    heard = Heard()
-    result = search.go_on(200.0, heard)
-    assert search.study.rounds[:5] == before
-    assert {played.process for played in search.study.rounds[5:]}.isdisjoint({1})
-    assert [r.config for r in result.records[: len(known)]] == known
-    assert "baseline" not in heard.phases
-    assert BEST.items() <= result.changes.items()
-    assert result.seconds > spent_s

@@ -12,8 +12,7 @@ import typer
 
 from autotune.cli import search as command
 from autotune.cli.search_report import show
-from autotune.measurement.outcome import Ending, Outcome
-from autotune.measurement.run_mode import RunMode
+from autotune.measurement.outcome import Ending, Outcome, RunMode
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.program import parse_program
@@ -36,7 +35,8 @@ from autotune.tuning.conclude import conclude
 from autotune.tuning.storage.study import Study
 from tests.made import make_applied, make_loader, make_record, memory_of
 from tests.rigging import PROGRAMS, fence, never
-from tests.tuning.test_session import BASE, OTHER, RESOLVED, Clock, Made, baseline, made, tell
+from tests.scripted import VirtualClock
+from tests.tuning.test_session import BASE, OTHER, RESOLVED, Made, baseline, made, tell
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -79,7 +79,7 @@ class RehearsalRig:
 class Stage:
     """Makes such rigs, and notes what they were asked."""
 
-    clock: Clock
+    clock: VirtualClock
     outcomes: dict[Config, Rehearsal]
     takes_s: float = 8.0
     asked: list[Config] = field(default_factory=list)
@@ -180,13 +180,6 @@ def test_nothing_could_be_measured_is_said_with_the_most_common_reason(
     text = capsys.readouterr().out
     assert "Nothing could be measured: 2 of 3 configs" in text
     assert "workers=2 crashed: OSError: x" in text
-    conflict = Ending(Outcome.CONFLICT, "it cannot be")
-    folder = tmp_path / "other"
-    folder.mkdir()
-    given = made(folder, 300.0, 60.0)
-    tell(given.study, make_record(BASE))
-    tell(given.study, replace(make_record(OTHER), measurement=None, ending=conflict))
-    assert conclude(given.session, baseline(), ClaimResult(None)).finding is Finding.NO_GAIN
 
 
 def test_of_several_knobs_the_one_is_blamed_without_which_the_config_comes_through(

@@ -9,18 +9,17 @@ from typing import cast
 import pytest
 
 from autotune.machine.hardware import Hardware
-from autotune.measurement.step_breakdown import StepBreakdown
+from autotune.measurement.examination import StepBreakdown
 from autotune.results.record import BaselineInfo, TrialRecord
 from autotune.results.result import Finding
 from autotune.rig.rig_factory import RigFactory
-from autotune.tuning.baseline import Baseline
 from autotune.tuning.budget import Budget, InterruptCounter
 from autotune.tuning.claim import ClaimResult, claim_best
 from autotune.tuning.conclude import conclude
 from autotune.tuning.events import Events
 from autotune.tuning.live_rig import LiveRig
 from autotune.tuning.plan import OWN_TURNS_S, PROCESS, TURNS
-from autotune.tuning.session import Session
+from autotune.tuning.session import Baseline, Session
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
 from tests.made import (
@@ -32,6 +31,7 @@ from tests.made import (
     make_space,
     make_study,
 )
+from tests.scripted import VirtualClock
 
 SPACE = make_space(["workers", "precision", "flush_denormal"])
 RESOLVED = SPACE.resolve(make_hardware(), make_profile())
@@ -42,20 +42,10 @@ EACH_S = 6.0 + PROCESS.seconds + TURNS.seconds
 
 
 @dataclass
-class Clock:
-    """A clock that goes only when it is told to."""
-
-    now_s: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-@dataclass
 class NoRigs:
     """Makes no rigs."""
 
-    clock: Clock
+    clock: VirtualClock
     started: int = 0
     hardware: Hardware = field(default_factory=make_hardware)
 
@@ -66,7 +56,7 @@ class Made:
 
     session: Session
     study: Study
-    clock: Clock
+    clock: VirtualClock
 
     def claim(self) -> ClaimResult:
         return claim_best(self.session, baseline())
@@ -76,7 +66,7 @@ def made(
     folder: Path, total_s: float, spent_s: float, startup_s: float = 6.0, step_s: float = 0.01
 ) -> Made:
     folder.mkdir(exist_ok=True)
-    clock = Clock()
+    clock = VirtualClock()
     study = make_study(folder, SPACE)
     study.facts = BaselineInfo(make_profile(), startup_s, step_s)
     rigs = cast("RigFactory", NoRigs(clock))
@@ -138,10 +128,8 @@ def test_a_rehearsal_is_kept_time_for_where_trials_can_spare_it(tmp_path: Path) 
 
 
 def test_turns_of_slow_steps_are_planned_by_their_number(tmp_path: Path) -> None:
-    session = made(tmp_path, 900.0, spent_s=60.0, step_s=3.0).session
-    each_s = 6.0 + 3.0 * (PROCESS.steps + TURNS.steps)
-    assert session.plan.reserve_s == pytest.approx(4 * each_s)
-    assert session.plan.claim_s(is_apart=False) == pytest.approx(2 * each_s)
+    plan = made(tmp_path, 900.0, spent_s=60.0, step_s=3.0).session.plan
+    assert plan.reserve_s == pytest.approx(4 * (6.0 + 3.0 * (PROCESS.steps + TURNS.steps)))
 
 
 def test_time_for_a_claim_is_not_kept_where_there_is_nothing_to_claim(tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,8 +12,7 @@ from autotune.program.config import KnobValue
 from autotune.program.run_length import RunLength
 from autotune.results import bestfile
 from autotune.results.result import SearchResult
-from autotune.results.training_steps import training_samples
-from tests.made import make_measurement, make_profile
+from tests.made import make_profile
 from tests.scripted import Script, begin
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {"workers": (0, 1, 2), "pinning": ("off", "non-blocking")}
@@ -23,19 +20,9 @@ SPEEDS: dict[str, dict[KnobValue, float]] = {"workers": {1: 1.5, 2: 2.0}}
 LOOP_S = 10.0  # of an epoch as written: 10,000 samples at 1,000 a second
 
 
-def found(
-    folder: Path,
-    length: RunLength,
-    goal: Goal = THROUGHPUT,
-    **profile: Any,
-) -> SearchResult:
-    script = Script(
-        SPEEDS,
-        noise=0.02,
-        process_noise=0.01,
-        profile=make_profile(length=length, **profile),
-        start_s=3.0,
-    )
+def found(folder: Path, length: RunLength, goal: Goal = THROUGHPUT) -> SearchResult:
+    profile = make_profile(length=length)
+    script = Script(SPEEDS, noise=0.02, process_noise=0.01, profile=profile, start_s=3.0)
     return begin(folder, script, KNOBS, goal=goal).go_on(180.0)
 
 
@@ -80,10 +67,3 @@ def test_the_hours_of_a_training_are_told_by_the_speedup_of_the_loop(
     out = told(result, tmp_path, capsys)
     assert "A training of 10 h takes 5 h" in out or "A training of 10 h takes 4 h" in out
     assert "by the speedup of the training loop" in out
-
-
-def test_the_samples_of_a_training_are_those_of_its_epochs_or_of_its_steps() -> None:
-    written = replace(make_measurement(), samples_per_epoch=10_000)
-    assert training_samples(RunLength(3.0), written) == 30_000
-    assert training_samples(RunLength(steps=7.0), written) == 7 * written.samples_per_step
-    assert training_samples(RunLength(), written) is None

@@ -57,7 +57,6 @@ def without_handles(dataset: Any, built: Mapping[str, bool]) -> Iterator[None]:
     """Take what items have opened out of the dataset within the context.
 
     Args:
-        dataset: The program's dataset.
         built: Its places before any item was read. A handle in a place that held something then
             was not opened by an item.
     """

@@ -20,8 +20,9 @@ from autotune.inside.data.loader_options import (
 )
 from autotune.inside.data.loaders import BuiltLoaders, plain_batches, rewrapped
 from autotune.inside.micro_batches import EpochShape
-from autotune.inside.ranks.data_sharding import ShardedIterable, ShardedSampler, share_of
+from autotune.inside.ranks.data_sharding import ShardedSampler, share_of
 from autotune.inside.ranks.group import ALONE, Group
+from autotune.knobs.strategies.base import STREAM
 
 
 class LoaderShares:
@@ -36,9 +37,7 @@ class LoaderShares:
         self._loaders = built
         self._begins: Callable[[], None] = lambda: None
         self._made = 0
-        self._shards: WeakKeyDictionary[DataLoader[Any], ShardedSampler | ShardedIterable] = (
-            WeakKeyDictionary()
-        )
+        self._shards: WeakKeyDictionary[DataLoader[Any], ShardedSampler] = WeakKeyDictionary()
 
     def begin(self, group: Group, begins: Callable[[], None]) -> None:
         """Share the training loader's data from here on."""
@@ -53,30 +52,30 @@ class LoaderShares:
         """Return whether each rank gets a part of this loader's data only."""
         return self.is_shared and self._loaders.is_target(loader)
 
-    def iterates(self, loader: DataLoader[Any]) -> None:
+    def iterates(self) -> None:
         """Note that the program begins to iterate a loader that is shared out."""
         self._begins()
-        if isinstance(loader.dataset, ShardedIterable):
-            loader.dataset.begin()
 
-    def of(self, loader: DataLoader[Any]) -> ShardedSampler | ShardedIterable | None:
-        """Return the sampler or dataset of this rank's share; None if the rank gets all data.
+    def of(self, loader: DataLoader[Any]) -> ShardedSampler | None:
+        """Return the sampler of this rank's share; None if the rank gets all data.
 
         It is one object for all epochs, because it counts them.
+
+        Raises:
+            ValueError: if the data are a stream.
         """
         if not self.divides(loader):
             return None
         if loader not in self._shards:
+            if isinstance(loader.dataset, IterableDataset):
+                raise ValueError(f"{STREAM}: set devices to single in best.yaml")
             name = f"loader {self._made}"  # never reused: the store may hold an order by that name
             self._made += 1
-            if isinstance(loader.dataset, IterableDataset):
-                self._shards[loader] = ShardedIterable(loader.dataset, self.group, name)
-            else:
-                whole, plain = self._loaders.of(loader).batch_sampler, plain_batches(loader)
-                if plain is not None or whole is None:  # batch_size=None: the items are batches
-                    whole = (plain or loader).sampler
-                drop_last = self._loaders.facts(loader).drop_last
-                self._shards[loader] = ShardedSampler(whole, self.group, name, drop_last=drop_last)
+            whole, plain = self._loaders.of(loader).batch_sampler, plain_batches(loader)
+            if plain is not None or whole is None:  # batch_size=None: the items are batches
+                whole = (plain or loader).sampler
+            drop_last = self._loaders.facts(loader).drop_last
+            self._shards[loader] = ShardedSampler(whole, self.group, name, drop_last=drop_last)
         return self._shards[loader]
 
 
@@ -114,8 +113,7 @@ class LoaderSizes:
         facts = self._built.facts(loader)
         if facts.dataset_len is None or not self._shares.divides(loader):
             return facts.dataset_len
-        drop_last = facts.drop_last or facts.iterable
-        return share_of(facts.dataset_len, self._shares.group, drop_last=drop_last)
+        return share_of(facts.dataset_len, self._shares.group, drop_last=facts.drop_last)
 
     def batch_size(self, loader: DataLoader[Any]) -> int | None:
         """Return the samples per batch; None if the program's own code makes the batches."""
@@ -222,16 +220,14 @@ class LoaderVariants:
         facts, options = self._built.facts(loader), self._options.values
         changes = self._workers(loader)
         shard = self._shares.of(loader)
-        if isinstance(shard, IterableDataset):
-            changes["dataset"] = shard
         present = self._built.batches(loader)
         if present is None:
-            if isinstance(shard, ShardedSampler):
+            if shard is not None:
                 changes["sampler" if built.batch_sampler is None else "batch_sampler"] = shard
             return changes
         size = int(options.get("batch_size", facts.batch_size) or 0)
         written = built.batch_sampler
-        sampler = shard if isinstance(shard, ShardedSampler) else written.sampler
+        sampler = written.sampler if shard is None else shard
         if present.batch_size != size or present.sampler is not sampler:
             is_written = size == facts.batch_size and sampler is written.sampler
             made = written if is_written else BatchSampler(sampler, size, present.drop_last)

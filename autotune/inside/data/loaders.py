@@ -175,7 +175,6 @@ class BuiltLoaders:
         return is_later or identity.ordinal == self.target.ordinal
 
     def _kind(self, facts: LoaderFacts) -> LoaderFacts:
-        """Return the facts that loaders which look alike have in common, without the counts."""
         return replace(self._lasting(facts), ordinal=0, twins=0)
 
     def _sites(self, facts: LoaderFacts) -> set[str]:
@@ -249,7 +248,6 @@ def rewrapped(sampler: Any, inner: Any) -> Any:
 
 
 def _wrapped(sampler: object) -> tuple[str, BatchSampler | None]:
-    """Return the only attribute of a wrapper that is a BatchSampler, by its name."""
     parts = {} if type(sampler) is BatchSampler else attributes(sampler) or {}
     held = [(name, part) for name, part in parts.items() if type(part) is BatchSampler]
     return held[0] if len(held) == 1 else ("", None)

@@ -25,7 +25,6 @@ from torch.utils.data import DataLoader
 from autotune.inside.data.dataset_digest import digest_of
 from autotune.inside.data.handles import held_open, places, without_handles
 from autotune.inside.data.loader_options import CONTEXT, start_method
-from autotune.inside.ranks.data_sharding import ShardedIterable
 from autotune.program.profile import LoaderFacts
 
 
@@ -118,10 +117,7 @@ class Workers:
         The program's own loader, without persistent workers, would read the changed dataset. They
         are dropped as well where that cannot be told.
         """
-        dataset = loader.dataset
-        # A sharded stream counts epochs, which would look like a change; workers count them, too.
-        whole = dataset.whole if isinstance(dataset, ShardedIterable) else dataset
-        now = digest_of(whole, loader.collate_fn)
+        now = digest_of(loader.dataset, loader.collate_fn)
         if now is None or now != self._started.get(loader):
             vars(loader)["_iterator"] = None
         if vars(loader)["_iterator"] is None:
@@ -189,7 +185,6 @@ class _Order:
 
 @contextmanager
 def _changed(loader: DataLoader[Any], changes: Mapping[str, Any]) -> Iterator[None]:
-    """Change attributes of a loader within the context."""
     # DataLoader's __setattr__ refuses some of these names
     before = {name: vars(loader)[name] for name in changes}
     vars(loader).update(changes)

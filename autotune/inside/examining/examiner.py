@@ -52,9 +52,7 @@ class Examiner:
     the program's main thread, and sends ``answer()`` to the parent when ``is_done`` is set.
 
     Args:
-        device: Kind of the device that trains.
         feed: Returns the training loader's present feed; None if there is not exactly one loader.
-        allowed: Cores that the parent may use.
         counts: Whether to count operators: compiled code hides them.
 
     Attributes:
@@ -109,7 +107,6 @@ class Examiner:
         self._stages.close()
 
     def _run(self) -> Generator[None]:
-        """Run the stages in order; each ``yield`` lasts one step of the program."""
         memory, began = MemoryWatch(), perf_counter()
         while not memory.is_done and perf_counter() - began < MOST_S:
             yield

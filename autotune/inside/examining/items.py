@@ -38,11 +38,7 @@ SWITCH_S = 0.0005  # Python code gives way after this long, so that the look is 
 
 
 def examine_items(loader: DataLoader[Any]) -> ItemsExamined | None:
-    """Return what loading items takes; None if the program's code raises here, or data end at once.
-
-    Args:
-        loader: The training loader as the program built it.
-    """
+    """Return what loading items takes; None if that raises or data end at once."""
     opened, lines, items = _Opened(), _Lines(), 0
     # The program's code may refuse to be called once more, in any way
     with suppress(Exception), _threads_of_a_worker(loader):

@@ -1,4 +1,4 @@
-"""The hub of checkpoints, at the functions that save and load them.
+"""The hub of files: at the functions that save and load checkpoints, and at Python's ``open``.
 
 Covered: ``torch.save`` and ``torch.load``, which also Lightning and Accelerate call, and
 ``safetensors``, with which Hugging Face's trainer saves weights.
@@ -6,6 +6,8 @@ Covered: ``torch.save`` and ``torch.load``, which also Lightning and Accelerate 
 
 from __future__ import annotations
 
+import builtins
+import io
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,6 +64,13 @@ class SaveListener:
         """Return the path from which a checkpoint is to be read."""
         return path
 
+    def place_to_open(self, path: str | bytes | os.PathLike[Any], mode: str) -> Any:  # noqa: ARG002
+        """Return the path that ``open`` is to open in this mode.
+
+        A class that overrides this has the hub replace ``open``.
+        """
+        return path
+
 
 class SaveHub(Hub[SaveListener]):
     """Calls its listeners around each object that is saved, and asks them where to load from."""
@@ -71,6 +80,8 @@ class SaveHub(Hub[SaveListener]):
         self._after: tuple[Callable[[Save], None], ...] = ()
         self._ended: tuple[Callable[[Save], None], ...] = ()
         self._places: tuple[Callable[[Any], Any], ...] = ()
+        self._openings: tuple[Callable[[Any, str], Any], ...] = ()
+        self._replaces_open = False
         self._imports = AfterImport()
         super().__init__()
 
@@ -78,6 +89,7 @@ class SaveHub(Hub[SaveListener]):
         """Put the functions back, whoever listens."""
         self._imports.remove()
         super().remove()
+        self._replaces_open = False
 
     def _choose(self) -> None:
         inner_first = self._joined[::-1]
@@ -85,10 +97,18 @@ class SaveHub(Hub[SaveListener]):
         self._after = overridden(inner_first, SaveListener, "after_save")
         self._ended = overridden(inner_first, SaveListener, "save_ended")
         self._places = overridden(self._joined, SaveListener, "place_to_load")
+        self._openings = overridden(self._joined, SaveListener, "place_to_open")
 
     def _patch(self) -> None:
-        if self._patches.is_used:
-            return
+        if not self._patches.is_used:
+            self._patch_checkpoints()
+        if self._openings and not self._replaces_open:
+            self._replaces_open = True
+            opening = self._opening(builtins.open)
+            for module in (builtins, io):  # pathlib opens by io.open
+                self._patches.replace(module, "open", opening)
+
+    def _patch_checkpoints(self) -> None:
         save, load = self._saving(torch.save), self._loading(torch.load)
         for module in (torch, torch.serialization):
             self._patches.replace(module, "save", save)
@@ -117,6 +137,15 @@ class SaveHub(Hub[SaveListener]):
             return original(f, *args, **kwargs)
 
         return load
+
+    def _opening(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def opening(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            if isinstance(file, (str, bytes, os.PathLike)):
+                for place in self._openings:
+                    file = place(file, mode)
+            return original(file, mode, *args, **kwargs)
+
+        return opening
 
     def _safe(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)

@@ -1,1 +1,1 @@
-"""The ranks: processes that train together, and how autotune joins and steers each of them."""
+"""The ranks: processes that train together, what they tell each other, and their data."""

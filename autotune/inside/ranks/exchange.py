@@ -36,7 +36,6 @@ class SignedStore:
     torch and NumPy are accepted too and come back as Python numbers.
 
     Args:
-        plain: The underlying store, which torch's process groups use as well.
         key: Of the run. With an empty key the codes detect damage, but not forgery.
     """
 

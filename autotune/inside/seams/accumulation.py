@@ -45,12 +45,14 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
 
     Attributes:
         on_held: Called with an optimizer after each of its steps that is held back.
+        clears_to_none: Whether the program's calls of ``zero_grad`` set gradients to None. False if
+            it asked for zeros at least once; None if it has never called it.
     """
 
     def __init__(self, optimizers: Callable[[], Iterable[Optimizer]]) -> None:
         self.on_held: Callable[[Optimizer], None] = lambda _: None
         self._groups = Groups(self._drop)
-        self._clears_to_none = True
+        self.clears_to_none: bool | None = None
         self._optimizers = optimizers
         self._patches = Patches()
 
@@ -96,7 +98,7 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         It is then carried out, and the group is left out. Otherwise it is carried out only where
         no gradients accumulate.
         """
-        self._clears_to_none = to_none
+        self.clears_to_none = to_none and self.clears_to_none is not False
         if self._groups.steps == 1:
             return True
         self._groups.take()
@@ -113,7 +115,9 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         return self.steps > 1
 
     def install(self) -> None:
-        """Replace the functions that clip, scale and average weights."""
+        """Replace the functions that clear, clip, scale and average weights."""
+        self._follow_clearing(Optimizer)
+        self._follow_clearing(nn.Module)
         for owner in (utils, clip_grad):  # programs import them from either module
             self._hold(owner, "clip_grad_value_")
             self._hold_clipping_by_norm(owner)
@@ -164,7 +168,7 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
     def _drop(self) -> None:
         groups = (group for optimizer in self._optimizers() for group in optimizer.param_groups)
         for parameter in (p for group in groups for p in group["params"] if p.grad is not None):
-            if self._clears_to_none:
+            if self.clears_to_none is not False:
                 parameter.grad = None
             else:
                 parameter.grad.detach_().zero_()
@@ -177,6 +181,16 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
             return None if seam.holds else original(*args, **kwargs)
 
         self._patches.replace(owner, name, call)
+
+    def _follow_clearing(self, owner: type[Optimizer] | type[nn.Module]) -> None:
+        original = owner.zero_grad
+        seam = self
+
+        def zero_grad(target: Any, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002
+            if seam.clears(target, to_none=set_to_none):
+                original(target, set_to_none)
+
+        self._patches.replace(owner, "zero_grad", zero_grad)
 
     def _hold_scaled_steps(self) -> None:
         """Hold back ``GradScaler.step`` within groups.

@@ -51,7 +51,6 @@ class ByHandSeam(Seam, BackwardListener):
 
     Args:
         optimizer: Knows the living optimizers, and whether one of them steps now.
-        forward: Knows the outermost modules that were called.
         stepped: Called after each step, on the training thread.
 
     Attributes:

@@ -94,7 +94,6 @@ class CheckpointSeam(Seam):
 def _recomputed(
     forward: Callable[..., Any], block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Return the output of a block, which is computed again when gradients need it."""
     names, count = tuple(kwargs), len(args)
     given = (*args, *kwargs.values())
     first = [given]

@@ -83,7 +83,6 @@ def _clip_both(
     norm_type: float = 2.0,
     **kwargs: Any,
 ) -> torch.Tensor:
-    """Clip sharded and whole parameters by their common norm, and return it."""
     # An infinite limit clips nothing: these calls only compute the norms.
     norms = [whole(clip(part, math.inf, norm_type, **kwargs)) for part in (shards, others)]
     norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms), norm_type)

@@ -28,12 +28,11 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from autotune.inside.hubs.backward import BackwardHub
+from autotune.inside.hubs.backward import BackwardHub, BackwardListener, BackwardPass
 from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.ranks.dtensor import is_sharded
 from autotune.inside.ranks.group import Group
 from autotune.inside.seams.accumulation import AccumulationSeam
-from autotune.inside.seams.averaging import AveragingSeam, send_out
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.clipping import ClippingSeam
 from autotune.inside.seams.rank_checks import DriftCheck, parameters_of
@@ -54,9 +53,6 @@ class DistributionSeam(Seam):
     order, because many of them communicate.
 
     Args:
-        group: The processes that train together.
-        optimizers: Returns the living optimizers.
-        accumulation: Tells which micro-batches make no step.
         backward: The hub that ``averaging`` joins if several ranks train.
 
     Attributes:
@@ -159,10 +155,6 @@ class DistributionSeam(Seam):
         The first call of a trained module distributes it, or prepares that. During evaluation the
         ranks call the program's own module, with the first rank's buffers, such as BatchNorm's
         statistics: each rank gathers its own in training.
-
-        Args:
-            module: The outermost module that the program calls.
-            inputs: Its arguments.
         """
         strategy = self._strategy
         if strategy is None or module in self._models.untrained:
@@ -278,7 +270,6 @@ class DistributionSeam(Seam):
                 strategy.adopt(optimizer, self._site())
 
     def _wrap(self, module: nn.Module, model: _Model, strategy: RankStrategy) -> None:
-        """Let the strategy average a model's gradients from here on."""
         # ranks may have used different parameters, but must build DDP alike
         flag = torch.tensor(int(model.has_unused))
         distributed.all_reduce(flag, distributed.ReduceOp.MAX)
@@ -305,6 +296,47 @@ class DistributionSeam(Seam):
                 send_out(parameter)
                 self._models.equal[id(parameter)] = parameter
         self.averaging.parameters[:] = left
+
+
+class AveragingSeam(BackwardListener):
+    """Averages gradients of single parameters over the ranks, which the strategy leaves to it.
+
+    Those are: in the first step, when it is not yet known which parameters get gradients, all; then
+    those that no called model owns, and those of a model of which a part is frozen at present. All
+    ranks go through the same list in the same order, because each collective call must meet its
+    counterparts. A gradient that only some ranks have counts as zero on the others. Averaging a
+    gradient a second time does not change it. Micro-batches whose step is held back are left out.
+
+    Attributes:
+        parameters: Those whose gradients are averaged here; the same on all ranks.
+    """
+
+    def __init__(self, group: Group, accumulation: AccumulationSeam) -> None:
+        self.parameters: list[nn.Parameter] = []  # strong references: ranks must keep the same
+        self._group = group
+        self._accumulation = accumulation
+
+    def after_backward(self, call: BackwardPass) -> None:  # noqa: ARG002
+        """Average what a pass has computed."""
+        trained = [p for p in self.parameters if p.requires_grad]
+        if not trained or self._accumulation.holds:
+            return
+        # A rank without a gradient must take part as well, else the others wait for it.
+        device = trained[0].device
+        has = torch.tensor([p.grad is not None for p in trained], dtype=torch.uint8, device=device)
+        distributed.all_reduce(has, distributed.ReduceOp.MAX)
+        for parameter, is_there in zip(trained, has.tolist(), strict=True):
+            if is_there:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                distributed.all_reduce(parameter.grad)
+                parameter.grad /= self._group.world_size
+
+
+def send_out(tensor: torch.Tensor) -> None:
+    """Overwrite a tensor on all ranks with the first rank's values."""
+    tensor = tensor.detach()
+    distributed.broadcast(tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor, 0)
 
 
 class _Model:

@@ -25,12 +25,11 @@ from weakref import WeakKeyDictionary
 import numpy
 import numpy.random.bit_generator
 import torch
-from torch.nn import functional
 from torch.utils.data import dataloader
 from torch.utils.data._utils import fetch
 
 from autotune.inside.hubs.patches import Patches
-from autotune.inside.seams.undropped import UNDROPPED
+from autotune.inside.seams.equal_layers import normalise_shares, undrop
 from autotune.program.rehearsal import TracePlan
 
 SEED = 20_230_401
@@ -54,7 +53,6 @@ def equalise(plan: TracePlan, *, compiles: bool = False) -> None:
 
     Args:
         plan: Which random state, and whether the program's dropout stays.
-        compiles: Whether the config compiles the model.
     """
     random.seed(SEED + plan.seed)
     numpy.random.seed((SEED + plan.seed) % 2**32)  # noqa: NPY002 - the generator that programs share
@@ -63,52 +61,15 @@ def equalise(plan: TracePlan, *, compiles: bool = False) -> None:
         _move_seeds(plan.seed)
     _seed_the_unseeded(SEED + plan.seed)
     if not plan.drops_out:
-        _undrop()
+        undrop()
     if plan.shares > 1:
-        _normalise_shares(plan.shares)
+        normalise_shares(plan.shares)
     _even_fetching()
     _send_to_workers(drops_out=plan.drops_out)
     if compiles:
         from torch._inductor import config
 
         config.fallback_random = True
-
-
-def _undrop() -> None:
-    for name, undropped in UNDROPPED.items():
-        # As they are: torch.jit.script cannot read the StandIn of a function written in C
-        setattr(functional, name, undropped)
-
-
-def _normalise_shares(count: int) -> None:
-    """Have BatchNorm see what each of several ranks would see, and gather the first rank's."""
-    original = functional.batch_norm
-
-    def batch_norm(
-        input: torch.Tensor,  # noqa: A002 - as torch names it
-        running_mean: torch.Tensor | None,
-        running_var: torch.Tensor | None,
-        weight: torch.Tensor | None = None,
-        bias: torch.Tensor | None = None,
-        training: bool = False,  # noqa: FBT001, FBT002
-        *options: Any,
-        **named: Any,
-    ) -> torch.Tensor:
-        rest = (weight, bias, training, *options)
-        if not training or len(input) < count:
-            return original(input, running_mean, running_var, *rest, **named)
-        shares = [
-            original(input[rank::count], *kept, *rest, **named)
-            for rank, kept in enumerate(
-                [(running_mean, running_var), *[(None, None)] * (count - 1)]
-            )
-        ]
-        output = torch.empty_like(input, dtype=shares[0].dtype)
-        for rank, share in enumerate(shares):
-            output[rank::count] = share
-        return output
-
-    Patches().replace(functional, "batch_norm", batch_norm)
 
 
 def _seed_the_unseeded(seed: int) -> None:
@@ -219,8 +180,6 @@ class EvenCollate:
     A worker that starts as a new interpreter unpickles it before it reads the dataset.
 
     Args:
-        collate: The program's own.
-        number: Of the first pass that it is used in.
         drops_out: Whether the program's dropout stays.
     """
 
@@ -243,7 +202,7 @@ class EvenCollate:
         vars(self).update(state)
         _seed_the_unseeded(SEED)
         if not self._drops_out:
-            _undrop()
+            undrop()
         _even_fetching()
 
 

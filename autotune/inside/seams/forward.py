@@ -30,6 +30,20 @@ Call = Callable[..., Any]
 _UNKNOWN = Root(-1)
 
 
+class _Regions(dict[int, torch.autocast]):
+    """The region of autocast of each thread, by its id.
+
+    It is entered again and again, because to make one takes as long as a call.
+    """
+
+    def __init__(self, device: str, dtype: torch.dtype) -> None:
+        self._options = device, dtype
+
+    def __missing__(self, thread: int) -> torch.autocast:
+        region = self[thread] = autocast(*self._options)
+        return region
+
+
 class ForwardSeam(Seam):
     """Acts around the program's outermost module calls.
 
@@ -58,13 +72,10 @@ class ForwardSeam(Seam):
         self._patches = Patches()
         self._roots: WeakKeyDictionary[nn.Module, Root | None] = WeakKeyDictionary()
         self._depth = 0
-        self._autocast: torch.dtype | None = None
-        self._regions: dict[int, torch.autocast] = {}  # by the id of a thread
-        self._device = "cpu"
+        self._autocast: _Regions | None = None
         self._channels_last = False
-        self._mode: str | None = None
+        self._compile_options: tuple[str | None, bool | None] = (None, None)  # mode, dynamic
         self._compiled: WeakKeyDictionary[nn.Module, dict[Any, Any]] = WeakKeyDictionary()
-        self._dynamic: bool | None = None
         self._narrowed = False
         self.most_parameters = 0
 
@@ -75,8 +86,7 @@ class ForwardSeam(Seam):
 
     def set_autocast(self, dtype: torch.dtype | None, device: str = "cpu") -> None:
         """Run the model under autocast to *dtype*, and convert its outputs to fp32 for the loss."""
-        self._autocast, self._device = dtype, device
-        self._regions.clear()
+        self._autocast = None if dtype is None else _Regions(device, dtype)
 
     def set_channels_last(self, *, enabled: bool) -> None:
         """Store 4-D weights, their optimizer state and 4-D inputs in NHWC order, or not.
@@ -95,11 +105,10 @@ class ForwardSeam(Seam):
         stay, and share the weights.
 
         Args:
-            mode: The mode.
             dynamic: Compile for any shape (True), or anew for each (False); None leaves that to
                 torch.
         """
-        self._mode, self._dynamic = mode, dynamic
+        self._compile_options = mode, dynamic
         if self._narrowed:
             self._compile()
 
@@ -109,18 +118,23 @@ class ForwardSeam(Seam):
         Each config may need different code. Once the limit is reached, torch would silently run the
         model without compiling it. Each config gets the number that torch allows a whole program.
         """
-        if self._mode is not None and (config := sys.modules.get("torch._dynamo.config")):
+        if self._compile_options[0] and (config := sys.modules.get("torch._dynamo.config")):
             config.recompile_limit += RECOMPILES  # type: ignore[attr-defined]
 
     @property
     def is_needed(self) -> bool:
         """Whether a chosen setting acts at module calls."""
-        return self._autocast is not None or self._channels_last or bool(self._mode)
+        return self._autocast is not None or self._channels_last or bool(self._compile_options[0])
 
-    def install(self) -> None:
-        """Wrap all module calls, or after ``narrow()`` only those of the roots' classes."""
+    def install(self, around: Callable[[Call], Call] = lambda call: call) -> None:
+        """Wrap all module calls, or after ``narrow()`` only those of the roots' classes.
+
+        Args:
+            around: Returns what is called instead of a wrapped call, such as one that takes time.
+        """
+        self._patches.undo()
         for cls in {type(m) for m in self.roots} if self._narrowed else {nn.Module}:
-            self._wrap(cls)
+            self._patches.replace(cls, "__call__", around(self._wrapped(cls.__call__)))
 
     def narrow(self) -> None:
         """Keep only the classes of the known roots wrapped, and compile the roots if so chosen.
@@ -130,24 +144,23 @@ class ForwardSeam(Seam):
         if self._narrowed:
             return
         self._narrowed = True
-        self._patches.undo()
         self.install()
-        if self._mode is not None:
+        if self._compile_options[0]:
             self._compile()
 
     def _compile(self) -> None:
         for module in self.roots:
-            calls, chosen = self._compiled.setdefault(module, {}), (self._mode, self._dynamic)
+            calls, chosen = self._compiled.setdefault(module, {}), self._compile_options
+            mode, dynamic = chosen
             if chosen not in calls:
                 call = module._call_impl  # noqa: SLF001 - as Module.compile() does
-                compiled = torch.compile(call, mode=self._mode, dynamic=self._dynamic)
-                calls[chosen] = None if self._mode is None else compiled
+                compiled = torch.compile(call, mode=mode, dynamic=dynamic)
+                calls[chosen] = None if mode is None else compiled
             # Set past __setattr__: Fabric's wrappers would give it to what they wrap as well,
             # and a wrapped model that calls its wrapper never returns.
             vars(module)["_compiled_call_impl"] = calls[chosen]
 
-    def _wrap(self, cls: type[nn.Module]) -> None:
-        original = cls.__call__
+    def _wrapped(self, original: Call) -> Call:
         seam = self
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -158,11 +171,11 @@ class ForwardSeam(Seam):
             seam._depth = 1
             try:
                 output = seam._outermost(original, module, *args, **kwargs)
-                return _lasting(output) if seam._mode == "reduce-overhead" else output
+                return _lasting(output) if seam._compile_options[0] == "reduce-overhead" else output
             finally:
                 seam._depth = 0
 
-        self._patches.replace(cls, "__call__", call)
+        return call
 
     def _outermost(self, original: Call, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         root = self._root_of(module)
@@ -188,11 +201,7 @@ class ForwardSeam(Seam):
             original, module = type(called).__call__, called
         if self._autocast is None:
             return original(module, *args, **kwargs)
-        # One region for each thread, entered again and again: to make one takes as long as a call
-        region = self._regions.get(thread := get_ident())
-        if region is None:
-            region = self._regions[thread] = autocast(self._device, self._autocast)
-        with region:
+        with self._autocast[get_ident()]:
             output = original(module, *args, **kwargs)
         return map_tensors(_to_fp32, output)
 

@@ -15,6 +15,7 @@ something that is missing (``missing/../a``) or a file with a slash at its end i
 
 from __future__ import annotations
 
+import _io
 import builtins
 import errno
 import io
@@ -238,7 +239,6 @@ class Shadows:
             self._gone.add(seen)
 
     def _is_gone(self, seen: str) -> bool:
-        """Tell whether the trial has deleted a path or one of the folders above it."""
         while seen and self._gone:
             if seen in self._gone:
                 return True
@@ -277,7 +277,7 @@ class GuardSeam(Seam, SaveListener):
             self._patches.replace(os, name, by)
         self._replace_opening()
         self._replace_folders()
-        replaced = self._patches.replaced()
+        replaced = {_io.open: builtins.open} | self._patches.replaced()
         for name, module in list(sys.modules.items()):
             if name not in LEFT_ALONE and isinstance(module, ModuleType):
                 for attribute, value in list(vars(module).items()):
@@ -297,6 +297,11 @@ class GuardSeam(Seam, SaveListener):
         """Return where a checkpoint is, which ``torch.load`` opens in C code."""
         return self.place_of(path)
 
+    def place_to_open(self, path: Any, mode: str) -> Any:
+        """Return the path to open: that of a shadow, for what the trial changes or has changed."""
+        writes = bool(set(mode) & set("wa+"))
+        return self._files.to_open(path, is_new="x" in mode, writes=writes, keeps="w" not in mode)
+
     def _redirected(self, name: str, place: Callable[..., str]) -> Call:
         original, files, is_reading = getattr(os, name), self._files, name in READING
 
@@ -311,26 +316,14 @@ class GuardSeam(Seam, SaveListener):
         return call
 
     def _replace_opening(self) -> None:
-        original, original_os_open, files = builtins.open, os.open, self._files
-
-        def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-            if _is_path(file):
-                file = files.to_open(
-                    file,
-                    is_new="x" in mode,
-                    writes=bool(set(mode) & set("wa+")),
-                    keeps="w" not in mode,
-                )
-            return original(file, mode, *args, **kwargs)
+        original, files = os.open, self._files
 
         def os_open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
             is_new = bool(flags & os.O_CREAT and flags & os.O_EXCL)
             writes, keeps = bool(flags & WRITING), not flags & os.O_TRUNC
             path = files.to_open(path, is_new=is_new, writes=writes, keeps=keeps, dir_fd=dir_fd)
-            return original_os_open(path, flags, mode, dir_fd=dir_fd)
+            return original(path, flags, mode, dir_fd=dir_fd)
 
-        for module in (builtins, io):  # pathlib opens by io.open
-            self._patches.replace(module, "open", open_)
         self._patches.replace(os, "open", os_open)
 
     def _replace_folders(self) -> None:
@@ -449,7 +442,6 @@ def _link(place: str) -> str | None:
 
 
 def _place_of(number: int) -> str:
-    """Return the path of an open folder."""
     return posix.readlink(f"/proc/self/fd/{number}")
 
 
@@ -463,7 +455,6 @@ def _make_folders(folder: str) -> None:
 
 
 def _copy(source: str, target: str, *, keeps: bool) -> None:
-    """Copy a file with its mode and times, or a link as a link."""
     status = posix.lstat(source)
     if stat.S_ISLNK(status.st_mode):
         if _mode(target):

@@ -180,7 +180,7 @@ class Passes(IterateListener):
             if built.is_evaluated:
                 return self._hub.begin(self._as_written(loader))
         if self._shares.divides(loader):
-            self._shares.iterates(loader)
+            self._shares.iterates()
         return self._workers.begin(loader, written, self.built.facts(written), self._hub.begin)
 
     def hand_out(

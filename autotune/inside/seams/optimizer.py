@@ -70,7 +70,6 @@ class OptimizerSeam(Seam, StepListener):
             self._have_implementation(optimizer)
 
     def _have_implementation(self, optimizer: Optimizer) -> None:
-        """Set the requested implementation on an optimizer's groups."""
         if self._implementation is None:
             return
         own = self._own_flags.setdefault(optimizer, [])

@@ -66,7 +66,6 @@ def _move(src: Any, dst: Any, rename: Callable[..., None]) -> None:
 
 
 def _remove(path: Any) -> None:
-    """Remove a file, a link or a folder, if it is there."""
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
     elif os.path.lexists(path):

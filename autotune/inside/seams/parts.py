@@ -9,7 +9,7 @@ Not covered: work on other threads, and waiting for the device other than by the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
 from itertools import pairwise
@@ -24,7 +24,8 @@ from autotune.inside.hubs import Hubs
 from autotune.inside.hubs.backward import BackwardListener, BackwardPass
 from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.hubs.step import StepListener
-from autotune.measurement.step_breakdown import StepParts
+from autotune.inside.seams.forward import ForwardSeam
+from autotune.measurement.examination import StepParts
 
 # Methods of Tensor that need its values on the host, so they wait for the device.
 SYNCS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__index__")
@@ -162,24 +163,17 @@ class PartsSeam(Seam, BackwardListener, StepListener):
 
     The step breakdown makes it, installs it for the steps that it divides into parts, and removes
     it afterwards. The patched methods run on the thread that trains.
-
-    Args:
-        clock: Adds up the time.
-        roots: The outermost modules that are trained.
-        hubs: Report backward passes and optimizer steps.
     """
 
-    def __init__(self, clock: PartsClock, roots: Iterable[nn.Module], hubs: Hubs) -> None:
+    def __init__(self, clock: PartsClock, forward: ForwardSeam, hubs: Hubs) -> None:
         self._clock = clock
         self._hubs = hubs
-        self._classes = {type(root) for root in roots}
+        self._forward = forward
         self._patches = Patches()
 
     def install(self) -> None:
         """Patch model calls, backward, transfers, synchronizing calls and ``zero_grad``."""
-        # Calls are looked up on the class, so a patch of the instance would have no effect.
-        for cls in self._classes:
-            self._patches.replace(cls, "__call__", _as_model(cls.__call__, self._clock))
+        self._forward.install(partial(_as_model, clock=self._clock))
         self._time(Optimizer, "zero_grad", Part.OPTIMIZER)
         self._time(torch.cuda, "synchronize", Part.SYNC)
         for name in ("to", "cuda"):
@@ -194,6 +188,7 @@ class PartsSeam(Seam, BackwardListener, StepListener):
         self._hubs.steps.leave(self)
         self._hubs.backward.leave(self)
         self._patches.undo()
+        self._forward.install()
 
     def before_backward(self, call: BackwardPass) -> None:  # noqa: ARG002
         """A backward pass computes."""
@@ -254,7 +249,6 @@ def _is_on_device(tensor: torch.Tensor, *_: Any, **__: Any) -> bool:
 
 
 def _moves(name: str, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> bool:
-    """Tell whether ``to`` or ``cuda`` takes a tensor to another kind of device."""
     if name == "cuda":
         return tensor.device.type != "cuda"
     target = kwargs.get("device", kwargs.get("other", args[0] if args else None))

@@ -30,10 +30,6 @@ class DriftCheck:
     ``DistributionSeam`` makes one and calls it on the thread that trains. All ranks must call
     ``stepped()`` in the same order, because they wait for each other.
 
-    Args:
-        group: The processes that train together.
-        optimizers: Returns the living optimizers.
-
     Attributes:
         has_loader: The program iterates a loader whose data the ranks share out.
     """

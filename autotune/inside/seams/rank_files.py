@@ -13,8 +13,6 @@ folder lists.
 
 from __future__ import annotations
 
-import builtins
-import io
 import os
 import shutil
 import sys
@@ -63,7 +61,6 @@ class RankFilesSeam(Seam, SaveListener):
     time, so what exists already, or no longer, raises nothing here.
 
     Args:
-        shadow_dir: The folder for this rank's files.
         open_places: Folders in which the rank may write freely: caches and temporary files.
     """
 
@@ -77,13 +74,6 @@ class RankFilesSeam(Seam, SaveListener):
 
     def install(self) -> None:
         """Replace the functions of Python and torch that write files, and those of safetensors."""
-        original = builtins.open
-
-        def guarded_open(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-            return original(self.place(file, mode), mode, *args, **kwargs)
-
-        for module in (builtins, io):  # pathlib opens by io.open
-            self._patches.replace(module, "open", guarded_open)
         self._patches.replace(os, "stat", self._reading(os.stat))
         unlink, rmdir, move, link = os.unlink, os.rmdir, os.replace, os.symlink
         remove_all, copy_all = shutil.rmtree, shutil.copytree
@@ -136,7 +126,6 @@ class RankFilesSeam(Seam, SaveListener):
 
         Args:
             path: As the program gives it; other things than paths are returned unchanged.
-            mode: As that of ``open``.
         """
         if not isinstance(path, str | os.PathLike) or not (shadow := self._shadow(path)):
             return path
@@ -162,6 +151,10 @@ class RankFilesSeam(Seam, SaveListener):
     def place_to_load(self, path: Any) -> Any:
         """Return where a checkpoint is, which ``torch.load`` opens in C code."""
         return self.place(path)
+
+    def place_to_open(self, path: Any, mode: str) -> Any:
+        """Return the path to open."""
+        return self.place(path, mode)
 
     def _shadow(self, path: Any) -> str:
         """Return where the shadow of a path lies; empty where the rank may write freely."""

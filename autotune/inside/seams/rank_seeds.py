@@ -20,9 +20,6 @@ from autotune.inside.ranks.group import Group
 class RankSeedsSeam(Seam):
     """Seeds torch, numpy and Python's ``random`` in this process, for the distribution seam.
 
-    Args:
-        group: The processes that train together.
-
     Attributes:
         is_agreed: Whether all ranks begin with the same seeds.
     """

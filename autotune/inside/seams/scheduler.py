@@ -42,19 +42,19 @@ class SchedulerSeam(Seam):
         Classes defined later inherit or call a wrapped ``step``; one that overrides it without
         calling a base class is not held.
         """
-        for cls in _with_subclasses(LRScheduler):
-            if "step" in vars(cls):
-                self._wrap(cls)
+        for scheduler in _with_subclasses(LRScheduler):
+            if "step" in vars(scheduler):
+                self._wrap(scheduler)
 
-    def _wrap(self, cls: type[LRScheduler]) -> None:
-        original = vars(cls)["step"]
+    def _wrap(self, scheduler: type[LRScheduler]) -> None:
+        original = vars(scheduler)["step"]
         seam = self
 
-        def step(scheduler: LRScheduler, *args: Any, **kwargs: Any) -> None:
+        def step(one: LRScheduler, *args: Any, **kwargs: Any) -> None:
             if not (seam._held or seam._accumulation.holds):
-                original(scheduler, *args, **kwargs)
+                original(one, *args, **kwargs)
 
-        self._patches.replace(cls, "step", step)
+        self._patches.replace(scheduler, "step", step)
 
 
 def _with_subclasses(cls: type[LRScheduler]) -> Iterator[type[LRScheduler]]:

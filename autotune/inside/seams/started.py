@@ -12,12 +12,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from importlib import import_module
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol
+from typing import Any
 
 import torch.multiprocessing
 
@@ -62,27 +63,24 @@ class Script:
     env: Mapping[str, str]
 
 
-class Host(Protocol):
+class Host(ABC):
     """Decides what runs in the processes that a program starts.
 
     In a rig this is ``Children``; under ``autotune run`` it is ``RunChildren``.
     """
 
+    @abstractmethod
     def process_starts(self, starting: Starting, act: Act) -> Act | None:
-        """Return what runs in a process in place of its target; None leaves the process as it is.
+        """Return what runs in a process in place of its target; None leaves the target."""
 
-        Args:
-            starting: The process.
-            act: Its target, or a rank's function under ``start_processes``.
-        """
-
-    def process_started(self, starting: Starting, process: BaseProcess, act: Act) -> None:
+    def process_started(self, starting: Starting, process: BaseProcess, act: Act) -> None:  # noqa: B027
         """Note that a process has started with the act that ``process_starts()`` returned."""
 
+    @abstractmethod
     def script_starts(self, starting: Starting, args: Sequence[str]) -> Script | None:
         """Return what is started instead of the program's script with these arguments, or None."""
 
-    def script_started(self, starting: Starting, process: subprocess.Popen[Any]) -> None:
+    def script_started(self, starting: Starting, process: subprocess.Popen[Any]) -> None:  # noqa: B027
         """Note that a script has started with the command that ``script_starts()`` returned."""
 
 
@@ -192,7 +190,6 @@ def _default_method() -> str:
 
 
 def _is_called_by(function: Any) -> bool:
-    """Tell whether *function* has called the function that calls this one."""
     return sys._getframe(2).f_code is function.__code__  # noqa: SLF001
 
 

@@ -14,10 +14,12 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 from torch.backends import cuda, cudnn, mkldnn
 from torch.backends.cudnn import rnn
+from torch.nn import functional
 
-from autotune.inside.hubs.patches import Patches
+from autotune.inside.hubs.patches import Patches, Seam
 from autotune.program.config import KnobValue
 from autotune.program.profile import TorchSettings
 
@@ -70,12 +72,7 @@ class TorchSettingsSeam:
 
 
 def settings_of(device: str, *, calls_sdpa: bool) -> TorchSettings:
-    """Return torch's settings of this process, as they are now.
-
-    Args:
-        device: Type of the device that computes.
-        calls_sdpa: Whether the program calls ``scaled_dot_product_attention``.
-    """
+    """Return torch's settings of this process, as they are now."""
     return TorchSettings(
         threads=torch.get_num_threads(),
         interop_threads=torch.get_num_interop_threads(),
@@ -100,7 +97,6 @@ def _flushes_denormals() -> bool:
 
 
 def _profiles() -> bool:
-    """Tell whether an autograd profiler of torch is recording now."""
     return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]  # noqa: SLF001
 
 
@@ -172,9 +168,6 @@ def matmul_precision(device: str) -> str:
     torch's own function raises an error after a program has used both the older and the newer names
     of this setting, such as ``set_float32_matmul_precision("medium")`` and then
     ``cuda.matmul.allow_tf32 = True``. The setting of the device is read instead.
-
-    Args:
-        device: Type of the device that computes.
     """
     name = (cuda if device == "cuda" else mkldnn).matmul.fp32_precision
     return {"bf16": "medium", "tf32": "high"}.get(name, "highest")
@@ -310,3 +303,46 @@ SWITCHES: Mapping[str, Callable[[Any], object]] = {
     "flush_denormal": torch.set_flush_denormal,
     "attention": _Attention(),
 }
+
+
+class CallDetectionSeam(Seam):
+    """Notes calls in the program's first, untouched steps.
+
+    Attributes:
+        calls_sdpa: Whether ``scaled_dot_product_attention`` was called.
+        reads_gradients: The function by which the program has read gradients within the backward
+            pass, such as ``register_hook``; empty if it has not.
+    """
+
+    def __init__(self) -> None:
+        self.calls_sdpa = False
+        self.reads_gradients = ""
+        self._patches = Patches()
+
+    def install(self) -> None:
+        """Begin to note calls."""
+        original, seam = functional.scaled_dot_product_attention, self
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            seam.calls_sdpa = True
+            return original(*args, **kwargs)
+
+        self._patches.replace(functional, "scaled_dot_product_attention", call)
+        self._note_reading(torch.Tensor, "register_hook")
+        self._note_reading(torch.Tensor, "retain_grad")
+        self._note_reading(nn.Module, "register_backward_hook")
+
+    def _note_reading(self, owner: type, name: str) -> None:
+        original, seam = getattr(owner, name), self
+
+        def call(target: Any, *args: Any, **kwargs: Any) -> Any:
+            if not any(map(_is_torchs, args)):  # FSDP hooks the outputs of models
+                seam.reads_gradients = name
+            return original(target, *args, **kwargs)
+
+        self._patches.replace(owner, name, call)
+
+
+def _is_torchs(hook: Any) -> bool:
+    function = getattr(hook, "func", hook)
+    return str(getattr(function, "__module__", "")).startswith("torch.")

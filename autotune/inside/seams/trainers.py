@@ -93,9 +93,6 @@ class TrainersSeam(Seam, IterateListener):
 
         Used if accumulation or short epochs must be set before the trainer begins. A library that
         cannot be imported is skipped.
-
-        Args:
-            library: ``lightning`` or ``transformers``.
         """
         for name, its in MODULES.items():
             if its == library:
@@ -115,10 +112,6 @@ class TrainersSeam(Seam, IterateListener):
         """Make Lightning use all ranks that were launched, instead of the program's arguments.
 
         The strategy becomes ``ddp`` if the program leaves it at ``auto``.
-
-        Args:
-            ranks: Number of ranks on this machine.
-            nodes: Number of machines.
         """
         for name, owner in LIGHTNING_TAKES_DEVICES:
             with suppress(ImportError):

@@ -87,7 +87,6 @@ class TransferSeam(Seam):
 def _without_blocking(
     original: Copy, tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> torch.Tensor:
-    """Make the copy with ``non_blocking=True``."""
     flags = [i for i, value in enumerate(args) if isinstance(value, bool)]
     if flags:
         args = (*args[: flags[0]], True, *args[flags[0] + 1 :])

@@ -40,11 +40,6 @@ class Turns:
 
     Of several ranks each has one, for the same schedule.
 
-    Args:
-        asked: The configs in play, and their turns.
-        hands: What they need of the program.
-        edges: Marks moments on the device that computes.
-
     Attributes:
         is_done: Whether all turns were taken.
     """
@@ -144,9 +139,6 @@ def of_ranks(turns: Sequence[Sequence[Turn]]) -> tuple[Turn, ...]:
 
     A step takes as long as on the slowest rank, and has the samples of all; it is disturbed if it
     is on one of them.
-
-    Args:
-        turns: Of each rank, from the same schedule.
     """
     return tuple(
         replace(

@@ -30,6 +30,7 @@ MAKE_DDP = frozenset({DDP, FABRIC, ACCELERATE, LIGHTNING, TRANSFORMERS})
 """Classes and libraries that wrap the program's model in DDP where several ranks are started."""
 
 # Optimizers that decide by the value of the loss, which differs between ranks.
+STREAM = "the data are a stream (IterableDataset), which ranks cannot share out"
 BY_LOSS = {"LBFGS"}
 
 
@@ -161,11 +162,14 @@ class RankStrategy(Strategy):
 def ranks_refusal(hardware: Hardware, profile: Profile) -> str | None:
     """Return why several ranks cannot train this program, as a clause, or None.
 
-    Reasons are an optimizer that decides by the loss, and those of ``shares_refusal()``.
+    Reasons are an optimizer that decides by the loss, a stream of data, and those of
+    ``shares_refusal()``.
     """
     families = {name for optimizer in profile.optimizers for name in optimizer.families}
     if found := families & BY_LOSS:
         return f"{', '.join(found)} decides by its loss, which differs between ranks"
+    if any(loader.iterable for loader in profile.loaders):
+        return STREAM
     return shares_refusal(hardware, profile)
 
 

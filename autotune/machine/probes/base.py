@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.measurement.memory import Memory
+from autotune.measurement.readings import Memory
 
 
 class Probe:

@@ -9,7 +9,7 @@ import psutil
 
 from autotune.machine.probes.base import Probe
 from autotune.machine.process_tree import tree
-from autotune.measurement.memory import Memory
+from autotune.measurement.readings import Memory
 
 
 class HostMemory(Probe):

@@ -8,7 +8,6 @@ they end, they count as other users of the machine.
 from __future__ import annotations
 
 import multiprocessing
-import resource
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import psutil
 
 from autotune.machine import cgroups
 from autotune.machine.cgroups import Throttling
-from autotune.measurement.interference import Interference
+from autotune.measurement.readings import Interference
 
 PRESSURE = (Path("/sys/fs/cgroup/cpu.pressure"), Path("/proc/pressure/cpu"))  # container, machine
 
@@ -36,7 +35,6 @@ class Counters:
         steal_s: CPU time that the hypervisor gave to other guests.
         pressure_s: Time in which some task waited for a core (PSI).
         throttled_s: Time in which a CPU quota was used up, added over all cgroup levels.
-        switches: Involuntary context switches of this process.
     """
 
     at_s: float
@@ -46,7 +44,6 @@ class Counters:
     steal_s: float | None
     pressure_s: float | None
     throttled_s: float | None
-    switches: int
 
     def since(self, before: Counters) -> Interference | None:
         """Return the interference since an earlier moment, or None if no time has passed."""
@@ -60,7 +57,6 @@ class Counters:
             steal_share=_share(self.steal_s, before.steal_s, all_cores_s),
             pressure_share=_share(self.pressure_s, before.pressure_s, elapsed_s),
             throttled_share=_share(self.throttled_s, before.throttled_s, elapsed_s),
-            switches_per_s=(self.switches - before.switches) / elapsed_s,
         )
 
 
@@ -111,7 +107,6 @@ class HostLoad:
             steal_s=steal,
             pressure_s=_pressure_s(self._pressure),
             throttled_s=_throttled_s(self._throttling),
-            switches=resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
         )
 
     def _ours_s(self) -> float:

@@ -22,8 +22,7 @@ import psutil
 
 from autotune.machine.probes.base import Probe
 from autotune.machine.process_tree import tree
-from autotune.measurement.interference import FOREIGN_SHARE, GpuReading
-from autotune.measurement.memory import Memory
+from autotune.measurement.readings import FOREIGN_SHARE, GpuReading, Memory
 
 # Source: https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html, with
 # pynvml's names. GpuIdle, ApplicationsClocksSetting, DisplayClockSetting and SwPowerCap are left
@@ -155,15 +154,11 @@ class GpuWatch:
 
     def _reading(self, reading: GpuReading, handle: Any) -> GpuReading:
         ask, nvml = self._driver.ask, self._driver.nvml
-        utilization = ask("nvmlDeviceGetUtilizationRates", handle)
         energy_mj = ask("nvmlDeviceGetTotalEnergyConsumption", handle)
         return replace(
             reading,
-            sm_clock_mhz=ask("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM),
-            max_sm_clock_mhz=ask("nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM),
             slowdowns=self._slowdowns(handle),
             temperature_c=ask("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU),
-            utilization_pct=None if utilization is None else int(utilization.gpu),
             energy_j=None if energy_mj is None else energy_mj / 1000,
         )
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from autotune.machine.hardware import Gpu
 from autotune.machine.probes.base import Probe
-from autotune.measurement.memory import Memory
+from autotune.measurement.readings import Memory
 
 
 def torch_gpus(device: str) -> tuple[Gpu, ...]:
@@ -44,7 +44,7 @@ class TorchMemory(Probe):
 
     def __init__(self, device: str) -> None:
         self._is_cuda = device == "cuda"
-        self._retries = self._failures = 0
+        self._retries = 0
 
     def reset(self) -> None:
         """Reset torch's peaks, and release what an earlier config left in the allocator's cache.
@@ -57,7 +57,7 @@ class TorchMemory(Probe):
             torch.cuda.empty_cache()
             for index in range(torch.cuda.device_count()):
                 torch.cuda.reset_peak_memory_stats(index)
-        self._retries, self._failures = self._total("num_alloc_retries"), self._total("num_ooms")
+        self._retries = self._total("num_alloc_retries")
 
     def segments_taken(self) -> int:
         """Return how often the allocator has taken memory from the devices so far.
@@ -78,7 +78,6 @@ class TorchMemory(Probe):
             device_allocated_bytes=sum(torch.cuda.max_memory_allocated(i) for i in devices),
             device_reserved_bytes=sum(torch.cuda.max_memory_reserved(i) for i in devices),
             alloc_retries=self._total("num_alloc_retries") - self._retries,
-            alloc_failures=self._total("num_ooms") - self._failures,
         )
 
     def _total(self, statistic: str) -> int:

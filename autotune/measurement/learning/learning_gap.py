@@ -31,10 +31,6 @@ def loss_gap(written: TrainingTrace, own: TrainingTrace) -> Interval | None:
     The steps after the first ones are taken in blocks, whose differences are the sample of a
     Student's t interval.
 
-    Args:
-        written: The program as written.
-        own: The config, whose steps have the same samples.
-
     Returns:
         None if there are too few steps with losses.
     """

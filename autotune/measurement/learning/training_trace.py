@@ -105,8 +105,6 @@ class Agreement:
     """What comparing a config's training with that of the program as written gave.
 
     Attributes:
-        sameness: The verdict.
-        steps: How many steps were compared.
         epochs: How many short epochs these took.
         part: What differs first: ``samples``, ``losses``, ``gradients``, ``weights``, ``buffers``,
             ``learning rates`` or, after training, ``checkpoints``, ``missing checkpoints``,
@@ -192,13 +190,6 @@ def compare(
     value and zero, change places. In which step that happens is chance. Steps in which rounding may
     hide more than half a percent are judged apart, and do not count as the same. Learning rates and
     samples do not round; they are judged on their own.
-
-    Args:
-        written: The program as written.
-        shaken: The same with shaken weights, at least once: how far rounding alone leads.
-        own: The config.
-        same_batches: Whether its batches hold the samples that the program's own hold. One that
-            accumulates the gradients of smaller batches takes others.
     """
     if why := _too_little(written, [own, *shaken]):
         return Agreement(Sameness.UNKNOWN, why=why)
@@ -265,11 +256,8 @@ def _beyond_rounding(
 def _saves_otherwise(
     written: TrainingTrace, shaken: Sequence[TrainingTrace], own: TrainingTrace
 ) -> str:
-    """Return which part of what a config saves is not as in the program as written; empty if all.
-
-    A longer run may save more, such as a longer history. One checkpoint may be missing, because a
-    run may end while a thread writes it.
-    """
+    # A longer run may save more, such as a longer history. One checkpoint may be missing, because a
+    # run may end while a thread writes it.
     known = set(written.saved).union(*(trace.saved for trace in shaken))
     if not set(own.saved[: len(written.saved)]) <= known:
         return SAVED
@@ -284,11 +272,8 @@ def _saves_otherwise(
 def _values_differ(
     written: TrainingTrace, shaken: Sequence[TrainingTrace], own: TrainingTrace
 ) -> bool:
-    """Return whether an entry of a checkpoint has other values than rounding explains.
-
-    Such as an average of the weights that was taken at every half step. Compared is what was saved
-    after the same step. Where rounding alone moves values far, nothing is told of them.
-    """
+    # As those of an average of the weights that was taken at every half step. What was saved after
+    # the same step is compared. Where rounding alone moves values far, nothing is told of them.
     theirs, others = dict(own.values), [dict(trace.values) for trace in shaken]
     for step, ours in written.values:
         known = [other[step] for other in others if step in other]
@@ -304,7 +289,6 @@ def _values_differ(
 def _entries_apart(
     ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]
 ) -> list[float]:
-    """Return by how much each entry of a checkpoint differs, relative to its typical size."""
     pairs = zip(ours, theirs, strict=False)
     return [0.0, *(_apart(a, b, max(_median(a), TINY)) for a, b in pairs)]
 
@@ -367,7 +351,6 @@ PARTS = ("losses", "weights", BUFFERS)
 
 
 def _deviations(written: TrainingTrace, other: TrainingTrace, part: str) -> list[float]:
-    """Return by how much a part deviates in each step, relative to its typical size."""
     if part == RATES:
         return _rate_deviations(written, other)
     ours, theirs = _values(written, written, part), _values(other, written, part)
@@ -378,10 +361,7 @@ def _deviations(written: TrainingTrace, other: TrainingTrace, part: str) -> list
 
 
 def _rate_deviations(written: TrainingTrace, other: TrainingTrace) -> list[float]:
-    """Return the largest deviation of a group's learning rate in each step.
-
-    Relative to the largest rate of that group: a schedule may end next to zero.
-    """
+    # Relative to the largest rate of that group: a schedule may end next to zero.
     sizes: dict[int, float] = {}
     for step in written.steps:
         for group, rate in enumerate(step.rates):

@@ -24,11 +24,10 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
 from autotune.program.lr import PARTS
 from autotune.program.rehearsal import Canary, Rehearsal, RehearsalPlan
-from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.self_check import Known, SelfCheck
 from autotune.tuning.checking.short_runs import ShortRuns
-from autotune.tuning.choosing.memory import MEMORY
-from autotune.tuning.session import Session
+from autotune.tuning.choosing.chooser import MEMORY
+from autotune.tuning.session import Baseline, Session
 
 NEAREST = ("threads",)  # any other number adds in another order, and few threads are slow
 MOST_REFUSED = 4  # settings, after which the rest is left to the comparison of the best config
@@ -109,15 +108,6 @@ def _far(domain: Domain, own: KnobValue, *, nearest: bool) -> KnobValue:
 
 @dataclass(frozen=True)
 class _Compared:
-    """How a config compares.
-
-    Attributes:
-        ran: What the program did under it.
-        training: How its training compares; None if it failed.
-        fault: What is wrong, for the user; empty if nothing is.
-        is_open: Whether a value nearer to the program's own may do.
-    """
-
     ran: Rehearsal
     training: Agreement | None = None
     fault: str = ""
@@ -125,8 +115,6 @@ class _Compared:
 
 
 class _Check:
-    """Compares the exact settings with the program as written."""
-
     def __init__(self, session: Session, baseline: Baseline) -> None:
         self._session, self._space = session, baseline.space
         allowed_s = session.plan.most_for_rehearsal_s
@@ -137,11 +125,6 @@ class _Check:
         self._given = baseline.space.fixed.keys() & session.study.head.space.fixed.keys()
 
     def run(self) -> Canary | None:
-        """Return what was found; None if no setting is exact.
-
-        Raises:
-            Untold: The comparison came to no end, and nothing was found.
-        """
         refused: dict[str, str] = {}
         config = exact_settings(self._space)
         try:
@@ -170,11 +153,6 @@ class _Check:
         return Canary(config, ran, training, refused, values)
 
     def _compared(self, config: Config, *, is_whole: bool = False) -> _Compared:
-        """Return how a config compares with the program as written.
-
-        Raises:
-            Untold: That could not be found out.
-        """
         written = self._check.written()
         if isinstance(written, Ending):
             raise Untold(written.reason.rstrip("."))
@@ -194,7 +172,6 @@ class _Check:
         return _Compared(ran, found, f"it changes the training ({found})")
 
     def _failed(self, config: Config, plan: RehearsalPlan, ran: Rehearsal) -> _Compared:
-        """Return the failure of a config, if a second run fails as well."""
         again = self._runs.timed(config, plan, self._check.cost_s)
         if not again.has_failed or again.ending is None:
             raise Untold("the program fails under it in one of two runs")
@@ -202,11 +179,8 @@ class _Check:
         return _Compared(ran, None, why, again.ending.outcome in OPEN)
 
     def _to_blame(self, config: Config, found: _Compared) -> tuple[str, _Compared]:
-        """Return the setting without which a config trains the same, by halves, and its fault.
-
-        Settings that take others with them, as the number of workers does, come last: those others
-        would be taken back with them.
-        """
+        # Settings that take others with them, as the number of workers does, come last: those
+        # others would be taken back with them.
         changes = config.changes_from(self._space.baseline)
         lost = {
             knob: len(config.changes_from(self._without(config, [knob])))

@@ -7,23 +7,34 @@ written over the same samples, from several random states. Each run is a fresh p
 The rate must follow the batch, and by which rule depends on the program. So from the first random
 state the config trains under each rule, and from the others under the best one. A run whose loss is
 hopeless ends early.
+
+A config with another global batch is recommended only if the user accepts that, or if its loss was
+found no worse. Where the check does not fit into the budget, the search keeps the program's own
+global batch, and tells what a larger one would gain and what the check would take.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
+from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.interval import Interval
 from autotune.measurement.learning.learning_gap import ceilings, fall, pooled, relative_loss
 from autotune.measurement.learning.training_trace import TrainingTrace
 from autotune.measurement.outcome import Ending
 from autotune.program.applied_config import AppliedConfig
-from autotune.program.config import Config
-from autotune.program.lr import LrRule, batch_growth, rule_for
-from autotune.program.rehearsal import RehearsalPlan, TracePlan
-from autotune.tuning.checking.short_runs import Runs
+from autotune.program.config import Config, KnobValue
+from autotune.program.lr import PARTS, LrRule, batch_growth, rule_for
+from autotune.program.rehearsal import RehearsalPlan, RehearsalRecord, TracePlan
+from autotune.results.record import TrialRecord
+from autotune.tuning.checking.short_runs import Runs, ShortRuns
+from autotune.tuning.session import Baseline, Session
+from autotune.tuning.storage.study import MOST_CHECKS
 
+MOST_SHARE = 0.15  # of the budget, that a check takes without being asked for
+LEAST_GROWTH = 2  # by which batches grow
 SEEDS = 3
 UPDATES = 30  # of the side that makes fewer of them
 MOST_LOSS = 0.02  # relative, by which a change by design may make the loss larger
@@ -33,14 +44,7 @@ LEAST_FALL = 3 * MOST_LOSS  # of the program's own loss; below it, learning noth
 
 @dataclass(frozen=True)
 class Learned:
-    """What a learning check found.
-
-    Attributes:
-        gap: By how much the loss is larger, relative, with 95 %; None if it could not be told.
-        seeds: The number of random states that it was compared from.
-        rule: How the rate followed the batch.
-        untold: Why it could not be told from the losses; empty if it could.
-    """
+    """What a learning check found."""
 
     gap: Interval | None
     seeds: int = 0
@@ -54,15 +58,7 @@ class Learned:
 
 
 class LearningCheck:
-    """Compares the loss under configs with another global batch with that of the program.
-
-    Args:
-        runs: Runs the program.
-        applied: The program as written.
-        step_s: Seconds of one of its steps.
-        startup_s: Seconds until its first steps were observed.
-        known: Traces of the program as written that earlier checks took, which this one adds to.
-    """
+    """Compares the loss under configs with another global batch with that of the program."""
 
     def __init__(
         self,
@@ -76,12 +72,7 @@ class LearningCheck:
         self._step_s, self._startup_s = step_s, startup_s
 
     def needs_s(self, config: Config, speedup: float = 1.0) -> float:
-        """Return the most seconds that the check of a config takes.
-
-        Args:
-            config: What is checked.
-            speedup: Of its samples/s.
-        """
+        """Return the most seconds that the check of a config takes."""
         ours, theirs = self._updates(config)
         written_s = self._startup_s + ours * self._step_s
         own_s = self._startup_s + theirs * self._step_s * self._growth(config) / speedup
@@ -90,12 +81,7 @@ class LearningCheck:
         return seeds * written_s + (seeds - 1 + rules) * own_s
 
     def check(self, config: Config, speedup: float) -> Learned:
-        """Compare a config's loss with that of the program as written, after equal samples.
-
-        Args:
-            config: What is checked.
-            speedup: Of its samples/s.
-        """
+        """Compare a config's loss with that of the program as written, after equal samples."""
         written = self._written(config, 0)
         if isinstance(written, Ending):
             return Learned(None)
@@ -116,10 +102,7 @@ class LearningCheck:
         return Learned(pooled(gaps), len(gaps), rule)
 
     def _first(self, config: Config, speedup: float) -> tuple[list[float], LrRule]:
-        """Return the gap from the first random state under the best rule, and that rule.
-
-        The user's rule, or the usual one, stays the best unless another one is clearly better.
-        """
+        # The user's rule, or the usual one, stays the best unless another one is clearly better.
         found: dict[LrRule, float] = {}
         for rule in self._rules(config):
             gap = self._gap(config, speedup, 0, rule)
@@ -134,7 +117,6 @@ class LearningCheck:
         return [found[best]], best
 
     def _rules(self, config: Config) -> tuple[LrRule, ...]:
-        """Return the rules that are tried: the user's, or the usual one and then the others."""
         own, traits = self._applied.lr_rule, self._applied.traits
         sets_rate = "batch_size" in traits.program_knobs
         if own is not LrRule.AUTO or sets_rate or self._growth(config) == 1.0:
@@ -144,7 +126,6 @@ class LearningCheck:
         return (own, *(rule for rule in every if {rule} != usual))
 
     def _gap(self, config: Config, speedup: float, seed: int, rule: LrRule) -> float | None:
-        """Return by how much a config's loss is larger, relative; None if a run failed."""
         written = self._written(config, seed)
         if isinstance(written, Ending):
             return None
@@ -167,7 +148,6 @@ class LearningCheck:
         return self._known[plan]
 
     def _updates(self, config: Config) -> tuple[int, int]:
-        """Return the updates of the program as written and of a config over the same samples."""
         growth = self._growth(config)
         return math.ceil(UPDATES * max(1.0, growth)), math.ceil(UPDATES / min(1.0, growth))
 
@@ -176,7 +156,6 @@ class LearningCheck:
 
 
 def _plan(config: Config, steps: int, seed: int, most: tuple[float, ...] = ()) -> RehearsalPlan:
-    """Return the run: its passes are whole as far as the steps reach."""
     return RehearsalPlan(
         batches=steps * int(config.get("accumulation_steps", 1)),
         epochs=1,
@@ -193,3 +172,118 @@ def untold(written: TrainingTrace) -> str:
         return ""
     how = f"falls by {100 * falls:.2g} %" if falls > 0 else "does not fall"
     return f"its loss {how} in {len(written.steps)} steps, too little to tell"
+
+
+def with_growth(session: Session, baseline: Baseline) -> Baseline:
+    """Return the baseline with a space that says whether larger global batches may win.
+
+    They may if that needs no check, or if the check of a small growth fits into the budget.
+    """
+    space, study = baseline.space, session.study
+    size = space.baseline.get("batch_size")
+    if _needs_no_check(session, space) or study.checks_learning or size is None:
+        return baseline
+    least = space.baseline.replace(batch_size=LEAST_GROWTH * int(size))
+    is_deferred = check_s(session, baseline, least) > MOST_SHARE * session.budget.total_s
+    return replace(baseline, space=replace(space, defers_growth=is_deferred))
+
+
+def check_s(session: Session, baseline: Baseline, config: Config, speedup: float = 1.0) -> float:
+    """Return the seconds that the learning check of a config takes, by the speedup of its rate."""
+    return _check(session, baseline, 0.0).needs_s(config, speedup)
+
+
+def with_learning(
+    session: Session, baseline: Baseline, record: RehearsalRecord, speedup: float, kept_s: float
+) -> RehearsalRecord:
+    """Return the record of a rehearsed config with what it learns by design.
+
+    That is compared if its global batch is another, or if the rehearsal alone leaves room for a
+    loss that is too large.
+    """
+    space, study = baseline.space, session.study
+    may_stay, grows = _needs_no_check(session, space), space.grows(record.config)
+    if may_stay and not study.checks_learning:
+        return record
+    needed_s = check_s(session, baseline, record.config, speedup)
+    is_untold = bool(record.by_design) and record.learning is None
+    if not grows:
+        is_doubtful = record.learning is not None and record.learning.high > MOST_LOSS
+        if not is_doubtful and not (is_untold and study.checks_learning):
+            # The losses of several ranks are only those of their shares
+            is_untested = is_untold and not record.untold and "devices" not in record.by_design
+            return replace(record, unchecked_s=needed_s) if is_untested else record
+    suspected = dict(record.by_design)
+    if grows:
+        changes = record.config.changes_from(space.baseline)
+        suspected = {knob: value for knob, value in changes.items() if knob in PARTS}
+    if not _may_check(session, needed_s, kept_s, suspected):
+        return replace(record, guilty=suspected if grows else {}, unchecked_s=needed_s)
+    study.learning_checks += 1
+    learned = _check(session, baseline, kept_s).check(record.config, speedup)
+    # Only a larger batch needs a proof; another precision may stay where nothing speaks against it
+    is_open = learned.gap is None and not grows
+    return replace(
+        record,
+        guilty={} if learned.is_sound or may_stay or is_open else suspected,
+        learning=record.learning if is_open else learned.gap,
+        seeds=0 if is_open else learned.seeds,
+        lr_rule=learned.rule,
+        untold=learned.untold,
+    )
+
+
+def may_win(session: Session, space: ResolvedSpace, config: Config) -> bool:
+    """Return whether a config may be recommended, as far as its global batch is concerned.
+
+    It keeps that of the program, or the user wants no check, or a check found it sound.
+    """
+    if not space.grows(config) or _needs_no_check(session, space):
+        return True
+    checked = (r for r in session.study.rehearsals if r.config == config and r.seeds)
+    return any(r.learning is not None and r.learning.high <= MOST_LOSS for r in checked)
+
+
+def may_be_checked(session: Session, space: ResolvedSpace, config: Config) -> bool:
+    """Return whether a config may win, or may still be checked so that it can."""
+    is_used_up = session.study.learning_checks >= MOST_CHECKS
+    return not is_used_up or may_win(session, space, config)
+
+
+def samples_ratio(record: TrialRecord, baseline: Baseline) -> float:
+    """Return how many times the baseline's samples/s a measured config makes.
+
+    Its ``speedup`` is about what the search compares, which may be energy.
+    """
+    assert record.measurement is not None, "a candidate was measured"
+    own, written = (m.throughput.estimate for m in (record.measurement, baseline.measurement))
+    return own / written
+
+
+def _may_check(
+    session: Session, needed_s: float, kept_s: float, suspected: Mapping[str, KnobValue]
+) -> bool:
+    study, budget = session.study, session.budget
+    if not study.checks_learning:
+        is_first = not any(earlier.seeds for earlier in study.rehearsals)
+        is_short = needed_s <= MOST_SHARE * budget.total_s
+        return is_first and is_short and budget.left_s - kept_s >= needed_s
+    if study.learning_checks >= MOST_CHECKS:
+        return False
+    listed = " ".join(f"{knob}={value}" for knob, value in suspected.items())
+    session.events.note(
+        f"The self-check compares what is learned with {listed}: about {needed_s:.0f} s beyond "
+        "the budget."
+    )
+    budget.total_s += needed_s
+    return budget.left_s - kept_s >= needed_s
+
+
+def _needs_no_check(session: Session, space: ResolvedSpace) -> bool:
+    named = (space.requested | space.fixed.keys()) & set(PARTS)
+    return session.study.head.options.accepts_learning_change or bool(named)
+
+
+def _check(session: Session, baseline: Baseline, kept_s: float) -> LearningCheck:
+    runs, plan, applied = ShortRuns(session, baseline, kept_s), session.plan, baseline.applied
+    return LearningCheck(runs, applied, plan.step_s or 0.0, plan.startup_s, session.traces)

@@ -27,12 +27,11 @@ from autotune.program.rehearsal import (
     warning,
 )
 from autotune.results.record import TrialRecord
-from autotune.tuning.baseline import Baseline
-from autotune.tuning.checking.growth import may_be_checked, samples_ratio, with_learning
+from autotune.tuning.checking.learning_check import may_be_checked, samples_ratio, with_learning
 from autotune.tuning.checking.self_check import Known, SelfCheck, without_one
 from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.choosing.ranking import promising
-from autotune.tuning.session import Session
+from autotune.tuning.session import Baseline, Session
 from autotune.tuning.storage.study import Study
 
 MAX_CANDIDATES = 4
@@ -88,7 +87,6 @@ def rehearse_best(session: Session, baseline: Baseline) -> Rehearsed:
 
 
 def _is_cleared(session: Session, baseline: Baseline, config: Config) -> bool:
-    """Return whether a config was compared before the search; record it as rehearsed then."""
     study, canary = session.study, session.study.canary
     if canary is None or canary.own is None or not canary.clears(config, baseline.space.baseline):
         return False
@@ -100,22 +98,12 @@ def _is_cleared(session: Session, baseline: Baseline, config: Config) -> bool:
 
 
 def _is_known(study: Study, config: Config, most_s: float) -> bool:
-    """Return whether another rehearsal of a config would tell nothing new.
-
-    That is so if one had a clear finding, or if an earlier one was cut off and there is not
-    ``WORTH_MORE`` times its duration left.
-    """
+    # One had a clear finding, or was cut off and not ``WORTH_MORE`` times its duration is left
     earlier = [r for r in study.rehearsals if r.config == config and not study.awaits_check(r)]
     return any(r.is_settled or most_s < WORTH_MORE * r.cost_s for r in earlier)
 
 
 class _Rehearsing:
-    """Rehearses one candidate.
-
-    Attributes:
-        kept_s: Seconds that the shortest confirmation of the candidate takes.
-    """
-
     def __init__(self, session: Session, baseline: Baseline, candidate: TrialRecord) -> None:
         self._session, self._baseline, self._candidate = session, baseline, candidate
         self._config, self._space = candidate.config, baseline.space
@@ -124,7 +112,6 @@ class _Rehearsing:
         self._runs = ShortRuns(session, baseline, self.kept_s)
 
     def record(self, most_s: float) -> RehearsalRecord:
-        """Rehearse the candidate, and compare its training or find out why it fails."""
         session, config = self._session, self._config
         known = Known.of(session, self._baseline)
         check = SelfCheck(self._runs, self._space, self._baseline.measurement.step_s, known)
@@ -148,7 +135,6 @@ class _Rehearsing:
         return RehearsalRecord(config, own, training=Agreement(Sameness.UNKNOWN, why=UNEVEN))
 
     def _checked(self, check: SelfCheck, own: Rehearsal, *, has_trace: bool) -> RehearsalRecord:
-        """Return the record of a candidate that did not fail, with how its training compares."""
         config = self._config
         if own.seen is None or _was_stopped(own):
             return RehearsalRecord(config, own)
@@ -167,12 +153,9 @@ class _Rehearsing:
         )
 
     def _failed(self, own: Rehearsal, plan: RehearsalPlan) -> RehearsalRecord:
-        """Return the record of a candidate that failed, after rehearsing the program as written.
-
-        The baseline is rehearsed only now, because most of the time it would prove nothing. It may
-        use the time kept for the confirmation, because its result decides whether this candidate is
-        confirmed. Without time for it nobody is blamed.
-        """
+        # The baseline is rehearsed only now, because most of the time it would prove nothing. It
+        # may use the time kept for the confirmation, because its result decides whether this
+        # candidate is confirmed. Without time for it nobody is blamed.
         most_s = self._session.time_to_rehearse_s(kept_s=0.0)
         if not most_s:
             return RehearsalRecord(self._config, own)
@@ -182,8 +165,6 @@ class _Rehearsing:
         return RehearsalRecord(self._config, own, written, self._guilty(plan))
 
     def _guilty(self, plan: RehearsalPlan) -> Mapping[str, KnobValue]:
-        """Return the change without which the candidate passes; all if none is found in time."""
-
         def passes(config: Config) -> bool:
             most_s = self._session.time_to_rehearse_s(kept_s=self.kept_s)
             return bool(most_s) and self._runs.run(config, replace(plan, most_s=most_s)).has_passed

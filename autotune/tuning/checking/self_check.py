@@ -36,11 +36,10 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.devices import ranks_in
 from autotune.program.lr import PARTS, batch_growth
 from autotune.program.rehearsal import Canary, RehearsalPlan, TracePlan
-from autotune.tuning.baseline import Baseline
 from autotune.tuning.checking.learning_check import MOST_LOSS, untold
 from autotune.tuning.checking.short_runs import Runs
 from autotune.tuning.plan import CHECK_EPOCHS, check_batches
-from autotune.tuning.session import Session
+from autotune.tuning.session import Baseline, Session
 
 NOT_COMPARED = Agreement(Sameness.UNKNOWN, why=NO_TIME)
 BATCH = ("batch_size", "accumulation_steps")  # what one process makes of a step
@@ -73,7 +72,6 @@ class Known:
 
     Attributes:
         traces: Of the program as written, that earlier checks took. A check adds to them.
-        normalises: Whether the model has BatchNorm.
         canary: What was found before the search.
     """
 
@@ -92,14 +90,7 @@ class Known:
 
 
 class SelfCheck:
-    """Compares configs with the program as written, which is run once for all of them.
-
-    Args:
-        runs: Runs the program with short epochs.
-        space: What configs are from; its baseline is the program as written.
-        step_s: Seconds of a step.
-        known: What is known of the program.
-    """
+    """Compares configs with the program as written, which is run once for all of them."""
 
     def __init__(self, runs: Runs, space: ResolvedSpace, step_s: float, known: Known) -> None:
         self._runs, self._space, self._known = runs, space, known
@@ -151,12 +142,7 @@ class SelfCheck:
         return space.canonical(config.replace(**back))
 
     def check(self, config: Config, traced: TrainingTrace | None = None) -> Checked:
-        """Compare a config's training with that of the program as written.
-
-        Args:
-            config: The config.
-            traced: What it trained in a rehearsal under ``plan(config)``, if there was one.
-        """
+        """Compare a config's training with that of the program as written."""
         own, canary = self._space.baseline, self._known.canary
         designed = by_design(config, own, normalises=self._known.normalises)
         exact, found = self.exact_part(config), None
@@ -178,10 +164,6 @@ class SelfCheck:
         in another order each time differs elsewhere. Without a second run the difference stands: a
         config is not recommended by the lack of time. And samples do not round; workers that share
         a file read something else each time.
-
-        Args:
-            config: The config.
-            traced: What it trained in a run under ``plan(config)``, if there was one.
         """
         found = self._compared(config, traced)
         if found.sameness is not Sameness.DIFFERS or found.part == SAMPLES:
@@ -195,10 +177,7 @@ class SelfCheck:
         return Agreement(Sameness.UNKNOWN, why=why)
 
     def _learned(self, config: Config, traced: TrainingTrace | None) -> tuple[Interval | None, str]:
-        """Return by how much a config's loss is larger at equal samples, or why it tells nothing.
-
-        Neither where that was not compared.
-        """
+        # Neither a gap nor a reason where nothing was compared
         if traced is None or batch_growth(self._space.baseline, config) != 1.0:
             return None, ""
         written = self.written()
@@ -212,7 +191,6 @@ class SelfCheck:
         return self._compared(config).sameness in {Sameness.BITS, Sameness.ROUNDING}
 
     def _compared(self, config: Config, traced: TrainingTrace | None = None) -> Agreement:
-        """Return how a config compares; unknown if there is no time, or if a run failed."""
         base, shares = self._space.baseline, self._shares(config)
         written = self.written(shares=shares)
         if isinstance(written, Ending):
@@ -274,20 +252,13 @@ def one_fewer(space: ResolvedSpace, config: Config) -> Iterator[tuple[str, Confi
 
 
 def _not_compared(ending: TrainingTrace | Ending) -> Agreement:
-    """Return that nothing was compared because a run ended; for lack of time unless it failed."""
     if isinstance(ending, TrainingTrace) or ending.outcome in ENDED_BY_US:
         return NOT_COMPARED
     return Agreement(Sameness.UNKNOWN, why=f"a short run failed: {ending.reason}")
 
 
 def by_design(config: Config, own: Config, *, normalises: bool = False) -> dict[str, KnobValue]:
-    """Return the changes of a config whose purpose is to train otherwise than the program does.
-
-    Args:
-        config: The config.
-        own: The program's own.
-        normalises: Whether the model has BatchNorm, which sees the samples of each rank alone.
-    """
+    """Return the changes of a config whose purpose is to train otherwise than the program does."""
     changes = config.changes_from(own)
     designed = {k: v for k, v in changes.items() if registry()[k].changes_learning}
     has_more_ranks = ranks_in(config) != ranks_in(own)

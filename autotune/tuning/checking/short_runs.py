@@ -10,11 +10,10 @@ from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
 from autotune.program.rehearsal import SILENCE_TOLD_S, Rehearsal, RehearsalPlan
-from autotune.tuning.baseline import Baseline
 from autotune.tuning.budget import Until
 from autotune.tuning.live_rig import SILENCE_STEPS
 from autotune.tuning.plan import MOST_REHEARSAL_S
-from autotune.tuning.session import Session
+from autotune.tuning.session import Baseline, Session
 
 AT_MOST = 3.0  # times what a run is expected to take
 ANSWER_S = 3.0  # a rig that exceeds its time by this is considered not to answer any more
@@ -31,18 +30,10 @@ class Runs(Protocol):
         self, config: Config, plan: RehearsalPlan, cost_s: float, lr_rule: LrRule = ..., /
     ) -> TrainingTrace | Ending:
         """Return what the first steps under a config learn, or why that is not known."""
-        ...
 
 
 class ShortRuns:
-    """Runs the program with short epochs.
-
-    Args:
-        session: Gives the rigs and the time.
-        baseline: The program as written.
-        kept_s: Seconds of the budget that traced runs must leave.
-        until: Ends a run; by default the second Ctrl-C, or the end of the overdraft.
-    """
+    """Runs the program with short epochs."""
 
     def __init__(
         self, session: Session, baseline: Baseline, kept_s: float, until: Until | None = None
@@ -57,14 +48,7 @@ class ShortRuns:
         cost_s: float,
         lr_rule: LrRule = LrRule.AUTO,
     ) -> TrainingTrace | Ending:
-        """Return what the first steps under a config learn, or why that is not known.
-
-        Args:
-            config: What the program starts under.
-            plan: Its epochs.
-            cost_s: Seconds that its steps take.
-            lr_rule: How the rate follows the batch; AUTO leaves that to the user's options.
-        """
+        """Return what the first steps under a config learn, or why that is not known."""
         ran = self.timed(config, plan, cost_s, lr_rule)
         if ran.seen is not None and ran.seen.trace is not None and not ran.has_failed:
             return ran.seen.trace

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from autotune.measurement.examination import StepBreakdown
 from autotune.measurement.goal import THROUGHPUT, Goal
 from autotune.measurement.measurement import Measurement
-from autotune.measurement.step_breakdown import StepBreakdown
 
 WORTH_TRYING = 1.03  # a knob that can gain less is not tried
 MARGIN = 1.5  # on shares, which a few profiled steps show
@@ -54,13 +54,7 @@ class Share:
 def bounded(
     shares: Mapping[str, Share], speedup: float = 1.0, asked: Collection[str] = ()
 ) -> dict[str, Share]:
-    """Return the knobs that can gain next to nothing, with the shares of the time that bound them.
-
-    Args:
-        shares: Of each knob that has a bound.
-        speedup: Of the config that the knobs are added to.
-        asked: Knobs that are tried whatever they can gain.
-    """
+    """Return the knobs that can gain next to nothing, with their shares of the time."""
     return {
         knob: share
         for knob, share in shares.items()
@@ -83,13 +77,7 @@ def sentences(knobs: Mapping[str, Share], speedup: float = 1.0) -> list[str]:
 def shares(
     breakdown: StepBreakdown, baseline: Measurement, goal: Goal = THROUGHPUT
 ) -> Mapping[str, Share]:
-    """Return, by knob, the share of the time that it works on.
-
-    Args:
-        breakdown: Where the time of a step goes. If it was not profiled, no knob has a bound.
-        baseline: The baseline's measurement.
-        goal: What is compared. Time bounds nothing else than speed.
-    """
+    """Return, by knob, the share of the time that it works on."""
     return dict(_shares(breakdown, baseline)) if goal.objective.is_speed else {}
 
 

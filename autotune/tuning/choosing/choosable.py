@@ -92,11 +92,6 @@ def one_fewer(
     """Yield each change of a config with the config that has one change fewer.
 
     The devices, and values that the user fixed, are left as they are.
-
-    Args:
-        space: What may be tried.
-        config: The config.
-        with_baseline: Whether the program as written counts, of a config with one change.
     """
     seen = {config} if with_baseline else {config, space.baseline}
     for knob in config.changes_from(space.baseline):

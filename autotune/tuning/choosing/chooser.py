@@ -18,6 +18,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final
 
 from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import ENDED_BY_US, Outcome
@@ -36,7 +37,22 @@ from autotune.tuning.choosing.choosable import (
 )
 from autotune.tuning.choosing.diagnosis import DEVICES
 from autotune.tuning.choosing.effects import KnobEffects
-from autotune.tuning.choosing.memory import MEMORY, SAVES_HOST_MEMORY, SAVES_MEMORY, Forecast
+
+MEMORY: Final = frozenset({Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY})
+# Knobs by which a batch may fit that did not fit before
+SAVES_MEMORY: Final = frozenset(
+    {
+        "activation_checkpointing",
+        "accumulation_steps",
+        "precision",
+        "devices",
+        "fsdp_options",
+    }
+)
+SAVES_HOST_MEMORY: Final = SAVES_MEMORY | {"workers", "prefetch_factor"}
+# Left free: the longest batch and an evaluation, which a few turns may not meet, must fit as well
+MARGIN: Final = 0.08
+TRUSTED: Final = 2.0  # times the largest batch that was seen
 
 ALL_IN = "every change that should help, at once"
 WITHOUT = "without {}, to see what it gives"
@@ -53,13 +69,7 @@ NO_SHARES: Mapping[str, Share] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Choice:
-    """A config to try.
-
-    Attributes:
-        config: Canonical and without conflicts.
-        why: The reason, as users read it.
-        expected: Its speedup as it is expected before.
-    """
+    """A config to try."""
 
     config: Config
     why: str
@@ -75,8 +85,6 @@ class Field:
         speeds: What the rounds show; None before the first.
         share_left: Of the time for trials, 0 to 1.
         guilty: Changes with which the program fails outside of its training loop.
-        best: The config that would be recommended now.
-        in_play: The configs that take turns now.
     """
 
     records: Sequence[TrialRecord]
@@ -88,18 +96,7 @@ class Field:
 
 
 class Chooser:
-    """Chooses from what was recorded; it keeps no state but its random numbers.
-
-    Args:
-        space: What may be chosen.
-        seed: Seed of the random draws.
-        all_in: The first choice; None if no change is sure to help.
-        cost_s: Returns the seconds until a config has taken its seat; infinite if there is no time
-            for it.
-        shares: What bounds the gain of a knob. A knob that cannot gain enough over the best config
-            is not tried.
-        memory_bytes: Memory into which a config must fit; None if that is not known.
-    """
+    """Chooses from what was recorded; it keeps no state but its random numbers."""
 
     def __init__(
         self,
@@ -157,7 +154,6 @@ class Chooser:
         return _Pool(field, self._space, Forecast(field.records, self._memory_bytes))
 
     def _certain(self, pool: _Pool) -> Iterator[tuple[Config, str]]:
-        """Yield what is tried whatever it promises."""
         first, late = self._first(pool), pool.field.share_left < LATE
         if first is not None and first not in pool.looks and self._cost_s(first) < math.inf:
             yield first, ALL_IN
@@ -168,13 +164,11 @@ class Chooser:
             yield from self._untold(pool)
 
     def _missing(self, pool: _Pool, config: Config) -> Iterator[tuple[Config, str]]:
-        """Yield the neighbours of a config with one change fewer that were not tried yet."""
         for knob, without in one_fewer(self._space, config):
             if pool.may_try(without) and self._cost_s(without) < math.inf:
                 yield without, WITHOUT.format(knob)
 
     def _untold(self, pool: _Pool) -> Iterator[tuple[Config, str]]:
-        """Yield the neighbours of the best that have left before it was clear what it gains."""
         seen = pool.field.speeds
         for knob, without in one_fewer(self._space, pool.best):
             is_out = without not in pool.field.in_play and without in pool.measured
@@ -184,7 +178,6 @@ class Chooser:
                 yield without, WITHOUT.format(knob)
 
     def _first(self, pool: _Pool) -> Config | None:
-        """Return all changes at once, with the largest batch that fits."""
         if self._all_in is None:
             return None
         size, sizes = self._all_in.get("batch_size"), self._space.domains.get("batch_size")
@@ -199,7 +192,6 @@ class Chooser:
         return seen or next(filter(pool.may_try, every), None)
 
     def _explore(self, pool: _Pool) -> Choice | None:
-        """Return the config that promises most over the best, per second, if it promises enough."""
         others = [config for config in self._candidates(pool) if config != pool.best]
         if not others:
             return None
@@ -217,7 +209,6 @@ class Chooser:
         return Choice(chosen, PROMISES, foreseen.of(chosen).interval)
 
     def _candidates(self, pool: _Pool) -> list[Config]:
-        """Return configs near the best ones that were not tried yet."""
         speeds = pool.field.speeds
         gain = speeds.of(pool.best).value if speeds and pool.best in speeds else 0.0
         cannot = frozenset(
@@ -260,8 +251,6 @@ class Chooser:
 
 
 class _Pool:
-    """What is known, as the chooser needs it."""
-
     def __init__(self, field: Field, space: Choosable, forecast: Forecast) -> None:
         self.field = field
         self._space = space
@@ -277,7 +266,6 @@ class _Pool:
         self._sound = {item for config in self.measured for item in config.items()}
 
     def leaders(self, count: int) -> list[Config]:
-        """Return the best config and the fastest ones; the baseline is one of those."""
         speeds = self.field.speeds
         configs = [] if speeds is None else [c for c in speeds.configs if isinstance(c, Config)]
         order = sorted(configs, key=lambda c: -speeds.of(c).value if speeds else 0.0)
@@ -287,7 +275,6 @@ class _Pool:
         return list(dict.fromkeys([self.best, *able, self.baseline]))[:count]
 
     def may_try(self, config: Config) -> bool:
-        """Return whether a config is new, may be recommended, and is expected to train."""
         if config in self.looks or not may_win(self._space, config, self.field.guilty):
             return False
         if self._space.needs_restart(self.baseline, config):
@@ -298,7 +285,6 @@ class _Pool:
 
 
 def _rules_out(failed: TrialRecord, config: Config, baseline: Config, sound: set[Item]) -> bool:
-    """Return whether a config must be expected to fail as another one did."""
     changes = failed.config.changes_from(baseline)
     size, other = failed.config.get("batch_size"), config.get("batch_size")
     if failed.outcome in MEMORY and "batch_size" in changes and size is not None:
@@ -308,3 +294,44 @@ def _rules_out(failed: TrialRecord, config: Config, baseline: Config, sound: set
         return is_as_large and all(config.get(k) == failed.config.get(k) for k in saving)
     suspects = changes.items() - sound
     return (suspects or changes.items()) <= config.items()
+
+
+class Forecast:
+    """Tells whether a larger batch is expected to fit, from the peaks of smaller ones.
+
+    Of configs that are alike in all that saves memory, the peak is taken for a straight line in the
+    batch size, trusted up to twice the largest batch that was seen.
+    """
+
+    def __init__(self, records: Sequence[TrialRecord], limit_bytes: float | None) -> None:
+        self._limit_bytes = limit_bytes
+        self._peaks: dict[tuple[KnobValue | None, ...], dict[int, int]] = {}
+        for record in records if limit_bytes is not None else ():
+            size = record.config.get("batch_size")
+            if record.measurement is not None and size is not None:
+                peak = record.measurement.memory.peak_bytes
+                if peak is not None:
+                    seen = self._peaks.setdefault(_cell(record.config), {})
+                    seen[int(size)] = max(peak, seen.get(int(size), 0))
+
+    def fits(self, config: Config) -> bool:
+        """Return whether a config fits, as far as anything is known about it."""
+        size, seen = config.get("batch_size"), self._peaks.get(_cell(config))
+        if self._limit_bytes is None or size is None or not seen:
+            return True
+        smallest, largest, wanted = min(seen), max(seen), int(size)
+        if wanted <= largest:
+            return True
+        least_free = MARGIN * self._limit_bytes
+        if seen[largest] * wanted / largest <= self._limit_bytes - least_free:
+            return True  # even if all of it grew with the batch
+        if wanted > TRUSTED * largest:
+            return False
+        if smallest == largest:
+            return True  # a try tells
+        slope = (seen[largest] - seen[smallest]) / (largest - smallest)
+        return seen[largest] + slope * (wanted - largest) <= self._limit_bytes - least_free
+
+
+def _cell(config: Config) -> tuple[KnobValue | None, ...]:
+    return tuple(config.get(knob) for knob in sorted(SAVES_MEMORY))

@@ -13,15 +13,14 @@ from enum import StrEnum
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.knobs.strategies import STRATEGIES
 from autotune.machine.hardware import Hardware
+from autotune.measurement.examination import StepBreakdown
 from autotune.measurement.goal import THROUGHPUT, Goal, Objective
 from autotune.measurement.measurement import Measurement
-from autotune.measurement.step_breakdown import StepBreakdown
 from autotune.program.config import KnobValue
 from autotune.program.devices import parts_of
 from autotune.program.profile import Profile
-from autotune.tuning.choosing.bounds import Share, bounded, shares
+from autotune.tuning.choosing.bounds import WORTH_TRYING, Share, bounded, shares
 
-WORTH_A_WORD = 1.03  # with ready data; a smaller speedup is reported as "no faster"
 # Share of the time that the program waits for data: above this, loading is the first suspect.
 INPUT_BOUND_SHARE = 0.25
 # How much larger a batch is usually faster: on a GPU, memory may not hold more
@@ -55,12 +54,7 @@ class Bottleneck(StrEnum):
 
 @dataclass(frozen=True)
 class Move:
-    """Knobs that are changed together, and why.
-
-    Attributes:
-        changes: New values by knob, for the config that the move is applied to.
-        why: The reason, as users read it next to the trial.
-    """
+    """Knobs that are changed together, and why."""
 
     changes: Mapping[str, KnobValue]
     why: str
@@ -71,7 +65,6 @@ class Diagnosis:
     """The bottleneck with its evidence, and what follows from it.
 
     Attributes:
-        verdict: What limits the baseline.
         evidence: What was measured to say so, as one sentence.
         devices: Moves to several devices or ranks, each of which starts the program anew.
         all_in: All changes at once of which it is known that they usually help here.
@@ -97,14 +90,6 @@ def diagnose(
 
     Only changes are returned whose values the space offers. A program without a DataLoader is never
     input-bound, because autotune cannot change how it loads.
-
-    Args:
-        profile: What the program's first steps revealed.
-        baseline: The baseline's measurement; its share of waiting decides.
-        space: What may be changed.
-        hardware: Gives the cores that workers and compute threads share.
-        breakdown: Where a step's time goes; adds evidence. Empty if it was not profiled.
-        goal: What is compared, which decides what should help.
     """
     share = baseline.wait_share
     if not profile.loaders or share < WAIT_IS_NOISE_SHARE:
@@ -131,7 +116,6 @@ def diagnose(
 def _sure(
     space: ResolvedSpace, hardware: Hardware, profile: Profile
 ) -> Iterator[tuple[str, KnobValue]]:
-    """Yield the changes of a step's work that usually help on this hardware."""
     is_cpu = profile.device == "cpu"
     has_bf16 = hardware.supports_bf16_cpu if is_cpu else hardware.supports_bf16_gpu
     for knob, values in SURE:
@@ -156,7 +140,7 @@ def _evidence(profile: Profile, baseline: Measurement, breakdown: StepBreakdown)
     if breakdown.synthetic_data_throughput is not None and breakdown.loader_throughput is not None:
         now = baseline.throughput.estimate
         gain = breakdown.synthetic_data_throughput.estimate / now
-        ready = f"run at {gain:.2f}x its speed" if gain > WORTH_A_WORD else "be no faster"
+        ready = f"run at {gain:.2f}x its speed" if gain > WORTH_TRYING else "be no faster"
         yield (
             f"with its data always ready it would {ready}, and its loader alone delivers "
             f"{breakdown.loader_throughput.estimate / now:.2f}x the samples that it trains on now"
@@ -169,10 +153,7 @@ def _evidence(profile: Profile, baseline: Measurement, breakdown: StepBreakdown)
 
 
 def _workers(profile: Profile, space: ResolvedSpace, hardware: Hardware) -> Mapping[str, KnobValue]:
-    """Return how the program loads while it computes; empty if the space does not offer that.
-
-    On a CPU, workers and compute threads share the cores, so each gets half of them.
-    """
+    # On a CPU, workers and compute threads share the cores, so each gets half of them.
     cores, is_cpu = hardware.cpu_quota, profile.device == "cpu"
     most = max(1, cores // 2) if is_cpu else cores
     counts = [int(n) for n in _values(space, "workers") if 0 < int(n) <= most]
@@ -185,10 +166,7 @@ def _workers(profile: Profile, space: ResolvedSpace, hardware: Hardware) -> Mapp
 
 
 def _device_moves(space: ResolvedSpace, hardware: Hardware, profile: Profile) -> Iterator[Move]:
-    """Yield every strategy with each number of ranks, the most ranks first.
-
-    On a CPU the ranks share the cores, so each gets an equal share of compute threads.
-    """
+    # On a CPU the ranks share the cores, so each gets an equal share of compute threads.
     values = space.domains[DEVICES].values if DEVICES in space.domains else ()
     for value in sorted(values, key=lambda value: -parts_of(value)[1]):
         strategy, count = parts_of(value)
@@ -205,10 +183,7 @@ def _device_moves(space: ResolvedSpace, hardware: Hardware, profile: Profile) ->
 
 
 def _within(space: ResolvedSpace, moves: list[Move]) -> Iterator[Move]:
-    """Yield the moves whose values the space offers.
-
-    A user can narrow the values of a knob or fix it, so not every move is allowed.
-    """
+    # A user can narrow the values of a knob or fix it, so not every move is allowed.
     for move in moves:
         if all(value in _values(space, knob) for knob, value in move.changes.items()):
             yield move

@@ -43,13 +43,7 @@ DRAWS = 512
 
 @dataclass(frozen=True)
 class Foreseen:
-    """What is to be expected of configs, as logarithms of their speedups.
-
-    Attributes:
-        configs: The configs.
-        means: Of each config.
-        covariance: Of these.
-    """
+    """What is to be expected of configs, as logarithms of their speedups."""
 
     configs: Sequence[Config]
     means: Array
@@ -127,7 +121,6 @@ class KnobEffects:
         return Foreseen(configs, gain @ values, prior - gain @ shared.T)
 
     def _alike(self, some: Sequence[Config], others: Sequence[Config]) -> _Alike:
-        """Return what configs share with others."""
         shared = np.zeros((len(self._parts), len(some), len(others)))
         if len(some) and len(others):
             rows, columns = (np.array([self._row(one) for one in of]) for of in (some, others))
@@ -141,7 +134,6 @@ class KnobEffects:
 
     @cached_property
     def _parts(self) -> list[slice]:
-        """Where the steps of each knob stand in a row."""
         sizes = [len(next(iter(steps.values()))) for steps in self._steps.values()]
         return [slice(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
@@ -171,13 +163,10 @@ def _effects(
 
 @dataclass(frozen=True)
 class _Alike:
-    """What some configs share with others: of each knob, and whether they are the same."""
-
     shared: Array
     same: Array
 
     def covariance(self, spreads: Array) -> Array:
-        """Return the prior covariance of log speedups."""
         scaled = spreads[:, None, None] * self.shared
         single = (spreads[:, None, None] * scaled).sum(axis=0)
         # the sum of all products of two different knobs
@@ -239,10 +228,7 @@ def _steps(values: Sequence[KnobValue], own: KnobValue) -> dict[KnobValue, Array
 
 
 def _nearest(value: KnobValue, known: Mapping[KnobValue, Array]) -> KnobValue:
-    """Return the known value next to one, which may be a share of the program's own batch.
-
-    Several ranks that keep the global batch have another batch each than those that are offered.
-    """
+    # Several ranks that keep the global batch have another batch each than those that are offered.
     if value in known or isinstance(value, str):
         return value
     return min(known, key=lambda one: abs(float(one) - float(value)))

@@ -19,7 +19,7 @@ from autotune.results.record import TrialRecord, latest
 from autotune.tuning.choosing.chooser import Chooser, Field
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
 from autotune.tuning.choosing.ranking import ranked, recommended
-from autotune.tuning.choosing.sampler import OURS
+from autotune.tuning.choosing.sampler import OURS, make_sampler
 from autotune.tuning.storage.study import Study, Trial
 
 PATIENCE = 12  # configs of a sampler in a row that it knew or that conflict, after which it is done
@@ -40,7 +40,6 @@ class Proposal:
     Attributes:
         trial: The open Optuna trial in which the result must be recorded; None for the program as
             written, which has one already.
-        config: Canonical and without conflicts.
         why: Where the proposal comes from, as users read it.
         expected: Its speedup as it was expected before; None where nothing was.
     """
@@ -52,14 +51,7 @@ class Proposal:
 
 
 class Proposals:
-    """Says which config is tried next, by all that the study holds.
-
-    Args:
-        study: The record so far.
-        space: What may be proposed.
-        diagnosis: Gives the first changes.
-        allows: Tells whether there is time and room for a config.
-    """
+    """Says which config is tried next, by all that the study holds."""
 
     def __init__(
         self,
@@ -72,10 +64,12 @@ class Proposals:
         self._space = space
         self._diagnosis = diagnosis
         self._allows = allows
-        seed, sure = study.head.options.seed, diagnosis.all_in
+        options, sure = study.head.options, diagnosis.all_in
+        # A search that goes on does not repeat its draws
+        self._sampler = make_sampler(options.sampler, options.seed + len(study.records))
         self._chooser = Chooser(
             space,
-            seed,
+            options.seed,
             self._allowed(space.start.replace(**sure)) if sure else None,
             self._cost_s,
             diagnosis.shares,
@@ -146,18 +140,15 @@ class Proposals:
         return self._new(grown, GROWN, ())
 
     def _ground(self, field: Field) -> Config:
-        """Return what others build on: the best so far, or what all have but the program's own."""
         if field.best is None or field.best == self._space.baseline:
             return self._space.start
         return field.best
 
     def _allowed(self, config: Config) -> Config:
-        """Return the config, with the program's own global batch if another one is deferred."""
         config = self._space.canonical(config)
         return self._space.with_own_batch(config) if self._space.defers(config) else config
 
     def _cost_s(self, config: Config) -> float:
-        """Return the seconds until a config has taken its seat."""
         if not self._allows(config):
             return math.inf
         if config.get("compile", "off") != "off":
@@ -178,11 +169,8 @@ class Proposals:
         return self._allowed(self._fitting(self._space.start.replace(**{**live, **changes})))
 
     def _fitting(self, config: Config) -> Config:
-        """Return the config with its batch per rank reduced until a step is within the limit.
-
-        More ranks multiply the samples of a step. A batch is never below that of the program; if
-        nothing fits, the config stays as it is.
-        """
+        # More ranks multiply the samples of a step. A batch is never below that of the program; if
+        # nothing fits, the config stays as it is.
         sizes = self._space.domains.get("batch_size")
         if sizes is None or not self._space.conflicts(self._space.canonical(config)):
             return config
@@ -197,12 +185,11 @@ class Proposals:
         return config
 
     def _sampled(self, field: Field, known: Container[Config]) -> Proposal | None:
-        """Return a new config that one of Optuna's samplers proposes; None if it knows only old."""
         space = self._space.with_kept_batch()
         ground = self._ground(field)
         records = {r.config: r for r in latest(field.records)}
         for _ in range(PATIENCE):
-            trial, config = self._study.propose(space, ground)
+            trial, config = self._study.propose(space, ground, self._sampler)
             if conflicts := space.conflicts(config):
                 self._study.tell(trial, _conflicting(config, conflicts))
             elif config in known:
@@ -215,7 +202,6 @@ class Proposals:
 
 
 def _memory_bytes(study: Study) -> float | None:
-    """Return the memory that a config may use; None if the baseline's use is not known."""
     used = next((r.measurement.memory for r in study.records if r.measurement is not None), None)
     if used is None or used.peak_bytes is None:
         return None

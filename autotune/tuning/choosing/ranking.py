@@ -41,7 +41,6 @@ def recommended(study: Study, space: ResolvedSpace, speeds: Speeds) -> Config:
 
 
 def _worth(config: Config, space: ResolvedSpace, foreseen: Foreseen) -> float:
-    """Return the logarithm of a config's speedup, less what its changes must gain."""
     return foreseen.of(config).value - must_gain(config.changes_from(space.baseline))
 
 

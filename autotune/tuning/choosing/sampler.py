@@ -1,6 +1,6 @@
 """Sampler: what Optuna asks for the next config.
 
-All use of Optuna's samplers is here. ``EffectsSampler`` is autotune's own and can be used alone, in
+``EffectsSampler`` is autotune's own and can be used alone, in
 any study whose parameters are categorical and whose objective is a speed; a search chooses by the
 same ``Chooser``, which it asks itself because it also wants the reason.
 """
@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.samplers import BaseSampler, GPSampler, PartialFixedSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
 from optuna.search_space import intersection_search_space
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.errors import UsageError, did_you_mean
-from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.rounds import Speeds
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
@@ -120,7 +119,6 @@ class _Free:
 def _log_rate(
     trial: FrozenTrial, names: Sequence[str], direction: StudyDirection
 ) -> tuple[Config, float]:
-    """Return the config of a finished trial of any study, and the logarithm of its speed."""
     if trial.value is None or trial.value <= 0:
         raise ValueError(f"EffectsSampler needs a positive objective, got {trial.value}")
     log_rate = math.log(trial.value) * (1 if direction is StudyDirection.MAXIMIZE else -1)
@@ -128,7 +126,6 @@ def _log_rate(
 
 
 def _field(seen: Sequence[tuple[Config, float]]) -> Field:
-    """Return what finished trials show, the first of which is the baseline."""
     values: dict[Config, list[float]] = {}
     for config, log_rate in seen:
         values.setdefault(config, []).append(log_rate)
@@ -144,10 +141,6 @@ def _field(seen: Sequence[tuple[Config, float]]) -> Field:
 
 def make_sampler(name: str, seed: int) -> BaseSampler:
     """Return a sampler by the name that users give it.
-
-    Args:
-        name: ``autotune``, or ``tpe``, ``gp`` or ``random`` for Optuna's own.
-        seed: Seed of its random choices.
 
     Raises:
         UsageError: There is no such sampler, or a library that it needs is not installed.
@@ -167,27 +160,3 @@ def make_sampler(name: str, seed: int) -> BaseSampler:
             case "random":
                 return RandomSampler(seed)
     raise UsageError(f"There is no sampler '{name}'.{did_you_mean(name, SAMPLERS)}")
-
-
-def holding(sampler: BaseSampler, fixed: Mapping[str, KnobValue]) -> BaseSampler:
-    """Return a sampler that proposes only configs with these values.
-
-    ``Study.propose()`` holds the restart knobs, so that the open rig can run each proposal.
-
-    Args:
-        sampler: The sampler to restrict.
-        fixed: Values by knob; empty leaves the sampler unrestricted.
-    """
-    if not fixed:
-        return sampler
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return PartialFixedSampler(dict(fixed), sampler)
-
-
-def distributions(space: ResolvedSpace) -> dict[str, BaseDistribution]:
-    """Return the search space in Optuna's form: each free knob as a categorical parameter.
-
-    Numeric knobs are categorical too, because only the listed values are allowed.
-    """
-    return {n: CategoricalDistribution(d.values) for n, d in space.domains.items()}

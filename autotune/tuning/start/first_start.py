@@ -46,12 +46,7 @@ FILES = "have the program read it from a file that a flag names"
 
 @dataclass(frozen=True)
 class Started:
-    """A program that trains, on an open rig; as a context manager it closes the rig.
-
-    Attributes:
-        rig: The open rig. The caller must close it, or keep it for measuring.
-        ready: What the program's first steps revealed.
-    """
+    """A program that trains, on an open rig; as a context manager it closes the rig."""
 
     rig: Rig
     ready: Ready
@@ -65,14 +60,6 @@ class Started:
 
 @dataclass(frozen=True)
 class _Failed:
-    """A start after which the program did not train.
-
-    Attributes:
-        ending: How it failed.
-        took_s: Seconds from the start to the failure.
-        printed: The end of its output.
-    """
-
     ending: Ending
     took_s: float
     printed: str
@@ -88,12 +75,6 @@ def observe(
 
     The factory remembers that mode for all further rigs, and the GPUs that the program sees. Users
     are told about each additional start.
-
-    Args:
-        rigs: Makes the rigs, and reports what happens.
-        should_stop: Called many times a second; an Ending from it ends the start.
-        silence_s: Seconds without a step after which a program counts as hung.
-        applied: What it runs under; None leaves it untouched.
 
     Returns:
         The running program, or why it does not train. For an untouched program, the ending says
@@ -127,12 +108,6 @@ def examined(rigs: RigFactory, ending: Ending, took_s: float, should_stop: Shoul
 
     The ending is returned unchanged if another start would tell nothing: the cause is known, it was
     not a crash, or the fence refused something. Without time for a start the cause is unclear.
-
-    Args:
-        rigs: Makes the rigs.
-        ending: How it failed, untouched.
-        took_s: Seconds from its start to the failure.
-        should_stop: Called many times a second; an Ending from it ends the start.
     """
     if not _is_worth_another(rigs, ending) or failures.is_fenced_off(ending):
         return ending
@@ -168,11 +143,8 @@ def examined(rigs: RigFactory, ending: Ending, took_s: float, should_stop: Shoul
 
 
 def _judged(ending: Ending, bare: Ending, *, is_telling: bool) -> Ending:
-    """Return the ending with its cause, judged by how the program ended without seams.
-
-    The same failure in both runs means that the program fails by itself. A program that goes on
-    without seams, or ends regularly, fails because of autotune. Anything else is unclear.
-    """
+    # The same failure in both runs means that the program fails by itself. A program that goes on
+    # without seams, or ends regularly, fails because of autotune. Anything else is unclear.
     match bare.outcome:
         case Outcome.INTERRUPTED:
             return bare
@@ -223,12 +195,6 @@ def _start_in_terminal(
     silence_s: float,
     applied: AppliedConfig | None,
 ) -> Started | _Failed | None:
-    """Start a program that failed once more, with a terminal.
-
-    Returns:
-        None if there is no terminal or no time for it, or if the start was ended too early to tell
-        anything. Else how the start came out; the rigs then keep the terminal.
-    """
     name, program = rigs.program.file_name, rigs.program
     if seconds_left(should_stop) < first.took_s or _in_terminal(program) == program:
         return None
@@ -251,15 +217,11 @@ def _start_in_terminal(
 
 
 def _in_terminal(program: Program) -> Program:
-    """Return the program in the mode that gives it a terminal, if this system has one to give."""
     return replace(program, mode=replace(program.mode, terminal=terminal.is_available()))
 
 
 def _is_worth_another(rigs: RigFactory, ending: Ending) -> bool:
-    """Return whether another start may tell more about a failure.
-
-    Only a crash whose cause is not known yet does.
-    """
+    # Only a crash whose cause is not known yet may tell more
     return (
         ending.outcome is Outcome.CRASHED
         and ending.cause is None
@@ -273,20 +235,14 @@ def _may_want_terminal(failed: _Failed) -> bool:
 
 
 def _with_words(ending: Ending, printed: str) -> Ending:
-    """Add the program's output to an ending by sys.exit(), which leaves no traceback.
-
-    Users then see what the program itself said before it exited.
-    """
+    # Users then see what the program itself said before it exited.
     if ending.program_traceback or not ending.reason.startswith("SystemExit"):
         return ending
     return replace(ending, program_traceback="\n".join(printed.splitlines()[-MAX_LINES:]))
 
 
 def _having_asked(ending: Ending, asked: Asked | None) -> Ending:
-    """Give the cause of an ending as input, if the program was asking for it all the time.
-
-    Otherwise a program that waits for an answer would be reported as slow or hung.
-    """
+    # A program that waits for an answer would be reported as slow or hung otherwise
     is_over = ending.outcome in {Outcome.OUT_OF_TIME, Outcome.HUNG}
     if not is_over or asked is None or asked.times < MANY_TIMES:
         return ending
@@ -295,10 +251,7 @@ def _having_asked(ending: Ending, asked: Asked | None) -> Ending:
 
 
 def _having_piped(ending: Ending) -> Ending:
-    """Add to an ending that input piped into autotune does not reach the program.
-
-    It applies only to a program that asks for input while something is piped in.
-    """
+    # Only of a program that asks for input while something is piped in
     if ending.cause is Cause.INPUT and is_piped():
         return replace(ending, evidence=f"{PIPED}: {FILES}")
     return ending
@@ -313,11 +266,7 @@ def _refuse_pipe(rigs: RigFactory, rig: Rig) -> None:
 
 
 def is_piped(descriptor: int = 0) -> bool:
-    """Return whether this process's standard input is a pipe or a file.
-
-    Args:
-        descriptor: The file descriptor to look at; one that is closed is not piped.
-    """
+    """Return whether this process's standard input is a pipe or a file."""
     try:
         mode = os.fstat(descriptor).st_mode
     except OSError:  # it is closed

@@ -42,13 +42,10 @@ class SearchDir:
         return f"sqlite:///{self.path / FILE}"
 
     def create_study(self, head: SearchInfo) -> Study:
-        """Start the record and return it.
-
-        It is written to a part file that is renamed when it is complete, so that another process
-        never reads half of it.
-        """
+        """Start the record and return it."""
         from autotune.tuning.storage.study import Study
 
+        # renamed when it is complete, so that another process never reads half of it
         part = self.path / "study.db.part"
         Study.create(f"sqlite:///{part}", STUDY_NAME, head)
         part.rename(self.path / FILE)
@@ -75,11 +72,6 @@ def new(name: str | None, program_name: str, base: Path | None = None) -> Search
     """Create and return a new, empty search directory in *base* or the current directory.
 
     An earlier search is never overwritten. Git ignores everything in ``.autotune``.
-
-    Args:
-        name: Its name; None names it after the program, with a number if that name is taken.
-        program_name: Used if there is no name.
-        base: Folder that contains ``.autotune``; None means the current directory.
 
     Raises:
         RunDirectoryError: when *name* is taken, or nothing can be written there.
@@ -113,10 +105,6 @@ def every(base: Path | None = None) -> list[SearchDir]:
 
 def find(name: str | None, base: Path | None = None) -> SearchDir:
     """Return the directory of an existing search.
-
-    Args:
-        name: Name or path; None returns the search whose record changed last.
-        base: Folder that contains ``.autotune``; None means the current directory.
 
     Raises:
         RunDirectoryError: when there is no such search; it lists those that exist.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import socket
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from typing import Any, Generic, Self, TypeVar, cast, overload
 import optuna
 import psutil
 from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.samplers import BaseSampler, PartialFixedSampler
 from optuna.trial import TrialState, create_trial
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.exc import SQLAlchemyError
@@ -27,9 +29,8 @@ from autotune.knobs.space.space import ResolvedSpace
 from autotune.machine.hardware import Hardware
 from autotune.measurement.goal import Goal
 from autotune.measurement.interval import Interval
-from autotune.measurement.outcome import Outcome
+from autotune.measurement.outcome import Outcome, RunMode
 from autotune.measurement.rounds import Speeds, speeds
-from autotune.measurement.run_mode import RunMode
 from autotune.measurement.turn import Played
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
@@ -42,12 +43,10 @@ from autotune.results.record import (
     Lease,
     PlayedRounds,
     SearchInfo,
-    SearchOptions,
     TrialRecord,
 )
 from autotune.results.result import Finding, SearchResult
 from autotune.results.wording import times
-from autotune.tuning.choosing.sampler import distributions, holding, make_sampler
 
 Value = TypeVar("Value")
 Storage = str | optuna.storages.BaseStorage  # a URL, or an object of Optuna's
@@ -61,12 +60,7 @@ MEMORY_OUTCOMES = {Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY, Outcome.SH
 
 @dataclass(frozen=True)
 class Chosen:
-    """A trial that the caller chose, before it is written.
-
-    Attributes:
-        params: The value of each knob that is searched.
-        distributions: Their choices, as Optuna takes them.
-    """
+    """A trial that the caller chose, before it is written."""
 
     params: dict[str, KnobValue]
     distributions: dict[str, BaseDistribution]
@@ -110,23 +104,16 @@ class Stored(Generic[Value]):
 class Study:
     """The record of one run.
 
-    Args:
-        study: The Optuna study.
-        options: Which sampler proposes, and its seed.
-
     Attributes:
         head: What is searched, with which options and where; written once by ``create()``.
         facts: What was learned from the untouched program; None until the baseline was measured.
         fence: How the last session kept trials from changing files, as a sentence; empty before.
-        mode: How rigs must run the program so that it trains.
-        spent_s: Wall seconds that all sessions of this run have used.
         claim: The processes of the claim in the order in which they ran, of all candidates.
         rehearsals: Findings of all rehearsals, in order; a config can occur more than once.
         canary: What the exact settings train; None if that was not compared before the search.
         failure: Why the program itself failed before anything was measured; empty if it did not.
         checks_learning: Whether what a larger global batch learns is checked, beyond the budget.
         learning_checks: The number of learning checks that this process has made.
-        optuna: The Optuna study.
         read: Stored attributes that were read already, by their name.
     """
 
@@ -141,11 +128,10 @@ class Study:
     failure = Stored[str](str, "")
     checks_learning = Stored[bool](bool, False)  # noqa: FBT003 - what it is before it is set
 
-    def __init__(self, study: optuna.Study, options: SearchOptions) -> None:
+    def __init__(self, study: optuna.Study) -> None:
         self.optuna = study
         self.read: dict[str, Any] = {}
         self.learning_checks = 0
-        self._sampler = make_sampler(options.sampler, options.seed)
         # A record is written once and read before and after each trial: parsing all of them
         # again each time took half of a search's own time.
         self._records: dict[int, TrialRecord] = {}
@@ -161,7 +147,7 @@ class Study:
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         made = optuna.create_study(storage=storage, study_name=name, direction="maximize")
-        study = cls(made, head.options)
+        study = cls(made)
         study.head = head
         study.checks_learning = head.options.checks_learning
         return study
@@ -190,10 +176,10 @@ class Study:
                 f"The record in {storage} was written in format {version}, but this autotune reads "
                 f"{FORMAT}. Start a new search."
             )
+        found = cls(study)
         with _faults_told(storage):
-            options = _read(SearchInfo, study.user_attrs["head"]).options
-        # A resumed sampler does not repeat its draws
-        return cls(study, replace(options, seed=options.seed + len(study.trials)))
+            found.head  # noqa: B018 - reads it
+        return found
 
     @property
     def hardware(self) -> Hardware:
@@ -328,7 +314,6 @@ class Study:
         ]
 
     def _read_new(self) -> None:
-        """Read the trials that were added since the last call, by any process."""
         for trial in self.optuna.get_trials(deepcopy=False):
             if trial.number not in self._records and "record" in trial.user_attrs:
                 self._records[trial.number] = _read(TrialRecord, trial.user_attrs["record"])
@@ -373,8 +358,6 @@ class Study:
         raw = self.optuna.user_attrs.get("lease")
         taken = _taken_lease(None if raw is None else _read(Lease, raw), force=force)
         self.optuna.set_user_attr("lease", _dump(Lease, taken))
-        while any(t.state is TrialState.WAITING for t in self.optuna.get_trials(deepcopy=False)):
-            self.optuna.ask()  # takes a waiting trial first: it runs now, and ends below
         for trial in self.optuna.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             self.optuna.tell(trial.number, state=TrialState.FAIL)
 
@@ -390,18 +373,22 @@ class Study:
 
         Of values that are not offered, such as a rank's share of the batch, Optuna does not learn.
         """
-        of = distributions(space)
+        of = _distributions(space)
         params = {n: config[n] for n, d in space.domains.items() if config[n] in d.values}
         return Chosen(params, {n: of[n] for n in params})
 
-    def propose(self, space: ResolvedSpace, at: Config) -> tuple[Trial, Config]:
-        """Open a trial that the sampler chose, among configs that share *at*'s restart knobs.
+    def propose(
+        self, space: ResolvedSpace, at: Config, sampler: BaseSampler
+    ) -> tuple[Trial, Config]:
+        """Open a trial that a sampler chose, among configs that share *at*'s restart knobs.
 
         Its config is canonical, but may have conflicts or be known already.
         """
         held = {n: at[n] for n in space.domains if n in space.restart}
-        self.optuna.sampler = holding(self._sampler, held)
-        trial = self.optuna.ask(distributions(space))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            self.optuna.sampler = PartialFixedSampler(held, sampler) if held else sampler
+        trial = self.optuna.ask(_distributions(space))
         return trial, space.canonical(at.replace(**trial.params))
 
     def tell(self, trial: Trial, record: TrialRecord, *, is_known: bool = False) -> None:
@@ -411,12 +398,7 @@ class Study:
         mislead it. Out of memory makes the trial infeasible (pruned, with a violated
         constraint), so the sampler avoids its neighbours. Any other ending is a failed trial, which
         the sampler ignores.
-
-        Args:
-            trial: The trial.
-            record: How it ended.
-            is_known: Whether this is the record of another trial of the same config: the sampler
-                sees it again, but it is not stored twice.
+        The record of a config that has one already (*is_known*) is not stored twice.
         """
         self._read_new()
         value, state, constraints = None, TrialState.FAIL, {}
@@ -447,8 +429,12 @@ class Study:
             self._records[number] = record
 
 
+def _distributions(space: ResolvedSpace) -> dict[str, BaseDistribution]:
+    # numbers as well, because only the listed values are allowed
+    return {n: CategoricalDistribution(d.values) for n, d in space.domains.items()}
+
+
 def _taken_lease(held: Lease | None, *, force: bool) -> Lease:
-    """Return a lease for this process; see ``Study.take_lease()``."""
     own = Lease(socket.gethostname(), psutil.Process().pid, psutil.Process().create_time())
     if held is None or held == own or not _is_alive(held):
         return own
@@ -490,11 +476,6 @@ def _unreadable(storage: object, reason: str) -> str:
 
 @contextmanager
 def _faults_told(storage: object) -> Iterator[None]:
-    """Turn what goes wrong with a record of another version of autotune into an error for users.
-
-    Raises:
-        RunDirectoryError: A field is missing, or has another form.
-    """
     try:
         yield
     except ValidationError as error:

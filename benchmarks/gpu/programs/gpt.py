@@ -1,11 +1,8 @@
 """Train a small GPT on characters; its kernels are short, so launching them takes the time."""
 
-import argparse
-
 import torch
-from clock import Clock
 from torch import Tensor, nn
-from transformer import Block
+from training import Block, Clock, best_device, options
 
 
 class GPT(nn.Module):
@@ -21,10 +18,7 @@ class GPT(nn.Module):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=10_000_000)
-    parser.add_argument("--seconds", type=float, help="end after this time of training")
-    parser.add_argument("--batch-size", type=int, default=8)
+    parser = options(__doc__, batch_size=8)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--depth", type=int, default=6)
     parser.add_argument("--width", type=int, default=256)
@@ -34,13 +28,13 @@ def main() -> None:
     args = parser.parse_args()
 
     torch.manual_seed(0)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = best_device()
     text = torch.randint(0, 65, (1_000_000,))
     model = GPT(65, args.length, args.width, args.depth, 4).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=args.fused or None)
     forward = torch.compile(model, mode=args.compile) if args.compile else model
     clock = Clock(device, args.seconds)
-    for _ in range(args.steps):
+    for _ in range(args.epochs * 10_000):
         starts = torch.randint(len(text) - args.length - 1, (args.batch_size,)).tolist()
         pieces = torch.stack([text[i : i + args.length + 1] for i in starts]).to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=args.bf16):

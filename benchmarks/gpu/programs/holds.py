@@ -13,8 +13,8 @@ if args.gpu is not None:
     os.environ["CUDA_VISIBLE_DEVICES"] = args.gpu  # read when CUDA begins
 
 import torch  # noqa: E402
-from clock import Clock  # noqa: E402
 from torch import nn  # noqa: E402
+from training import Clock, best_device  # noqa: E402
 
 
 def resident_bytes() -> int:
@@ -25,7 +25,7 @@ def resident_bytes() -> int:
 
 def main() -> None:
     torch.manual_seed(0)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = best_device()
     table = torch.ones(int(args.gib * 2**30), dtype=torch.uint8, device=device)
     model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

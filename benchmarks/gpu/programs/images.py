@@ -1,16 +1,15 @@
 """Train a ResNet-18 on JPEG files that a DataLoader decodes and augments."""
 
-import argparse
 import io
 
 import numpy as np
 import torch
-from clock import Clock
 from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from torchvision.models import resnet18
 from torchvision.transforms import v2
+from training import Clock, best_device, options
 
 
 def photograph(rng: np.random.Generator, side: int) -> bytes:
@@ -47,10 +46,7 @@ class Photographs(Dataset):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--epochs", type=int, default=1000)
-    parser.add_argument("--seconds", type=float, help="end after this time of training")
-    parser.add_argument("--batch-size", type=int, default=64)
+    parser = options(__doc__, batch_size=64)
     parser.add_argument("--different", type=int, default=64)
     parser.add_argument("--side", type=int, default=375)
     parser.add_argument("--crop", type=int, default=224)
@@ -59,7 +55,7 @@ def main() -> None:
     args = parser.parse_args()
 
     torch.manual_seed(0)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = best_device()
     photographs = Photographs(args.different, args.side, args.crop)
     loader = DataLoader(
         photographs,
@@ -72,19 +68,12 @@ def main() -> None:
     model = resnet18(num_classes=100).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     loss_of = nn.CrossEntropyLoss()
-    clock = Clock(device, args.seconds)
-    for _ in range(args.epochs):
-        for images, labels in loader:
-            images, labels = images.to(device), labels.to(device)
-            optimizer.zero_grad()
-            loss = loss_of(model(images), labels)
-            loss.backward()
-            optimizer.step()
-            if over := clock.step(len(images)):
-                break
-        if over:
-            break
-    clock.report()
+    for images, labels in Clock(device, args.seconds).batches(loader, args.epochs):
+        images, labels = images.to(device), labels.to(device)
+        optimizer.zero_grad()
+        loss = loss_of(model(images), labels)
+        loss.backward()
+        optimizer.step()
 
 
 if __name__ == "__main__":

@@ -1,12 +1,10 @@
 """Train a ResNet-18 on large batches, with bookkeeping in Python while a batch is copied."""
 
-import argparse
-
 import torch
-from clock import Clock
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from torchvision.models import resnet18
+from training import Clock, best_device, options
 
 
 class Patches(Dataset):
@@ -26,10 +24,7 @@ class Patches(Dataset):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--epochs", type=int, default=1000)
-    parser.add_argument("--seconds", type=float, help="end after this time of training")
-    parser.add_argument("--batch-size", type=int, default=64)
+    parser = options(__doc__, batch_size=64)
     parser.add_argument("--side", type=int, default=224)
     parser.add_argument("--tracked", type=int, default=200_000, help="values kept in Python")
     parser.add_argument("--workers", type=int, default=6)
@@ -38,7 +33,7 @@ def main() -> None:
     args = parser.parse_args()
 
     torch.manual_seed(0)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = best_device()
     loader = DataLoader(
         Patches(args.side),
         args.batch_size,
@@ -50,25 +45,18 @@ def main() -> None:
     model = resnet18(num_classes=10).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     tracked = [0.0] * args.tracked
-    clock = Clock(device, args.seconds)
-    for _ in range(args.epochs):
-        for images, labels, indices in loader:
-            seen = indices.tolist()
-            images = images.to(device, non_blocking=args.non_blocking)
-            labels = labels.to(device, non_blocking=args.non_blocking)
-            # how often each sample was seen lately, which needs nothing of the device
-            tracked = [0.999 * value for value in tracked]
-            for index in seen:
-                tracked[index % args.tracked] += 1.0
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(images), labels)
-            loss.backward()
-            optimizer.step()
-            if over := clock.step(len(images)):
-                break
-        if over:
-            break
-    clock.report()
+    for images, labels, indices in Clock(device, args.seconds).batches(loader, args.epochs):
+        seen = indices.tolist()
+        images = images.to(device, non_blocking=args.non_blocking)
+        labels = labels.to(device, non_blocking=args.non_blocking)
+        # how often each sample was seen lately, which needs nothing of the device
+        tracked = [0.999 * value for value in tracked]
+        for index in seen:
+            tracked[index % args.tracked] += 1.0
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
 
 
 if __name__ == "__main__":

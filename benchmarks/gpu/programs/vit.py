@@ -1,13 +1,9 @@
 """Train a small vision transformer in fp32."""
 
-import argparse
-
 import torch
-from clock import Clock
-from pictures import Pictures
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformer import Block
+from training import Block, Clock, Pictures, best_device, options
 
 
 class ViT(nn.Module):
@@ -24,10 +20,7 @@ class ViT(nn.Module):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--epochs", type=int, default=100_000)
-    parser.add_argument("--seconds", type=float, help="end after this time of training")
-    parser.add_argument("--batch-size", type=int, default=128)
+    parser = options(__doc__, batch_size=128)
     parser.add_argument("--side", type=int, default=224)
     parser.add_argument("--depth", type=int, default=12)
     parser.add_argument("--width", type=int, default=384)
@@ -39,7 +32,7 @@ def main() -> None:
 
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high" if args.tf32 else "highest")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = best_device()
     loader = DataLoader(
         Pictures(args.side),
         args.batch_size,
@@ -50,21 +43,14 @@ def main() -> None:
     )
     model = ViT(args.side, 16, args.width, args.depth, args.width // 64).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=args.fused or None)
-    clock = Clock(device, args.seconds)
-    for _ in range(args.epochs):
-        for x, y in loader:
-            x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
-            with torch.autocast(device.type, torch.bfloat16, enabled=args.bf16):
-                logits = model(x.float() / 127.5 - 1)
-                loss = nn.functional.cross_entropy(logits, y, label_smoothing=0.1)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            if over := clock.step(len(x)):
-                break
-        if over:
-            break
-    clock.report()
+    for x, y in Clock(device, args.seconds).batches(loader, args.epochs):
+        x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+        with torch.autocast(device.type, torch.bfloat16, enabled=args.bf16):
+            logits = model(x.float() / 127.5 - 1)
+            loss = nn.functional.cross_entropy(logits, y, label_smoothing=0.1)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
 
 
 if __name__ == "__main__":

@@ -12,9 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from autotune.inside.examining import examiner, memory
+from autotune.inside.examining import memory
 from autotune.inside.examining.examiner import Examiner
-from autotune.inside.examining.memory import MIN_STEPS, PACED_BY, MemoryWatch
 from autotune.inside.examining.operators import OperatorCount
 from autotune.measurement.examination import Examination
 
@@ -95,32 +94,6 @@ def test_growing_memory_is_read_at_equal_distances() -> None:
     assert growth is not None
     added = [b - a for a, b in pairwise(growth.host_bytes[1:])]
     assert median(added) == pytest.approx(growth.steps * (1 << 18), rel=0.3)
-
-
-def test_growth_is_known_where_time_ended_before_the_last_stretches(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(memory, "WATCHED_S", 0.0)  # of steps that are so long
-    watch = MemoryWatch()
-    for _ in range(PACED_BY + 3 * MIN_STEPS + 1):
-        watch.step()
-    assert watch.found() is None
-    for _ in range(MIN_STEPS):
-        watch.step()
-    found = watch.found()
-    assert not watch.is_done
-    assert found is not None
-    assert len(found.host_bytes) == 5
-
-
-def test_a_reading_that_fails_stays_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object) -> None:
-        raise ValueError("a defect of autotune")
-
-    monkeypatch.setattr(examiner, "_training_cores", fails)
-    seen = examined(lambda: None)
-    assert seen.affinity is None
-    assert seen.operators is not None
 
 
 def test_a_thread_tied_to_one_core_is_seen() -> None:

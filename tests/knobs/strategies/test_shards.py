@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from typing import Any
 
-import numpy
 import pytest
 import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
+from torch.utils.data import DistributedSampler, TensorDataset
 
-from autotune.inside.ranks.data_sharding import ShardedIterable, ShardedSampler
+from autotune.inside.ranks.data_sharding import ShardedSampler
 from autotune.inside.ranks.exchange import SignedStore
 from autotune.inside.ranks.group import Group
 
@@ -71,6 +69,7 @@ def test_a_long_order_is_sent_in_parts_and_taken_away_when_it_was_read() -> None
     assert first == list(range(0, 50_000, 2))
     assert second == list(range(1, 50_000, 2))
     assert store.num_keys() <= 1
+<<<<<<< HEAD
 
 
 class ShuffledStream(IterableDataset[int]):
@@ -105,3 +104,5 @@ def test_a_stream_that_shuffles_is_one_stream_on_all_ranks(workers: int, persist
     for epoch in epochs:
         assert sorted(epoch) == sorted([*range(12)] * (workers or 1))
     assert epochs[0] != epochs[1]
+=======
+>>>>>>> 958b18f80cfd0961f303be563c34dfee478e1c8c

@@ -221,11 +221,11 @@ def run(case: Case, group: Group) -> dict[str, Any]:
     its = applied(case, group.world_size)
     seams = SeamSet(None, its.traits.loader, group=group)
     Steering(seams).apply(its)
-    seams.scaling.set_enabled(enabled=case.style == "overflows")
+    seams.steps.scaling.set_enabled(enabled=case.style == "overflows")
     seams.install()
     try:
         result = program(case)
-        result["scale"] = seams.scaling.scale
+        result["scale"] = seams.steps.scaling.scale
         result["every rank's"] = [None] * group.world_size
         if group.world_size > 1:
             weights = {n: w.tolist() for n, w in result["weights"].items() if "norm" not in n}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from autotune.machine.probes.host import HostMemory, tree_bytes
-from autotune.measurement.memory import Memory
+from autotune.measurement.readings import Memory
 
 MIB = 1 << 20
 HELD = 48 * MIB

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.measurement.step_breakdown import StepBreakdown, StepParts
+from autotune.measurement.examination import StepBreakdown, StepParts
 from autotune.tuning.choosing.bounds import LOADING, MARGIN, Share, shares
 from tests.made import make_interval, make_measurement
 
@@ -17,9 +17,7 @@ def test_an_optimizer_of_two_percent_cannot_gain_more_than_that_times_the_margin
     assert not found.keys() & {"batch_size", "precision", "threads", "memory_format"}
     assert not found.keys() & set(LOADING), "nobody measured how fast it is with ready data"
 
-
-def test_the_bound_grows_as_the_rest_of_the_step_gets_faster() -> None:
-    share = Share(0.1, "the optimizer")
+    share = Share(0.1, "the optimizer")  # the rest of the step gets faster
     assert share.most(2.0) == pytest.approx(1 / (1 - 0.1 * MARGIN * 2))
     assert share.most(0.5) == share.most(1.0), "a slower config does not lower it"
     assert share.most(1e9) < 11, "it stays finite"

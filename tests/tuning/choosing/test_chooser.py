@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.readings import Memory
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
 from autotune.results.record import TrialRecord
@@ -161,18 +161,6 @@ def test_what_failed_rules_out_what_must_fail_as_well() -> None:
     # A smaller batch or another precision may fit where it did not
     assert len({(c["batch_size"], c["precision"]) for c in too_large}) == len(too_large)
     assert len([c for c in configs if c["precision"] == "bf16"]) <= len(too_large) + 2
-
-
-def test_a_config_with_a_change_that_a_rehearsal_blames_is_not_chosen() -> None:
-    course = Course(PROGRAMS["three knobs help"])
-    course.run(4)
-    field = replace(course.field(1.0), guilty=[{"precision": "bf16"}])
-    choices: list[TrialRecord] = []
-    while len(choices) < 6 and (choice := course.chooser.choose(field)) is not None:
-        choices.append(make_record(choice.config, 1.0))
-        field = replace(field, records=[*field.records, choices[-1]])
-    assert choices
-    assert {record.config["precision"] for record in choices} == {"fp32"}
 
 
 def test_larger_batches_with_fewer_of_them_to_a_step_are_neighbours() -> None:

@@ -9,7 +9,7 @@ import pytest
 from autotune.knobs import registry
 from autotune.knobs.space.space import SearchSpace
 from autotune.machine.hardware import Hardware
-from autotune.measurement.step_breakdown import StepBreakdown, StepParts
+from autotune.measurement.examination import StepBreakdown, StepParts
 from autotune.program.profile import OptimizerFacts, Profile
 from autotune.tuning.choosing.diagnosis import Bottleneck, Diagnosis, diagnose
 from tests.made import (
@@ -41,23 +41,16 @@ def diagnosed(
     return diagnose(profile, measurement, space.resolve(hardware, profile), hardware)
 
 
-@pytest.mark.parametrize(
-    ("wait_share", "verdict"),
-    [
-        (0.0, Bottleneck.COMPUTE_BOUND),
-        (0.02, Bottleneck.COMPUTE_BOUND),
-        (0.1, Bottleneck.MIXED),
-        (0.24, Bottleneck.MIXED),
-        (0.3, Bottleneck.INPUT_BOUND),
-        (0.95, Bottleneck.INPUT_BOUND),
-    ],
-)
-def test_the_share_of_waiting_decides_the_verdict_and_is_its_evidence(
-    wait_share: float, verdict: Bottleneck
-) -> None:
-    diagnosis = diagnosed(wait_share)
-    assert diagnosis.verdict is verdict
-    assert f"{wait_share:.0%}" in diagnosis.evidence
+def test_the_share_of_waiting_decides_the_verdict_and_is_its_evidence() -> None:
+    for verdict, shares in (
+        (Bottleneck.COMPUTE_BOUND, (0.0, 0.02)),
+        (Bottleneck.MIXED, (0.1, 0.24)),
+        (Bottleneck.INPUT_BOUND, (0.3, 0.95)),
+    ):
+        for wait_share in shares:
+            diagnosis = diagnosed(wait_share)
+            assert diagnosis.verdict is verdict
+            assert f"{wait_share:.0%}" in diagnosis.evidence
 
 
 def test_workers_come_where_the_program_waits_and_share_the_cores_with_the_threads() -> None:

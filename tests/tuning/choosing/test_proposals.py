@@ -27,7 +27,6 @@ from tests.made import (
     make_record,
     make_space,
     make_study,
-    memory_of,
 )
 from tests.tuning.choosing.test_chooser import Speed, formula
 
@@ -86,12 +85,6 @@ class Search:
         assert proposal.trial is not None
         self.study.tell(proposal.trial, make_record(proposal.config, speed, proposal.why))
 
-    def resumed(self) -> None:
-        """Go on as another process would: with nothing but the storage."""
-        self.study = Study.load(memory_of(self.directory), "autotune")
-        self.study.take_lease()
-        self.study.release_lease()
-
     @property
     def best(self) -> TrialRecord:
         return ranked(self.study, self.space)[0]
@@ -134,9 +127,6 @@ def test_fixed_values_are_measured_alone_first_and_held_throughout(tmp_path: Pat
     search.run(15)
     assert search.proposed[0] == search.space.baseline.replace(precision="bf16")
     assert {c["precision"] for c in search.proposed} == {"bf16"}
-
-
-# --- resumed --------------------------------------------------------------------------------------
 
 
 # --- fresh processes and samplers -----------------------------------------------------------------

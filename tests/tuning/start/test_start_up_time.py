@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -10,18 +9,9 @@ import pytest
 from autotune.rig.wire import Progress
 from autotune.tuning.start.start_up_time import StartUp, unmeasured
 from tests.made import PROGRAM
+from tests.scripted import VirtualClock
 
 LOG = Path("rigs/001/log.txt")
-
-
-@dataclass
-class Clock:
-    """A clock that goes only when it is told to."""
-
-    now_s: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def step(number: int, elapsed_s: float) -> Progress:
@@ -33,7 +23,7 @@ def said(seen: StartUp, budget_s: float = 20.0) -> str:
 
 
 def test_a_slow_program_is_told_what_took_how_long_and_a_budget_that_will_do() -> None:
-    seen = StartUp(Clock())
+    seen = StartUp(VirtualClock())
     for number in range(1, 4):
         seen.hear(step(number, 6.0 + 4.0 * number))
     assert seen.step_s == pytest.approx(4.0)
@@ -43,7 +33,7 @@ def test_a_slow_program_is_told_what_took_how_long_and_a_budget_that_will_do() -
 
 
 def test_a_program_that_never_stepped_is_told_where_it_stood() -> None:
-    seen = StartUp(Clock())
+    seen = StartUp(VirtualClock())
     seen.hear(Progress("start-up", 0, 7.5, "was busy in prepare (train.py:7)"))
     text = said(seen, 8.0)
     assert "made no step in its budget of 8s" in text
@@ -52,22 +42,19 @@ def test_a_program_that_never_stepped_is_told_where_it_stood() -> None:
     assert str(LOG) in text
 
 
-@pytest.mark.parametrize(
-    ("doing", "mend"),
-    [
+def test_the_mend_fits_what_the_program_waited_for() -> None:
+    for doing, mend in (
         ("waited for a batch of its DataLoader in main (a.py:7)", "workers=0"),
         ("waited for processes that it had started itself", "autotune can start several ranks"),
         ("", "--budget"),
-    ],
-)
-def test_the_mend_fits_what_the_program_waited_for(doing: str, mend: str) -> None:
-    seen = StartUp(Clock())
-    seen.hear(Progress("start-up", 0, 7.5, doing))
-    assert mend in said(seen)
+    ):
+        seen = StartUp(VirtualClock())
+        seen.hear(Progress("start-up", 0, 7.5, doing))
+        assert mend in said(seen)
 
 
 def test_a_program_that_fell_silent_after_some_steps_is_not_called_slow() -> None:
-    clock = Clock()
+    clock = VirtualClock()
     seen = StartUp(clock)
     for number in range(1, 4):
         seen.hear(step(number, 6.0 + 0.1 * number))

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -15,12 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from optuna.samplers import RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.errors import RunDirectoryError
-from autotune.measurement.memory import Memory
 from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.readings import Memory
 from autotune.measurement.turn import Played
 from autotune.program.config import Config
 from autotune.results.record import (
@@ -30,6 +33,7 @@ from autotune.results.record import (
     SearchOptions,
     TrialRecord,
 )
+from autotune.tuning.choosing.sampler import make_sampler
 from autotune.tuning.storage.study import Study
 from tests.made import (
     GIB,
@@ -46,12 +50,12 @@ SEARCH_SPACE = make_space(["workers", "prefetch_factor", "batch_size", "flush_de
 SPACE = SEARCH_SPACE.resolve(make_hardware(), make_profile())
 ROOT = Path(__file__).parents[3]
 MEMORY_OUTCOMES = (Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY, Outcome.SHARED_MEMORY)
-OTHER_ENDINGS = tuple(o for o in Outcome if o is not Outcome.OK and o not in MEMORY_OUTCOMES)
 
 # Another process that opens the run, does something, says so, and waits for its end.
 OTHER_PROCESS = """
 import sys
 from autotune.tuning.storage.study import Study
+from optuna.samplers import RandomSampler
 from tests.tuning.storage.test_study import SPACE
 study = Study.load(sys.argv[1], "autotune")
 {work}
@@ -219,23 +223,16 @@ def test_a_measured_trial_is_worth_what_its_speedup_surely_is(study: Study) -> N
     assert trial.params["workers"] == 2
 
 
-@pytest.mark.parametrize("outcome", MEMORY_OUTCOMES)
-def test_out_of_memory_is_an_infeasible_trial_and_no_bad_value(
-    study: Study, outcome: Outcome
+def test_out_of_memory_is_an_infeasible_trial_and_any_other_ending_a_failed_one(
+    study: Study,
 ) -> None:
-    record = make_record(SPACE.baseline.replace(batch_size=512), Ending(outcome, "no memory"))
-    trial = tell(study, record)
-    assert trial.state is TrialState.PRUNED
-    assert max(trial.constraints.values()) > 0
-    assert trial.value is None
-
-
-@pytest.mark.parametrize("outcome", OTHER_ENDINGS)
-def test_any_other_ending_is_a_failed_trial(study: Study, outcome: Outcome) -> None:
-    trial = tell(study, make_record(SPACE.baseline, Ending(outcome, "it ended")))
-    assert trial.state is TrialState.FAIL
-    assert trial.value is None
-    assert not trial.constraints
+    for outcome in (outcome for outcome in Outcome if outcome is not Outcome.OK):
+        record = make_record(SPACE.baseline.replace(batch_size=512), Ending(outcome, "it ended"))
+        trial = tell(study, record)
+        is_memory = outcome in MEMORY_OUTCOMES
+        assert trial.state is (TrialState.PRUNED if is_memory else TrialState.FAIL), outcome
+        assert bool(trial.constraints) is is_memory
+        assert trial.value is None
 
 
 @pytest.mark.parametrize("outcome", [1.3, Ending(Outcome.OUT_OF_MEMORY, "no memory")])
@@ -244,7 +241,7 @@ def test_a_config_that_was_measured_before_is_recorded_once(
 ) -> None:
     record = make_record(SPACE.baseline.replace(workers=2), outcome)
     tell(study, record)
-    again, _ = study.propose(SPACE, SPACE.baseline)
+    again, _ = study.propose(SPACE, SPACE.baseline, RandomSampler(0))
     study.tell(again, record, is_known=True)
     assert study.records == [record]
     assert all(trial.state.is_finished() for trial in trials(study))
@@ -254,7 +251,7 @@ def test_a_config_that_was_measured_before_is_recorded_once(
 def test_the_sampler_proposes_only_what_the_open_rig_can_run(study: Study, flushes: bool) -> None:
     at = SPACE.baseline.replace(flush_denormal=flushes)
     for _ in range(12):
-        trial, config = study.propose(SPACE, at)
+        trial, config = study.propose(SPACE, at, RandomSampler(0))
         assert config["flush_denormal"] is flushes
         assert trial.params["flush_denormal"] is flushes
         assert SPACE.canonical(config) == config
@@ -263,13 +260,10 @@ def test_the_sampler_proposes_only_what_the_open_rig_can_run(study: Study, flush
 
 def test_the_same_seed_proposes_the_same_configs(tmp_path: Path) -> None:
     def proposals(name: str, seed: int) -> list[Config]:
-        place = tmp_path / name
-        place.mkdir()
-        head = make_head(SEARCH_SPACE, options=SearchOptions(90.0, seed=seed, sampler="tpe"))
-        study = Study.create(storage_in(place), "autotune", head)
-        found = []
+        (tmp_path / name).mkdir()
+        study, sampler, found = stored(tmp_path / name), make_sampler("tpe", seed), []
         for _ in range(5):
-            trial, config = study.propose(SPACE, SPACE.baseline)
+            trial, config = study.propose(SPACE, SPACE.baseline, sampler)
             study.tell(trial, make_record(config, 1.0 + int(config["batch_size"]) / 1000))
             found.append(config)
         return found
@@ -292,6 +286,27 @@ def test_a_living_lease_refuses_a_second_process_by_its_id(study: Study, tmp_pat
             study.take_lease(force=True)  # it can be seen to live
 
 
+def test_a_holder_that_is_a_zombie_or_has_the_number_of_another_holds_nothing(study: Study) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        started = psutil.Process(ended.pid).create_time()
+        while psutil.Process(ended.pid).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        own = psutil.Process()
+        for pid, since in ((ended.pid, started), (own.ppid(), 1.0)):
+            study.optuna.set_user_attr("lease", asdict(Lease(socket.gethostname(), pid, since)))
+            study.take_lease()
+
+
+def test_a_loss_that_is_no_number_is_read_back(study: Study, tmp_path: Path) -> None:
+    record = make_record(SPACE.baseline)
+    assert record.measurement is not None
+    tell(study, replace(record, measurement=replace(record.measurement, loss=math.nan)))
+    (again,) = loaded(tmp_path).records
+    assert again.measurement is not None
+    assert again.measurement.loss is not None
+    assert math.isnan(again.measurement.loss)
+
+
 def test_a_holder_that_cannot_be_seen_gives_way_to_force(study: Study) -> None:
     study.optuna.set_user_attr("lease", asdict(Lease("a machine that is gone", 1, 0.0)))
     with pytest.raises(RunDirectoryError, match="--force"):
@@ -302,31 +317,11 @@ def test_a_holder_that_cannot_be_seen_gives_way_to_force(study: Study) -> None:
 def test_a_killed_process_holds_no_lease_and_its_running_trial_has_failed(
     study: Study, tmp_path: Path
 ) -> None:
-    killed(tmp_path, "study.take_lease(); study.propose(SPACE, SPACE.baseline)")
+    killed(tmp_path, "study.take_lease(); study.propose(SPACE, SPACE.baseline, RandomSampler(0))")
     assert [t.state for t in trials(study)] == [TrialState.RUNNING]
     study.take_lease()
     assert [t.state for t in trials(study)] == [TrialState.FAIL]
     assert study.records == []
-
-
-def test_a_lease_from_another_machine_is_believed(study: Study) -> None:
-    """What runs elsewhere cannot be seen from here."""
-    study.optuna.set_user_attr("lease", {"host": "elsewhere", "pid": 1, "started": 0.0})
-    with pytest.raises(RunDirectoryError, match="process 1 on elsewhere"):
-        study.take_lease()
-
-
-def test_a_trial_that_was_enqueued_by_a_process_that_died_comes_up_for_nobody(
-    study: Study, tmp_path: Path
-) -> None:
-    """Killed between enqueuing and asking, a process leaves a waiting trial of another config."""
-    killed(
-        tmp_path,
-        "study.take_lease(); study.optuna.enqueue_trial({'workers': 2, 'batch_size': 512})",
-    )
-    study.take_lease()
-    trial = study.ask_for(SPACE.baseline, SPACE)
-    assert trial.params == {n: SPACE.baseline[n] for n in SPACE.domains}
 
 
 def test_a_process_killed_between_recording_and_telling_loses_no_record(
@@ -334,7 +329,7 @@ def test_a_process_killed_between_recording_and_telling_loses_no_record(
 ) -> None:
     work = (
         "from tests.made import make_record; "
-        "study.take_lease(); trial, _ = study.propose(SPACE, SPACE.baseline); "
+        "study.take_lease(); trial, _ = study.propose(SPACE, SPACE.baseline, RandomSampler(0)); "
         "study.optuna.tell = lambda *a, **k: (print('done', flush=True), sys.stdin.read()); "
         "study.tell(trial, make_record(SPACE.baseline, 1.1))"
     )

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from autotune.inside.processes.meetings import CommunicationClock, Tally
+from autotune.inside.processes.rank_sync import RankCommand, RankSync
 from autotune.inside.ranks.group import Group
-from autotune.inside.ranks.meetings import CommunicationClock, Tally
-from autotune.inside.ranks.rank_sync import RankCommand, RankSync
 from autotune.inside.step_counts import Step
 from autotune.inside.step_tracker import Rank, StepTracker
 from autotune.inside.turns import Hands, Turns
 from autotune.machine.hardware import Gpu
 from autotune.machine.probes.torch_memory import torch_gpus
-from autotune.measurement.run_mode import Epochs
+from autotune.measurement.outcome import Epochs
 from autotune.measurement.turn import Turn
 from autotune.program.applied_config import AppliedConfig
 
@@ -27,9 +27,6 @@ class FollowerRank(Rank):
 
     Args:
         applied: The config that the program starts under; None starts it as written.
-        group: The processes that train together.
-        quit_process: Ends the process at once.
-        epochs: How the program's epochs end.
 
     Attributes:
         tracker: The listener of the seams, which finds the steps.
@@ -81,7 +78,7 @@ class FollowerRank(Rank):
             self._turns.step(step.samples, step.wait_s, step.tokens)
             if self._turns.is_done:
                 taken, self._turns = self._turns.told(), None
-                self.tracker.seams.rates.hold(held=False)
+                self.tracker.seams.steps.rates.hold(held=False)
                 self._meet(turns=taken)
             return
         self._steps_left -= 1
@@ -101,7 +98,6 @@ class FollowerRank(Rank):
         self._tally = Tally()
 
     def _obey(self, order: RankCommand) -> None:
-        """Carry out a command: end the process, take turns, or record communication."""
         self._steps_left = order.steps
         if order.ends:
             self._quit()

@@ -2,7 +2,7 @@
 
 A program may start its training processes itself, for example by ``torch.multiprocessing.spawn``,
 or by running its script again, as Lightning's launcher does: then ``Children`` starts
-``python -m autotune.inside.ranks.child_rank ARGS`` instead. Of the processes that start together,
+``python -m autotune.inside.processes.child_rank ARGS`` instead. Of those that start together,
 rank 0 leads: it exchanges messages with the rig's first process, which relays them to and from the
 parent. The other ranks follow rank 0 through a key-value store on the loopback interface.
 """
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 
 from autotune.inside import run_program
-from autotune.inside.ranks import rank_process
+from autotune.inside.processes import rank_process
 from autotune.inside.ranks.group import PATIENCE, Group
 from autotune.program.config import KnobValue
 from autotune.program.flags import Flag
@@ -101,8 +101,6 @@ class Training:
     fork.
 
     Args:
-        act: The program's function.
-        child: What the process needs to take part in the rig.
         wire: To the rig's first process for rank 0; None for the other ranks.
         leave: Called first in a forked process, where it removes the seams that were copied from
             the rig's first process. It is dropped when this object is pickled.
@@ -134,7 +132,6 @@ def begin(
     """Join the rig: meet the other ranks, install the seams, apply the config; imports torch.
 
     Args:
-        child: What the process needs to take part in the rig.
         wire: To the rig's first process for rank 0; None for the other ranks.
         is_late: The program's modules may be imported already, so the seams must also patch those.
 
@@ -147,7 +144,7 @@ def begin(
         listener = _leader(child, start, group, Link(wire))
     else:
         listener = rank_process.follower(start, group)
-    listener.seams.guard_files(start)
+    listener.seams.fence.guard_files(start)
     listener.config_reads = child.config_reads
     seams = listener.seams
     if start.applied is not None:
@@ -158,7 +155,7 @@ def begin(
         seams.install()
     if start.applied is None:
         seams.watch()
-        seams.flags.seen += child.flags
+        seams.watched.flags.seen += child.flags
     return listener, group
 
 
@@ -203,7 +200,7 @@ def main(*args: str) -> None:
     listener, group = begin(child, None, is_late=False)
     config = run_program.RecordedConfig(start.applied.config if start.applied else {})
     program = replace(start.program, args=args)
-    act = lambda: run_program.run(program, config, listener.seams.flags.see_keywords)  # noqa: E731
+    act = lambda: run_program.run(program, config, listener.seams.watched.flags.see_keywords)  # noqa: E731
     rank_process.run_and_tell(listener, act, group, Path(child.shared))
 
 

@@ -46,11 +46,7 @@ def leader(
     """Return the listener of the rank that talks to the parent; imports torch.
 
     Args:
-        link: To the parent, or to the rig's process that relays its messages.
-        commands: The parent's commands, which another thread reads from the link.
-        start: The parent's first message.
         started: When the rig's first process began, by ``perf_counter``.
-        group: The processes that train together.
         close: Called when the parent needs nothing more; by default the process ends at once.
 
     Returns:
@@ -58,7 +54,7 @@ def leader(
     """
     close = close or quit_process
     if start.rehearsal is None:
-        from autotune.inside.lead_rank import LeadRank
+        from autotune.inside.processes.lead_rank import LeadRank
 
         return LeadRank(link, commands, start, started, close, group).tracker
 
@@ -75,7 +71,7 @@ def follower(start: Start, group: Group) -> StepTracker | ShortEpochs:
     """Return the listener of a rank that follows rank 0: that of a ``FollowerRank``."""
     if start.rehearsal is not None:
         return _rehearsal(start, None, perf_counter(), group)
-    from autotune.inside.ranks.follower_rank import FollowerRank
+    from autotune.inside.processes.follower_rank import FollowerRank
 
     return FollowerRank(start.applied, group, quit_process, start.program.mode.epochs).tracker
 
@@ -155,7 +151,7 @@ def _ended(
         ended = replace(
             ended,
             steps=listener.steps,
-            unseen=listener.seams.by_hand.unseen(),
+            unseen=listener.seams.steps.by_hand.unseen(),
             steps_under_config=listener.steps - listener.switched_at,
             suspect=listener.suspect,
         )

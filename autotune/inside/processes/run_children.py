@@ -7,13 +7,11 @@ without it. Workers of pools do not train, and are left as they are.
 from __future__ import annotations
 
 import gc
-import subprocess
 import sys
 from collections.abc import Sequence
-from multiprocessing.process import BaseProcess
 from typing import Any
 
-from autotune.inside.seams.started import Act, Script, StartedSeam, Starting
+from autotune.inside.seams.started import Act, Host, Script, StartedSeam, Starting
 from autotune.inside.steering import install
 from autotune.program.applied_config import AppliedConfig
 
@@ -33,18 +31,14 @@ class Configured:
         finally:
             # A model that outlives its process group ends the process by SIGABRT (gloo's threads).
             seams.remove()
-            seams.forward.roots.clear()
+            seams.model.forward.roots.clear()
             gc.collect()
 
 
-class RunChildren:
+class RunChildren(Host):
     """Applies a config to processes that do not begin as copies of a process that has it.
 
     ``StartedSeam`` calls it on the program's own thread when a process is about to start.
-
-    Args:
-        applied: The config, with what it takes to apply it.
-        command: What runs the program's script again, without the script's arguments.
     """
 
     def __init__(self, applied: AppliedConfig, command: Sequence[str]) -> None:
@@ -56,12 +50,6 @@ class RunChildren:
         """Return what a process runs in place of its target; None leaves it as it is."""
         return None if starting.forks or starting.pools else Configured(act, self._applied)
 
-    def process_started(self, starting: Starting, process: BaseProcess, act: Act) -> None:
-        """Do nothing: nothing is measured."""
-
     def script_starts(self, starting: Starting, args: Sequence[str]) -> Script:  # noqa: ARG002
         """Return the command that starts the script again as a rank, under the config."""
         return Script((sys.executable, *self._command, *args), {})
-
-    def script_started(self, starting: Starting, process: subprocess.Popen[Any]) -> None:
-        """Do nothing: nothing is measured."""

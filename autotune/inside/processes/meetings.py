@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from autotune.inside.processes.rank_sync import RankCommand, RankSync, Report
 from autotune.inside.ranks.group import Group
-from autotune.inside.ranks.rank_sync import RankCommand, RankSync, Report
 from autotune.inside.step_counts import Step
 from autotune.machine.hardware import Gpu
 from autotune.machine.probes.host_load import queued_s
-from autotune.measurement.rank_load import RankLoad
+from autotune.measurement.readings import RankLoad
 from autotune.measurement.turn import Taken, Turn, median_step_s
 
 RECORDED_S = 0.2  # how long communication is recorded
@@ -38,7 +38,6 @@ class Meetings:
     one nothing is sent or counted.
 
     Args:
-        group: The processes that train together.
         count_in: Called with the ids of the other ranks, their workers and helpers.
 
     Attributes:
@@ -89,10 +88,6 @@ class Meetings:
         """Let all ranks record for a few steps how they spend their time.
 
         It follows the turns, so that torch's profiler cannot slow them down.
-
-        Args:
-            taken: The turns, whose answer waits for the loads.
-            reports: What ranks reported of them.
         """
         self.taken, self._reports = taken, reports
         steps = math.ceil(RECORDED_S / median_step_s(taken.turns))

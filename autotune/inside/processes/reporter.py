@@ -41,12 +41,6 @@ class Reporter:
     ``LeadRank`` has one and calls it in the program's main thread. One background thread describes
     a slow start and then reports long absences, another watches for training in forked processes.
 
-    Args:
-        link: To the parent.
-        started: When the process began to run the program, by ``perf_counter``.
-        tracker: Follows the program.
-        quit_process: Ends the process at once.
-
     Attributes:
         lock: Guards the link, and what is answered, against other threads.
         absence: Whether the program is away from its training loaders.
@@ -100,7 +94,7 @@ class Reporter:
             ready = Ready(
                 profile,
                 startup_s=perf_counter() - self._started,
-                downloaded_to=tuple(sorted(self._tracker.seams.downloads.places)),
+                downloaded_to=tuple(sorted(self._tracker.seams.fence.downloads.places)),
                 gpus=torch.cuda.device_count(),  # asks the driver, and makes no context
                 first_step_s=self._first_step_s,
                 devices=tuple(devices),
@@ -148,7 +142,7 @@ class Reporter:
         with suppress(LinkClosed):
             while not self._start_is_over.wait(wait_s) and wait_s < LAST_WORD_S:
                 if perf_counter() - self.sent > wait_s / 2:
-                    self._tell_start(doing(), self._tracker.seams.by_hand.unseen())
+                    self._tell_start(doing(), self._tracker.seams.steps.by_hand.unseen())
                 wait_s *= LATER_WORDS
             self._start_is_over.wait()
             while True:

@@ -13,18 +13,17 @@ import torch
 
 from autotune.inside.data.feed import Feed
 from autotune.inside.examining.examiner import Examiner
+from autotune.inside.processes.meetings import Meetings
+from autotune.inside.processes.rank_sync import RankCommand, Report, gpus_of
+from autotune.inside.processes.reporter import SIGN_OF_LIFE_S, Reporter
 from autotune.inside.ranks.group import ALONE, Group
-from autotune.inside.ranks.meetings import Meetings
-from autotune.inside.ranks.rank_sync import RankCommand, Report, gpus_of
 from autotune.inside.readings import Readings, frames_compiled
-from autotune.inside.reporter import SIGN_OF_LIFE_S, Reporter
 from autotune.inside.step_counts import Step
 from autotune.inside.step_profiler import StepProfiler
 from autotune.inside.step_tracker import Rank, StepTracker
 from autotune.inside.turns import Hands, Turns, of_ranks
 from autotune.machine.probes.torch_memory import torch_gpus
-from autotune.measurement.examination import Examination
-from autotune.measurement.step_breakdown import StepBreakdown
+from autotune.measurement.examination import Examination, StepBreakdown
 from autotune.measurement.turn import Taken
 from autotune.rig.link import Link, LinkClosed
 from autotune.rig.wire import (
@@ -106,14 +105,6 @@ class LeadRank(Rank):
 
     ``rank_process`` creates one in the rig's first process, or in a child process that trains
     instead.
-
-    Args:
-        link: To the parent.
-        commands: What the parent sends, read from the link by another thread.
-        start: The program, and the config it starts under.
-        started: When the process began to run the program, by ``perf_counter``.
-        quit_process: Ends the process at once.
-        group: The processes that train together.
 
     Attributes:
         tracker: The listener of the seams, which finds the steps.
@@ -244,7 +235,7 @@ class LeadRank(Rank):
         with self._reporter.lock:
             self._begin(None)
         if isinstance(task, Turns):
-            self.tracker.seams.rates.hold(held=False)
+            self.tracker.seams.steps.rates.hold(held=False)
             if self._meetings.has_others:
                 self._end_together(task)
                 return

@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from autotune.inside.ranks.child_rank import CHILD, Act, ChildStart, Training
+from autotune.inside.processes.child_rank import CHILD, Act, ChildStart, Training
+from autotune.inside.processes.rank_process import quit_process
 from autotune.inside.ranks.group import served_store
-from autotune.inside.ranks.rank_process import quit_process
-from autotune.inside.seams.started import PROCESS, Script, StartedSeam, Starting
+from autotune.inside.seams.started import PROCESS, Host, Script, StartedSeam, Starting
 from autotune.rig.link import Link, LinkClosed
 from autotune.rig.local_ranks import LOOPBACK
 from autotune.rig.wire import Close, Ended, Message, Progress, Ready, Start, ToRig, Warned, encode
@@ -46,21 +46,13 @@ TUNED_ALONE = (
 )
 
 
-class Children:
+class Children(Host):
     """Takes the processes that the program starts into the rig.
 
     The rig's first process creates it before the program runs. ``StartedSeam`` calls it when a
     process is about to start or has started, on the program's own thread. It starts one thread per
     child that may lead, which relays that child's messages to the parent, and one that relays the
     parent's commands.
-
-    Args:
-        link: To the parent.
-        commands: The parent's commands, which another thread reads from the link.
-        start: The parent's first message.
-        started: When this process began, by ``perf_counter``.
-        listener: The listener of the seams in this process.
-        shared: The rig's folder.
     """
 
     def __init__(
@@ -138,7 +130,9 @@ class Children:
             self._listener.take_ranks(replace(child, rank=0).group())
             threading.Thread(target=self._watch_scripts, daemon=True).start()
         env = {CHILD: TypeAdapter(ChildStart).dump_json(child).decode()}
-        return Script((sys.executable, "-P", "-m", "autotune.inside.ranks.child_rank", *args), env)
+        return Script(
+            (sys.executable, "-P", "-m", "autotune.inside.processes.child_rank", *args), env
+        )
 
     def script_started(self, starting: Starting, process: subprocess.Popen[Any]) -> None:
         """Remember a script, so that its exit code can be reported."""
@@ -173,7 +167,6 @@ class Children:
                 part.replace(part.with_suffix(""))
 
     def _child(self, starting: Starting) -> ChildStart:
-        """Return what a new rank needs; the first rank of each group gets a name and a key."""
         if self._latest is None or starting.rank == 0 or starting.ranks != self._latest.ranks:
             name, key, port = secrets.token_hex(8), secrets.token_hex(32), 0
             if starting.ranks > 1:  # one store serves all groups; names keep their entries apart
@@ -188,13 +181,12 @@ class Children:
                 port=port,
                 key=key,
                 name=name,
-                flags=self._listener.seams.flags.all(),
+                flags=self._listener.seams.watched.flags.all(),
                 config_reads=dict(self._listener.config_reads),
             )
         return replace(self._latest, rank=starting.rank)
 
     def _leave(self) -> None:
-        """Remove the seams in a forked copy of this process, which installs seams for itself."""
         self._seam.remove()
         self._listener.seams.remove()
 
@@ -218,7 +210,6 @@ class Children:
                 pass  # keep reading: a child ends itself when its connection closes
 
     def _hand_over(self, child: Link, starting: Starting) -> None:
-        """Let a child that has made a step lead."""
         self._leads = child
         self._listener.stand_aside()
         if starting.by == PROCESS and self._is_observed:
@@ -233,10 +224,9 @@ class Children:
         quit_process()
 
     def _with_downloads(self, message: Message) -> Message:
-        """Add this process's download folders to those in a child's ``Ready`` message."""
         if not isinstance(message, Ready):
             return message
-        places = {*message.downloaded_to, *self._listener.seams.downloads.places}
+        places = {*message.downloaded_to, *self._listener.seams.fence.downloads.places}
         return replace(message, downloaded_to=tuple(sorted(places)))
 
     def _watch_scripts(self) -> None:
@@ -251,5 +241,4 @@ class Children:
 
 
 def _code(process: BaseProcess | subprocess.Popen[Any]) -> int | None:
-    """Return the exit code of a process; None while it runs."""
     return process.poll() if isinstance(process, subprocess.Popen) else process.exitcode

@@ -1,0 +1,67 @@
+"""The seams between a trial, or a rank, and the user's files, caches and experiment trackers."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from autotune.inside.hubs.saving import SaveHub
+from autotune.inside.ranks.group import Group
+from autotune.inside.seams.downloads import DownloadsSeam
+from autotune.inside.seams.guard import GuardSeam
+from autotune.inside.seams.overlay import OverlaySeam
+from autotune.inside.seams.rank_files import RankFilesSeam, mute_output
+from autotune.inside.seams.trackers import TrackersSeam
+from autotune.program.fence_options import FenceKind
+from autotune.rig.wire import Start
+
+
+class FenceSeams:
+    """What keeps a trial from changing the user's files, and ranks from writing each file again."""
+
+    def __init__(self, group: Group, saving: SaveHub) -> None:
+        self._group, self._saving = group, saving
+        self.downloads = DownloadsSeam()
+        self._trackers: TrackersSeam | None = None
+        self._files: OverlaySeam | GuardSeam | None = None
+        self._output: RankFilesSeam | None = None
+
+    def guard_files(self, start: Start) -> None:
+        """Keep a trial from changing the user's files, and from reporting to experiment trackers.
+
+        Call it before ``SeamSet.install()``, which wraps functions that are redirected here.
+        """
+        shadow_dir = Path(start.shadow_dir)
+        self._turn_trackers_off(shadow_dir)
+        if not start.bare:  # a bare run is not to be changed more than the fence requires
+            self.downloads.install()
+        if start.fence is FenceKind.OVERLAY:
+            self._files = OverlaySeam()
+        else:
+            places = [*map(Path, start.open_places)]
+            self._files = GuardSeam(shadow_dir, places, is_shared=bool(self._group.started_by))
+            self._saving.join(self._files, within=True)
+        self._files.install()
+
+    def silence(self, shadow_dir: Path, open_places: Sequence[Path] = ()) -> None:
+        """Let only the first of several ranks print and write the program's files."""
+        if self._group.is_first:
+            return
+        mute_output()
+        if self._trackers is None:  # a guarded rank has them already
+            self._turn_trackers_off(shadow_dir)
+        unguarded = [Path.home() / ".cache", Path(tempfile.gettempdir()), *open_places]
+        self._output = RankFilesSeam(shadow_dir, unguarded)
+        self._output.install()
+        self._saving.join(self._output, within=True)
+
+    def remove(self) -> None:
+        """Put everything back as it was, in the reverse order of installation."""
+        for seam in (self._output, self._files, self._trackers, self.downloads):
+            if seam is not None:
+                seam.remove()
+
+    def _turn_trackers_off(self, shadow_dir: Path) -> None:
+        self._trackers = TrackersSeam(shadow_dir)
+        self._trackers.install()
