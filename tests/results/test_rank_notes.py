@@ -9,12 +9,7 @@ import pytest
 
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.machine.hardware import Hardware
-<<<<<<< HEAD
-from autotune.measurement.rank_load import RankLoad
-=======
-from autotune.measurement.measurement import Measurement
 from autotune.measurement.readings import RankLoad
->>>>>>> 958b18f80cfd0961f303be563c34dfee478e1c8c
 from autotune.program.config import Config, KnobValue
 from autotune.program.devices import ranks_in
 from autotune.program.lr import LrRule, batch_growth, lr_factor

@@ -30,6 +30,7 @@ TWO_GPUS = make_hardware(gpus=(A100, A100))
 
 LARGE = {"device": "cuda", "stages": 12, "parameters": 2 * 10**9}
 ON_GPUS = {"single", "data_parallel", "ddp", "fsdp", "zero1"}
+STREAM = make_loader(iterable=True, dataset_len=None)
 BY_LOSS = replace(make_profile().optimizers[0], families=("LBFGS", "Optimizer"))
 
 
@@ -44,6 +45,7 @@ BY_LOSS = replace(make_profile().optimizers[0], families=("LBFGS", "Optimizer"))
         ({**LARGE, "parameters": 10**8}, TWO_GPUS, ON_GPUS),
         ({**LARGE, "stages": 0}, TWO_GPUS, ON_GPUS),
         ({"optimizers": (BY_LOSS,)}, make_hardware(), {"single"}),
+        ({"loaders": (STREAM,)}, make_hardware(), {"single"}),
     ],
 )
 def test_strategies_are_offered_where_they_can_act(
@@ -67,49 +69,6 @@ def test_a_strategy_acts_or_says_why_not(strategy: Strategy, hardware: Hardware)
         assert conflict is None or conflict.endswith("."), program
 
 
-<<<<<<< HEAD
-=======
-def offered(profile_changes: dict[str, object], hardware: Hardware = TWO_GPUS) -> set[str]:
-    """Return the strategies that can act."""
-    profile = make_profile(**profile_changes)
-    return {n for n, s in STRATEGIES.items() if s.refusal(Here(hardware, profile)) is None}
-
-
-def test_two_gpus_are_offered_what_copies_and_what_shards() -> None:
-    assert offered({"device": "cuda"}) == {"single", "data_parallel", "ddp", "fsdp", "zero1"}
-
-
-def test_cores_are_offered_ranks_but_no_copies_by_threads() -> None:
-    assert offered({}, make_hardware()) == {"single", "ddp", "fsdp", "zero1"}
-
-
-def test_weights_that_the_program_lays_out_by_channels_are_not_sharded() -> None:
-    assert offered({"channels_last": True}, make_hardware()) == {"single", "ddp", "zero1"}
-
-
-def test_a_program_that_distributes_itself_is_left_to_itself() -> None:
-    assert offered({"device": "cuda", "distributed_by": "Accelerate"}) == {"single", "own"}
-
-
-def test_stages_are_offered_where_a_sequential_model_fills_a_gpu() -> None:
-    large = {"device": "cuda", "stages": 12, "parameters": 2 * 10**9}
-    assert "model_split" in offered(large)
-    assert "model_split" not in offered({**large, "parameters": 10**8})
-    assert "model_split" not in offered({**large, "stages": 0})
-    assert "model_split" not in offered(large, replace(TWO_GPUS, gpus=(A100,)))
-
-
-def test_an_optimizer_that_decides_by_its_loss_is_kept_on_one_device() -> None:
-    optimizer = replace(make_profile().optimizers[0], families=("LBFGS", "Optimizer"))
-    assert offered({"optimizers": (optimizer,)}, make_hardware()) == {"single"}
-
-
-def test_a_stream_is_not_shared_out_among_ranks() -> None:
-    stream = make_loader(iterable=True, dataset_len=None)
-    assert offered({"loaders": (stream,)}, make_hardware()) == {"single"}
-
-
->>>>>>> 958b18f80cfd0961f303be563c34dfee478e1c8c
 def test_an_optimizer_with_a_step_of_its_own_is_not_shown_a_part_of_its_parameters() -> None:
     class Renamed(AdamW):
         pass

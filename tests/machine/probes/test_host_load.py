@@ -26,81 +26,9 @@ print(flush=True)
 input()
 """
 
-<<<<<<< HEAD
-# At, cores, busy, ours, steal, pressure, throttled, switches
-BEFORE = Counters(100.0, 4, 1000.0, 600.0, 10.0, 5.0, 2.0, 50)
-AFTER = Counters(102.0, 4, 1006.0, 604.0, 10.8, 5.5, 2.1, 80)
-=======
-BEFORE = Counters(
-    at_s=100.0,
-    cores=4,
-    busy_s=1000.0,
-    ours_s=600.0,
-    steal_s=10.0,
-    pressure_s=5.0,
-    throttled_s=2.0,
-)
-AFTER = Counters(
-    at_s=102.0,
-    cores=4,
-    busy_s=1006.0,
-    ours_s=604.0,
-    steal_s=10.8,
-    pressure_s=5.5,
-    throttled_s=2.1,
-)
-
-
-def burn(pipe: Connection) -> None:
-    pipe.recv()
-    until = time.process_time() + BURN_S
-    while time.process_time() < until:
-        pass
-    pipe.send("burnt")
-    pipe.recv()
-
-
-@contextmanager
-def worker() -> Iterator[tuple[ForkProcess, Connection]]:
-    """A process of multiprocessing, as a DataLoader's workers are, at the other end of a pipe."""
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=burn, args=(theirs,))
-    process.start()
-    try:
-        yield process, ours
-    finally:
-        if process.is_alive():
-            ours.send("end")
-        process.join()
-        ours.close()
-        theirs.close()
-
-
-@contextmanager
-def burner() -> Iterator[subprocess.Popen[str]]:
-    """A process that multiprocessing does not know."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", BURNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    yield process
-    process.communicate("\n")
-
-
-def let_burn(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-    assert process.stdout.readline() == "burnt\n"
-
-
-def let_worker_burn(pipe: Connection) -> None:
-    pipe.send("burn")
-    assert pipe.recv() == "burnt"
-
-
-# --- from two readings to shares ------------------------------------------------------------------
->>>>>>> 958b18f80cfd0961f303be563c34dfee478e1c8c
+# At, cores, busy, ours, steal, pressure, throttled
+BEFORE = Counters(100.0, 4, 1000.0, 600.0, 10.0, 5.0, 2.0)
+AFTER = Counters(102.0, 4, 1006.0, 604.0, 10.8, 5.5, 2.1)
 
 
 def test_readings_at_one_time_say_nothing_and_late_ticks_give_no_negative_share() -> None:

@@ -13,14 +13,8 @@ from typing import Any
 import pynvml
 import pytest
 
-<<<<<<< HEAD
 from autotune.machine.probes.nvml import GpuWatch, NvmlMemory
-from autotune.measurement.interference import GpuReading
-from autotune.measurement.memory import Memory
-=======
-from autotune.machine.probes.nvml import GpuWatch, NvmlMemory, Stranger
 from autotune.measurement.readings import GpuReading, Memory
->>>>>>> 958b18f80cfd0961f303be563c34dfee478e1c8c
 from tests.made import A100, GIB, H100
 from tests.readings import (
     GB10,
@@ -133,34 +127,6 @@ def watched(
     return reading
 
 
-<<<<<<< HEAD
-=======
-def test_a_thermally_throttled_gpu_says_so() -> None:
-    reading = watched(THROTTLED)
-    assert reading.slowdowns == ("hardware slowdown", "hardware thermal slowdown")
-    assert reading.temperature_c == 93
-    assert reading.reasons == (
-        "the GPU was slowed down (hardware slowdown)",
-        "the GPU was slowed down (hardware thermal slowdown)",
-    )
-
-
-def test_an_idle_gpu_and_limits_that_always_hold_are_no_slowdown() -> None:
-    reasons = (
-        pynvml.nvmlClocksEventReasonGpuIdle
-        | pynvml.nvmlClocksEventReasonApplicationsClocksSetting
-        | pynvml.nvmlClocksEventReasonSwPowerCap
-        | pynvml.nvmlClocksEventReasonDisplayClockSetting
-    )
-    assert watched(GpuState(reasons=reasons)).slowdowns == ()
-
-
-def test_a_driver_with_only_the_old_name_of_the_reasons_is_understood() -> None:
-    old = frozenset({"nvmlDeviceGetCurrentClocksEventReasons"})
-    assert watched(THROTTLED, lacks=old).slowdowns == watched(THROTTLED).slowdowns != ()
-
-
->>>>>>> 958b18f80cfd0961f303be563c34dfee478e1c8c
 def test_a_mig_slice_is_read_without_what_only_the_whole_gpu_has(tree: Tree) -> None:
     users = (ProcessInfo(tree.root, GIB, 1, 0), ProcessInfo(tree.stranger, GIB, 1, 0))
     readings = NvmlReadings((MIG_GPU,), states={MIG_GPU.uuid: replace(MIG_SLICE, compute=users)})
@@ -223,7 +189,6 @@ def test_memory_of_the_rig_is_summed_over_its_processes_and_gpus_or_not_known_at
 def test_a_gpu_that_was_slowed_down_says_so_also_by_an_old_driver() -> None:
     reading = watched(THROTTLED)
     assert reading.slowdowns == ("hardware slowdown", "hardware thermal slowdown")
-    assert (reading.sm_clock_mhz, reading.max_sm_clock_mhz) == (705, 1410)
     assert reading.temperature_c == 93
     assert reading.reasons[0] == "the GPU was slowed down (hardware slowdown)"
     old = frozenset({"nvmlDeviceGetCurrentClocksEventReasons"})
@@ -237,7 +202,6 @@ def test_another_process_disturbs_by_its_share_of_the_sms_at_last_and_not_by_bei
 ) -> None:
     """gnome-shell and Xorg are listed with a graphics context, some with a compute one as well."""
     server = (ProcessInfo(tree.stranger, GIB),)
-<<<<<<< HEAD
     for context, shares_pct, is_foreign in (
         ({}, [5], False),
         ({}, [6], True),
@@ -245,69 +209,6 @@ def test_another_process_disturbs_by_its_share_of_the_sms_at_last_and_not_by_bei
         ({}, [2, 40], True),
         ({"graphics": server}, [], False),
         ({"graphics": server}, [30], True),
-=======
-    state = GpuState(graphics=server, compute=server, samples=() if is_told else None)
-    assert watched(state, tree.root).foreign_processes == ()
-    drawing = replace(state, samples=(at_work(tree.stranger, 30),))
-    assert watched(drawing, tree.root).foreign_processes == (tree.stranger,)
-
-
-def test_pynvmls_way_of_saying_that_there_are_no_samples_is_understood(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its first call asks for the number of samples, and any code but "too small" is raised."""
-
-    def succeeds(*_: object) -> None:
-        raise pynvml.NVMLError(pynvml.NVML_SUCCESS)
-
-    monkeypatch.setattr(NvmlReadings, "nvmlDeviceGetProcessUtilization", succeeds)
-    assert watched(computing(ProcessInfo(tree.stranger, GIB)), tree.root).foreign_processes == ()
-
-
-def test_strangers_are_those_that_compute_however_idle_they_are(tree: Tree) -> None:
-    users = (tree.root, tree.worker, tree.stranger)
-    states = {
-        A100.uuid: computing(*(ProcessInfo(pid, 2 * GIB) for pid in users)),
-        H100.uuid: GpuState(graphics=(ProcessInfo(tree.stranger, GIB),)),
-    }
-    watch = GpuWatch((A100.uuid, H100.uuid), tree.root, NvmlReadings((A100, H100), states=states))
-    assert watch.strangers() == {A100.uuid: (Stranger(tree.stranger, 2 * GIB),), H100.uuid: ()}
-
-
-@pytest.mark.parametrize(
-    ("function", "unknown"),
-    [
-        ("nvmlDeviceGetTemperature", {"temperature_c": None}),
-        ("nvmlDeviceGetTotalEnergyConsumption", {"energy_j": None}),
-        ("nvmlDeviceGetComputeRunningProcesses", {"foreign_processes": ()}),
-        ("nvmlDeviceGetGraphicsRunningProcesses", {}),
-        ("nvmlDeviceGetProcessUtilization", {}),
-    ],
-)
-@pytest.mark.parametrize("old_driver", [True, False])
-def test_what_a_driver_does_not_say_leaves_the_rest_of_a_reading_as_it_is(
-    tree: Tree, function: str, unknown: dict[str, Any], old_driver: bool
-) -> None:
-    state = replace(THROTTLED, compute=(ProcessInfo(tree.stranger, GIB),), samples=None)
-    readings = NvmlReadings((A100,), states={A100.uuid: state})
-    watch = GpuWatch((A100.uuid,), tree.root, readings)
-    watch.sample(12.5)
-    if old_driver:
-        readings.lacks = frozenset({function})
-    else:
-        readings.fails_at = function
-    watch.sample(12.5)
-    before, after = watch.readings
-    assert after == replace(before, **unknown)
-
-
-def test_a_watch_without_a_driver_or_gpus_reads_nothing() -> None:
-    for watch in (
-        GpuWatch((A100.uuid,), None, NvmlReadings(library=False)),
-        GpuWatch((A100.uuid,), None, NvmlReadings((A100,), fails_at="nvmlInit")),
-        GpuWatch((H100.uuid,), None, NvmlReadings((A100,))),
-        GpuWatch((), None, NvmlReadings((A100,))),
->>>>>>> 958b18f80cfd0961f303be563c34dfee478e1c8c
     ):
         samples = tuple(
             at_work(tree.stranger, pct, ago_s=0.8 - 0.1 * n) for n, pct in enumerate(shares_pct)
@@ -322,10 +223,7 @@ def test_what_a_driver_does_not_say_leaves_the_rest_of_a_reading_as_it_is(
     tree: Tree, *, is_old_driver: bool
 ) -> None:
     unknown: dict[str, dict[str, Any]] = {
-        "nvmlDeviceGetClockInfo": {"sm_clock_mhz": None},
-        "nvmlDeviceGetMaxClockInfo": {"max_sm_clock_mhz": None},
         "nvmlDeviceGetTemperature": {"temperature_c": None},
-        "nvmlDeviceGetUtilizationRates": {"utilization_pct": None},
         "nvmlDeviceGetTotalEnergyConsumption": {"energy_j": None},
         "nvmlDeviceGetComputeRunningProcesses": {"foreign_processes": ()},
         "nvmlDeviceGetGraphicsRunningProcesses": {},
