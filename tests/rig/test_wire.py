@@ -148,8 +148,8 @@ def test_what_is_not_a_message_is_an_error_that_shows_it(line: bytes) -> None:
 
 
 def test_another_protocol_is_an_error_with_the_mend() -> None:
-    for message, protocol in product((START, READY), (0, PROTOCOL + 1)):
-        foreign = {**json.loads(encode(message)), "protocol": protocol}
+    for line, protocol in product((encode(START), encode(READY)), (0, PROTOCOL + 1)):
+        foreign = {**json.loads(line), "protocol": protocol}
         with pytest.raises(RigError, match=rf"\(protocols {protocol} and .*\. Reinstall"):
             decode(json.dumps(foreign).encode())
 

@@ -202,20 +202,20 @@ def test_another_process_disturbs_by_its_share_of_the_sms_at_last_and_not_by_bei
 ) -> None:
     """gnome-shell and Xorg are listed with a graphics context, some with a compute one as well."""
     server = (ProcessInfo(tree.stranger, GIB),)
-    for context, shares_pct, is_foreign in (
-        ({}, [5], False),
-        ({}, [6], True),
-        ({}, [40, 2], False),
-        ({}, [2, 40], True),
-        ({"graphics": server}, [], False),
-        ({"graphics": server}, [30], True),
+    for graphics, shares_pct, is_foreign in (
+        ((), [5], False),
+        ((), [6], True),
+        ((), [40, 2], False),
+        ((), [2, 40], True),
+        (server, [], False),
+        (server, [30], True),
     ):
         samples = tuple(
             at_work(tree.stranger, pct, ago_s=0.8 - 0.1 * n) for n, pct in enumerate(shares_pct)
         )
-        state = GpuState(compute=server, samples=samples, **context)
+        state = GpuState(compute=server, samples=samples, graphics=graphics)
         found = watched(state, tree.root).foreign_processes
-        assert found == ((tree.stranger,) if is_foreign else ()), (context, shares_pct)
+        assert found == ((tree.stranger,) if is_foreign else ()), (graphics, shares_pct)
 
 
 @pytest.mark.parametrize("is_old_driver", [True, False])
@@ -245,7 +245,7 @@ def test_what_a_driver_does_not_say_leaves_the_rest_of_a_reading_as_it_is(
     watch.sample(13.0)
     assert len(watch.readings) == 2, "they are kept until they are forgotten"
     watch.reset()
-    assert watch.readings == ()
+    assert not watch.readings
     for readings in (NvmlReadings(library=False), NvmlReadings((H100,))):
         silent = GpuWatch((A100.uuid,), None, readings)
         silent.sample(1.0)
