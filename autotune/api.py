@@ -1,17 +1,17 @@
 """The Python interface: search(), resume(), load() and log().
 
 The commands ``autotune search`` and ``autotune resume`` call these functions too, so both
-interfaces check arguments and raise errors in the same way. Nothing is printed here; a caller who
-wants to follow the search passes *events*.
+interfaces check arguments and raise errors in the same way. Nothing is printed here: what a search
+does is logged under the name ``autotune``, unless a caller passes *events*.
 """
 
 from __future__ import annotations
 
 import datetime
 import inspect
+import logging
 import os
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +38,7 @@ from autotune.tuning.workflow import search as run_search
 __all__ = ["EffectsSampler", "load", "log", "resume", "search"]
 
 
+logger = logging.getLogger("autotune")
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -88,7 +89,7 @@ def search(request: SearchRequest) -> SearchResult:
     """
     searched, options = request.space_searched(), request.options()
     _refuse_unwritable(request.output)
-    events = request.events or _events_here()
+    events = request.events or Logged()
     run, subject = _begin(request, events)
     head = SearchInfo(
         program=subject,
@@ -143,7 +144,7 @@ def resume(
     study.take_lease(force=force)
     if check_learning:
         study.checks_learning = True
-    return _finish(run_search(run, study, budget_s, events or _events_here()), output)
+    return _finish(run_search(run, study, budget_s, events or Logged()), output)
 
 
 def load(run_name: str | None = None) -> SearchResult:
@@ -241,29 +242,26 @@ def _begin(request: SearchRequest, events: Events) -> tuple[search_dir.SearchDir
     return search_dir.new(name, line.program.name), line.program
 
 
-class NotebookLines(Events):
-    """Prints in a notebook what a search does, a plain line for each phase and each better config.
-
-    The search calls its hooks on the main thread, where IPython displays.
-    """
+class Logged(Events):
+    """Logs what a search does: a line for each phase and each better config, and warnings."""
 
     def __init__(self) -> None:
         self._best = ""
 
     def on_phase(self, name: str) -> None:
-        """Print which phase begins."""
-        self.note(name)
+        """Log which phase begins."""
+        logger.info(name)
 
     def on_rounds(self, best: Config, speedup: float, space: ResolvedSpace) -> None:
-        """Print the best config so far, where it is another one than before."""
+        """Log the best config so far, where it is another one than before."""
         changes = changes_of(best, space.baseline)
         if changes != self._best:
             self._best = changes
-            self.note(f"  about {speedup:.2g}x  {changes or 'as written'}")
+            logger.info("about %.2gx  %s", speedup, changes or "as written")
 
     def on_interrupt(self, requests: int) -> None:
-        """Print what the interrupt does."""
-        self.note(
+        """Log what the interrupt does, and what another one would do."""
+        logger.warning(
             "Ending the search. A config that looks faster is still confirmed; interrupt again to "
             "skip that."
             if requests == 1
@@ -271,23 +269,12 @@ class NotebookLines(Events):
         )
 
     def note(self, text: str) -> None:
-        """Print a sentence."""
-        sys.stdout.write(f"{text}\n")
+        """Log a sentence."""
+        logger.info(text)
 
     def warn(self, text: str) -> None:
-        """Print a sentence that the user must not miss."""
-        self.note(text)
-
-
-def _events_here() -> Events:
-    """Return lines for the notebook whose kernel this process is; elsewhere discard all events.
-
-    IPython is not imported for this, because a kernel has imported it already. In a terminal,
-    IPython has a shell without a kernel.
-    """
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return Events() if getattr(shell, "kernel", None) is None else NotebookLines()
+        """Log a sentence that the user must not miss."""
+        logger.warning(text)
 
 
 def _finish(result: SearchResult, output: str | os.PathLike[str] | None) -> SearchResult:

@@ -22,12 +22,11 @@ from autotune.inside.processes.lead_rank import LeadRank
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.steering import Steering
 from autotune.measurement.turn import PlannedTurn
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
 from autotune.program.lr import LrRule
 from autotune.program.program import parse_program
-from autotune.program.program_traits import ProgramTraits
 from autotune.rig.link import Link
 from autotune.rig.wire import Start, TakeTurns, ToRig
 from benchmarks.programs.loops import Train, make_cnn, make_gpt, make_mlp

@@ -47,17 +47,17 @@ PROGRAMS = (
     "tests/programs/checked.py",
     "tests/programs/conv.py",
     "tests/programs/no_loader.py",
-    "tests/programs/gan.py",
-    "tests/programs/accumulates.py",
+    "tests/programs/loops.py gan",
+    "tests/programs/loops.py accumulates",
     "benchmarks/self_checked/digits.py",
-    "tests/programs/drop_last.py",
-    "tests/programs/own_autocast.py",
+    "tests/programs/loops.py drop_last",
+    "tests/programs/loops.py own_autocast",
     "tests/programs/by_hand.py /dev/null 100000",
-    "tests/programs/subclass.py",
-    "tests/programs/batch_sampler.py",
-    "tests/programs/two_loaders.py",
+    "tests/programs/loops.py subclass",
+    "tests/programs/loops.py batch_sampler",
+    "tests/programs/loops.py two_loaders",
     "benchmarks/self_checked/teacher.py",
-    "tests/programs/called_twice.py",
+    "tests/programs/loops.py called_twice",
 )
 MOST_S = 120.0  # of one run
 STEP_S = 0.01  # as if each program were fast: all are run for the most steps
@@ -157,7 +157,7 @@ def _verdicts(program: str, only: set[str]) -> Iterator[tuple[str, dict[str, Any
                 said = f"differs: {said}"
             took_s = monotonic() - began
             print(
-                f"{Path(program.split(maxsplit=1)[0]).stem:14} {name}: {said} ({took_s:.0f} s)",
+                f"{program.rsplit('/', maxsplit=1)[-1]:24} {name}: {said} ({took_s:.0f} s)",
                 flush=True,
             )
             yield name, {"verdict": said, "took_s": round(took_s, 1)}

@@ -17,13 +17,21 @@ from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending
 from autotune.measurement.rounds import Speeds
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import LrRule
-from autotune.program.profile import LoaderFacts, OptimizerFacts, Profile
+from autotune.program.profile import (
+    AllocatorFacts,
+    LoaderFacts,
+    LoopFacts,
+    ModelFacts,
+    OptimizerFacts,
+    PrecisionFacts,
+    Profile,
+    RankFacts,
+    TorchSettings,
+)
 from autotune.program.program import Program, ProgramKind
-from autotune.program.program_traits import ProgramTraits
-from autotune.program.typical_profile import ordinary_program
 from autotune.results.record import SearchInfo, SearchOptions, TrialRecord
 from autotune.tuning.storage.study import Study
 
@@ -99,17 +107,34 @@ def profile_with(profile: Profile, **changes: Any) -> Profile:
     return replace(profile, **changes)
 
 
-PROFILE = profile_with(
-    ordinary_program("cpu"),
+PROFILE = Profile(
+    device="cpu",
     loaders=(LOADER,),
     optimizers=(OptimizerFacts("SGD", ("SGD", "Optimizer"), (0.1,)),),
-    parameters=120_000,
-    repeated_blocks=0,
-    conv2d_layers=2,
-    threads=2,
-    interop_threads=2,
-    mmap_threshold=None,
-    attention=None,
+    model=ModelFacts(
+        parameters=120_000,
+        repeated_blocks=0,
+        stages=0,
+        conv2d_layers=2,
+        batch_norm_layers=0,
+        channels_last=False,
+        is_compiled=False,
+    ),
+    precision=PrecisionFacts(weights_dtype="float32", autocast=None, has_scaler=False),
+    settings=TorchSettings(
+        threads=2,
+        interop_threads=2,
+        cudnn="default",
+        matmul_precision="highest",
+        flush_denormal=False,
+        deterministic_algorithms=False,
+        anomaly_detection=False,
+        autograd_profiler=False,
+        attention=None,
+    ),
+    allocators=AllocatorFacts(mmap_threshold=None, cuda_alloc_conf=""),
+    loop=LoopFacts(zero_grad_to_none=True),
+    ranks=RankFacts(),
 )
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 import subprocess
 import sys
@@ -118,12 +119,12 @@ def test_search_takes_and_explains_the_fields_of_a_request() -> None:
         autotune.search("train.py", budgt="3m")  # type: ignore[call-arg]
 
 
-def test_a_notebook_gets_a_line_for_each_phase_and_each_better_config(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_search_logs_each_phase_and_each_better_config(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     script = Script({"workers": {1: 1.5}})
-    begin(tmp_path, script, {"workers": (0, 1, 2)}).go_on(180.0, api.NotebookLines())
-    said = capsys.readouterr().out
-    places = [said.index(phase) for phase in ("baseline\n", "searching\n", "confirming\n")]
+    with caplog.at_level(logging.INFO, "autotune"):
+        begin(tmp_path, script, {"workers": (0, 1, 2)}).go_on(180.0, api.Logged())
+    places = [caplog.messages.index(phase) for phase in ("baseline", "searching", "confirming")]
     assert places == sorted(places)
-    assert re.search(r"^  about 1\.\d+x  workers=1$", said, re.MULTILINE)
+    assert any(re.fullmatch(r"about 1\.\d+x  workers=1", said) for said in caplog.messages)

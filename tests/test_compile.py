@@ -15,17 +15,18 @@ pytestmark = pytest.mark.usefixtures("warm_starts")
 
 @pytest.mark.slow
 def test_shapes_that_change_in_every_step_do_not_recompile_for_ever(tmp_path: Path) -> None:
-    with open_rig(tmp_path, "changing_shapes.py", space="full") as opened:
+    with open_rig(tmp_path, "loops.py", "changing_shapes", space="full") as opened:
         base = opened.base
     applied = applied_with(base, compile="default")
     again = tmp_path / "again"
     again.mkdir()
-    with open_rig(again, "changing_shapes.py", applied=applied) as opened:
+    with open_rig(again, "loops.py", "changing_shapes", applied=applied) as opened:
         taken = opened.rig.take_turns([applied], [PlannedTurn(0, 30)], never, 600.0)
     assert isinstance(taken, Taken), taken
     assert taken.compilation is not None
     assert taken.compilation.seconds > 0.1
-    assert 1 <= taken.compilation.recompiles <= 16, "torch makes the second shape dynamic"
+    assert 1 <= taken.compilation.recompiles <= 3, "then for any shape"
+    assert not taken.turns[0].is_quiet
 
 
 def test_a_program_is_compiled_and_not_in_turns_and_compiles_its_model_once(

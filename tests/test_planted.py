@@ -31,7 +31,7 @@ CALLED = {"other samples": "samples", "saved values": "values of checkpoints"}
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     folder = tmp_path_factory.mktemp("runs")
-    with open_rig(folder, "planted.py", "none") as opened:
+    with open_rig(folder, "planted.py", "training") as opened:
         return Runs(folder, opened, "planted.py", batches=6)
 
 

@@ -43,28 +43,28 @@ def expected(
 
 
 PROGRAMS = {
-    "gan.py": expected(refused={"accumulation_steps": "2 optimizers"}),
-    "lbfgs.py": expected(refused={"accumulation_steps": "LBFGS", "optimizer": "LBFGS"}),
-    "never_clears.py": expected(refused={"accumulation_steps": "zero_grad"}),
-    "called_twice.py": expected(64, accumulation_steps=2),
-    "inner_loss.py": expected(64, accumulation_steps=2),
-    "validates.py": expected(64, accumulation_steps=2),
-    "two_loaders.py": expected(
+    "loops.py gan": expected(refused={"accumulation_steps": "2 optimizers"}),
+    "loops.py lbfgs": expected(refused={"accumulation_steps": "LBFGS", "optimizer": "LBFGS"}),
+    "loops.py never_clears": expected(refused={"accumulation_steps": "zero_grad"}),
+    "loops.py called_twice": expected(64, accumulation_steps=2),
+    "loops.py inner_loss": expected(64, accumulation_steps=2),
+    "loops.py validates": expected(64, accumulation_steps=2),
+    "loops.py two_loaders": expected(
         16,
         dict.fromkeys(
             ("workers", "batch_size", "accumulation_steps", "prefetch_factor"), "2 loaders"
         ),
     ),
-    "accumulates.py": expected(64, {"accumulation_steps": "accumulates gradients itself"}),
-    "subclass.py": expected(64, accumulation_steps=2),
-    "batch_sampler.py": expected(0, {"batch_size": "batch sampler"}),
-    "iterable.py": expected(64, {"workers": "iterable"}, accumulation_steps=2),
-    "drop_last.py": expected(64, accumulation_steps=2),
+    "loops.py accumulates": expected(64, {"accumulation_steps": "accumulates gradients itself"}),
+    "loops.py subclass": expected(64, accumulation_steps=2),
+    "loops.py batch_sampler": expected(0, {"batch_size": "batch sampler"}),
+    "loops.py iterable": expected(64, {"workers": "iterable"}, accumulation_steps=2),
+    "loops.py drop_last": expected(64, accumulation_steps=2),
     "next_iter.py": expected(),
     "no_loader.py": expected(
         24, dict.fromkeys(("workers", "batch_size", "accumulation_steps"), "without a torch")
     ),
-    "small_data.py": expected(40, {"batch_size": "batches of 128 cut"}, workers=1),
+    "loops.py small_data": expected(40, {"batch_size": "batches of 128 cut"}, workers=1),
 }
 
 
@@ -72,7 +72,7 @@ PROGRAMS = {
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_loop_takes_every_knob_or_says_which_not_and_why(program: str, tmp_path: Path) -> None:
     case = PROGRAMS[program]
-    with open_rig(tmp_path, program, space="full") as opened:
+    with open_rig(tmp_path, *program.split(), space="full") as opened:
         space = load("full").resolve(hardware.detect(), opened.profile)
         for knob, words in case.refused.items():
             assert knob not in space.domains

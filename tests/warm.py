@@ -1,11 +1,8 @@
 """Processes that begin as copies of one that has imported torch: a start takes milliseconds.
 
-For tests that need a running program, and not its start. Two ways lead here:
-
-- In a process that called ``begin()``, whatever starts our own interpreter gets a copy of this
-  process instead, with the arguments, environment, descriptors, folder and session asked for.
-- Within ``copies()``, a process of its own, the nursery, starts the copies. It imports torch once
-  for all tests of a worker; this process stays as it is.
+For tests that need a running program, and not its start. Within ``copies()``, a process of its own,
+the nursery, starts the copies, with the arguments, environment, descriptors, folder and session
+asked for. It imports torch once for all tests of a worker; this process stays as it is.
 
 Before a copy runs what changes torch (``CHANGES``) it leaves an untouched copy behind, a nursery,
 of which whatever it starts is copied. Copies are children of the process that asked for them all
@@ -67,12 +64,6 @@ ROOT = Path(__file__).parents[1]
 _fork_exec: Callable[..., int] = _posixsubprocess.fork_exec
 _path: list[str] = []
 _asking = threading.Lock()
-
-
-def begin() -> None:
-    """Import what is slow, and take the place of the system's way to start processes."""
-    _warm_up()
-    _start_by(_copied)
 
 
 def _warm_up() -> None:

@@ -11,10 +11,14 @@ from typing import Any, Self
 import pytest
 import torch
 
+from autotune.inside.listener import Listener
 from autotune.inside.ranks.group import ALONE
+from autotune.inside.seam_set import SeamSet
+from autotune.inside.steering import Steering
 from autotune.inside.step_counts import Step
 from autotune.inside.step_tracker import Rank, StepTracker
 from autotune.measurement.outcome import Epochs
+from autotune.program.applied_config import AppliedConfig
 from autotune.program.profile import Profile
 
 OPENING = """
@@ -107,3 +111,15 @@ def profile_of(tmp_path: Path, source: str, *args: str) -> Profile:
     profile = watched(tmp_path, source, *args).profile
     assert profile is not None, "it made too few steps"
     return profile
+
+
+@contextmanager
+def running(applied: AppliedConfig, listener: Listener | None = None) -> Iterator[SeamSet]:
+    """Install the seams as ``autotune run`` does; with a listener, as a rig does."""
+    seams = SeamSet(listener, applied.traits.loader)
+    Steering(seams).apply(applied)
+    seams.install()
+    try:
+        yield seams
+    finally:
+        seams.remove()

@@ -1,4 +1,4 @@
-"""The command line ``autotune``: its commands by name, and what to type instead of former ones.
+"""The command line ``autotune``: its commands by name.
 
 autotune's own options come before the program; everything after the program's name belongs to the
 program.
@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.resources import files
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperCommand
 
 from autotune import __version__
 from autotune.cli import compare, examine, past_runs, search, train
-from autotune.cli.exits import errors_told
-from autotune.cli.messages import Messages
 from autotune.cli.options import PROGRAM_LAST, with_declared_options
-from autotune.errors import UsageError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -26,43 +22,6 @@ app = typer.Typer(
     help="Find the fastest safe configuration for a PyTorch training program, with proof.",
     pretty_exceptions_enable=False,
 )
-# What to type instead of commands and options of earlier versions
-GONE_COMMANDS = {
-    "measure": "autotune doctor train.py",
-    "env": "autotune doctor",
-    "log": "autotune export --to mlflow",
-    "dashboard": "optuna-dashboard sqlite:///.autotune/train/study.db",
-}
-GONE_OPTIONS = {
-    "doctor --aa": "autotune compare written written train.py",
-    "compare --html": "autotune report RUN",
-    "report --for-hours": "autotune search --for-hours 30 train.py",
-    "report --price-per-hour": "autotune search --for-hours 30 train.py",
-}
-
-
-class Command(TyperCommand):
-    """A command that says what to type instead of an option that it had."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse as usual."""
-        try:
-            return super().parse_args(ctx, args)
-        except Exception as error:  # some versions of typer have a copy of click
-            name = f"{self.name} {getattr(error, 'option_name', '')}"
-            if name not in GONE_OPTIONS:
-                raise
-            with errors_told(Messages()):
-                said = f"'autotune {name}' is gone. Type: {GONE_OPTIONS[name]}"
-                raise UsageError(said) from error
-
-
-def _gone(name: str, instead: str) -> Callable[..., None]:
-    def command() -> None:
-        with errors_told(Messages()):
-            raise UsageError(f"There is no command '{name}' any more. Type: {instead}")
-
-    return command
 
 
 def skill() -> None:
@@ -78,15 +37,9 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 )
 for function in COMMANDS:
     has_program = "program" in function.__annotations__
-    app.command(cls=Command, context_settings=PROGRAM_LAST if has_program else None)(
+    app.command(context_settings=PROGRAM_LAST if has_program else None)(
         with_declared_options(function)
     )
-for gone, instead in GONE_COMMANDS.items():
-    app.command(
-        gone,
-        hidden=True,
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    )(_gone(gone, instead))
 
 
 @app.callback(invoke_without_command=True)

@@ -92,11 +92,7 @@ def compare(
 def _side(
     name: str, program: Program, console: Console, allowed: list[str]
 ) -> Iterator[ComparedSide]:
-    """Read a side; where it is a commit, its files exist until the end.
-
-    Raises:
-        UsageError: There is no such file, run or revision.
-    """
+    """Read a side; where it is a commit, its files exist until the end."""
     from autotune.program.revision import COMMIT, WRITTEN, at_revision
     from autotune.results import bestfile
     from autotune.tuning.compare import ComparedSide

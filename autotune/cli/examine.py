@@ -14,10 +14,12 @@ from autotune.cli.options import (
     JsonOption,
     ModuleOption,
     OptionalProgramArgument,
+    ProgramArgument,
     QuietOption,
     RanksOption,
 )
 from autotune.cli.typed_line import program_typed
+from autotune.errors import UsageError
 
 
 def doctor(
@@ -49,7 +51,7 @@ def doctor(
 
 def knobs(
     context: typer.Context,
-    program: OptionalProgramArgument = None,
+    program: ProgramArgument = "",
     args: ArgsArgument = None,
     module: ModuleOption = False,
     *,
@@ -57,28 +59,26 @@ def knobs(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List all knobs: the values that a search would try here, or why a knob is not offered."""
+    """List all knobs: the values that a search would try on a program, or why not."""
     from autotune.cli import knob_sheet
     from autotune.cli.console import Console
-    from autotune.knobs.base import Here
     from autotune.machine import hardware
-    from autotune.program.typical_profile import ordinary_program
     from autotune.rig.open_rig import Reports
     from autotune.tuning.start.observe import observe
 
     console = Console(verbosity(quiet=quiet))
     with errors_told(console):
-        if program is None:
-            machine = hardware.detect(None)
-            about = "a typical image classifier on this machine; name a program to inspect it"
-            here = Here(machine, ordinary_program("cuda" if machine.gpus else "cpu"))
-        else:
-            subject = program_typed(context, console, program, args, is_module=module)
-            machine = hardware.detect(subject.visible_devices)
-            reports = Reports(warning=console.warn, note=console.note)
-            about, here = str(subject), observe(subject, machine, fence.options(), reports)
+        if not program and as_json:
+            raise UsageError("--json is about a program: autotune knobs --json train.py")
+        if not program:
+            knob_sheet.show_all()
+            return
+        subject = program_typed(context, console, program, args, is_module=module)
+        machine = hardware.detect(subject.visible_devices)
+        reports = Reports(warning=console.warn, note=console.note)
+        here = observe(subject, machine, fence.options(), reports)
     rows = knob_sheet.rows(here.hardware, here.profile)
     if as_json:
-        sys.stdout.write(knob_sheet.as_json(rows, about, here.profile.flags) + "\n")
+        sys.stdout.write(knob_sheet.as_json(rows, str(subject), here.profile.flags) + "\n")
     else:
-        knob_sheet.show(rows, about, here.profile.flags)
+        knob_sheet.show(rows, str(subject), here.profile.flags)

@@ -1,7 +1,7 @@
 """The table of knobs that ``autotune knobs`` prints.
 
-For each knob it shows the current value and the values that a search would try, or why the knob is
-not offered. The README's table is generated here too.
+Of a program, it shows each knob's present value and the values that a search would try, or why the
+knob is not offered. Without one, it says what each knob sets.
 """
 
 from __future__ import annotations
@@ -119,12 +119,14 @@ def _meaning(flag: Flag) -> str:
     return next((n for n, knob in registry().items() if flag.words & set(knob.flag_names)), "")
 
 
-def markdown() -> str:
-    """Return the README's table of the knobs that are not hidden."""
-    lines = ["| knob | changes | what it sets |", "|---|---|---|"]
-    shown = [(name, knob) for name, knob in registry().items() if not knob.is_hidden]
-    lines += [f"| `{name}` | {knob.scope} | {knob.summary} |" for name, knob in shown]
-    return "\n".join(lines)
+def show_all() -> None:
+    """Print what each knob sets."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("knob", "changes", "what it sets"):
+        table.add_column(column, overflow="fold")
+    for name, knob in registry().items():
+        table.add_row(name, knob.scope, plain(knob.summary))
+    results_console().print(table)
 
 
 def _text(value: object) -> str:

@@ -179,11 +179,7 @@ def export(
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a text, in a folder that is made if it is missing.
-
-    Raises:
-        UsageError: The file cannot be written.
-    """
+    """Write a text, in a folder that is made if it is missing."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -31,7 +31,7 @@ from pydantic import BaseModel, ConfigDict
 
 from autotune.errors import named
 from autotune.program.config import KnobValue
-from autotune.program.devices import parts_of, ranks_in
+from autotune.program.domain import parts_of, ranks_in
 from autotune.results.bestfile import BestFile
 
 ANY = "*"

@@ -22,8 +22,14 @@ from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.torch_settings import settings_of
 from autotune.knobs.strategies.base import ACCELERATE, DDP, FABRIC, LIGHTNING, TRANSFORMERS
 from autotune.program.config import KnobValue
-from autotune.program.profile import LoopFacts, ModelFacts, PrecisionFacts, Profile, RankFacts
-from autotune.program.run_length import told_by
+from autotune.program.profile import (
+    LoopFacts,
+    ModelFacts,
+    PrecisionFacts,
+    Profile,
+    RankFacts,
+    told_by,
+)
 
 TRAINERS = {"lightning": LIGHTNING, "transformers": TRANSFORMERS}
 WRAPPERS = {  # the outermost first: Fabric's wrapper contains that of DDP or FSDP

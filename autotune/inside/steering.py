@@ -9,10 +9,9 @@ from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.seam_set import SeamSet
 from autotune.knobs import registry
 from autotune.knobs.strategies.base import FABRIC, LIGHTNING
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import KnobValue
 from autotune.program.lr import LrRule, batch_growth, batch_parts
-from autotune.program.program_traits import ProgramTraits
 
 
 def loose_knobs(applied: AppliedConfig) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from autotune.inside.steering import install
 from autotune.knobs import launch_plan_for
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
-from autotune.program.devices import ranks_in, strategy_in
+from autotune.program.domain import ranks_in, strategy_in
 from autotune.program.flags import KEYWORD
 from autotune.program.line import read
 from autotune.program.lr import LrRule

@@ -14,20 +14,17 @@ from importlib.metadata import entry_points
 from autotune.errors import UsageError
 from autotune.knobs.base import Here, Knob, Scope, Seams
 from autotune.knobs.batch_size import AccumulationSteps, BatchSize
-from autotune.knobs.ddp_options import DdpOptions, SyncBatchnorm
-from autotune.knobs.devices import Devices
-from autotune.knobs.fsdp_options import FsdpOptions
+from autotune.knobs.devices import DdpOptions, Devices, FsdpOptions, SyncBatchnorm
 from autotune.knobs.loader_options import (
     InOrder,
+    Pinning,
     PrefetchFactor,
     Workers,
     WorkerStartMethod,
     WorkerThreads,
 )
 from autotune.knobs.memory import ActivationCheckpointing, CudaAllocator, KeepFreedMemory
-from autotune.knobs.model_options import Compile, MemoryFormat
-from autotune.knobs.optimizer import Optimizer
-from autotune.knobs.pinning import Pinning
+from autotune.knobs.model_options import Compile, MemoryFormat, Optimizer
 from autotune.knobs.precision import Precision
 from autotune.knobs.program_names import EnvironmentVariable, ProgramFlag
 from autotune.knobs.torch_flags import Attention, Cudnn, FlushDenormal, InteropThreads, Threads

@@ -15,8 +15,7 @@ from typing import ClassVar, Protocol
 
 from autotune.machine.hardware import Hardware
 from autotune.program.config import Config, KnobValue
-from autotune.program.devices import strategy_in
-from autotune.program.domain import Domain, NotOffered
+from autotune.program.domain import Domain, NotOffered, strategy_in
 from autotune.program.flags import Flag, as_text
 from autotune.program.profile import Profile
 from autotune.program.program import LaunchPlan

@@ -1,6 +1,8 @@
-"""The knob ``devices``: how many devices train the program's model, and how they share the work.
+"""The knob ``devices``, which chooses one of ``knobs.strategies``, and these strategies' options.
 
-The knob only chooses; each strategy is a class in ``knobs.strategies``.
+Source: PyTorch documentation, ``torch.nn.parallel.DistributedDataParallel``,
+``torch.nn.SyncBatchNorm`` and ``torch.distributed.fsdp`` (``fully_shard``,
+``MixedPrecisionPolicy``, ``CPUOffloadPolicy``).
 """
 
 from __future__ import annotations
@@ -8,11 +10,16 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from autotune.knobs.base import Here, Knob, Scope, Seams
-from autotune.knobs.strategies import STRATEGIES, ddp_refusal, devices_of, starts_them_itself
+from autotune.knobs.base import Here, Knob, Scope, Seams, StrategyOption, StrategyOptions
+from autotune.knobs.strategies import (
+    STRATEGIES,
+    ddp_refusal,
+    devices_of,
+    in_place_refusal,
+    starts_them_itself,
+)
 from autotune.program.config import Config, KnobValue
-from autotune.program.devices import parts_of
-from autotune.program.domain import Domain, NotOffered
+from autotune.program.domain import Domain, NotOffered, parts_of, strategy_in
 from autotune.program.profile import Profile
 from autotune.program.program import LaunchPlan
 
@@ -100,3 +107,109 @@ class Devices(Knob):
             if strategy is not None and strategy.launches_ranks is bool(match[2]):
                 return raw
         raise ValueError(f"takes {' or '.join(self.choices)}, or another number, not {raw!r}")
+
+
+class DdpOptions(StrategyOptions):
+    """How DDP averages gradients: bucket-view, static-graph, small-buckets, large-buckets.
+
+    bucket-view stores gradients inside DDP's communication buckets, which saves a copy and the
+    memory of all gradients; ``detach_()`` fails on them. static-graph spares the search for unused
+    parameters and fails for models that use different ones from step to step. Small buckets start
+    early, so that communication overlaps more of the backward pass; large ones need fewer messages.
+    Parts are joined by a plus sign.
+    """
+
+    name = "ddp_options"
+    strategies = frozenset({"ddp", "zero1", "own"})
+    parts = {  # noqa: RUF012
+        "bucket-view": {"ddp_gradient_as_bucket_view": True},
+        "static-graph": {"ddp_static_graph": True},
+        "small-buckets": {"ddp_bucket_cap_mb": 5},  # torch's default is 25 MiB
+        "large-buckets": {"ddp_bucket_cap_mb": 100},
+    }
+    choices = ("default", *parts)
+
+    def domain(self, here: Here) -> Domain | NotOffered:
+        """Return each option alone, where DDP trains the program."""
+        reason = ddp_refusal(here.hardware, here.profile)
+        return NotOffered(reason) if reason else Domain(self.choices)
+
+    def conflict(self, config: Config) -> str | None:
+        """Refuse a static graph together with accumulation by autotune.
+
+        A static graph must average gradients in the first backward pass, but accumulation averages
+        them only in a group's last pass. A program that makes DDP itself accumulates itself, too.
+        """
+        is_static = "static-graph" in str(config[self.name])
+        accumulates = int(config.get("accumulation_steps", 1)) > 1
+        if is_static and accumulates and strategy_in(config, "ddp") != "own":
+            return (
+                "DDP with a static graph must average gradients in its first backward pass, but "
+                "accumulation_steps delays that."
+            )
+        return None
+
+
+class SyncBatchnorm(StrategyOption):
+    """Compute BatchNorm statistics over the samples of all ranks instead of each rank's alone.
+
+    On makes several ranks train like one device with the whole batch. It costs one communication
+    per BatchNorm layer in each forward and backward pass, so it is slower.
+    """
+
+    name = "sync_batchnorm"
+    changes_learning = True
+    strategies = frozenset({"ddp", "zero1"})
+    value_type = bool
+    usual = False  # each rank's BatchNorm sees that rank's samples
+
+    def domain(self, here: Here) -> Domain | NotOffered:
+        """Return both values for a model with BatchNorm layers on GPUs."""
+        if not here.profile.model.batch_norm_layers:
+            return NotOffered("the model has no BatchNorm")
+        # PyTorch's SyncBatchNorm raises an error for tensors on the CPU.
+        if here.profile.device != "cuda":
+            return NotOffered("torch's SyncBatchNorm works on GPUs only")
+        reason = in_place_refusal(here.hardware, here.profile)
+        return NotOffered(reason) if reason else Domain((False, True))
+
+    def apply(self, value: KnobValue, seams: Seams) -> None:
+        """Pass the value to the strategy."""
+        seams.set_strategy_options(sync_batchnorm=value)
+
+
+class FsdpOptions(StrategyOptions):
+    """How FSDP gathers and stores weights: whole, keep-gathered, bf16, cpu-offload.
+
+    By default it gathers one repeated block while another computes, and drops gathered weights
+    after the forward pass. whole gathers the model at once: fewer messages, but memory for all
+    weights. keep-gathered saves the second gathering of a step, also at the cost of memory; between
+    forward and backward the model then shows parameters that have no gradients. bf16 gathers and
+    computes in bf16, while stored weights and averaging stay fp32. cpu-offload keeps the shards in
+    host memory and steps there, for models that do not fit otherwise. Parts are joined by a plus
+    sign.
+    """
+
+    name = "fsdp_options"
+    changes_learning = True  # bf16 does
+    strategies = frozenset({"fsdp"})
+    parts = {  # noqa: RUF012
+        "whole": {"fsdp_shard": "whole"},
+        "keep-gathered": {"fsdp_reshard_after_forward": False},
+        "bf16": {"fsdp_mixed_precision": "bf16"},
+        "cpu-offload": {"fsdp_cpu_offload": True},
+    }
+    choices = ("default", *parts)
+
+    def domain(self, here: Here) -> Domain | NotOffered:
+        """Return the options that can act here, each alone."""
+        if reason := in_place_refusal(here.hardware, here.profile):
+            return NotOffered(reason)
+        on_cuda = here.profile.device == "cuda"
+        has_bf16 = here.hardware.supports_bf16_gpu if on_cuda else here.hardware.supports_bf16_cpu
+        can = {
+            "whole": here.profile.model.repeated_blocks >= 2,
+            "bf16": has_bf16,
+            "cpu-offload": on_cuda,
+        }
+        return Domain(tuple(choice for choice in self.choices if can.get(choice, True)))

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from dataclasses import replace
 from time import sleep
 
 import psutil
+
+from autotune.machine.probes.base import Probe
+from autotune.measurement.readings import Memory
 
 WATCH_S = 0.5  # how long a tree is watched for work
 AT_WORK = 0.1  # share of a core from which it is at work
@@ -43,3 +47,44 @@ def _cpu_s(processes: list[psutil.Process]) -> float:
         with suppress(psutil.Error):  # it has ended
             total += sum(process.cpu_times()[:2])
     return total
+
+
+class HostMemory(Probe):
+    """Peak of the process tree's memory over the samples.
+
+    The parent process samples it once a second, or less often where that costs too much. It adds
+    PSS, in which a shared page is divided among the processes that share it, because loader workers
+    share most of their pages with the program. RSS, which counts such a page once per worker, is
+    used only where PSS cannot be read.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._peak_bytes: int | None = None
+
+    def reset(self) -> None:
+        """Forget the peak."""
+        self._peak_bytes = None
+
+    def sample(self) -> None:
+        """Read the memory of the whole tree once."""
+        total = tree_bytes(self._pid)
+        if total is not None:
+            self._peak_bytes = max(total, self._peak_bytes or 0)
+
+    def read(self, memory: Memory) -> Memory:
+        """Return *memory* with the peak filled in."""
+        return replace(memory, host_bytes=self._peak_bytes)
+
+
+def tree_bytes(pid: int) -> int | None:
+    """Return the memory of a process and its descendants in bytes; None if it has ended."""
+    total = 0
+    for process in tree(pid):
+        with suppress(psutil.Error):  # it has ended meanwhile
+            try:
+                full = process.memory_full_info()
+                total += int(getattr(full, "pss", full.rss))
+            except psutil.AccessDenied:
+                total += int(process.memory_info().rss)
+    return total or None

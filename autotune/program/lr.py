@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import assert_never
 
 from autotune.program.config import KnobValue
-from autotune.program.devices import ranks_in
+from autotune.program.domain import ranks_in
 
 PARTS = ("batch_size", "accumulation_steps", "devices")  # knobs whose product is a step's batch
 

@@ -96,11 +96,7 @@ def at_revision(program: Program, revision: str) -> Iterator[AtRevision]:
 
 
 def _root_of(program: Program) -> Path:
-    """Return the repository of a program.
-
-    Raises:
-        UsageError: There is none, or git is not installed.
-    """
+    """Return the repository of a program."""
     found = _git(Path(program.source).parent, "rev-parse", "--show-toplevel")
     if found.returncode:
         raise UsageError(
@@ -112,11 +108,7 @@ def _root_of(program: Program) -> Path:
 
 
 def _commit(root: Path, revision: str) -> str:
-    """Return the full name of a revision's commit.
-
-    Raises:
-        UsageError: There is no such revision.
-    """
+    """Return the full name of a revision's commit."""
     found = _git(root, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     if found.returncode:
         raise UsageError(
@@ -142,11 +134,7 @@ def _remove(root: Path, copy: Path) -> None:
 
 
 def _git(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run git in a folder; its exit status tells whether it could.
-
-    Raises:
-        UsageError: git is not installed.
-    """
+    """Run git in a folder; its exit status tells whether it could."""
     variables = {k: v for k, v in os.environ.items() if k not in OF_A_HOOK}
     try:
         return subprocess.run(

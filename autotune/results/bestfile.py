@@ -27,19 +27,17 @@ from pydantic import (
 
 from autotune.errors import FileFormatError, did_you_mean
 from autotune.knobs import registry
-from autotune.knobs.former_names import FORMER_KNOBS, unknown_knob
 from autotune.knobs.space import yamlfile
 from autotune.machine.hardware import Hardware
 from autotune.measurement.interval import Interval
 from autotune.measurement.readings import Memory
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config, KnobValue
 from autotune.program.dangerous_variables import refuse_unless_allowed
 from autotune.program.flags import AS_WRITTEN, KEYWORD, Flag, as_text
 from autotune.program.lr import LrRule
 from autotune.program.profile import LoaderFacts, OptimizerFacts
 from autotune.program.program import Program
-from autotune.program.program_traits import ProgramTraits
 
 VERSION = 1
 TRAITS = tuple(field.name for field in fields(ProgramTraits))
@@ -373,7 +371,6 @@ def read(path: Path) -> BestFile:
             f"versions up to {VERSION}. Upgrade autotune: pip install -U autotune-torch"
         )
     data = dict(file.data)
-    _refuse_former(file)
     faults = [
         *_parse_knobs(file, data, "config"),
         *_parse_knobs(file, data, "baseline"),
@@ -386,23 +383,6 @@ def read(path: Path) -> BestFile:
     if faults:
         raise FileFormatError("\n".join(faults))
     return best
-
-
-def _refuse_former(file: yamlfile.YamlFile) -> None:
-    """Refuse a file of a version that had other settings.
-
-    Raises:
-        FileFormatError: when its config has a setting of that time; it says where each is now.
-    """
-    config = file.data.get("config")
-    former = [knob for knob in config if knob in FORMER_KNOBS] if isinstance(config, dict) else []
-    if former:
-        lines = [f"  {file.where('config', knob)}: {knob} {FORMER_KNOBS[knob]}" for knob in former]
-        raise FileFormatError(
-            f"{file.path} is of an earlier autotune, which had other settings:\n"
-            + "\n".join(lines)
-            + "\nThe file was left as it is. Search again, or --fix these settings in a search."
-        )
 
 
 def _parse_knobs(file: yamlfile.YamlFile, data: dict[str, Any], section: str) -> list[str]:
@@ -420,7 +400,7 @@ def _parse_knobs(file: yamlfile.YamlFile, data: dict[str, Any], section: str) ->
         where = file.where(section, str(name))
         knob = registry().get(str(name))
         if knob is None:
-            told = unknown_knob(str(name), registry())
+            told = f"Unknown knob '{name}'.{did_you_mean(str(name), registry())}"
             faults.append(f"{where}: {told} 'autotune knobs' lists them.")
             continue
         try:

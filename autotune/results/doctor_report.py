@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
-from autotune.machine.hardware import Hardware
-from autotune.machine.roofline import roofline_share
+from autotune.machine.hardware import Hardware, roofline_share
 from autotune.measurement.examination import Examination, StepBreakdown
 from autotune.measurement.measurement import Measurement
 from autotune.program.profile import Profile

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
-from autotune.program.devices import ranks_in
+from autotune.program.domain import ranks_in
 from autotune.program.flags import KEYWORD
 from autotune.program.lr import LrRule, batch_growth, global_batch, optimizer_factor, rule_for
 

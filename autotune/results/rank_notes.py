@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from autotune.measurement.measurement import Measurement
 from autotune.program.config import Config
-from autotune.program.devices import strategy_in
+from autotune.program.domain import strategy_in
 from autotune.results.record import TrialRecord
 
 # Shares of a step. Imbalance below the first is not reported: that much was seen to come and go

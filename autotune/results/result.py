@@ -21,10 +21,8 @@ from autotune.measurement.readings import Compilation, Memory
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.program import LaunchPlan
-from autotune.program.rehearsal import Canary, RehearsalRecord, blames, note, trained
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
-from autotune.results.contribution import Contribution
 from autotune.results.learning import Learning
 from autotune.results.rank_notes import parallel_notes
 from autotune.results.record import (
@@ -34,8 +32,30 @@ from autotune.results.record import (
     TrialRecord,
     slowest_compilation,
 )
+from autotune.results.rehearsals import Canary, RehearsalRecord, blames, note, trained
 from autotune.results.training_steps import TrainingSteps
 from autotune.results.wording import times
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """The recommended config compared with itself without one of its changes.
+
+    Contributions do not multiply to the whole speedup where knobs help or hinder each other.
+
+    Attributes:
+        knob: Its name.
+        before: The program's own value.
+        after: The recommended value.
+        gain: Speedup over the config with the program's own value, by the rounds of the search, in
+            which other configs with the change tell of it, too.
+    """
+
+    knob: str
+    before: KnobValue
+    after: KnobValue
+    gain: Interval
+
 
 ADVISE_WARMUP_ABOVE = 4  # growth of the batch above which learning-rate warm-up is recommended
 

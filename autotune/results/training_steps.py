@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
-from autotune.program.run_length import RunLength
+from autotune.program.profile import RunLength
 from autotune.results.wording import estimated_duration
 
 

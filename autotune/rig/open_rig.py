@@ -249,9 +249,6 @@ class OpenRig:
         """Return how a process ended that closed its wire or died.
 
         A final message that it sent counts more than its exit code.
-
-        Raises:
-            FenceError: when the process could not enter the fence, so that the program never ran.
         """
         if error := self.place.view.error():
             raise FenceError(

@@ -12,8 +12,8 @@ from dataclasses import replace
 from time import monotonic, sleep
 
 from autotune.machine.probes.energy import CpuEnergy
-from autotune.machine.probes.host import HostMemory
 from autotune.machine.probes.nvml import GpuWatch, NvmlMemory
+from autotune.machine.process_tree import HostMemory
 from autotune.measurement.readings import Interference
 from autotune.measurement.turn import Taken
 

@@ -18,14 +18,13 @@ from autotune.measurement.readings import Memory
 from autotune.measurement.turn import rate
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import LrRule
-from autotune.program.rehearsal import trained, warning
 from autotune.results.blame import judged
-from autotune.results.contribution import Contribution
 from autotune.results.record import (
     TrialRecord,
     slowest_compilation,
 )
-from autotune.results.result import Finding, LargerBatch, SearchResult
+from autotune.results.rehearsals import trained, warning
+from autotune.results.result import Contribution, Finding, LargerBatch, SearchResult
 from autotune.results.training_steps import TrainingSteps, training_samples
 from autotune.tuning.checking.learning_check import check_s, samples_ratio
 from autotune.tuning.choosing.bounds import bounded, shares

@@ -220,7 +220,7 @@ class SearchRequest:
     events: Events | None = option(
         None,
         "Receives what happens during the search, as the console does on the command line. None "
-        "prints plain lines in a Jupyter notebook, and nothing elsewhere.",
+        "logs phases, better configs and warnings under the name autotune.",
     )
 
     def space_searched(self) -> SearchSpace:

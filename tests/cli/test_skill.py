@@ -14,18 +14,19 @@ import typer
 from typer.testing import CliRunner
 
 import autotune
-from autotune.cli import exits
+from autotune.cli import exits, knob_sheet
 from autotune.cli import search as searching
 from autotune.cli.app import app
 from autotune.cli.doctor import machine_data, program_data
 from autotune.machine import conditions
 from autotune.measurement.examination import Examination, Operators
+from autotune.program.flags import Flag
 from autotune.results.result import Finding, SearchResult
 from autotune.tuning import compare
 from autotune.tuning.events import Events
 from autotune.tuning.examine import examine
 from tests.exports.stored import stored
-from tests.made import HARDWARE, PROGRAM
+from tests.made import HARDWARE, PROFILE, PROGRAM
 from tests.scripted import Script, ScriptedMachine
 
 __all__ = ["stored"]
@@ -121,7 +122,6 @@ def printed(stored: SearchResult) -> dict[str, Any]:
             for name, line in {
                 "show": "show --json",
                 "runs": "runs --json",
-                "knobs": "knobs --json",
                 "report": "report --json",
                 "export": "export --to snippet --json",
                 "run": "run --print-command --json best.yaml train.py",
@@ -144,6 +144,9 @@ def printed(stored: SearchResult) -> dict[str, Any]:
     doctor = {"machine": machine_data(HARDWARE, conditions.read(), [], "overlay")}
     return found | {
         "doctor": doctor | {"program": program_data(report)},
+        "knobs": json.loads(
+            knob_sheet.as_json(knob_sheet.rows(HARDWARE, PROFILE), "train.py", [Flag("--lr")])
+        ),
         "search": found["show"],
         "resume": found["show"],
         "compare": compare.as_data(compared),

@@ -7,7 +7,8 @@ accumulation_steps=4, over the same samples.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,12 +19,11 @@ from torch.utils.checkpoint import checkpoint_sequential
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from autotune.inside.seam_set import SeamSet
-from autotune.inside.steering import Steering
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
-from autotune.program.program_traits import ProgramTraits
 from tests.made import make_loader
+from tests.watching import running
 
 ONE_BY_ONE = "SequentialSampler"
 Parameters = list[torch.Tensor]
@@ -45,8 +45,8 @@ class Program:
     def __init__(self, kind: type[Optimizer] = SGD) -> None:
         torch.manual_seed(1)
         self.model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
-        options = {"momentum": 0.9, "weight_decay": 1e-3} if kind is SGD else {}
-        self.optimizer: Any = kind(self.model.parameters(), lr=0.05, **options)  # type: ignore[call-arg]
+        make: Any = partial(SGD, momentum=0.9, weight_decay=1e-3) if kind is SGD else kind
+        self.optimizer = make(self.model.parameters(), lr=0.05)
         self.losses, self.norms = list[float](), list[float]()
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -64,21 +64,12 @@ class Program:
         return [*(p.detach().clone() for p in self.model.parameters()), rate]
 
 
-@contextmanager
-def accumulating(samples: int | None, **loader: Any) -> Iterator[None]:
-    """SeamSet as ``autotune run`` installs them, under batches of 8 and four for a step."""
+def accumulating(samples: int | None, **loader: Any) -> AbstractContextManager[SeamSet]:
+    """The seams of ``autotune run`` under batches of 8 and four for a step."""
     facts = make_loader(**{"dataset_len": samples, "batch_size": 32, **loader})
     baseline = Config({"batch_size": 32, "accumulation_steps": 1})
     config = Config({"batch_size": 8, "accumulation_steps": 4})
-    seams = SeamSet(listener=None, target=facts)
-    Steering(seams).apply(
-        AppliedConfig(config, baseline, ProgramTraits("cpu", facts), LrRule.LINEAR)
-    )
-    seams.install()
-    try:
-        yield
-    finally:
-        seams.remove()
+    return running(AppliedConfig(config, baseline, ProgramTraits("cpu", facts), LrRule.LINEAR))
 
 
 def assert_same(whole: Parameters, parts: Parameters, *, say: str = "") -> None:

@@ -8,7 +8,6 @@ from itertools import islice
 import pytest
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.knobs import registry
@@ -60,28 +59,3 @@ def test_modules_that_compute_by_no_forward_of_their_class_are_no_blocks() -> No
         net = nn.Sequential(nn.Flatten(), *(made(Alone()) for _ in range(2)))
         profile = observed(net, lambda x, net=net: net(x).square().mean())  # type: ignore[misc]
         assert "no repeated blocks" in offer("activation_checkpointing", profile)
-
-
-class Checkpointed(nn.Module):
-    """Calls its layers by torch's own checkpoint, or by one written as an autograd function."""
-
-    def __init__(self, *, reentrant: bool) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(48, 48) for _ in range(2))
-        self.reentrant = reentrant
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x.flatten(1)
-        for layer in self.layers:
-            x = checkpoint(layer, x.requires_grad_(), use_reentrant=self.reentrant)
-        return x
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_modules_that_compute_again_in_the_backward_pass_are_no_outermost_ones(
-    *, reentrant: bool
-) -> None:
-    net = Checkpointed(reentrant=reentrant)
-    profile = observed(net, lambda x: net(x).square().mean())
-    assert profile.model.parameters == sum(p.numel() for p in net.parameters())
-    assert "without backward()" not in profile.loop.against_scaling

@@ -15,9 +15,9 @@ from autotune.knobs.base import Here
 from autotune.program.domain import NotOffered
 from autotune.rig.failures import from_exception, program_error
 from autotune.rig.wire import Ended
-from tests.inside.test_seams import running
+from tests.inside.test_seams import applied
 from tests.made import A100, PROGRAM, make_hardware
-from tests.watching import profile_of, watched
+from tests.watching import profile_of, running, watched
 
 BACKWARD = "loss.backward()"
 WRITTEN = """
@@ -95,20 +95,6 @@ for epoch in range(9):
         16,
         "backward()",
     ),
-    "two models": Loop(
-        """
-other = nn.Linear(4, 2)
-for epoch in range(9):
-    for x, y in loader:
-        for own in (model, other):
-            own.zero_grad()
-            nn.functional.cross_entropy(own(x), y).backward()
-            for p in own.parameters():
-                p.data -= 0.1 * p.grad
-""",
-        8,
-        "backward()",
-    ),
     "no module": Loop(
         """
 x, w = torch.randn(24, 4), torch.zeros(4, requires_grad=True)
@@ -119,19 +105,6 @@ for _ in range(20):
         w.grad.zero_()
 """,
         1,
-        "backward()",
-        (),
-    ),
-    "a recurrent net": Loop(
-        """
-net = nn.LSTM(4, 8)
-for i in range(20):
-    net.zero_grad()
-    net(torch.randn(5, 24, 4))[0].sum().backward()
-    for p in net.parameters():
-        p.data.add_(p.grad, alpha=-0.1)
-""",
-        5,
         "backward()",
         (),
     ),
@@ -193,14 +166,6 @@ def cycle(loader):
         for batch in loader:
             yield batch
 batches = cycle(loader)
-"""
-        + OPTIMIZED.format(batches="for _ in range(40):\n    x, y = next(batches)")
-    ),
-    "a sampler of many draws": Loop(
-        """
-from torch.utils.data import RandomSampler
-sampler = RandomSampler(loader.dataset, replacement=True, num_samples=int(1e10))
-batches = iter(DataLoader(loader.dataset, 8, sampler=sampler))
 """
         + OPTIMIZED.format(batches="for _ in range(40):\n    x, y = next(batches)")
     ),
@@ -297,7 +262,7 @@ def test_autotune_run_reaches_a_model_whose_weights_are_written_by_hand(
 
     monkeypatch.setattr(torch, "compile", compile_later)
     model = nn.Sequential(nn.Linear(4, 2))
-    with running(precision="bf16", compile="default"):
+    with running(applied(precision="bf16", compile="default")):
         for x in torch.randn(6, 8, 4):
             model(x).sum().backward()
             for p in model.parameters():

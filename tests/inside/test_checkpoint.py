@@ -102,11 +102,7 @@ class Stateful(nn.Module):
     def __init__(self, kind: str) -> None:
         super().__init__()
         self.kind = kind
-        linear: nn.Module = nn.Linear(8, 8)
-        if kind == "spectral norm":
-            linear = nn.utils.parametrizations.spectral_norm(linear)
-        self.linear = linear
-        self.norm = nn.BatchNorm1d(8) if kind == "batch norm" else nn.Identity()
+        self.linear = nn.Linear(8, 8)
         self.drop = nn.Dropout(0.3)
         self.register_buffer("codes", torch.randn(16, 8))
         self.register_buffer("mean", torch.zeros(8))
@@ -115,29 +111,29 @@ class Stateful(nn.Module):
     mean: torch.Tensor
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = torch.tanh(self.norm(self.linear(self.drop(x))))
-        match self.kind:
-            case "codebook":
-                nearest = torch.cdist(y, self.codes).argmin(1)
-                y = y * self.codes[nearest]
-                self.codes.data[nearest] = 0.9 * self.codes[nearest] + 0.1 * y.detach()
-            case "another tensor each time":
-                y = y * torch.exp(self.mean)
-                self.mean = 0.5 * self.mean + 0.5 * y.detach().mean(0)
+        y: torch.Tensor = torch.tanh(self.linear(self.drop(x)))
+        if self.kind == "codebook":
+            nearest = torch.cdist(y, self.codes).argmin(1)
+            y = y * self.codes[nearest]
+            self.codes.data[nearest] = 0.9 * self.codes[nearest] + 0.1 * y.detach()
+        else:
+            y = y * torch.exp(self.mean)
+            self.mean = 0.5 * self.mean + 0.5 * y.detach().mean(0)
         return x + y
 
 
-def stateful(kind: str) -> nn.Sequential:
+def trained(kind: str, every: int) -> dict[str, torch.Tensor]:
+    """The state after some steps of two passes before one backward pass."""
     torch.manual_seed(0)
-    return nn.Sequential(*(Stateful(kind) for _ in range(3)))
+    model = nn.Sequential(*(Stateful(kind) for _ in range(3)))
+    with recomputing(every, model):
+        return stepped(model)
 
 
-def trained(model: nn.Sequential, passes: int = 2, steps: int = 5) -> dict[str, torch.Tensor]:
-    """The state after some steps of several passes before one backward pass."""
-    torch.manual_seed(1)
+def stepped(model: nn.Sequential) -> dict[str, torch.Tensor]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for number in range(steps):
-        outputs = [model(torch.randn(4, 8)) for _ in range(passes)]
+    for number in range(5):
+        outputs = [model(torch.randn(4, 8)) for _ in range(2)]
         optimizer.zero_grad()
         loss = torch.stack(outputs).diff(dim=0).square().mean() + outputs[0].square().mean()
         if number == 2:
@@ -193,15 +189,11 @@ def test_validation_is_not_computed_twice() -> None:
     assert len(calls) == 3, "once before, and again in the backward pass"
 
 
-@pytest.mark.parametrize(
-    "kind", ["batch norm", "spectral norm", "codebook", "another tensor each time"]
-)
+@pytest.mark.parametrize("kind", ["codebook", "another tensor each time"])
 def test_what_blocks_change_as_they_compute_is_changed_once(kind: str) -> None:
-    plain = trained(stateful(kind))
+    plain = trained(kind, 0)
     for every in (1, 2):
-        model = stateful(kind)
-        with recomputing(every, model):
-            found = trained(model)
+        found = trained(kind, every)
         assert found.keys() == plain.keys()
         for name, expected in plain.items():
             assert torch.equal(found[name], expected), (every, name)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing as python_multiprocessing
 import os
 import queue
 import random
-import sqlite3
 import threading
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,9 +16,8 @@ import h5py
 import numpy
 import pytest
 import torch
-from torch import multiprocessing, nn
+from torch import nn
 from torch.utils.data import (
-    BatchSampler,
     DataLoader,
     Dataset,
     Subset,
@@ -29,16 +25,15 @@ from torch.utils.data import (
 )
 
 from autotune.inside.seam_set import SeamSet
-from autotune.inside.steering import Steering
 from autotune.inside.step_counts import Step
 from autotune.knobs import registry
 from autotune.knobs.base import Here
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.lr import LrRule
 from autotune.program.profile import LoaderFacts
-from autotune.program.program_traits import ProgramTraits
+from tests import watching
 from tests.made import make_hardware
 from tests.watching import Watching
 
@@ -105,22 +100,14 @@ def train(
     return seen
 
 
-@contextmanager
 def running(
     facts: LoaderFacts, own: Mapping[str, KnobValue], **changes: KnobValue
-) -> Iterator[SeamSet]:
-    """The seams as ``autotune run`` installs them."""
-    baseline = Config({"workers": 0, **own})
-    applied = AppliedConfig(
-        baseline.replace(**changes), baseline, ProgramTraits("cpu", facts), LrRule.NONE
+) -> AbstractContextManager[SeamSet]:
+    """The seams of ``autotune run`` with some knobs changed."""
+    baseline, traits = Config({"workers": 0, **own}), ProgramTraits("cpu", facts)
+    return watching.running(
+        AppliedConfig(baseline.replace(**changes), baseline, traits, LrRule.NONE)
     )
-    seams = SeamSet(None, facts)
-    Steering(seams).apply(applied)
-    seams.install()
-    try:
-        yield seams
-    finally:
-        seams.remove()
 
 
 def seen_under(
@@ -181,8 +168,6 @@ class Stored(Numbers):
 OPENERS: dict[str, Callable[[Path], Any]] = {
     "file": lambda path: path.open("rb"),
     "h5py": lambda path: h5py.File(path.with_suffix(".h5"), "a"),
-    "zip": lambda path: zipfile.ZipFile(path.with_suffix(".zip"), "a"),
-    "sqlite": lambda path: sqlite3.connect(path.with_suffix(".db")),
 }
 
 
@@ -228,8 +213,6 @@ class Epochs(Numbers):
 CHANGES: dict[str, Callable[[int], Any]] = {
     "number": lambda epoch: [epoch],
     "array": lambda epoch: numpy.full(200_000, epoch),
-    "long list": lambda epoch: [float(epoch)] * 30_000,
-    "tensor": lambda epoch: torch.full((8,), epoch),
     "opaque": lambda epoch: iter([float(epoch)] * 3).__next__,
     "nothing": lambda _: [0.0],
 }
@@ -295,28 +278,6 @@ def test_no_loader_knob_changes_which_samples_come_in_which_order(name: str) -> 
     )
     for change in changes:
         assert seen_under(program, facts, own, **change) == alone, change
-
-
-@pytest.fixture
-def _undecided(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that has not yet come to a start method, as one that has just begun."""
-    default = python_multiprocessing.context._default_context
-    monkeypatch.setattr(default, "_actual_context", None)
-
-
-@pytest.mark.usefixtures("_undecided")
-def test_a_program_sets_its_start_method_after_it_has_iterated() -> None:
-    facts = facts_of(lambda: DataLoader(Numbers(8), 4))
-
-    def program() -> list[list[float]]:
-        seen = [batch[:, 0].tolist() for batch in DataLoader(Numbers(8), 4)]
-        multiprocessing.set_start_method("spawn")
-        return seen
-
-    alone = program()
-    multiprocessing.set_start_method(None, force=True)
-    assert seen_under(program, facts, workers=1) == alone
-    assert facts_of(lambda: DataLoader(Numbers(8), 4)).start_method == "spawn"
 
 
 class Background:
@@ -396,14 +357,6 @@ class Endless(Loader):
         return (next(self.iterator) for _ in range(len(self)))
 
 
-class Other(Again):
-    """Holds two samplers: which of them makes its batches is not clear."""
-
-    def __init__(self, sampler: Any) -> None:
-        super().__init__(sampler)
-        self.other = BatchSampler(range(8), 4, drop_last=False)
-
-
 def test_a_loader_that_never_ends_is_the_one_that_trains_and_its_batches_are_varied() -> None:
     with watched() as borders:
         train(Endless(Numbers(636), 8))
@@ -423,22 +376,3 @@ def test_a_loader_that_never_ends_is_the_one_that_trains_and_its_batches_are_var
         assert [len(batch) for batch in loader] == [*[32] * 19, 28]
         assert len(loader) == 20
         assert seams.loader.built.found_target
-
-
-@pytest.mark.parametrize("how", ["replaced", "unclear"])
-def test_batches_of_which_it_is_not_clear_what_makes_them_are_left_alone(how: str) -> None:
-    with watched() as borders:
-        loader = Endless(Numbers(636), 8)
-        inner = loader.batch_sampler.sampler  # type: ignore[union-attr]
-        evens = Again(BatchSampler(range(0, 636, 2), 8, drop_last=True))
-        object.__setattr__(loader, "batch_sampler", evens if how == "replaced" else Other(inner))
-        train(loader)
-        profile, feed = borders.profile, borders.tracker.epoch.feed
-        assert profile is not None
-        assert feed is not None
-        offered = registry()["batch_size"].domain(Here(make_hardware(), profile))
-        assert isinstance(offered, NotOffered)
-        if how == "unclear":
-            assert "its own batch sampler, a Other" in offered.reason
-        else:
-            assert all(int(x) % 2 == 0 for x in next(feed).flatten())

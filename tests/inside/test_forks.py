@@ -47,27 +47,7 @@ def forked(act: Callable[[], bool]) -> Iterator[int]:
         os.waitpid(pid, 0)
 
 
-def test_a_forked_process_knows_that_it_is_one_and_says_so_to_its_owner() -> None:
-    owner = Owner()
-    with forked(lambda: owner.guard.is_child and owner.was_told):
-        assert not owner.guard.is_child
-        assert not owner.was_told
-
-
-def test_a_forked_process_that_trains_is_heard_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forks, "PATIENCE_S", 0.2)
-    owner = Owner()
-
-    def train() -> bool:
-        owner.guard.tell_step()
-        return True
-
-    with forked(train) as pid:
-        assert owner.guard.wait_for_trainer(lambda: False) == pid
-    assert owner.guard.trainer == pid
-
-
-def test_a_process_that_trains_beside_the_main_one_or_has_ended_is_no_matter(
+def test_a_forked_process_knows_that_it_is_one_and_is_heard_of_when_it_trains_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(forks, "PATIENCE_S", 0.2)
@@ -75,15 +55,17 @@ def test_a_process_that_trains_beside_the_main_one_or_has_ended_is_no_matter(
 
     def train() -> bool:
         owner.guard.tell_step()
-        return True
+        return owner.guard.is_child and owner.was_told
 
     with forked(train):
-        pass
+        assert not owner.guard.is_child
+        assert not owner.was_told
     answers = iter([False, False, True, True])  # the main process steps after the other's end
     assert owner.guard.wait_for_trainer(lambda: next(answers)) is None
+    with forked(train) as pid:
+        assert owner.guard.wait_for_trainer(lambda: False) == pid
+    assert owner.guard.trainer == pid
 
-
-# --- where a program stands -----------------------------------------------------------------------
 
 PACKAGES = Path(sysconfig.get_path("purelib"))
 STDLIB = Path(sysconfig.get_path("stdlib"))

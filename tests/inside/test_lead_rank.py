@@ -17,11 +17,10 @@ from autotune.inside.processes.reporter import MAX_STEPS, Reporter
 from autotune.inside.step_counts import Step
 from autotune.inside.step_tracker import StepTracker
 from autotune.measurement.turn import PlannedTurn, Turn
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
 from autotune.program.lr import LrRule
-from autotune.program.program_traits import ProgramTraits
 from autotune.rig.link import Link, LinkClosed
 from autotune.rig.wire import (
     Close,

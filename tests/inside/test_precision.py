@@ -14,10 +14,9 @@ from torch.optim import SGD
 
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.steering import Steering
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
-from autotune.program.program_traits import ProgramTraits
 
 
 @contextmanager

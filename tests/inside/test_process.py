@@ -77,10 +77,6 @@ SETS = {
         partial(setattr, cuda.matmul, "allow_tf32", True),
         partial(setattr, cudnn, "allow_tf32", False),
     ),
-    "both older names": (
-        partial(torch.set_float32_matmul_precision, "medium"),
-        partial(setattr, cuda.matmul, "allow_tf32", False),
-    ),
     "newer names": (
         partial(setattr, cuda.matmul, "fp32_precision", "tf32"),
         partial(setattr, conv, "fp32_precision", "ieee"),

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,15 +19,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.inside.listener import Listener
 from autotune.inside.seam_set import SeamSet
-from autotune.inside.seams.rates import RatesSeam, initial_rates_of, rates_of
 from autotune.inside.steering import Steering
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config, KnobValue
 from autotune.program.flags import Flag
 from autotune.program.lr import LrRule
 from autotune.program.profile import OptimizerFacts
-from autotune.program.program_traits import ProgramTraits
 from tests.made import changed, make_loader
+from tests.watching import running
 
 FACTS = make_loader(dataset_len=100, batch_size=10)
 BASELINE: dict[str, KnobValue] = {"batch_size": 10, "optimizer": "for-loop"}
@@ -40,18 +38,6 @@ def applied(rule: LrRule = LrRule.AUTO, **changes: KnobValue) -> AppliedConfig:
     return AppliedConfig(
         config, Config(BASELINE), ProgramTraits("cpu", FACTS, optimizers=(SGD_FACTS,)), rule
     )
-
-
-@contextmanager
-def running(applied: AppliedConfig, listener: Listener | None = None) -> Iterator[SeamSet]:
-    """SeamSet as ``autotune run`` installs them, or a rig."""
-    seams = SeamSet(listener, target=FACTS)
-    Steering(seams).apply(applied)
-    seams.install()
-    try:
-        yield seams
-    finally:
-        seams.remove()
 
 
 def loader(samples: int = 100, batch_size: int = 10) -> DataLoader[tuple[torch.Tensor, ...]]:
@@ -124,33 +110,6 @@ def test_rates_follow_what_a_baseline_that_accumulates_makes(
     seams = SeamSet(listener=None, target=None)
     Steering(seams).apply(replace(base, config=baseline.replace(**changes)))
     assert seams.steps.rates.factor(SGD([weight()], lr=0.1)) == pytest.approx(factor)
-
-
-@pytest.mark.parametrize("scales", ["at first, warmed up from zero", "in its schedule", "no"])
-def test_a_program_that_scales_its_rate_by_a_schedule_is_recognised(scales: str) -> None:
-    """The rate that counts is the one before torch's schedulers, or the one at the first step."""
-    said: list[str] = []
-    seam = RatesSeam(said.append)
-    growth = 4.0
-
-    def made(growth: float) -> Optimizer:
-        begins, factor = 0.1, 1.0
-        if scales.startswith("at first"):
-            begins, factor = 0.1 * growth, 0.0
-        elif scales == "in its schedule":
-            factor = growth
-        optimizer = SGD([nn.Parameter(torch.ones(1))], begins)
-        lr_scheduler.LambdaLR(optimizer, lambda _: factor)
-        return optimizer
-
-    own = made(1.0)
-    facts = OptimizerFacts(
-        "SGD", ("SGD", "Optimizer"), rates_of(own), initial_lrs=initial_rates_of(own)
-    )
-    seam.set_rule(LrRule.LINEAR, {"batch_size": 10}, (facts,))
-    seam.follow(batch_size=round(10 * growth))
-    seam.around_step(lambda *_: None, made(growth))
-    assert ("already scales the learning rate" in "".join(said)) is (scales != "no")
 
 
 def test_batches_that_are_only_looked_at_leave_the_rate_of_the_tuned_loader(

@@ -7,8 +7,7 @@ import io
 import os
 import pickle
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,13 @@ from autotune.inside.listener import Listener
 from autotune.inside.seam_set import STEPS_UNTIL_ROOTS_ARE_KNOWN, SeamSet
 from autotune.inside.seams import overlay
 from autotune.inside.steering import Steering
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config, KnobValue
 from autotune.program.fence_options import FenceKind
 from autotune.program.lr import LrRule
-from autotune.program.program_traits import ProgramTraits
 from autotune.rig.wire import Start
 from tests.made import PROGRAM, make_loader
+from tests.watching import running
 
 PATCHED = (
     (nn.Module, "__call__"),
@@ -52,18 +51,6 @@ BASELINE: dict[str, KnobValue] = {
     "threads": 2,
     "compile": "off",
 }
-
-
-@contextmanager
-def running(rule: LrRule = LrRule.LINEAR, **changes: KnobValue) -> Iterator[SeamSet]:
-    """SeamSet as ``autotune run`` installs them."""
-    seams = SeamSet(listener=None, target=FACTS)
-    Steering(seams).apply(applied(rule, **changes))
-    seams.install()
-    try:
-        yield seams
-    finally:
-        seams.remove()
 
 
 def applied(rule: LrRule = LrRule.LINEAR, **changes: KnobValue) -> AppliedConfig:
@@ -109,7 +96,7 @@ def test_installed_seams_are_removed_without_a_trace(tmp_path: Path) -> None:
 
 
 def test_a_loader_that_is_no_longer_there_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    with running(batch_size=25):
+    with running(applied(batch_size=25)):
         model = conv_net()
         assert train_loader(batch_size=20).batch_size == 20
         step(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -119,7 +106,7 @@ def test_a_loader_that_is_no_longer_there_is_said(caplog: pytest.LogCaptureFixtu
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_the_seams_keep_no_optimizer_alive(precision: str) -> None:
-    with running(precision=precision, batch_size=40):
+    with running(applied(precision=precision, batch_size=40)):
         optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
         kept = weakref.ref(optimizer)
         del optimizer
@@ -167,7 +154,7 @@ def test_an_optimizer_goes_on_from_its_state_in_another_implementation(name: str
 
     plain = train(lambda: None)
     ways = iter([name, "for-loop"])
-    with running() as seams:
+    with running(applied()) as seams:
         _loader = train_loader()
         changed = train(lambda: seams.steps.optimizer.use_implementation(next(ways)))
     torch.testing.assert_close(changed, plain)
@@ -220,7 +207,7 @@ def test_a_move_between_overlays_that_fails_leaves_no_part_behind(
 
 
 def test_the_loader_that_trains_gets_the_options_and_its_length_is_true() -> None:
-    with running(batch_size=25, workers=1, prefetch_factor=5):
+    with running(applied(batch_size=25, workers=1, prefetch_factor=5)):
         train = train_loader()
         val = DataLoader(TensorDataset(torch.randn(40, 1)), batch_size=10)
         assert (len(train), train.batch_size) == (4, 25)
@@ -233,7 +220,7 @@ def test_settings_that_the_program_sets_itself_are_set_again_before_its_model_is
     """The algorithms of the first call are kept by cuDNN, whatever is set later."""
     seen, before, threads = [], cudnn.benchmark, torch.get_num_threads()
     try:
-        with running(cudnn="benchmark", threads=1):
+        with running(applied(cudnn="benchmark", threads=1)):
             cudnn.benchmark = False
             torch.set_num_threads(2)
             model = conv_net()
@@ -251,7 +238,7 @@ def test_settings_that_the_program_sets_itself_are_set_again_before_its_model_is
 
 
 def test_compile_reaches_the_model_without_changing_what_it_saves() -> None:
-    with running(compile="default"):
+    with running(applied(compile="default")):
         model = nn.Linear(4, 4)
         names = set(model.state_dict())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -265,7 +252,7 @@ def test_compile_reaches_the_model_without_changing_what_it_saves() -> None:
 def test_bf16_leaves_the_model_and_its_loss_as_they_are() -> None:
     """It is copied and pickled as without it, and the loss is computed in fp32."""
     seen: list[torch.dtype] = []
-    with running(precision="bf16"):
+    with running(applied(precision="bf16")):
         model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
         handle = model[0].register_forward_hook(lambda _m, _i, out: seen.append(out.dtype))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

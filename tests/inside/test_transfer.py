@@ -46,35 +46,35 @@ def pinned() -> torch.Tensor:
     return tensor
 
 
-def test_every_way_to_name_the_device_is_understood(seam: TransferSeam, flags: list[bool]) -> None:
-    pinned().to("meta")
-    pinned().to(device="meta")
-    pinned().to(torch.device("meta"), torch.float16)
-    pinned().to("meta", torch.float16, False)
-    pinned().to(torch.ones(1, device="meta"))
-    pinned().to("meta", non_blocking=False, copy=True)
-    pinned().to("meta", torch.float16, False, True)
-    assert flags == [True] * 7
-    assert not seam.own_non_blocking
+NAMED: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = (
+    (("meta",), {}),
+    ((), {"device": "meta"}),
+    ((torch.device("meta"), torch.float16), {}),
+    (("meta", torch.float16, False), {}),
+    ((torch.ones(1, device="meta"),), {}),
+    (("meta",), {"non_blocking": False, "copy": True}),
+    (("meta", torch.float16, False, True), {}),
+)
 
 
-def test_other_copies_stay_as_they_are(seam: TransferSeam, flags: list[bool]) -> None:
+def test_copies_from_pinned_memory_alone_are_changed_however_the_device_is_named(
+    seam: TransferSeam, flags: list[bool]
+) -> None:
+    for args, options in NAMED:
+        pinned().to(*args, **options)
+    assert flags == [True] * len(NAMED)
+    flags.clear()
     torch.ones(3).to("meta")
     pinned()[:2].to("meta")
-    pinned().to("cpu")
-    pinned().to(torch.float16)
-    pinned().to(torch.ones(1))
+    for unmoved in ("cpu", torch.float16, torch.ones(1)):
+        pinned().to(unmoved)
     torch.ones(3, device="meta").to("meta", torch.float16)
-    assert flags == [False] * 6
     seam.set_non_blocking(enabled=False)
     pinned().to("meta")
-    assert flags[-1] is False
-
-
-def test_a_program_that_asks_for_it_is_known(seam: TransferSeam, flags: list[bool]) -> None:
+    assert flags == [False] * 7
+    assert not seam.own_non_blocking
     torch.ones(3).to("meta", non_blocking=True)
-    assert flags == [True]
-    assert seam.own_non_blocking
+    assert seam.own_non_blocking, "the program asks for it"
 
 
 def test_values_and_errors_are_torchs_own(seam: TransferSeam) -> None:

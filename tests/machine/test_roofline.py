@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from autotune.machine.roofline import PEAKS, peak_flops, roofline_share
+from autotune.machine.hardware import PEAKS, peak_flops, roofline_share
 
 H100 = "NVIDIA H100 80GB HBM3"
 # Device names as drivers report them, and the published fp32 and fp16 peaks of that very GPU.

@@ -14,9 +14,8 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
 from autotune.program.flags import AS_WRITTEN, Flag, find
-from autotune.program.profile import OptimizerFacts
+from autotune.program.profile import OptimizerFacts, RunLength
 from autotune.program.program import LaunchPlan
-from autotune.program.run_length import RunLength
 from tests.made import make_hardware, make_profile
 
 HIDDEN = Flag("--hidden", ("-H",), 128, "int")

@@ -7,7 +7,7 @@ import pytest
 
 from autotune.inside.seams.trainers import TrainersSeam
 from autotune.program.flags import Flag
-from autotune.program.run_length import RunLength, told_by
+from autotune.program.profile import RunLength, told_by
 
 
 def test_a_flag_tells_the_epochs_or_the_steps_and_nothing_else_does() -> None:

@@ -17,7 +17,7 @@ assert dataclasses.fields(Options)[0].type is int, "the script is compiled as it
 
 class Images(Dataset):
     def __len__(self):
-        return 1280
+        return 640
 
     def __getitem__(self, index):
         return torch.randn(3, 8 + index % 2, 8)

@@ -130,9 +130,10 @@ class GlobalLevel(Leveled):
         return LEVEL[0] if self.planted else self.known
 
     def epoch_done(self, number):
-        self.known = 0.1 * number
         if self.planted:
-            LEVEL[0] = self.known
+            LEVEL[0] = 0.1 * number
+        else:
+            self.known = 0.1 * number
 
 
 class Init(Leveled):

@@ -11,7 +11,7 @@ from autotune.knobs.space.space import ResolvedSpace
 from autotune.machine.hardware import Hardware
 from autotune.measurement.readings import RankLoad
 from autotune.program.config import Config, KnobValue
-from autotune.program.devices import ranks_in
+from autotune.program.domain import ranks_in
 from autotune.program.lr import LrRule, batch_growth, lr_factor
 from autotune.program.profile import Profile
 from autotune.results.rank_notes import parallel_notes

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.machine.probes.host import HostMemory
+from autotune.machine.process_tree import HostMemory
 from autotune.measurement.readings import Interference, Memory
 from autotune.measurement.turn import Taken, Turn
 from autotune.rig import resource_monitor

@@ -78,7 +78,7 @@ def test_a_program_that_writes_its_weights_itself_is_measured_and_gets_workers_l
 
 
 def test_leaving_the_loop_keeps_the_config_and_holds_the_schedule(tmp_path: Path) -> None:
-    with open_rig(tmp_path, "breaks_out.py") as opened:
+    with open_rig(tmp_path, "loops.py", "breaks_out") as opened:
         assert [loader.batch_size for loader in opened.profile.loaders] == [16]
         written = opened.base.baseline.replace(batch_size=16)  # not offered: its schedule counts
         opened.base = replace(opened.base, config=written, baseline=written)
@@ -209,6 +209,7 @@ import sys, time
 from pathlib import Path
 import psutil
 from dataclasses import replace
+from autotune.measurement.outcome import RunMode
 from autotune.program.program import parse_program
 from autotune.rig.rig import Rig
 from autotune.rig.wire import Ready
@@ -243,7 +244,7 @@ def test_a_program_is_taken_apart_while_it_trains_and_trains_on(tmp_path: Path) 
 
 
 def test_a_program_with_its_own_autocast_is_recognised(tmp_path: Path) -> None:
-    with open_rig(tmp_path, "own_autocast.py") as opened:
+    with open_rig(tmp_path, "loops.py", "own_autocast") as opened:
         assert opened.profile.precision.autocast == "bfloat16"
         assert opened.base.baseline["precision"] == "bf16"
         assert opened.base.traits.program_autocast

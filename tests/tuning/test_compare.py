@@ -14,8 +14,8 @@ from autotune.cli import compare as printed
 from autotune.errors import BudgetError
 from autotune.machine import hardware
 from autotune.program import line
+from autotune.program.profile import RunLength
 from autotune.program.revision import at_revision
-from autotune.program.run_length import RunLength
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
 from autotune.rig.rig_factory import RigFactory

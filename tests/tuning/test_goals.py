@@ -11,7 +11,7 @@ from autotune.errors import UsageError
 from autotune.measurement.goal import Goal, Objective
 from autotune.measurement.outcome import Outcome
 from autotune.program.config import Config, KnobValue
-from autotune.program.run_length import RunLength
+from autotune.program.profile import RunLength
 from autotune.results.result import Finding, SearchResult
 from tests.made import make_profile
 from tests.scripted import Script, begin

@@ -16,14 +16,8 @@ from autotune.measurement.outcome import Ending, Outcome, RunMode
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.program import parse_program
-from autotune.program.rehearsal import (
-    Rehearsal,
-    RehearsalPlan,
-    RehearsalRecord,
-    Seen,
-    note,
-    warning,
-)
+from autotune.program.rehearsal import Rehearsal, RehearsalPlan, Seen
+from autotune.results.rehearsals import RehearsalRecord, note, warning
 from autotune.results.result import Finding, SearchResult
 from autotune.rig.rig import Rig
 from autotune.rig.rig_factory import RigFactory

@@ -14,8 +14,8 @@ from autotune.cli.search_report import show
 from autotune.measurement.interval import Interval
 from autotune.measurement.learning.training_trace import Sameness
 from autotune.program.config import Config, KnobValue
-from autotune.program.rehearsal import RehearsalRecord
 from autotune.results.as_data import as_data
+from autotune.results.rehearsals import RehearsalRecord
 from autotune.results.result import Finding, SearchResult
 from autotune.tuning.checking.self_check import by_design
 from autotune.tuning.plan import Plan

@@ -9,7 +9,7 @@ import pytest
 from autotune.cli.search_report import show
 from autotune.measurement.goal import THROUGHPUT, Goal
 from autotune.program.config import KnobValue
-from autotune.program.run_length import RunLength
+from autotune.program.profile import RunLength
 from autotune.results import bestfile
 from autotune.results.result import SearchResult
 from tests.made import make_profile

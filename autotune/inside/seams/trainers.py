@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader
 
 from autotune.inside.hubs.iterate import IterateListener
 from autotune.inside.hubs.patches import Patches, Seam
+from autotune.program.profile import RunLength
 from autotune.program.rehearsal import RehearsalPlan
-from autotune.program.run_length import RunLength
 
 FOREVER = 10**15  # a number of steps that no trainer reaches
 # Classes of Lightning that choose the number of processes by arguments of their constructor.

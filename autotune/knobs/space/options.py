@@ -37,8 +37,6 @@ def own_values(pairs: Sequence[str], option: str) -> dict[str, list[object]]:
     Values of flags stay text, because the program's parser reads them. Values of a function's
     keywords get the types that YAML gives them.
     """
-    if "auto" in pairs:
-        raise UsageError("'--arg auto' is gone. Type: autotune search --use-flags train.py")
     return {
         # "--lr=1e-4" must reach the program as typed, not as the number that YAML makes of it.
         name: list(text.split(",")) if name.startswith("-") else _scalars(text)

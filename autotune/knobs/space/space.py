@@ -11,14 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from autotune.errors import UsageError
+from autotune.errors import UsageError, did_you_mean
 from autotune.knobs import Knob, Scope, registry
 from autotune.knobs.base import Here
-from autotune.knobs.former_names import unknown_knob
 from autotune.machine.hardware import Hardware
 from autotune.program.config import Config, KnobValue
-from autotune.program.devices import parts_of, ranks_in
-from autotune.program.domain import Domain, NotOffered
+from autotune.program.domain import Domain, NotOffered, parts_of, ranks_in
 from autotune.program.flags import KEYWORD, Flag, find
 from autotune.program.lr import PARTS, LrRule, batch_growth, batch_parts, global_batch, rule_for
 from autotune.program.profile import Profile
@@ -420,7 +418,7 @@ def check_names(names: Iterable[str], where: str) -> None:
     """
     known = registry()
     if unknown := [n for n in names if n not in known]:
-        faults = [unknown_knob(name, known, where) for name in unknown]
+        faults = [f"Unknown knob '{n}' in {where}.{did_you_mean(n, known)}" for n in unknown]
         raise UsageError("\n".join([*faults, "'autotune knobs' lists them."]))
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from autotune.errors import FileFormatError, UsageError, did_you_mean
 from autotune.knobs import registry
-from autotune.knobs.former_names import FORMER_SPACES, unknown_knob
 from autotune.knobs.space import yamlfile
 from autotune.knobs.space.space import SearchSpace
 from autotune.program.config import KnobValue
@@ -43,10 +42,9 @@ def load(name_or_path: str) -> SearchSpace:
         return _parse(yamlfile.read(shipped_dir() / f"{name_or_path}.yaml"))
     path = Path(name_or_path)
     if path.suffix not in {".yaml", ".yml"} and not path.is_file():
-        names, now = shipped_names(), FORMER_SPACES.get(name_or_path)
-        hint = f" It is now part of {now}." if now else did_you_mean(name_or_path, names)
+        names = shipped_names()
         raise UsageError(
-            f"There is no search space '{name_or_path}'.{hint} "
+            f"There is no search space '{name_or_path}'.{did_you_mean(name_or_path, names)} "
             f"Shipped are: {', '.join(names)}; or name a YAML file."
         )
     return _parse(yamlfile.read(path))
@@ -110,7 +108,8 @@ def _value(name: str, raw: object) -> KnobValue:
 
 def _check_name(name: str) -> None:
     if name not in registry():
-        raise ValueError(f"{unknown_knob(name, registry())} 'autotune knobs' lists them.")
+        hint = did_you_mean(name, registry())
+        raise ValueError(f"Unknown knob '{name}'.{hint} 'autotune knobs' lists them.")
     variable = name.removeprefix("$")
     # A shared file must not load code into the user's program, as LD_PRELOAD would.
     if variable != name and (danger := danger_of(variable)):

@@ -1,6 +1,6 @@
-"""The strategies: one file for each way to train a model on several devices.
+"""The strategies: the ways to train a model on several devices.
 
-A new strategy is a file in this folder and an entry in ``STRATEGIES``.
+A new strategy is a class in this folder and an entry in ``STRATEGIES``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from autotune.knobs.strategies.base import (
+    DataParallel,
+    Ddp,
+    Own,
     RankStrategy,
+    Single,
     Site,
     Strategy,
     ddp_refusal,
@@ -17,11 +21,8 @@ from autotune.knobs.strategies.base import (
     in_place_refusal,
     starts_them_itself,
 )
-from autotune.knobs.strategies.data_parallel import DataParallel
-from autotune.knobs.strategies.ddp import Ddp
 from autotune.knobs.strategies.fsdp import Fsdp
 from autotune.knobs.strategies.model_split import ModelSplit
-from autotune.knobs.strategies.single import Own, Single
 from autotune.knobs.strategies.zero1 import Zero1
 
 __all__ = [

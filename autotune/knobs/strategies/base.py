@@ -1,4 +1,4 @@
-"""The interface of all strategies: ``Strategy``, and the reasons why strategies are refused.
+"""The interface of all strategies, those that need no code besides it, and why some are refused.
 
 A strategy trains a model on several devices. It acts on the program's own model and optimizers, in
 place: the program keeps its objects, and its checkpoints hold what they would hold on one device.
@@ -219,3 +219,61 @@ def devices_of(hardware: Hardware, profile: Profile) -> int:
     It is 0 for a model on CUDA if no GPU's properties could be read.
     """
     return len(hardware.gpus) if profile.device == "cuda" else hardware.cpu_quota
+
+
+class Single(Strategy):
+    """One process on one device, as the program is written."""
+
+    name = "single"
+
+    def distribute(self, module: nn.Module, site: Site) -> nn.Module:
+        """Return the model unchanged."""
+        return module
+
+
+class Own(Single):
+    """The program's own distribution: autotune starts its ranks and leaves the rest to it.
+
+    Examples are programs that call ``torch.distributed`` or DDP, and trainers of libraries. The
+    number of ranks can still be searched, and so can DDP's options if the program uses DDP.
+    """
+
+    name = "own"
+    launches_ranks = True
+
+    def refusal(self, here: Here) -> str | None:
+        """Return a reason if the program does not distribute its model."""
+        is_own = here.profile.ranks.distributed_by
+        return None if is_own else "the program does not distribute itself"
+
+
+class DataParallel(Strategy):
+    """nn.DataParallel: one process copies the model to all GPUs in each step; ddp is often faster.
+
+    Each batch is split among the GPUs, and outputs and gradients are gathered on the first one. One
+    Python process drives all GPUs, which limits the speed.
+    """
+
+    name = "data_parallel"
+
+    def refusal(self, here: Here) -> str | None:
+        """Return a reason unless there are two GPUs and a batch can be divided among them."""
+        if here.profile.device != "cuda" or len(here.hardware.gpus) < 2:
+            return "nn.DataParallel needs two GPUs"
+        return shares_refusal(here.hardware, here.profile)
+
+    def distribute(self, module: nn.Module, site: Site) -> nn.Module:
+        """Return the model wrapped in ``nn.DataParallel``; only training calls use the wrapper."""
+        from torch import nn
+
+        return nn.DataParallel(module)
+
+
+class Ddp(RankStrategy):
+    """DistributedDataParallel: each rank trains a copy of the model on its share of each batch.
+
+    Gradients are averaged over the ranks during the backward pass. Every rank needs memory for the
+    whole model, its gradients and its optimizer state.
+    """
+
+    name = "ddp"

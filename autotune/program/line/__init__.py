@@ -5,8 +5,8 @@ between would hide the program from the rigs. Instead, the line is read from its
 word (``env``, ``torchrun``, ``python`` …) has a reader that takes it and its options off the line.
 The remaining words name the program. The shortest line is ``autotune search train.py``.
 
-Covered: interpreters, variables, torchrun, accelerate and srun. For any other line, the error names
-the line to type instead.
+Covered: interpreters, variables, torchrun and accelerate. For any other line, the error names the
+line to type instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from autotune.program.line.base import Known, Reader, Shell, is_assignment, is_p
 from autotune.program.line.launchers import take_launcher, take_launcher_module
 from autotune.program.line.prefixes import take_assignments, take_env
 from autotune.program.line.python import take_options, take_python
-from autotune.program.line.slurm import take_srun
 from autotune.program.line.target import program_at
 from autotune.program.program import Program
 
@@ -32,7 +31,6 @@ __all__ = ["Line", "Shell", "read", "words_of"]
 # Interpreters are not in this table: they are recognised by a pattern (python3.12, pypy …).
 READERS: Mapping[str, Reader] = {
     "env": take_env,
-    "srun": take_srun,
     **dict.fromkeys(("torchrun", "accelerate", "accelerate-launch"), take_launcher),
 }
 # No shell reads the text of search(command=...), so these would reach the program as arguments.
@@ -110,11 +108,7 @@ def read(words: Sequence[str], shell: Shell | None = None, ranks: int | None = N
 
 
 def _reader_of(words: tuple[str, ...], known: Known, shell: Shell) -> Reader | None:
-    """Return the reader for the first word, or None if that word is the program.
-
-    Raises:
-        UsageError: The word is a command that autotune cannot start.
-    """
+    """Return the reader for the first word, or None if that word is the program."""
     word = words[0]
     # After an interpreter, only a script or -m MODULE can follow, whatever the word looks like.
     if known.is_python:
@@ -143,11 +137,7 @@ def _is_users_file(word: str, shell: Shell) -> bool:
 
 
 def _reader_of_module(words: tuple[str, ...], known: Known, shell: Shell) -> Reader | None:
-    """Return the reader for ``-m MODULE``, or None if the module is the program.
-
-    Raises:
-        UsageError: The module starts another program in a way that autotune cannot replace.
-    """
+    """Return the reader for ``-m MODULE``, or None if the module is the program."""
     module = words[1] if len(words) > 1 else ""
     if module in elsewhere.PROFILERS:
         raise elsewhere.profiler(words, known, shell)

@@ -42,6 +42,14 @@ def refusal(words: tuple[str, ...], known: Known, shell: Shell) -> UsageError | 
         return _script(words, known, shell)
     if name in MANAGERS:
         return _manager(words, known, shell)
+    if name == "srun":
+        before, after = split(words, shell)
+        # Of an option that stands twice, srun takes the last
+        line = known.to_type((*before, "--ntasks", "1"), after, shell)
+        return UsageError(
+            "srun starts the program, not autotune. Let srun start autotune, once; it starts N "
+            f"ranks itself with --nproc-per-node N:\n{line}"
+        )
     if name in LAUNCHERS:
         _, after = split(words, shell)
         bare = after[1:] if after and is_python(after[0]) else after

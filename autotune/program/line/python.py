@@ -80,9 +80,6 @@ def _options(words: tuple[str, ...]) -> tuple[list[tuple[str, str]], tuple[str, 
     """Return the options at the front by letter and value, and the other words.
 
     ``-uW error`` is -u and then -W; ``-m`` ends the options.
-
-    Raises:
-        UsageError: An option cannot be used in a trial, or lacks its value.
     """
     found: list[tuple[str, str]] = []
     rest = [*words]

@@ -111,7 +111,6 @@ def _console_script(script: Path, words: tuple[str, ...], known: Known, shell: S
 
     The generated wrapper is what runs. The fingerprint is computed from the entry point's file,
     because the wrapper does not change when the program does.
-
     """
     python = _python_of(script, known, shell)
     if python is None:

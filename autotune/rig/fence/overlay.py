@@ -215,10 +215,6 @@ class OverlayFence(Fence):
 
         Returns:
             One sentence for the user for each such folder.
-
-        Raises:
-            Refused: when the working directory is among them, because a program that cannot write
-                there would fail.
         """
         steps = self._steps
         lost = {s.path: NO_SCRATCH for s in steps if not self._has_place(s)}
@@ -258,9 +254,6 @@ def _insist_on_own(here: Path) -> None:
     In a user namespace only the user's own ids exist, so the kernel cannot copy a file of another
     owner or group to an upper layer: writing to it would fail, but only behind the fence. The check
     ends after ``LOOKED_AT`` entries, for speed.
-
-    Raises:
-        Refused: when there is such a file or folder.
     """
     ours = (os.geteuid(), os.getegid())
     depth = len(here.parts)

@@ -23,7 +23,8 @@ from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
 from autotune.program.lr import PARTS
-from autotune.program.rehearsal import Canary, Rehearsal, RehearsalPlan
+from autotune.program.rehearsal import Rehearsal, RehearsalPlan
+from autotune.results.rehearsals import Canary
 from autotune.tuning.checking.self_check import Known, SelfCheck
 from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.choosing.chooser import MEMORY

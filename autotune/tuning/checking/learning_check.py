@@ -27,8 +27,9 @@ from autotune.measurement.outcome import Ending
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import PARTS, LrRule, batch_growth, rule_for
-from autotune.program.rehearsal import RehearsalPlan, RehearsalRecord, TracePlan
+from autotune.program.rehearsal import RehearsalPlan, TracePlan
 from autotune.results.record import TrialRecord
+from autotune.results.rehearsals import RehearsalRecord
 from autotune.tuning.checking.short_runs import Runs, ShortRuns
 from autotune.tuning.session import Baseline, Session
 from autotune.tuning.storage.study import MOST_CHECKS

@@ -17,16 +17,9 @@ from enum import StrEnum
 from autotune.measurement.learning.training_trace import Agreement, Sameness
 from autotune.measurement.outcome import Outcome
 from autotune.program.config import Config, KnobValue
-from autotune.program.rehearsal import (
-    Rehearsal,
-    RehearsalPlan,
-    RehearsalRecord,
-    blames,
-    note,
-    survives,
-    warning,
-)
+from autotune.program.rehearsal import Rehearsal, RehearsalPlan
 from autotune.results.record import TrialRecord
+from autotune.results.rehearsals import RehearsalRecord, blames, note, survives, warning
 from autotune.tuning.checking.learning_check import may_be_checked, samples_ratio, with_learning
 from autotune.tuning.checking.self_check import Known, SelfCheck, without_one
 from autotune.tuning.checking.short_runs import ShortRuns

@@ -33,9 +33,10 @@ from autotune.measurement.learning.training_trace import (
 )
 from autotune.measurement.outcome import ENDED_BY_US, Ending
 from autotune.program.config import Config, KnobValue
-from autotune.program.devices import ranks_in
+from autotune.program.domain import ranks_in
 from autotune.program.lr import PARTS, batch_growth
-from autotune.program.rehearsal import Canary, RehearsalPlan, TracePlan
+from autotune.program.rehearsal import RehearsalPlan, TracePlan
+from autotune.results.rehearsals import Canary
 from autotune.tuning.checking.learning_check import MOST_LOSS, untold
 from autotune.tuning.checking.short_runs import Runs
 from autotune.tuning.plan import CHECK_EPOCHS, check_batches

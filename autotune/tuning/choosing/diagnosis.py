@@ -17,7 +17,7 @@ from autotune.measurement.examination import StepBreakdown
 from autotune.measurement.goal import THROUGHPUT, Goal, Objective
 from autotune.measurement.measurement import Measurement
 from autotune.program.config import KnobValue
-from autotune.program.devices import parts_of
+from autotune.program.domain import parts_of
 from autotune.program.profile import Profile
 from autotune.tuning.choosing.bounds import WORTH_TRYING, Share, bounded, shares
 

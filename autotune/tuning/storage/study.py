@@ -34,7 +34,6 @@ from autotune.measurement.rounds import Speeds, speeds
 from autotune.measurement.turn import Played
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
-from autotune.program.rehearsal import Canary, RehearsalRecord
 from autotune.results.blame import judged
 from autotune.results.record import (
     FORMAT,
@@ -45,6 +44,7 @@ from autotune.results.record import (
     SearchInfo,
     TrialRecord,
 )
+from autotune.results.rehearsals import Canary, RehearsalRecord
 from autotune.results.result import Finding, SearchResult
 from autotune.results.wording import times
 

@@ -6,7 +6,7 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.program.config import Config
-from autotune.program.run_length import RunLength
+from autotune.program.profile import RunLength
 from tests.made import MACHINES, make_hardware, make_loader, make_profile, make_space
 
 HARDWARE = make_hardware()

@@ -11,11 +11,10 @@ import pytest
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.turn import PlannedTurn, Taken
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
 from autotune.program.program import parse_program
-from autotune.program.program_traits import ProgramTraits
 from autotune.rig.rig import Rig
 from autotune.rig.wire import Ready
 from tests.made import make_loader

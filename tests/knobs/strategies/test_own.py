@@ -12,11 +12,10 @@ from autotune.machine import hardware
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.turn import PlannedTurn, Taken
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
 from autotune.program.program import parse_program
-from autotune.program.program_traits import ProgramTraits
 from autotune.rig.failures import program_error
 from autotune.rig.rig import Rig
 from autotune.rig.wire import Ready

@@ -16,10 +16,9 @@ import pytest
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from autotune.measurement.turn import PlannedTurn, Taken
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
-from autotune.program.program_traits import ProgramTraits
 from autotune.rig.rig import Rig
 from tests.inside.test_exchange import Bomb
 from tests.knobs.strategies.test_faults import applied_of

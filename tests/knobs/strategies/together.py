@@ -21,10 +21,9 @@ from autotune.inside.ranks.exchange import SignedStore
 from autotune.inside.ranks.group import ALONE, Group, join_in_place
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.steering import Steering
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import LrRule
-from autotune.program.program_traits import ProgramTraits
 from tests.made import make_loader
 
 SAMPLES, BATCH = 90, 32  # three batches in an epoch, the last one smaller

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from autotune.machine.probes.host import HostMemory, tree_bytes
+from autotune.machine.process_tree import HostMemory, tree_bytes
 from autotune.measurement.readings import Memory
 
 MIB = 1 << 20

@@ -181,8 +181,7 @@ def test_lines_that_another_command_must_start_are_answered_with_what_to_type(
             f"{OURS} torchrun --nproc_per_node 2 train.py"
         ),
         "srun -n 2 --gres=gpu:2 python train.py": (
-            "srun --gres=gpu:2 --ntasks 1 autotune search --budget 90s --nproc-per-node 2 -- "
-            "python train.py"
+            "srun -n 2 --gres=gpu:2 --ntasks 1 autotune search --budget 90s -- python train.py"
         ),
     }
     for text, mend in cases.items():
@@ -213,18 +212,6 @@ def test_lines_that_cannot_be_started_say_what_is_wrong_and_the_mend(place: Path
     assert read(["train.py"], shell_at(place), ranks=3).program.ranks == 3
     with pytest.raises(UsageError, match=r"needs a shell for \|"):
         words_of("python train.py | tee log")
-
-
-def test_srun_is_left_out_inside_an_allocation_and_its_tasks_are_ranks(place: Path) -> None:
-    inside = {"SLURM_JOB_ID": "7", "SLURM_NNODES": "1"}
-    two = program(place, "srun -n2 --cpu-bind=cores --export=ALL python train.py", **inside)
-    assert (two.ranks, two.env["SLURM_NTASKS"]) == (2, "2")
-    one = program(place, "srun python train.py", **inside)
-    assert (one.ranks, one.env["SLURM_PROCID"]) == (None, "0")
-    assert "on 4 nodes" in refusal(place, "srun -N 4 python train.py", **inside)
-    for option in ("-D sub", "--chdir=sub", "--export=A=1,B", "--export=NONE"):
-        said = refusal(place, f"srun -n 1 {option} python train.py", **inside)
-        assert f"\n  srun {option} --ntasks 1 {OURS} python train.py" in said, option
 
 
 def test_an_interpreter_of_another_environment_is_told_what_to_install(

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from autotune.measurement.learning.training_trace import Sameness, TrainingTrace
 from autotune.measurement.outcome import Ending
 from autotune.program.config import Config
-from autotune.program.rehearsal import Rehearsal, RehearsalPlan, RehearsalRecord, Seen
+from autotune.program.rehearsal import Rehearsal, RehearsalPlan, Seen
+from autotune.results.rehearsals import RehearsalRecord
 from autotune.tuning.checking.self_check import Known, SelfCheck, one_fewer
 from autotune.tuning.checking.short_runs import NOT_STARTED
 from tests.made import make_hardware, make_profile, make_space

@@ -12,8 +12,9 @@ from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.turn import Played
 from autotune.program.config import Config, KnobValue
-from autotune.program.rehearsal import Rehearsal, RehearsalRecord
+from autotune.program.rehearsal import Rehearsal
 from autotune.results.record import PlayedRounds, TrialRecord, latest
+from autotune.results.rehearsals import RehearsalRecord
 from autotune.tuning.choosing.ranking import ranked, recommended
 from autotune.tuning.storage.study import Study
 from tests.made import make_hardware, make_profile, make_record, make_space, make_study
