@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +18,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from benchmarks.made_cifar import cifar
-from benchmarks.made_model import language_model, words
-
+END = "<eos>"
 # All episodes have one length, so that their number tells the work
 ENVIRONMENT = """import types
 import numpy as np
@@ -40,6 +39,27 @@ def make(name, render_mode=None):
     return Environment()
 """
 
+# Read by each Python process that has its folder on PYTHONPATH. Torchvision compares checksums
+# with those of the real files, and would download them again.
+HOOK = """\
+import importlib.abc
+import os
+import sys
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "torchvision.datasets.cifar":
+            sys.meta_path.remove(self)
+            import torchvision.datasets.utils as utils
+
+            utils.check_integrity = lambda file, md5=None: os.path.isfile(file)
+        return None
+
+
+sys.meta_path.insert(0, Finder())
+"""
+
 
 def digits(folder: Path) -> None:
     """Write pictures of noise in MNIST's format, the same number as MNIST has."""
@@ -51,6 +71,49 @@ def digits(folder: Path) -> None:
         for name, values in ((f"{part}-images-idx3", images), (f"{part}-labels-idx1", kinds)):
             head = np.array([0x800 + values.ndim, *values.shape], dtype=">i4")
             (raw / f"{name}-ubyte").write_bytes(head.tobytes() + values.tobytes())
+
+
+def words(file: Path, count: int, different: int) -> None:
+    """Write a text of words in lines of 20; few of them are frequent, as in English."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    shares = 1 / np.arange(1, different + 1)
+    drawn = np.random.default_rng(0).choice(different, count, p=shares / shares.sum())
+    lines = (" ".join(f"w{n}" for n in drawn[i : i + 20]) for i in range(0, count, 20))
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def language_model(folder: Path) -> None:
+    """Write a small GPT-2 whose tokens are words, and texts for it."""
+    import tokenizers
+    import transformers
+
+    kinds = {END: 0, **{f"w{n}": n + 1 for n in range(5000)}}
+    plain = tokenizers.Tokenizer(tokenizers.models.WordLevel(kinds))
+    plain.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    wrapped: Any = transformers.PreTrainedTokenizerFast
+    wrapped(tokenizer_object=plain, eos_token=END).save_pretrained(folder / "model")
+    sizes: dict[str, Any] = {"n_positions": 256, "n_embd": 128, "n_layer": 4, "n_head": 4}
+    config = transformers.GPT2Config(vocab_size=len(kinds), **sizes, bos_token_id=0, eos_token_id=0)
+    transformers.GPT2LMHeadModel(config).save_pretrained(folder / "model")
+    words(folder / "words.txt", 400_000, 5000)
+    lines = (folder / "words.txt").read_text(encoding="utf-8").splitlines()
+    texts = (json.dumps({"text": " ".join(lines[i : i + 5])}) for i in range(0, len(lines), 5))
+    (folder / "data").mkdir(exist_ok=True)
+    (folder / "data" / "train.jsonl").write_text("\n".join(texts) + "\n", encoding="utf-8")
+
+
+def cifar(folder: Path) -> None:
+    """Write 20,000 pictures to train on and 2,000 to test on, of 100 kinds."""
+    draws, data = np.random.default_rng(0), folder / "data" / "cifar-100-python"
+    data.mkdir(parents=True, exist_ok=True)
+    (folder / "made").mkdir(exist_ok=True)
+    for part, count in (("train", 20_000), ("test", 2_000)):
+        images = draws.integers(0, 256, (count, 3072), dtype=np.uint8)
+        kinds = [int(kind) for kind in draws.integers(0, 100, count)]
+        (data / part).write_bytes(pickle.dumps({"data": images, "fine_labels": kinds}))
+    names = {"fine_label_names": [f"kind{n}" for n in range(100)]}
+    (data / "meta").write_bytes(pickle.dumps(names))
+    (folder / "made" / "sitecustomize.py").write_text(HOOK, encoding="utf-8")
 
 
 def corpus(folder: Path) -> None:

@@ -1,19 +1,16 @@
 """How often the self-check calls the training of a sound program under a sound config different.
 
-    python -m benchmarks.self_check [PROGRAM ...] [--knobs threads,memory_format] [--again]
+    python -m benchmarks.self_check [PROGRAM ...] [--knobs threads,memory_format]
 
 All settings that must not change the training are compared with the program as written at once, as
 before a search; with ``--knobs``, each value of these alone. What is called different is a false
 alarm, unless the training does depend on the setting, as that of a net with BatchNorm does on parts
 of a batch.
-
-What was found of a program is kept at once, so a run that was interrupted goes on where it ended.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -49,19 +46,16 @@ PROGRAMS = (
     "tests/programs/no_loader.py",
     "tests/programs/loops.py gan",
     "tests/programs/loops.py accumulates",
-    "benchmarks/self_checked/digits.py",
     "tests/programs/loops.py drop_last",
     "tests/programs/loops.py own_autocast",
     "tests/programs/by_hand.py /dev/null 100000",
     "tests/programs/loops.py subclass",
     "tests/programs/loops.py batch_sampler",
     "tests/programs/loops.py two_loaders",
-    "benchmarks/self_checked/teacher.py",
     "tests/programs/loops.py called_twice",
 )
 MOST_S = 120.0  # of one run
 STEP_S = 0.01  # as if each program were fast: all are run for the most steps
-KEPT = Path(tempfile.gettempdir()) / "autotune-self-check"
 
 
 class Runs:
@@ -85,13 +79,12 @@ class Runs:
 def main() -> None:
     """Run the benchmark and keep its figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("programs", nargs="*", help="default: twenty sound ones")
+    parser.add_argument("programs", nargs="*", help="default: sound ones")
     parser.add_argument("--knobs", default="", help="each value of these alone, with commas")
-    parser.add_argument("--again", action="store_true", help="forget what an earlier run found")
     options = parser.parse_args()
     only = {knob for knob in options.knobs.split(",") if knob}
     programs = options.programs or [f"{HOME}/{own}" for own in PROGRAMS]
-    found = {_name(program): _found(program, only, again=options.again) for program in programs}
+    found = {_name(program): dict(_verdicts(program, only)) for program in programs}
     verdicts = [one["verdict"] for own in found.values() for one in own.values()]
     alarms = sum(verdict.startswith("differs") for verdict in verdicts)
     print(f"{alarms} of {len(verdicts)} configs were called different")
@@ -108,36 +101,17 @@ def main() -> None:
 
 
 def _name(program: str) -> str:
-    """Return a program's path as readers know it, without that of this machine's checkout."""
-    path = Path(program.split(maxsplit=1)[0]).resolve()
-    return str(path.relative_to(HOME)) if path.is_relative_to(HOME) else path.name
-
-
-def _words(program: str) -> tuple[str, list[str]]:
-    """Return a program's path and its arguments, which follow it after spaces."""
-    path, *arguments = program.split()
-    return path, arguments
-
-
-def _found(program: str, only: set[str], *, again: bool) -> dict[str, dict[str, Any]]:
-    """Return each config of a program with its verdict; of an earlier run where that was kept."""
-    kept = KEPT / f"{'-'.join([_name(program).replace('/', '-'), *sorted(only)])}.json"
-    if kept.exists() and not again:
-        found: dict[str, dict[str, Any]] = json.loads(kept.read_text(encoding="utf-8"))
-        return found
-    found = dict(_verdicts(program, only))
-    if found:
-        KEPT.mkdir(exist_ok=True)
-        kept.write_text(json.dumps(found), encoding="utf-8")
-    return found
+    """Return a program and its arguments as readers know it, without this machine's checkout."""
+    return program.removeprefix(f"{HOME}/")
 
 
 def _verdicts(program: str, only: set[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each config of a program with what the self-check says of it, and its seconds."""
     machine = hardware.detect()
+    path, *arguments = program.split()
     with (
         tempfile.TemporaryDirectory() as folder,
-        RigFactory(parse_program(*_words(program)), Path(folder), machine) as rigs,
+        RigFactory(parse_program(path, arguments), Path(folder), machine) as rigs,
     ):
         with rigs.new() as rig:
             ready = rig.open(None, lambda: None, START_SILENCE_S)

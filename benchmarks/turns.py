@@ -7,8 +7,7 @@ For each setting two configs take turns, with and without it, in stretches of al
 follow each other in random order, so that each length meets the same moods of the machine. Told
 are, by length: the ratio of speeds, its error after 5, 10 and 20 s (jackknife over rounds; the
 spread of the 5 s stretches stands beside it), and what it differs by from stays of 4 s. From turns
-of three steps: how much longer the first step after a switch takes than the second, with two
-configs in play and with eight of which one differs.
+of three steps: how much longer the first step after a switch takes than the second.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median, stdev
@@ -48,7 +48,6 @@ STEPS = (1, 2, 3)  # lengths in steps
 SECONDS = (0.03, 0.1, 0.25, 1.0)  # and in time
 STRETCH_S, STRETCHES = 5.0, 4
 STAY_S, STAYS = 4.0, 5
-EIGHT_S = 10.0
 SILENCE_S = 120.0
 
 
@@ -79,8 +78,8 @@ SETTINGS = {
 Round = Sequence[Turn]
 
 
-class Table:
-    """Two or more configs that take turns in one rig.
+class Pair:
+    """Two configs that take turns in one rig.
 
     Attributes:
         usual_s: Median seconds of a step, by config, in the last rounds.
@@ -88,28 +87,19 @@ class Table:
 
     def __init__(self, rig: Rig, configs: Sequence[AppliedConfig]) -> None:
         self._rig, self._configs = rig, configs
-        self.usual_s = [0.1] * len(configs)
+        self.usual_s = [0.1, 0.1]
 
     def play(self, lengths: Sequence[int], rounds: int) -> list[Round]:
         """Return rounds in which each config takes one turn, in random order."""
-        numbers = range(len(self._configs))
-        order = [n for _ in range(rounds) for n in random.sample(numbers, len(numbers))]
+        order = [n for _ in range(rounds) for n in random.sample((0, 1), 2)]
         schedule = [PlannedTurn(n, lengths[n]) for n in order]
         taken = self._rig.take_turns(self._configs, schedule, lambda: None, SILENCE_S)
         if isinstance(taken, Ending):
             raise SystemExit(f"the program ended: {taken}")
-        turns = taken.turns
-        for n in numbers:
-            own = [s for turn in turns if turn.config == n for s in turn.seconds]
-            self.usual_s[n] = median(own) if own else self.usual_s[n]
-        size = len(numbers)
-        return [turns[at : at + size] for at in range(0, len(turns) - size + 1, size)]
-
-    def warm_up(self, seconds: float) -> None:
-        """Let each config take turns until its first ones are over."""
-        until = monotonic() + seconds
-        while monotonic() < until:
-            self.play([3] * len(self._configs), 2)
+        for n in (0, 1):
+            seconds = [s for turn in taken.turns if turn.config == n for s in turn.seconds]
+            self.usual_s[n] = median(seconds) if seconds else self.usual_s[n]
+        return [taken.turns[at : at + 2] for at in range(0, len(taken.turns) - 1, 2)]
 
     def steps_in(self, seconds: float) -> list[int]:
         """Return the whole steps of each config that make a turn of this length."""
@@ -129,8 +119,8 @@ def measure(name: str, setting: Setting) -> dict[str, Any]:
     """Return the figures of one setting."""
     with open_rig(setting.line) as (rig, written):
         shared = changed(written, setting.shared)
-        pair = Table(rig, [changed(shared, setting.changes), shared])
-        pair.warm_up(10.0)
+        pair = Pair(rig, [changed(shared, setting.changes), shared])
+        pair.stretch([3, 3], 10.0)  # until the first steps are over
         lengths = {f"{n} steps": [n, n] for n in STEPS}
         lengths |= {f"{s:g} s": pair.steps_in(s) for s in SECONDS}
         stretches: dict[str, list[list[Round]]] = {label: [] for label in lengths}
@@ -139,9 +129,6 @@ def measure(name: str, setting: Setting) -> dict[str, Any]:
             for label in random.sample(sorted(lengths), len(lengths)):
                 stretches[label].append(pair.stretch(lengths[label], STRETCH_S))
             stays += pair.stretch(pair.steps_in(STAY_S), 2 * STAY_S * STAYS / STRETCHES)
-        eight = Table(rig, [changed(shared, setting.changes), *[shared] * 7])
-        eight.warm_up(3.0)
-        among_eight = eight.stretch([3] * 8, EIGHT_S)
         truth = ratio(stays)
         figures: dict[str, Any] = {
             "program": " ".join(setting.line),
@@ -149,9 +136,8 @@ def measure(name: str, setting: Setting) -> dict[str, Any]:
             "stays": told(truth),
             "lengths": {label: of_length(found, truth) for label, found in stretches.items()},
             "first_step": {
-                "two": excess([r for s in stretches["3 steps"] for r in s], config=0),
-                "two_back": excess([r for s in stretches["3 steps"] for r in s], config=1),
-                "eight": excess(among_eight, config=0),
+                "there": excess([r for s in stretches["3 steps"] for r in s], config=0),
+                "back": excess([r for s in stretches["3 steps"] for r in s], config=1),
             },
             "switch_ms": round(
                 1e3 * median(t.switch_s for s in stretches["1 steps"] for r in s for t in r), 3
@@ -159,11 +145,6 @@ def measure(name: str, setting: Setting) -> dict[str, Any]:
         }
     show(name, figures)
     return figures
-
-
-def clean(rounds: Sequence[Round]) -> list[Round]:
-    """Return the rounds in which the program did nothing but train."""
-    return [r for r in rounds if not any(turn.disturbed for turn in r)]
 
 
 def ratio(rounds: Sequence[Round], *, skip: int = 0) -> LogRatio:
@@ -206,9 +187,11 @@ def excess(rounds: Sequence[Round], config: int) -> dict[str, float]:
     """Return by how much the first step after a switch is longer than the second, in percent."""
     logs = [
         math.log(turn.seconds[0] / turn.seconds[1])
-        for turns in clean(rounds)
+        for turns in rounds
         for turn in turns
-        if turn.config == config and len(turn.seconds) > 1
+        if not any(turn.disturbed for turn in turns)
+        and turn.config == config
+        and len(turn.seconds) > 1
     ]
     return {"pct": percent(fmean(logs)), "error_pct": percent(stdev(logs) / math.sqrt(len(logs)))}
 
@@ -228,29 +211,22 @@ def changed(applied: AppliedConfig, changes: Mapping[str, KnobValue]) -> Applied
     return replace(applied, config=applied.config.replace(**changes))
 
 
-class open_rig:  # noqa: N801 - used as a function
-    """Open a rig on a program, behind a fence; gives the rig and its program as written."""
-
-    def __init__(self, line: Sequence[str]) -> None:
-        self._line = line
-
-    def __enter__(self) -> tuple[Rig, AppliedConfig]:
-        self._folder = tempfile.TemporaryDirectory(prefix="turns-")
-        folder = Path(self._folder.name)
-        self._fence = raise_fence(FenceOptions(), folder)
-        script, *arguments = self._line
+@contextmanager
+def open_rig(line: Sequence[str]) -> Iterator[tuple[Rig, AppliedConfig]]:
+    """Open a rig on a program, behind a fence; give the rig and its program as written."""
+    script, *arguments = line
+    with tempfile.TemporaryDirectory(prefix="turns-") as made:
+        folder = Path(made)
         program = parse_program(str(EXAMPLES / script), arguments, folder)
-        self._rig = Rig(program, folder / "rig", folder / "cache", self._fence)
-        ready = self._rig.open(None, lambda: None, SILENCE_S)
-        if not isinstance(ready, Ready):
-            raise SystemExit(f"the program does not train: {ready}")
-        space = load("default").resolve(hardware.detect(), ready.profile)
-        return self._rig, AppliedConfig.as_written(space.baseline, ready.profile)
-
-    def __exit__(self, *_: object) -> None:
-        self._rig.close()
-        self._fence.close()
-        self._folder.cleanup()
+        with (
+            closing(raise_fence(FenceOptions(), folder)) as fence,
+            Rig(program, folder / "rig", folder / "cache", fence) as rig,
+        ):
+            ready = rig.open(None, lambda: None, SILENCE_S)
+            if not isinstance(ready, Ready):
+                raise SystemExit(f"the program does not train: {ready}")
+            space = load("default").resolve(hardware.detect(), ready.profile)
+            yield rig, AppliedConfig.as_written(space.baseline, ready.profile)
 
 
 def show(name: str, figures: Mapping[str, Any]) -> None:
@@ -272,20 +248,14 @@ def show(name: str, figures: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def chosen(names: Sequence[str]) -> Iterator[tuple[str, Setting]]:
-    """Yield the settings of these names; all of them without a name."""
-    for name in names or SETTINGS:
-        yield name, SETTINGS[name]
-
-
 def main() -> None:
     """Measure the settings that are named, and keep the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("settings", nargs="*", choices=[*SETTINGS, []], metavar="SETTING")
     names = parser.parse_args().settings
     figures: dict[str, Any] = {}
-    for name, setting in chosen(names):
-        figures[name] = measure(name, setting)
+    for name in names or SETTINGS:
+        figures[name] = measure(name, SETTINGS[name])
         file = record.save("turns", figures, part="-".join(names))  # a kill loses one setting
     print(file)
 

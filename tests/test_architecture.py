@@ -26,7 +26,6 @@ ALLOWED: dict[str, set[str]] = {
     "rig": {"knobs", *VALUES},
     "inside": {
         "rig.wire",  # what the two processes say to each other
-        "rig.link",
         "rig.local_ranks",  # what our launcher tells its ranks
         "results.bestfile",
         "machine.probes",

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.program.config import Config, KnobValue
-from benchmarks.replay.tables import Table, read
-from benchmarks.replay.world import reached, speedup
+from benchmarks.replay.world import Table, reached, read, speedup
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {
     "workers": (0, 1, 2),

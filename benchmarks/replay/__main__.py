@@ -18,8 +18,7 @@ from multiprocessing import get_context
 from statistics import fmean
 
 from benchmarks.record import save
-from benchmarks.replay.tables import names
-from benchmarks.replay.world import reached_in
+from benchmarks.replay.world import names, reached_in
 
 WAYS = ("autotune", "tpe", "random")
 BUDGETS_S = (60.0, 90.0, 180.0)

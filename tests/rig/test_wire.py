@@ -24,7 +24,6 @@ from autotune.measurement.turn import PlannedTurn, Taken, Turn
 from autotune.program.fence_options import FenceKind
 from autotune.program.lr import LrRule
 from autotune.program.rehearsal import RehearsalPlan, Seen
-from autotune.rig.link import Link, LinkClosed
 from autotune.rig.wire import (
     PROTOCOL,
     AskedInput,
@@ -33,6 +32,8 @@ from autotune.rig.wire import (
     Examine,
     Examined,
     FromRig,
+    Link,
+    LinkClosed,
     ProfileStep,
     Progress,
     Ready,
