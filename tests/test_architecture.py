@@ -75,7 +75,6 @@ def _imported(module: str, *, anywhere: bool) -> Iterator[str]:
 
 
 def _users(package: str, *, anywhere: bool = True) -> set[str]:
-    """Return the modules that import a package or a part of it."""
     return {
         module
         for module in house.modules()
