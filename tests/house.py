@@ -319,23 +319,27 @@ def code_lines(text: str) -> set[int]:
     return lines
 
 
-def breaches() -> dict[str, list[str]]:
-    """Return what breaks each law."""
+def breaches() -> dict[str, dict[str, int]]:
+    """Return for each law what breaks it, with a figure."""
     many = sum(map(len, constants().values()))
     per_1000 = 1000 * many / number_of_code_lines()
-    long = chain(imports())
+    long = len(chain(imports()))
     return {
-        "one hub per place": places_patched_twice(),
-        "attributes per class": [f"{name} {n}" for name, n in crowded_classes().items()],
-        "chain of module imports": [" > ".join(long)] if len(long) > MAX_CHAIN else [],
-        "no cycles between sibling folders": circles_of_folders(),
-        "constants per 1,000 lines": [f"{many}"] if per_1000 > MAX_CONSTANTS_PER_1000 else [],
-        "modules with one importer": lonely_modules(),
-        "lines per room": [
-            f"{one} {n} of {WEIGHTS[one]}"
-            for one, n in sorted(lines_per_room().items())
-            if n > WEIGHTS[one]
-        ],
+        "one hub per place": dict.fromkeys(places_patched_twice(), 2),
+        f"at most {MAX_ATTRIBUTES} attributes per class": crowded_classes(),
+        f"at most {MAX_CHAIN} modules that import each other in a row": (
+            {"modules": long} if long > MAX_CHAIN else {}
+        ),
+        "no cycles between sibling folders": dict.fromkeys(circles_of_folders(), 1),
+        f"at most {MAX_CONSTANTS_PER_1000:g} tuned constants per 1,000 code lines": (
+            {"constants": many} if per_1000 > MAX_CONSTANTS_PER_1000 else {}
+        ),
+        "no small modules with one importer": {
+            name: len(code_lines(text_of(name))) for name in lonely_modules()
+        },
+        "lines per room": {
+            one: n for one, n in sorted(lines_per_room().items()) if n > WEIGHTS[one]
+        },
     }
 
 
@@ -351,15 +355,16 @@ def main() -> None:
         "root entries": len(root_entries()),
         "fullest folders": ", ".join(f"{k} {n}" for k, n in files_per_folder().most_common(4)),
         "rooms, longest chain": " > ".join(chain(rooms())),
-        "modules, longest chain": len(chain(imports())),
+        "modules, longest chain": " > ".join(chain(imports())),
         "tuned constants per 1,000 lines": f"{per_1000:.1f}",
     }
     for name, figure in figures.items():
         print(f"{name:32} {figure}")
     for law, found in breaches().items():
         print(f"\n{law}: {len(found) or 'kept'}")
-        for one in found:
-            print(f"    {one}")
+        for name, figure in found.items():
+            of = f" of {WEIGHTS[name]}" if name in WEIGHTS else ""
+            print(f"    {name} {figure}{of}")
 
 
 if __name__ == "__main__":

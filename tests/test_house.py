@@ -6,18 +6,34 @@ import pytest
 
 from tests import house
 
-# How much breaks each law today; it may only shrink.
-BREACHES = {
-    "one hub per place": 5,
-    "attributes per class": 26,
-    "chain of module imports": 1,
-    "no cycles between sibling folders": 16,
-    "constants per 1,000 lines": 1,
-    "modules with one importer": 53,
-    "lines per room": 9,
+# What breaks a law today, with its figure. Nothing may be added, no figure may grow, and what is
+# mended is removed here as well.
+BREACHES: dict[str, dict[str, int]] = {
+    "at most 12 attributes per class": {
+        "LoaderFacts": 18,  # facts of one loader, as best.yaml holds them
+        "Measurement": 14,
+        "Program": 17,
+        "SearchRequest": 27,  # one declaration of all options of a search
+        "SearchResult": 30,
+    },
+    "at most 14 modules that import each other in a row": {"modules": 25},
+    "at most 3 tuned constants per 1,000 code lines": {"constants": 375},
+    "no small modules with one importer": {"inside.processes.run_children": 30},
+    "lines per room": {
+        "cli": 2050,
+        "inside": 14700,
+        "knobs": 3450,
+        "machine": 1600,
+        "measurement": 1960,
+        "program": 2960,
+        "rig": 4280,
+        "tuning": 7000,
+    },
 }
 
 
-@pytest.mark.parametrize("law", sorted(house.breaches()))
-def test_no_more_breaks_a_law_than_what_is_listed(law: str) -> None:
-    assert len(house.breaches()[law]) <= BREACHES.get(law, 0)
+@pytest.mark.parametrize(("law", "found"), house.breaches().items())
+def test_nothing_breaks_a_law_but_what_is_listed(law: str, found: dict[str, int]) -> None:
+    listed = BREACHES.get(law, {})
+    assert found.keys() == listed.keys()
+    assert all(figure <= listed[name] for name, figure in found.items()), found
