@@ -35,8 +35,7 @@ from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
 from autotune.program.lr import LrRule
 from autotune.program.program import parse_program
-from autotune.rig.link import Link
-from autotune.rig.wire import Start, TakeTurns, ToRig
+from autotune.rig.wire import Link, Start, TakeTurns, ToRig
 from benchmarks.record import as_figures, median_ratio, save
 
 SKIPPED = 0.25  # of the steps: workers start, caches fill

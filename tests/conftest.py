@@ -115,13 +115,11 @@ def emulated_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def programs() -> Path:
-    """The folder of tiny training programs."""
     return PROGRAMS
 
 
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A current directory whose name a shell would stumble over."""
     place = tmp_path / 'it\'s a "place"'
     place.mkdir()
     monkeypatch.chdir(place)

@@ -78,7 +78,7 @@ def test_wrong_arguments_are_refused_by_name_and_leave_no_run_behind(workplace: 
         ({"program": "missing.py", "output": "out/new/best.yaml"}, r"missing\.py"),
     ):
         with pytest.raises(UsageError, match=said):
-            autotune.search(**wrong)  # type: ignore[arg-type]
+            autotune.search(**wrong)
     assert sorted(path.name for path in workplace.iterdir()) == ["a_file", "out"]
 
 

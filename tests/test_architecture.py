@@ -26,7 +26,6 @@ ALLOWED: dict[str, set[str]] = {
     "rig": {"knobs", *VALUES},
     "inside": {
         "rig.wire",  # what the two processes say to each other
-        "rig.link",
         "rig.local_ranks",  # what our launcher tells its ranks
         "results.bestfile",
         "machine.probes",
@@ -76,7 +75,6 @@ def _imported(module: str, *, anywhere: bool) -> Iterator[str]:
 
 
 def _users(package: str, *, anywhere: bool = True) -> set[str]:
-    """Return the modules that import a package or a part of it."""
     return {
         module
         for module in house.modules()

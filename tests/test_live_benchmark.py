@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import live
-from benchmarks.live import Mark, Progress, of_turns, rate, table
-
-TABLE = Path(live.__file__).with_name("scripts.toml")
+from benchmarks.live import Progress, of_turns
 
 
 def row(script: str = "mnist", repetition: int = 1, **fields: Any) -> dict[str, Any]:
@@ -43,16 +39,6 @@ def test_progress_is_read_from_lines_and_bars(pattern: str, text: str, done: lis
     assert [mark.done for mark in progress.marks] == done
 
 
-def test_neither_the_first_seconds_of_a_run_count_nor_what_is_between_epochs() -> None:
-    steps = (100, 0.0), (104, 0.1), (108, 0.2), (110, 0.6), (112, 1.0)
-    marks = [Mark(*step, epoch=0) for step in steps]
-    evaluated = [*marks, Mark(140, 1.1, epoch=1), Mark(141, 1.3, epoch=1)]
-    for run in (marks, evaluated):
-        assert rate(run, skip_s=8) == pytest.approx(0.2)
-    assert rate(marks[:3], skip_s=8) is None
-    assert rate([], skip_s=8) is None
-
-
 def test_a_steady_drift_cancels_and_is_told_as_error() -> None:
     quiet = of_turns([10.0, 15.0, 15.0, 10.0])
     drifting = of_turns([10.0, 15.0 * 1.1, 15.0 * 1.1**2, 10.0 * 1.1**3])
@@ -61,16 +47,6 @@ def test_a_steady_drift_cancels_and_is_told_as_error() -> None:
         assert math.exp(found["log"]) == pytest.approx(1.5)
     assert quiet["se"] == 0
     assert drifting["se"] == pytest.approx(math.log(1.1))
-
-
-def test_a_later_call_searches_what_is_missing(tmp_path: Path) -> None:
-    file = tmp_path / "out.jsonl"
-    assert live.kept(file) == []
-    file.write_text(json.dumps(row()) + "\n" + json.dumps(row("gan"))[:-20], encoding="utf-8")
-    left = live.missing(["mnist", "gan"], 2, "abc", "90s", live.kept(file))
-    seen = [(one["script"], one["repetition"]) for one in left]
-    assert seen == [("gan", 1), ("mnist", 2), ("gan", 2)]
-    assert [*live.missing(["mnist"], 1, "def", "90s", live.kept(file))], "another commit"
 
 
 def test_the_summary_holds_claims_to_the_truth() -> None:
@@ -84,10 +60,3 @@ def test_the_summary_holds_claims_to_the_truth() -> None:
     assert "below 1.3x: 9.5 % (1)" in told
     assert "above 1.3x: 5.0 % (2)" in told
     assert "110% of its budget (gan)" in told
-
-
-def test_the_table_names_public_scripts() -> None:
-    scripts = table(TABLE)
-    assert len({script.name for script in scripts}) == len(scripts) >= 13
-    assert len({script.repository for script in scripts}) >= 8
-    assert sum(script.short for script in scripts) == 6

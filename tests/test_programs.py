@@ -26,13 +26,7 @@ ALL: dict[str, KnobValue] = {
 
 @dataclass(frozen=True)
 class Expected:
-    """How a program takes the knobs.
-
-    Attributes:
-        works: Changes that are measured, all at once.
-        batch: Samples per step then; 0 where batches differ in size.
-        refused: Knobs that are not offered, with words of the reason.
-    """
+    """Changes that are measured at once, samples per step then (0: they differ), and refusals."""
 
     works: Changes
     batch: float

@@ -29,7 +29,6 @@ FAILS = (2, 1, 32, "bf16")
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    """A table without the config that fails."""
     rows = [
         [*values, math.prod(FACTORS[k].get(v, 1.0) for k, v in zip(KNOBS, values, strict=True))]
         for values in product(*KNOBS.values())

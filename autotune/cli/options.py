@@ -18,6 +18,7 @@ import typer
 from autotune.cli import completion
 from autotune.cli.exits import errors_told
 from autotune.cli.messages import Messages
+from autotune.errors import UsageError
 from autotune.program.fence_options import FenceKind, FenceOptions
 from autotune.tuning.search_request import FILES, Option, described, option
 
@@ -120,15 +121,23 @@ class FenceRequest:
         """Return the fence options.
 
         Raises:
-            UsageError: A fence, a size or a folder does not exist.
+            UsageError: A fence, size or folder does not exist, or ``--fence guard`` lacks
+                ``--allow-side-effects``.
         """
-        from autotune.knobs.space import options
+        from autotune.knobs.space.options import size_bytes
 
-        return options.fence(
-            self.fence,
-            self.scratch_dir,
-            self.max_scratch,
-            self.cache_dir,
+        kind, folder, most = self.fence, self.scratch_dir, self.max_scratch
+        if kind is not None and kind not in list(FenceKind):
+            raise UsageError(f"There is no fence '{kind}'. Fences are: {', '.join(FenceKind)}.")
+        if folder is not None and not folder.is_dir():
+            raise UsageError(f"--scratch-dir '{folder}' is not a folder. Create it first.")
+        if kind == FenceKind.GUARD and not self.allow_side_effects:
+            raise UsageError("--fence guard covers Python alone: it needs --allow-side-effects.")
+        return FenceOptions(
+            kind=None if kind is None else FenceKind(kind),
+            scratch_dir=folder,
+            max_scratch_bytes=None if most is None else size_bytes(most, "--max-scratch"),
+            caches=tuple(self.cache_dir or ()),
             allow_side_effects=self.allow_side_effects,
         )
 

@@ -22,8 +22,7 @@ from autotune.inside.input_watch import watch_input
 from autotune.inside.processes import rank_process
 from autotune.inside.processes.rank_process import end_with_starter, listen, quit_process
 from autotune.inside.ranks.group import Group, hide_launcher, join, rank_of, take_device
-from autotune.rig.link import Link, LinkClosed
-from autotune.rig.wire import AskedInput, Ended, Start, ToRig, decode, encode
+from autotune.rig.wire import AskedInput, Ended, Link, LinkClosed, Start, ToRig, decode, encode
 
 if TYPE_CHECKING:
     from autotune.inside.short_epochs import ShortEpochs

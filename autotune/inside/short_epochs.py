@@ -34,7 +34,7 @@ from autotune.machine.process_tree import is_at_work
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
 from autotune.program.rehearsal import SILENCE_TOLD_S, Ended, RehearsalPlan, Seen
-from autotune.rig.link import LinkClosed
+from autotune.rig.wire import LinkClosed
 
 if TYPE_CHECKING:
     from autotune.inside.data.feed import Feed

@@ -34,7 +34,6 @@ class Conditions:
         cores: Cores that the machine has.
         allowed: Cores that this process may be scheduled on.
         quota: Cores that the tightest CPU quota allows, as a fraction; None without a quota.
-        quota_level: The control group that sets it; empty without a quota.
         throttled_share: Share of the periods in which a quota held a group back; None without one.
         governors: Frequency governors of the cores; empty if the system does not tell.
         drivers: Drivers of their frequencies, such as ``intel_pstate``.
@@ -50,7 +49,6 @@ class Conditions:
     cores: int
     allowed: int
     quota: float | None = None
-    quota_level: str = ""
     throttled_share: float | None = None
     governors: tuple[str, ...] = ()
     drivers: tuple[str, ...] = ()
@@ -68,7 +66,7 @@ class Conditions:
         if self.quota is not None:
             held = self.throttled_share
             told = "" if held is None else f", used up in {held:.0%} of its periods"
-            facts["CPU quota"] = f"{self.quota:g} cores, set by {self.quota_level}{told}"
+            facts["CPU quota"] = f"{self.quota:g} cores{told}"
         if self.governors:
             facts["governor"] = ", ".join(self.governors)
         if self.throttle_events is not None:
@@ -129,13 +127,11 @@ def read(sys: Path = SYS, proc: Path = cgroups.PROC) -> Conditions:
     driver, driver_cuda = _driver()
     cpus = sys / "devices/system/cpu"
     quotas = cgroups.cpu_quotas(proc)
-    tightest = min(quotas, key=lambda path: quotas[path], default=None)
     heat = _values(cpus, "cpu[0-9]*/thermal_throttle/core_throttle_count")
     return Conditions(
         cores=os.cpu_count() or 1,
         allowed=len(os.sched_getaffinity(0)),
-        quota=None if tightest is None else quotas[tightest],
-        quota_level="" if tightest is None else str(tightest),
+        quota=min(quotas.values(), default=None),
         throttled_share=max(_throttled_shares(quotas), default=None),
         governors=tuple(sorted(set(_values(cpus, "cpu[0-9]*/cpufreq/scaling_governor")))),
         drivers=tuple(sorted(set(_values(cpus, "cpu[0-9]*/cpufreq/scaling_driver")))),

@@ -57,7 +57,10 @@ def _gpu_warnings(hardware: Hardware) -> Iterator[str]:
             stranger.pid: stranger.memory_bytes for stranger in strangers.get(reading.uuid, ())
         }
         if held:
-            users = ", ".join(_name(pid) + _holding(size) for pid, size in held.items())
+            users = ", ".join(
+                _name(pid) + ("" if size is None else f" with {size / 2**30:.1f} GiB")
+                for pid, size in held.items()
+            )
             yield (
                 f"Other processes use {gpu}: {users}. Results will be less certain; end them if "
                 "you can."
@@ -74,10 +77,6 @@ def _cpu_seconds() -> Mapping[int, float]:
         for process in psutil.process_iter(["cpu_times"])
         if process.pid not in own and (times := process.info["cpu_times"]) is not None
     }
-
-
-def _holding(memory_bytes: int | None) -> str:
-    return "" if memory_bytes is None else f" with {memory_bytes / 2**30:.1f} GiB"
 
 
 def _name(pid: int) -> str:

@@ -27,6 +27,7 @@ from pydantic import (
 
 from autotune.errors import FileFormatError, did_you_mean
 from autotune.knobs import registry
+from autotune.knobs.former_names import unknown_knob
 from autotune.knobs.space import yamlfile
 from autotune.machine.hardware import Hardware
 from autotune.measurement.interval import Interval
@@ -400,7 +401,7 @@ def _parse_knobs(file: yamlfile.YamlFile, data: dict[str, Any], section: str) ->
         where = file.where(section, str(name))
         knob = registry().get(str(name))
         if knob is None:
-            told = f"Unknown knob '{name}'.{did_you_mean(str(name), registry())}"
+            told = unknown_knob(str(name), registry())
             faults.append(f"{where}: {told} 'autotune knobs' lists them.")
             continue
         try:

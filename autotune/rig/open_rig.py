@@ -19,7 +19,6 @@ from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.fence_options import FenceKind
 from autotune.rig import failures, processes
 from autotune.rig.fence import View
-from autotune.rig.link import Link, LinkClosed
 from autotune.rig.resource_monitor import ResourceMonitor
 from autotune.rig.terminal import Asked, Terminal
 from autotune.rig.wire import (
@@ -28,6 +27,8 @@ from autotune.rig.wire import (
     Ended,
     Examine,
     Examined,
+    Link,
+    LinkClosed,
     Phase,
     ProfileStep,
     Progress,
@@ -180,7 +181,9 @@ class OpenRig:
                     is_between = self._phase == "between epochs"
                     patience_s = max(silence_s, BETWEEN_EPOCHS_S) if is_between else silence_s
                     if now - heard > patience_s:
-                        return self._hung(patience_s)
+                        return Ending(
+                            Outcome.HUNG, f"no step for {patience_s:.0f} s", self.log_tail()
+                        )
                 case _:
                     if not isinstance(message, wanted):
                         raise RigError(
@@ -199,9 +202,6 @@ class OpenRig:
         self._polled_at = now
         reason = self.place.view.overflow()
         return None if reason is None else Ending(Outcome.SCRATCH_FULL, reason, self.log_tail())
-
-    def _hung(self, silence_s: float) -> Ending:
-        return Ending(Outcome.HUNG, f"no step for {silence_s:.0f} s", self.log_tail())
 
     @property
     def asked(self) -> Asked | None:

@@ -31,7 +31,6 @@ from autotune.program.rehearsal import Rehearsal, RehearsalPlan
 from autotune.program.trackers import TRACKERS_OFF
 from autotune.rig import processes
 from autotune.rig.fence import Fence, View
-from autotune.rig.link import Link
 from autotune.rig.open_rig import (
     MARK,
     SILENT,
@@ -50,6 +49,7 @@ from autotune.rig.wire import (
     Ended,
     Examine,
     Examined,
+    Link,
     ProfileStep,
     Ready,
     Rehearsed,

@@ -55,8 +55,3 @@ def test_the_json_says_what_the_table_says() -> None:
     keys = {" ".join(row) for row in found["knobs"]}
     assert keys == {"knob changes now values reason is_hidden"}
     assert CliRunner().invoke(app, ["knobs", "--json"]).exit_code == 2
-
-
-def test_a_program_that_fails_says_so() -> None:
-    told = CliRunner().invoke(app, ["knobs", str(PROGRAMS / "never_trains.py")])
-    assert told.exit_code == 2

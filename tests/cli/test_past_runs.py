@@ -13,15 +13,6 @@ import pytest
 from typer.testing import CliRunner
 
 from autotune.cli.app import app
-from tests.rigging import write_best
-
-KEYS = {
-    "show": "finding reason run seconds first_step_s best claim untried trials",
-    "runs": "run path date program trials found error",
-    "report": "run path format",
-    "export": "format path text left_out",
-    "run": "command argv env ranks",
-}
 
 
 @pytest.fixture
@@ -40,18 +31,6 @@ def said(*words: str, status: int = 0) -> str:
 
 def data(*words: str) -> Any:
     return json.loads(said(*words, "--json"))
-
-
-def test_the_keys_of_json_stay(here: Path) -> None:
-    write_best(here / "b.yaml", {"workers": 0})
-    found = {
-        "show": data("show", "fast"),
-        "runs": data("runs")[0],
-        "report": data("report", "fast"),
-        "export": data("export", "--to", "snippet", "fast"),
-        "run": json.loads(said("run", "--print-command", "--json", "b.yaml", "train.py")),
-    }
-    assert {command: " ".join(its) for command, its in found.items()} == KEYS
 
 
 def test_json_says_what_the_text_says(here: Path) -> None:
@@ -98,13 +77,6 @@ def test_what_cannot_be_is_refused_with_the_mend(
     assert message in said(*words, status=2)
 
 
-def test_a_folder_without_searches_has_an_empty_list(workplace: Path) -> None:
-    done = CliRunner().invoke(app, ["runs"])
-    assert (done.exit_code, done.stdout) == (0, "")
-    assert "There is no search in this folder. 'autotune search PROGRAM'" in done.stderr
-    assert data("runs") == []
-
-
 def test_a_record_that_cannot_be_read_hides_no_other_and_is_told(
     searches: Path, workplace: Path
 ) -> None:
@@ -135,12 +107,3 @@ def _change(database: Path, text: str, other: str) -> None:
             (text, other),
         )
     connection.close()
-
-
-def test_a_file_that_changes_nothing_is_exported_with_that_remark(
-    workplace: Path,
-) -> None:
-    write_best(workplace / "best.yaml", baseline={"workers": 0})
-    done = CliRunner().invoke(app, ["export", "--to", "snippet", "best.yaml"])
-    assert done.exit_code == 0
-    assert "changes nothing" in done.stderr

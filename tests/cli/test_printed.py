@@ -38,17 +38,10 @@ def test_the_console_tells_each_phase_in_order_and_each_trial_as_it_was_recorded
 ) -> None:
     result = searched(tmp_path, Script({"workers": {1: 1.5, 2: 1.3}}))
     said = capsys.readouterr().err
-
     order = (
-        "machine  ",
-        "program  ",
-        "(run train); trials leave your files as they are",
-        "baseline\n",
-        "samples/s as written",
-        "tuned    ",
-        "searching\n",
-        "rehearsing\n",
-        "confirming\n",
+        *("machine  ", "program  ", "(run train); trials leave your files as they are"),
+        *("baseline\n", "samples/s as written", "tuned    "),
+        *("searching\n", "rehearsing\n", "confirming\n"),
     )
     places = [said.index(text) for text in order]
     assert places == sorted(places)
@@ -70,9 +63,7 @@ def test_a_claim_is_printed_with_its_interval_the_change_and_how_to_use_it(
     result = searched(tmp_path, Script({"workers": {1: 1.5}}))
     assert result.finding is Finding.FASTER
     capsys.readouterr()
-
     search_report.show(result, Path("best.yaml"))
-
     said = capsys.readouterr().out
     assert f"{result.speedup.estimate:.2f}x faster" in said
     assert f"[{result.speedup.low:.2f}, {result.speedup.high:.2f}]" in said
@@ -89,9 +80,7 @@ def test_where_nothing_was_found_the_report_says_so_and_names_no_command(
     result = searched(tmp_path, slower)
     assert result.finding is Finding.NO_GAIN
     capsys.readouterr()
-
     search_report.show(result, Path("best.yaml"))
-
     said = capsys.readouterr().out
     assert "No significant gain" in said
     assert "x faster" not in said

@@ -175,11 +175,3 @@ def test_its_findings_and_exit_codes_are_all_that_there_are() -> None:
     assert "Ctrl-C" in meanings[exits.INTERRUPTED]
     words = {str(difference) for difference in compare.Difference}
     assert {"faster", "slower"} <= words
-
-
-def test_the_line_of_python_in_it_is_of_the_public_interface() -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    names = re.findall(r"autotune\.(\w+)", code)
-    assert names
-    assert set(names) <= set(autotune.__all__)
-    assert Path("best.yaml").name in code

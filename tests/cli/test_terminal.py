@@ -73,10 +73,6 @@ def lines_of(seen: str) -> list[str]:
     return re.split(r"[\r\n]+", ESCAPES.sub("", seen))
 
 
-def autotune(*words: str) -> list[str]:
-    return [sys.executable, "-m", "autotune", *words]
-
-
 def test_nothing_is_wider_than_the_terminal_and_no_word_is_lost(
     searches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +91,6 @@ def test_nothing_is_wider_than_the_terminal_and_no_word_is_lost(
 
 
 def _letters(text: str) -> str:
-    """Return a text without spaces and without the lines of a box."""
     return re.sub(r"[\s╭╮╰╯│─]", "", text)
 
 
@@ -116,7 +111,8 @@ def test_a_search_on_a_terminal_opens_in_three_lines_and_ends_in_a_box(tmp_path:
 
 
 def test_no_color_is_respected_and_the_box_stays(searches: Path) -> None:
-    seen = on_terminal(autotune("show", "fast"), searches, {"NO_COLOR": "1"})
+    command = [sys.executable, "-m", "autotune", "show", "fast"]
+    seen = on_terminal(command, searches, {"NO_COLOR": "1"})
     assert not COLOURS.search(seen)
     assert "╭" in seen
 

@@ -14,14 +14,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page.
-
-    Attributes:
-        page: The page, relative to the repository.
-        line: Where the block begins.
-        language: What stands behind the opening fence.
-        text: What is between the fences.
-    """
+    """A fenced block of a page, where it begins, and what stands behind its opening fence."""
 
     page: str
     line: int
@@ -36,7 +29,6 @@ class Block:
 
 @cache
 def blocks() -> tuple[Block, ...]:
-    """Return all fenced blocks of all pages."""
     return tuple(
         Block(str(path.relative_to(ROOT)), text[: found.start()].count("\n") + 1, *found.groups())
         for path in PAGES

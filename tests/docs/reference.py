@@ -31,7 +31,6 @@ your usual [command line](command-lines.md). Options and defaults below are read
 
 
 def markdown() -> str:
-    """Return the page."""
     group: Any = typer.main.get_command(app)
     commands = {name: one for name, one in group.commands.items() if not one.hidden}
     return "\n".join([INTRO, *(_section(name, one) for name, one in commands.items())])

@@ -21,7 +21,6 @@ TABLES = {
 
 
 def markdown(page: str) -> str:
-    """Return the page with the rows of its tables as they should be."""
     for head, rows in TABLES.items():
         parts = re.split(re.escape(head) + r"\n(?:\|.*\n)*", page)
         assert len(parts) == 2, head

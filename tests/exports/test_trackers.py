@@ -8,7 +8,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -29,47 +28,27 @@ ROOT = Path(__file__).parents[2]
 def test_the_library_reads_back_what_the_search_found(
     name: str, stored: SearchResult, tmp_path: Path
 ) -> None:
-    expected = tracked(stored)
-    seen = _read_back(name, stored.run_dir, tmp_path)
-    assert [one["name"][""] for one in seen] == {
-        "mlflow": ["training", "train"],
-        "wandb": ["training"],
-        "tensorboard": ["events", "tensorboard"],
-    }[name]
-    for one in seen:
-        params = one["config"] if name == "wandb" else {**one["params"], **one["tags"]}
-        for key, value in {**expected.params, **expected.tags}.items():
-            assert _plain(params[key]) == str(value)
-        metrics = {k: v for k, v in one["metrics"].items() if k.startswith("autotune/")}
-        assert metrics == pytest.approx(dict(expected.metrics), rel=1e-6)  # of 32 bits in a scalar
-        kept = {"mlflow": [*expected.files], "wandb": [], "tensorboard": ["best.yaml"]}[name]
-        assert one["files"] == {file: expected.files[file] for file in kept}
-
-
-def _read_back(name: str, run: Path, folder: Path) -> list[dict[str, dict[str, Any]]]:
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
-        "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db",
+        "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "WANDB_MODE": "offline",
         "WANDB_SILENT": "true",
         "WANDB_ERROR_REPORTING": "false",
-        "WANDB_CACHE_DIR": str(folder / "cache"),
-        "WANDB_CONFIG_DIR": str(folder / "config"),
-        "WANDB_DATA_DIR": str(folder / "data"),
+        **{f"WANDB_{kind}_DIR": str(tmp_path / kind) for kind in ("CACHE", "CONFIG", "DATA")},
     }
+    command = [sys.executable, "-m", "tests.exports.read_back", name, str(stored.run_dir)]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.exports.read_back", name, str(run)],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    seen: list[dict[str, dict[str, Any]]] = json.loads((folder / "seen.json").read_text())
-    return seen
-
-
-def _plain(value: object) -> str:
-    """Hparams hold all numbers as floats."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    expected = tracked(stored)
+    for key, value in {**expected.params, **expected.tags}.items():
+        found = seen["params"][key]  # hparams hold all numbers as floats
+        assert (f"{found:g}" if isinstance(found, float) else str(found)) == str(value)
+    metrics = {k: v for k, v in seen["metrics"].items() if k.startswith("autotune/")}
+    assert metrics == pytest.approx(dict(expected.metrics), rel=1e-6)  # of 32 bits in a scalar
 
 
 def test_what_is_tracked_is_what_the_result_says(stored: SearchResult) -> None:

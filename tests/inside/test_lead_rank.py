@@ -21,11 +21,12 @@ from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
 from autotune.program.lr import LrRule
-from autotune.rig.link import Link, LinkClosed
 from autotune.rig.wire import (
     Close,
     Examine,
     Examined,
+    Link,
+    LinkClosed,
     ProfileStep,
     Progress,
     Ready,

@@ -24,8 +24,7 @@ from autotune.inside.seams.started import PROCESS, Act, Host, Script, StartedSea
 from autotune.measurement.turn import Taken
 from autotune.program.fence_options import FenceKind
 from autotune.program.program import parse_program
-from autotune.rig.link import Link
-from autotune.rig.wire import Close, ProfileStep, Progress, Start, TookTurns, ToRig
+from autotune.rig.wire import Close, Link, ProfileStep, Progress, Start, TookTurns, ToRig
 from tests.rigging import PROGRAMS
 
 FORK = get_context("fork")

@@ -61,7 +61,6 @@ def mirrored(directory: Path, *words: str, **changes: KnobValue) -> Iterator[Mir
 
 
 def all_see(seen: list[dict[str, Any]], what: str, value: object) -> bool:
-    """Tell whether all steps but those of the switch saw this value."""
     return bool(seen) and {json.dumps(s[what]) for s in seen} == {json.dumps(value)}
 
 

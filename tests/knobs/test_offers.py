@@ -327,7 +327,11 @@ def test_options_of_ddp_are_for_all_who_use_it_and_a_static_graph_is_not_for_acc
         ("ddp-2", 1, False),
         ("own-2", 2, False),
     ):
-        config = {"devices": devices, "accumulation_steps": steps, "ddp_options": "static-graph"}
+        config: dict[str, KnobValue] = {
+            "devices": devices,
+            "accumulation_steps": steps,
+            "ddp_options": "static-graph",
+        }
         conflict = registry()["ddp_options"].conflict(Config(config))
         assert (conflict is not None) is is_refused
 

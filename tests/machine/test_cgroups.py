@@ -16,11 +16,7 @@ V1_UNLIMITED = "9223372036854771712\n"
 def tree(folder: Path, cgroup: str, mounts: str, files: Mapping[str, str]) -> Path:
     """Write groups and what /proc says of them; return that folder of /proc.
 
-    Args:
-        folder: Where all is written.
-        cgroup: As /proc/self/cgroup.
-        mounts: Lines ``ROOT POINT KIND OPTIONS``, with points below *folder*.
-        files: Texts by path below *folder*.
+    *mounts* are lines ``ROOT POINT KIND OPTIONS``, with points and files below *folder*.
     """
     lines = [
         f"31 23 0:28 {root} {str(folder / point).replace(' ', chr(92) + '040')} rw,relatime "

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import psutil
@@ -42,34 +41,15 @@ print(burner.pid, flush=True)
 """
 
 
-@contextmanager
-def burner(name: str, *, is_ours: bool) -> Iterator[int]:
-    """A process that burns a core, as a child of the tests or as a stranger to them."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", BURNER if is_ours else ORPHANING, name],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        pid = process.pid if is_ours else int(process.stdout.readline())
-        assert process.stdout.readline() == "ready\n"
-        if not is_ours:
-            process.wait()
-        yield pid
-    finally:
-        process.stdin.close()
-        process.stdout.close()
-        process.wait()
-
-
 @pytest.fixture
 def stranger() -> Iterator[psutil.Process]:
-    with burner("stranger", is_ours=False) as pid:
-        process = psutil.Process(pid)
-        assert os.getpid() not in {parent.pid for parent in process.parents()}
+    """A process that burns a core, and that is not a child of the tests."""
+    command = [sys.executable, "-c", ORPHANING, "stranger"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as starter:
+        assert starter.stdout is not None
+        process = psutil.Process(int(starter.stdout.readline()))
+        assert starter.stdout.readline() == b"ready\n"
+        starter.wait()
         yield process
     until = time.monotonic() + 10
     while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:

@@ -16,7 +16,7 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.program.config import Config
-from autotune.program.program import ProgramKind, parse_program, program_of, python_plan
+from autotune.program.program import ProgramKind, parse_program, program_of
 from tests.made import PROGRAM
 
 
@@ -27,9 +27,6 @@ def place(tmp_path: Path) -> Path:
     place.mkdir()
     (place / "train.py").write_text("print('training')\n")
     return place
-
-
-# --- named on the command line --------------------------------------------------------------------
 
 
 def test_a_script_is_named_by_its_path(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,9 +81,6 @@ def test_what_is_not_there_is_answered_with_the_nearest_or_where_it_was_sought(
             parse_program(text, [], place)
 
 
-# --- told apart -----------------------------------------------------------------------------------
-
-
 def test_the_fingerprint_changes_with_the_source_and_only_with_it(place: Path) -> None:
     before = parse_program("train.py", [], place)
     os.utime(place / "train.py", (0, 0))
@@ -104,9 +98,6 @@ def test_a_command_line_can_be_pasted_into_a_shell() -> None:
     args = ("--name", "two words", "it's", "a*", "")
     program = replace(PROGRAM, args=args, target="/home/user/my script.py")
     assert shlex.split(str(program)) == ["my script.py", *args]
-
-
-# --- functions ------------------------------------------------------------------------------------
 
 
 def test_a_function_that_a_fresh_process_can_import_is_named_and_not_pickled(
@@ -138,9 +129,3 @@ def test_a_function_that_no_import_finds_is_pickled_with_what_it_holds(tmp_path:
 
 
 # --- launched -------------------------------------------------------------------------------------
-
-
-def test_our_modules_run_in_this_interpreter_and_not_from_the_users_directory() -> None:
-    plan = python_plan("autotune.inside", "wire", cwd="/somewhere")
-    assert plan.argv == (sys.executable, "-P", "-m", "autotune.inside", "wire")
-    assert plan.cwd == "/somewhere"

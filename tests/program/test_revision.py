@@ -7,7 +7,6 @@ import os
 import pickle
 import subprocess
 import sys
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -128,14 +127,6 @@ def test_modules_and_installed_packages_come_from_the_revision(
     with monkeypatch.context() as patch:
         patch.setattr(sys, "path", [*sys.path, str(Path("src").resolve())])
         assert said_at(program, "HEAD") == "new"
-    # or by a finder with a table, where the folder's layout allows no path file
-    table = types.ModuleType("__editable___x_finder")
-    vars(table)["MAPPING"] = {"installed": str(Path("src/installed").resolve())}
-    finder = type("Finder", (), {"__module__": table.__name__, "find_spec": lambda *_: None})
-    monkeypatch.setitem(sys.modules, table.__name__, table)
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "meta_path", [*sys.meta_path, finder])
-        assert said_at(program, "HEAD") == "new"
     monkeypatch.chdir(tmp_path)
     elsewhere = program_of("PYTHONPATH=my project/src", "my project/main.py")
     with at_revision(elsewhere, "HEAD") as found:
@@ -168,40 +159,6 @@ def test_the_checkout_is_as_it_was_and_what_a_killed_process_left_is_removed(
         assert git("worktree", "list").count("\n") == 1
     assert state() == before
     assert git("worktree", "list").count("\n") == 0
-
-
-def test_git_says_there_at_which_commit_the_program_is_also_within_a_hook(
-    git: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    git("tag", "v1", "HEAD~1")
-    git("worktree", "add", "-q", "../another", "v1")
-    os.chdir("../another")
-    with at_revision(program_of("train.py"), "HEAD") as found:
-        where = ("-C", found.program.cwd)
-        assert git(*where, "describe", "--tags") == "v1"
-        assert not git(*where, "status", "--porcelain", "--untracked-files=no")
-    commit = git("rev-parse", "v1")
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other"))
-    monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "index"))
-    with at_revision(program_of("train.py"), "HEAD") as found:
-        assert found.commit == commit
-
-
-def test_what_a_revision_has_goes_before_what_is_there_today(git: Git) -> None:
-    write("runs/kept.txt", "old")
-    git("add", ".")
-    git("update-index", "--add", "--cacheinfo", f"160000,{git('rev-parse', 'HEAD')},library")
-    git("commit", "-q", "-m", "tracked")
-    git("rm", "-q", "--cached", "runs/kept.txt")
-    git("commit", "-q", "-m", "untracked")
-    for name in ("library/x.txt", "__pycache__/x.txt", "runs/kept.txt", "runs/other.txt"):
-        write(name, "today")
-    with at_revision(program_of("train.py"), "HEAD~1") as found:
-        folder = Path(found.program.cwd)
-        assert (folder / "runs/kept.txt").read_text() == "old"
-        assert (folder / "runs/other.txt").read_text() == "today"
-        assert (folder / "library/x.txt").read_text() == "today"
-        assert not (folder / "__pycache__").exists()
 
 
 def test_what_git_does_not_know_is_refused_with_what_to_type(

@@ -1,7 +1,6 @@
-"""Trains in processes that it starts by multiprocessing: one after the other, or at once."""
+"""Trains in processes that it starts by multiprocessing, one after the other."""
 
 import sys
-import time
 
 import torch
 import torch.multiprocessing as mp
@@ -9,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 
-def train(fold: int, lasts: bool) -> None:
+def train(fold: int) -> None:
     torch.manual_seed(fold)
     torch.set_num_threads(1)
     features = torch.randn(4096, 16)
@@ -17,7 +16,7 @@ def train(fold: int, lasts: bool) -> None:
     model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     steps = 0
-    while lasts or steps < 128:
+    while steps < 128:
         for x, y in loader:
             steps += 1
             loss = nn.functional.mse_loss(model(x).squeeze(1), y)
@@ -27,26 +26,9 @@ def train(fold: int, lasts: bool) -> None:
     print(f"fold {fold}: {steps} steps of {len(x)}", flush=True)
 
 
-def log() -> None:
-    """Do something else than training for as long as the program runs."""
-    time.sleep(600)
-
-
 if __name__ == "__main__":
-    method, order = sys.argv[1:3]
-    context = mp.get_context(method)
-    if order == "in turn":
-        for fold in range(2):
-            trainer = context.Process(target=train, args=(fold, False))
-            trainer.start()
-            trainer.join()
-    elif order == "at once":
-        trainers = [context.Process(target=train, args=(fold, True)) for fold in range(2)]
-        for trainer in trainers:
-            trainer.start()
-        for trainer in trainers:
-            trainer.join()
-    else:  # beside a helper
-        helper = context.Process(target=log)
-        helper.start()
-        train(0, True)
+    context = mp.get_context(sys.argv[1])
+    for fold in range(2):
+        trainer = context.Process(target=train, args=(fold,))
+        trainer.start()
+        trainer.join()

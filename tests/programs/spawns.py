@@ -1,7 +1,11 @@
-"""Starts its ranks itself, as the DDP tutorial does: by what the first argument names."""
+"""Starts its ranks itself, by what the first argument names.
+
+By processes, as the DDP tutorial does, or by its own script, as Lightning's launcher does.
+"""
 
 import os
 import signal
+import subprocess
 import sys
 
 import torch
@@ -55,7 +59,13 @@ def train(rank: int, world_size: int, way: str, port: int) -> None:
 
 if __name__ == "__main__":
     method, way, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    if method == "spawn":
+    if method == "script":
+        if "LOCAL_RANK" not in os.environ:
+            os.environ.update(LOCAL_RANK="0", WORLD_SIZE="2")
+            again = [sys.executable, os.path.abspath(sys.argv[0]), *sys.argv[1:]]
+            subprocess.Popen(again, env={**os.environ, "LOCAL_RANK": "1"})
+        train(int(os.environ["LOCAL_RANK"]), 2, way, port)
+    elif method == "spawn":
         mp.spawn(train, args=(2, way, port), nprocs=2)
     else:
         mp.start_processes(train, args=(2, way, port), nprocs=2, start_method=method)

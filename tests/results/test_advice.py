@@ -24,7 +24,6 @@ from autotune.results.doctor_report import DoctorReport
 from tests.made import (
     A100,
     HARDWARE,
-    LOADER,
     PROFILE,
     make_hardware,
     make_measurement,
@@ -99,13 +98,6 @@ def test_a_program_that_waits_is_told_why(
     assert advice.gain is not None
     assert advice.gain.most == pytest.approx(2.0)
     assert names(report(Examination(items), wait=0.0, data_gain=2.0)) == [], "it does not wait"
-
-
-def test_without_workers_no_more_can_be_gained_than_the_waiting() -> None:
-    found = report(Examination(items=ITEMS), wait=0.2, data_gain=4.0)
-    assert found.data_gain == pytest.approx(1.25)
-    workers = replace(LOADER, num_workers=2)
-    assert replace(found, profile=replace(PROFILE, loaders=(workers,))).data_gain == 4.0
 
 
 def test_many_small_operators_are_launch_bound_unless_the_host_is_ahead_of_the_device() -> None:

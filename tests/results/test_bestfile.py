@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,6 @@ from autotune.program.lr import LrRule
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
 from tests.made import A100, GIB, HARDWARE, LOADER, PROGRAM, make_hardware
-from tests.rigging import write_best
 
 BASELINE: dict[str, bool | int | float | str] = {
     "workers": 0,
@@ -69,7 +67,6 @@ def make_best(**changes: Any) -> BestFile:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A written file in a directory whose name has spaces and quotes."""
     path = tmp_path / 'it\'s a "place"' / "best.yaml"
     make_best().write(path)
     return path
@@ -113,44 +110,15 @@ def test_what_was_written_is_read_back_with_its_types_and_says_how_to_train(path
     assert "autotune run best.yaml train.py --epochs 3" in first
 
 
-@pytest.mark.parametrize(
-    "command", ["train.py --note 'two\nlines'", "train.py --format {x} {name}", "größe.py: #1"]
-)
-def test_any_command_line_gives_a_file_that_can_be_read(path: Path, command: str) -> None:
-    best = make_best()
-    program = best.program.model_copy(update={"command": command, "loader": None})
-    make_best(program=program).write(path)
-    assert bestfile.read(path).program == program
-
-
-def test_writing_replaces_an_earlier_file_and_leaves_no_part_behind(path: Path) -> None:
-    learning = make_best().learning.model_copy(update={"loss": {"baseline": 0.5, "best": math.inf}})
-    make_best(config=BASELINE, learning=learning).write(path)
-    assert bestfile.read(path).config == BASELINE
-    assert bestfile.read(path).learning.loss["baseline"] == 0.5
-    assert [p.name for p in path.parent.iterdir()] == ["best.yaml"]
-
-
-# --- edited by hand -------------------------------------------------------------------------------
-
-
 def test_what_a_person_edits_counts(path: Path) -> None:
     edit(path, "  workers: 2\n", "  # two are too many\n  flush_denormal: yes\n")
-    edit(path, "  compile: 'off'\n", "  compile: 'off'\n  workers: 1  # here\n")
+    edit(path, "  compile: 'off'\n", "  compile: off\n  workers: 1  # here\n")
     edit(path, "'2025-01-01T12:00:00+00:00'", "2025-01-01")  # which YAML reads as a date
     best = bestfile.read(path)
     assert best.search.date == "2025-01-01"
     changes = best.applied.changes()
     assert (changes["workers"], changes["flush_denormal"]) == (1, True)
 
-
-@pytest.mark.parametrize("spelling", ["off", "'off'", "no", '"off"'])
-def test_an_unquoted_off_is_a_value_of_compile(path: Path, spelling: str) -> None:
-    edit(path, "compile: 'off'", f"compile: {spelling}", count=2)
-    assert "compile" not in bestfile.read(path).applied.changes()
-
-
-# --- wrong ----------------------------------------------------------------------------------------
 
 TAKES = "knob 'precision' takes fp32 or tf32 or medium or bf16 or fp16, not"
 
@@ -164,15 +132,11 @@ TAKES = "knob 'precision' takes fp32 or tf32 or medium or bf16 or fp16, not"
             "Unknown knob 'num_worker'. Did you mean 'workers'?",
         ),
         ("  precision: bf16", "  precision: fp8", f"{TAKES} 'fp8'."),
-        ("  precision: bf16", "  precision: [bf16]", f"{TAKES} ['bf16']."),
         ("speedup:\n", "speed_up:\n", "Unknown key 'speed_up'. Did you mean 'speedup'?"),
         ("  estimate:", "  estimat:", "Unknown key 'speedup.estimat'. Did you mean 'estimate'?"),
         ("  lr_rule:", "  lrrule:", "Unknown key 'learning.lrrule'. Did you mean 'lr_rule'?"),
         ("estimate: 1.42", "estimate: fast", "'speedup.estimate': "),
         ("lr_rule: linear", "lr_rule: cubic", "'learning.lr_rule': "),
-        ("trials: 17", "trials: many", "'search.trials': "),
-        ("cpu_quota: 2", "cpu_quota: two", "'hardware.cpu_quota': "),
-        ("version: 1\n", "version: 1.5\n", "'version': "),
         ("version: 1\n", "version: 2\n", "this file has version 2, but this autotune reads"),
     ],
 )
@@ -196,35 +160,10 @@ def test_what_is_missing_is_named_and_all_faults_are_told_at_once(path: Path) ->
     assert any(fault.endswith("'throughput' is missing.") for fault in faults)
 
 
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        ("config: [1, 2\n", "this is not YAML"),
-        ("- config\n", "expected 'key: value' lines, found list"),
-        ("", "expected 'key: value' lines, found NoneType"),
-        (None, "There is no file"),
-    ],
-)
-def test_what_is_not_a_best_file_at_all_is_refused(
-    path: Path, text: str | None, fault: str
-) -> None:
-    path.unlink() if text is None else path.write_text(text, encoding="utf-8")
-    with pytest.raises(FileFormatError, match=re.escape(fault)):
-        bestfile.read(path)
-
-
-# --- elsewhere ------------------------------------------------------------------------------------
-
-
-def test_the_same_machine_and_program_raise_no_doubt(path: Path) -> None:
-    best = bestfile.read(path)
-    here = make_hardware(gpus=(A100,), shm_bytes=5)
-    assert best.warnings(here, replace(PROGRAM, fingerprint="f" * 64)) == []
-    assert best.warnings(here, None) == []
-
-
 def test_another_machine_another_torch_and_a_changed_program_are_doubts(path: Path) -> None:
     best = bestfile.read(path)
+    same = replace(PROGRAM, fingerprint="f" * 64)
+    assert best.warnings(make_hardware(gpus=(A100,), shm_bytes=5), same) == []
     here = make_hardware(cpu_quota=8, versions={"python": "3.11.7", "torch": "2.12.0"})
     changed = replace(PROGRAM, source="/elsewhere/train.py", fingerprint="0" * 64)
     warnings = best.warnings(here, changed)
@@ -254,12 +193,3 @@ def test_another_program_is_not_taken_for_a_changed_one(path: Path) -> None:
     spaced = replace(other, source="/there/my train.py")
     own = best.program.model_copy(update={"command": "'my train.py' --fast"})
     assert not own.is_of_another_file(spaced)
-
-
-def test_a_file_that_cannot_be_put_in_its_place_leaves_no_part_behind(tmp_path: Path) -> None:
-    write_best(tmp_path / "best.yaml", {"workers": 0})
-    best = bestfile.read(tmp_path / "best.yaml")
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(OSError, match="folder"):
-        best.write(tmp_path / "folder")
-    assert {path.name for path in tmp_path.iterdir()} == {"best.yaml", "folder"}

@@ -9,7 +9,6 @@ import pytest
 
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.machine.hardware import Hardware
-from autotune.measurement.measurement import Measurement
 from autotune.measurement.readings import RankLoad
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import ranks_in
@@ -42,7 +41,6 @@ def space_on(hardware: Hardware, profile: Profile) -> ResolvedSpace:
 
 
 def device_moves(hardware: Hardware, profile: Profile) -> list[dict[str, KnobValue]]:
-    """Return the changes of the moves to several devices."""
     diagnosis = diagnose(profile, make_measurement(), space_on(hardware, profile), hardware)
     assert not diagnosis.all_in.keys() & {"devices"}
     return [dict(move.changes) for move in diagnosis.devices]
@@ -97,69 +95,48 @@ def test_a_step_has_the_samples_of_all_ranks_and_the_rate_follows() -> None:
     assert batch_growth(before, {"batch_size": 32, "devices": "ddp-4"}) == 4.0
     assert batch_growth({"devices": "own-1"}, {"devices": "own-2"}) == 2.0
     assert lr_factor(LrRule.SQRT, 4.0) == 2.0
-
-
-def test_what_ranks_mean_to_a_program_that_distributes_itself_is_its_own_affair() -> None:
-    before: dict[str, KnobValue] = {"batch_size": 32, "devices": "single"}
     own: dict[str, KnobValue] = {"batch_size": 64, "devices": "own-4"}
-    assert batch_growth(before, own, counts_ranks=False) == 2.0
-    kept: dict[str, KnobValue] = {"batch_size": 8, "devices": "own-4"}
-    assert batch_growth(before, kept, counts_ranks=False) == 1.0
+    assert batch_growth(before, own, counts_ranks=False) == 2.0, "the program counts them itself"
 
 
-def test_a_global_batch_that_is_kept_is_shared_out_among_the_ranks() -> None:
+def test_a_global_batch_that_is_kept_is_shared_out_evenly_among_the_ranks() -> None:
     space = make_space([*KNOBS, "accumulation_steps"]).keep_global_batch()
     resolved = space.resolve(EIGHT_GPUS, CUDA)
     config = resolved.canonical(resolved.baseline.replace(devices="ddp-4", accumulation_steps=2))
     assert config["batch_size"] == 8, "of 64"
     assert not resolved.conflicts(config)
-
-
-def test_a_batch_that_does_not_go_round_is_no_config() -> None:
     profile = make_profile(loaders=(replace(CUDA.loaders[0], batch_size=60),), device="cuda")
-    resolved = make_space(["devices", "accumulation_steps"]).keep_global_batch()
-    space = resolved.resolve(EIGHT_GPUS, profile)
-    assert {ranks_in({"devices": v}) for v in space.domains["devices"].values} == {1, 2, 4}
-    config = space.canonical(space.baseline.replace(devices="ddp-4", accumulation_steps=4))
-    assert any("do not divide evenly" in sentence for sentence in space.conflicts(config))
+    odd = space.resolve(EIGHT_GPUS, profile)
+    assert {ranks_in({"devices": v}) for v in odd.domains["devices"].values} == {1, 2, 4}
+    config = odd.canonical(odd.baseline.replace(devices="ddp-4", accumulation_steps=4))
+    assert any("do not divide evenly" in sentence for sentence in odd.conflicts(config))
+    unknown = space.resolve(EIGHT_GPUS, make_profile(loaders=(), device="cuda"))
+    assert "devices" not in unknown.domains
 
 
-def test_without_a_batch_that_is_known_nothing_is_kept_by_more_ranks() -> None:
-    space = make_space(KNOBS).keep_global_batch()
-    resolved = space.resolve(EIGHT_GPUS, make_profile(loaders=(), device="cuda"))
-    assert "devices" not in resolved.domains
+def test_the_rank_that_others_wait_for_and_what_communication_costs_are_told() -> None:
+    def ranked(*own_ms: float, communication_ms: float, speedup: float) -> TrialRecord:
+        """Two ranks by ddp that do this much by themselves; the slowest waits for nobody."""
+        step_ms = max(own_ms) + communication_ms
+        ranks = tuple(
+            RankLoad(rank, step_ms / 1e3, 0.0, (step_ms - own) / 1e3)
+            for rank, own in enumerate(own_ms)
+        )
+        record = make_record({"devices": "ddp-2"}, speedup)
+        return replace(record, measurement=make_measurement(ranks=ranks))
 
-
-def loads(*own_ms: float, communication_ms: float = 10.0) -> tuple[RankLoad, ...]:
-    """Return ranks that each do this much by themselves; the slowest one waits for nobody."""
-    step_ms = max(own_ms) + communication_ms
-    return tuple(
-        RankLoad(rank, step_ms / 1e3, 0.0, (step_ms - own) / 1e3) for rank, own in enumerate(own_ms)
-    )
-
-
-def ranked_record(measurement: Measurement, speedup: float) -> TrialRecord:
-    """Return the record of two ranks by ddp."""
-    record = make_record({"devices": "ddp-2"}, speedup)
-    return replace(record, measurement=measurement)
-
-
-def test_the_rank_that_others_wait_for_is_told() -> None:
-    measurement = make_measurement(ranks=loads(60.0, 90.0, communication_ms=10.0))
-    assert measurement.communication_share == pytest.approx(0.1)
-    assert measurement.imbalance_share == pytest.approx(0.15)
-    assert measurement.slowest_rank == 1
-    notes = parallel_notes([ranked_record(measurement, 1.5)], Config({}))
+    uneven = ranked(60.0, 90.0, communication_ms=10.0, speedup=1.5)
+    assert uneven.measurement is not None
+    assert uneven.measurement.communication_share == pytest.approx(0.1)
+    assert uneven.measurement.imbalance_share == pytest.approx(0.15)
+    assert uneven.measurement.slowest_rank == 1
+    notes = parallel_notes([uneven], Config({}))
     assert any("rank 1 is the slowest, and the others wait 15%" in note for note in notes)
     assert all(note.startswith("2 ranks by ddp reached 1.50x") for note in notes)
-
-
-def test_what_communication_costs_is_told_with_what_lessens_it() -> None:
-    record = ranked_record(make_measurement(ranks=loads(90.0, 90.0)), 1.9)
-    said = "communication is under way in 10% of a step"
-    assert parallel_notes([record], record.config) == (f"2 ranks by ddp: {said}",)
-    record = ranked_record(make_measurement(ranks=loads(40.0, 40.0, communication_ms=60.0)), 0.8)
-    (note,) = parallel_notes([record], Config({}))
+    even = ranked(90.0, 90.0, communication_ms=10.0, speedup=1.9)
+    said = "2 ranks by ddp: communication is under way in 10% of a step"
+    assert parallel_notes([even], even.config) == (said,)
+    (note,) = parallel_notes([ranked(40.0, 40.0, communication_ms=60.0, speedup=0.8)], Config({}))
     assert "60% of a step; a larger batch or accumulation_steps" in note
     assert parallel_notes([make_record({"devices": "single"}, 1.0)], Config({})) == ()
 

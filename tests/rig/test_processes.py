@@ -69,7 +69,6 @@ def is_running(pid: int) -> bool:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """A log in a directory whose name has spaces and quotes."""
     place = tmp_path / 'it\'s a "place"'
     place.mkdir()
     return place / "log.txt"

@@ -21,11 +21,10 @@ from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.turn import PlannedTurn, Taken, Turn
 from autotune.program.fence_options import FenceKind
 from autotune.program.program import parse_program
-from autotune.rig.link import Link
 from autotune.rig.open_rig import SILENT, OpenRig, Place
 from autotune.rig.resource_monitor import ResourceMonitor
 from autotune.rig.rig import Rig
-from autotune.rig.wire import Progress, StepProfiled, TookTurns, encode
+from autotune.rig.wire import Link, Progress, StepProfiled, TookTurns, encode
 from tests.made import PROGRAM
 from tests.rigging import PROGRAMS, SHORT_S, applied_with, fence, never, open_rig
 

@@ -24,7 +24,6 @@ from autotune.measurement.turn import PlannedTurn, Taken, Turn
 from autotune.program.fence_options import FenceKind
 from autotune.program.lr import LrRule
 from autotune.program.rehearsal import RehearsalPlan, Seen
-from autotune.rig.link import Link, LinkClosed
 from autotune.rig.wire import (
     PROTOCOL,
     AskedInput,
@@ -33,6 +32,8 @@ from autotune.rig.wire import (
     Examine,
     Examined,
     FromRig,
+    Link,
+    LinkClosed,
     ProfileStep,
     Progress,
     Ready,
@@ -108,7 +109,6 @@ MESSAGES: tuple[ToRig | FromRig, ...] = (
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Link, socket.socket]]:
-    """A link and the raw socket at its other end."""
     here, there = socket.socketpair()
     link = Link(here)
     yield link, there
@@ -149,8 +149,8 @@ def test_what_is_not_a_message_is_an_error_that_shows_it(line: bytes) -> None:
 
 
 def test_another_protocol_is_an_error_with_the_mend() -> None:
-    for message, protocol in product((START, READY), (0, PROTOCOL + 1)):
-        foreign = {**json.loads(encode(message)), "protocol": protocol}
+    for line, protocol in product((encode(START), encode(READY)), (0, PROTOCOL + 1)):
+        foreign = {**json.loads(line), "protocol": protocol}
         with pytest.raises(RigError, match=rf"\(protocols {protocol} and .*\. Reinstall"):
             decode(json.dumps(foreign).encode())
 

@@ -27,9 +27,8 @@ from autotune.inside.processes import rank_process
 from autotune.inside.ranks.group import PATIENCE, Group
 from autotune.program.config import KnobValue
 from autotune.program.flags import Flag
-from autotune.rig.link import Link
 from autotune.rig.local_ranks import LOOPBACK, OURS
-from autotune.rig.wire import Progress, Start, ToRig, decode
+from autotune.rig.wire import Link, Progress, Start, ToRig, decode
 
 if TYPE_CHECKING:
     from autotune.inside.short_epochs import ShortEpochs

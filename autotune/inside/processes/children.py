@@ -30,9 +30,20 @@ from autotune.inside.processes.child_rank import CHILD, Act, ChildStart, Trainin
 from autotune.inside.processes.rank_process import quit_process
 from autotune.inside.ranks.group import served_store
 from autotune.inside.seams.started import PROCESS, Host, Script, StartedSeam, Starting
-from autotune.rig.link import Link, LinkClosed
 from autotune.rig.local_ranks import LOOPBACK
-from autotune.rig.wire import Close, Ended, Message, Progress, Ready, Start, ToRig, Warned, encode
+from autotune.rig.wire import (
+    Close,
+    Ended,
+    Link,
+    LinkClosed,
+    Message,
+    Progress,
+    Ready,
+    Start,
+    ToRig,
+    Warned,
+    encode,
+)
 
 if TYPE_CHECKING:
     from autotune.inside.short_epochs import ShortEpochs

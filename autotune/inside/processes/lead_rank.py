@@ -25,12 +25,13 @@ from autotune.inside.turns import Hands, Turns, of_ranks
 from autotune.machine.probes.torch_memory import torch_gpus
 from autotune.measurement.examination import Examination, StepBreakdown
 from autotune.measurement.turn import Taken
-from autotune.rig.link import Link, LinkClosed
 from autotune.rig.wire import (
     Close,
     Ended,
     Examine,
     Examined,
+    Link,
+    LinkClosed,
     ProfileStep,
     Start,
     StepProfiled,

@@ -24,8 +24,7 @@ import psutil
 from autotune.inside import run_program
 from autotune.inside.ranks.group import Group
 from autotune.machine.process_tree import descendants
-from autotune.rig.link import Link, LinkClosed
-from autotune.rig.wire import Ended, Rehearsed, Start, ToRig, encode
+from autotune.rig.wire import Ended, Link, LinkClosed, Rehearsed, Start, ToRig, encode
 
 if TYPE_CHECKING:
     from autotune.inside.short_epochs import ShortEpochs

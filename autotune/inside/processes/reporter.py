@@ -18,8 +18,7 @@ from autotune.inside.ranks.forks import ForkTrainingError
 from autotune.inside.step_tracker import StepTracker
 from autotune.machine.hardware import Gpu
 from autotune.program.profile import Profile
-from autotune.rig.link import Link, LinkClosed
-from autotune.rig.wire import Ended, FromRig, Phase, Progress, Ready
+from autotune.rig.wire import Ended, FromRig, Link, LinkClosed, Phase, Progress, Ready
 
 LOADER = str(Path("torch", "utils", "data", "dataloader.py"))
 PROCESSES = f"{os.sep}multiprocessing{os.sep}"  # in the paths of Python's package and of torch's

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 from autotune.errors import UsageError
-from autotune.program.fence_options import FenceKind, FenceOptions
 
 MIN_SCRATCH_BYTES = 1 << 20
 
@@ -62,35 +60,6 @@ def size_bytes(text: str, option: str) -> int:
     if size < MIN_SCRATCH_BYTES:
         raise UsageError(f"{option} {text} is too little for a program to write. Give 1M or more.")
     return size
-
-
-def fence(
-    kind: str | None,
-    scratch_dir: Path | None,
-    max_scratch: str | None,
-    cache_dir: Sequence[Path] | None,
-    *,
-    allow_side_effects: bool,
-) -> FenceOptions:
-    """Return the fence options that the command line requests; see ``FenceOptions``.
-
-    Raises:
-        UsageError: A fence, size or folder does not exist, or ``--fence guard`` lacks
-            ``--allow-side-effects``.
-    """
-    if kind is not None and kind not in list(FenceKind):
-        raise UsageError(f"There is no fence '{kind}'. Fences are: {', '.join(FenceKind)}.")
-    if scratch_dir is not None and not scratch_dir.is_dir():
-        raise UsageError(f"--scratch-dir '{scratch_dir}' is not a folder. Create it first.")
-    if kind == FenceKind.GUARD and not allow_side_effects:
-        raise UsageError("--fence guard covers Python alone: it needs --allow-side-effects.")
-    return FenceOptions(
-        kind=None if kind is None else FenceKind(kind),
-        scratch_dir=scratch_dir,
-        max_scratch_bytes=None if max_scratch is None else size_bytes(max_scratch, "--max-scratch"),
-        caches=tuple(cache_dir or ()),
-        allow_side_effects=allow_side_effects,
-    )
 
 
 def _pairs(typed: Sequence[str], option: str) -> list[tuple[str, str]]:

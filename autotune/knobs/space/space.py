@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from autotune.errors import UsageError, did_you_mean
+from autotune.errors import UsageError
 from autotune.knobs import Knob, Scope, registry
 from autotune.knobs.base import Here
+from autotune.knobs.former_names import unknown_knob
 from autotune.machine.hardware import Hardware
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered, parts_of, ranks_in
@@ -203,15 +204,6 @@ class SearchSpace:
         ours = {n: HELD[n] for n, offer in offers.items() if isinstance(offer, Domain)}
         return {**ours, **self.fixed}
 
-    def _is_named(self, knob: str) -> bool:
-        """Return whether the user named the knob, or gave values for it in a file.
-
-        ``NotOffered.by_name`` applies to such knobs. ``--keep-global-batch`` names the factors of
-        the global batch, because the number of samples per step then stays the same.
-        """
-        is_kept = self.keeps_global_batch and knob in PARTS
-        return is_kept or knob in self.requested or knob in self.fixed or bool(self.knobs.get(knob))
-
     def _offer(self, knob: Knob, hardware: Hardware, profile: Profile) -> _Offer | NotOffered:
         """Return the values that a knob has here, or why it has none.
 
@@ -224,16 +216,17 @@ class SearchSpace:
         # from the user.
         if isinstance(domain, NotOffered) and own is not None:
             domain = Domain((own,))
-        if (
-            isinstance(domain, NotOffered)
-            and domain.by_name is not None
-            and self._is_named(knob.name)
-        ):
+        # --keep-global-batch names the factors of the global batch, too: the number of samples per
+        # step then stays the same.
+        named = self.requested | self.fixed.keys() | {n for n, its in self.knobs.items() if its}
+        named |= set(PARTS) if self.keeps_global_batch else set()
+        if isinstance(domain, NotOffered) and domain.by_name is not None and knob.name in named:
             domain = domain.by_name
         if isinstance(domain, NotOffered) and (
             self.uses_flags or _is_for_flags(knob, domain, profile)
         ):
-            flag = _flag_for(knob, profile)
+            means = (flag for flag in profile.flags if flag.words & set(knob.flag_names))
+            flag = next(means, None)
             domain = (flag and knob.flag_domain(flag, Here(hardware, profile))) or domain
         if isinstance(domain, NotOffered):
             return domain
@@ -418,7 +411,7 @@ def check_names(names: Iterable[str], where: str) -> None:
     """
     known = registry()
     if unknown := [n for n in names if n not in known]:
-        faults = [f"Unknown knob '{n}' in {where}.{did_you_mean(n, known)}" for n in unknown]
+        faults = [unknown_knob(name, known, where) for name in unknown]
         raise UsageError("\n".join([*faults, "'autotune knobs' lists them."]))
 
 
@@ -494,8 +487,3 @@ def _own_flag(name: str, profile: Profile) -> Flag | None:
     if name.startswith(("-", KEYWORD)):
         return find(profile.flags, name) or Flag(name)
     return None
-
-
-def _flag_for(knob: Knob, profile: Profile) -> Flag | None:
-    """Return the program's flag that sets the same thing as this knob, or None."""
-    return next((flag for flag in profile.flags if flag.words & set(knob.flag_names)), None)

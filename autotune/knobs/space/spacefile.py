@@ -10,6 +10,7 @@ from pathlib import Path
 
 from autotune.errors import FileFormatError, UsageError, did_you_mean
 from autotune.knobs import registry
+from autotune.knobs.former_names import unknown_knob
 from autotune.knobs.space import yamlfile
 from autotune.knobs.space.space import SearchSpace
 from autotune.program.config import KnobValue
@@ -108,8 +109,7 @@ def _value(name: str, raw: object) -> KnobValue:
 
 def _check_name(name: str) -> None:
     if name not in registry():
-        hint = did_you_mean(name, registry())
-        raise ValueError(f"Unknown knob '{name}'.{hint} 'autotune knobs' lists them.")
+        raise ValueError(f"{unknown_knob(name, registry())} 'autotune knobs' lists them.")
     variable = name.removeprefix("$")
     # A shared file must not load code into the user's program, as LD_PRELOAD would.
     if variable != name and (danger := danger_of(variable)):

@@ -94,10 +94,6 @@ class Known:
         """Return a copy that sets further variables."""
         return replace(self, env={**self.env, **variables})
 
-    def with_note(self, sentence: str) -> Known:
-        """Return a copy with one more sentence for the user."""
-        return replace(self, notes=(*self.notes, sentence))
-
     def variable(self, name: str, shell: Shell) -> str | None:
         """Return a variable as the program will see it, or None if it is unset."""
         return self.env.get(name, shell.variables.get(name))

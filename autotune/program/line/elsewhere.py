@@ -108,12 +108,12 @@ def _script(words: tuple[str, ...], known: Known, shell: Shell) -> UsageError:
     if name is None or not (shell.cwd / name).is_file():
         return UsageError(f"There is no script '{name or ''}'. Paths are taken from {shell.cwd}.")
     lines = (shell.cwd / name).read_text(errors="replace").splitlines()
-    found = [f"{n:5}: {line.strip()}" for n, line in enumerate(lines, 1) if _may_train(line)]
+    found = [
+        f"{n:5}: {line.strip()}"
+        for n, line in enumerate(lines, 1)
+        if TRAINS.search(line) and not line.lstrip().startswith("#")
+    ]
     return UsageError(
         f"{name} is a shell script. In it, write '{shell.command} --' before the command that "
         "trains, and start it as usual.\n" + "\n".join(found[:MAX_LINES])
     )
-
-
-def _may_train(line: str) -> bool:
-    return TRAINS.search(line) is not None and not line.lstrip().startswith("#")

@@ -64,15 +64,15 @@ def take_options(words: tuple[str, ...], known: Known, shell: Shell) -> Rest:
             "come from standard input: autotune search -- python train.py"
         )
     letters = {letter for letter, _ in found}
+    told = ("python -i is left out: a trial is not interactive.",) if "i" in letters else ()
     known = replace(
         known,
         python_options=tuple(options),
         warning_filters=tuple(filters),
         is_safe_path=known.is_safe_path or "P" in letters,
         is_python=True,
+        notes=(*known.notes, *told),
     )
-    if "i" in letters:
-        known = known.with_note("python -i is left out: a trial is not interactive.")
     return rest, known
 
 

@@ -76,7 +76,9 @@ def raise_fence(options: FenceOptions, run_dir: Path) -> Fence:
             continue
         if kind is FenceKind.LANDLOCK and reasons:
             better = "The overlay fence would protect more files, but does not work here:"
-            fence.warnings = (*fence.warnings, better + _on_one_line(reasons))
+            named = f"{FenceKind.OVERLAY}: "
+            told = "".join(f" {reason.strip().removeprefix(named)}." for reason in reasons)
+            fence.warnings = (*fence.warnings, better + told)
         return fence
     mend = (
         "Mend one of these; or search with --allow-side-effects, when the program writes nothing "
@@ -114,8 +116,3 @@ def _switch() -> str:
         except OSError:
             continue
     return ""
-
-
-def _on_one_line(reasons: list[str]) -> str:
-    named = f"{FenceKind.OVERLAY}: "
-    return "".join(f" {reason.strip().removeprefix(named)}." for reason in reasons)

@@ -230,7 +230,10 @@ class _Planner:
             if not self.is_root:
                 yield from self._cover_beyond_others(path)
         else:
-            yield Step(Cover.REBUILT, path) if may_write else self._read_only(path)
+            if may_write:
+                yield Step(Cover.REBUILT, path)
+            else:
+                yield Step(Cover.READ_ONLY, _mount_of(path, self.mounts))
             if may_write or depth < MAX_DEPTH or any(is_below(t, path) for t in self.towards):
                 yield from self._cover_inside(path, depth)
 
@@ -257,9 +260,6 @@ class _Planner:
             is_left_alone = is_left_alone or folder == SOCKETS
             if not is_left_alone and self.folders.may_enter(folder):
                 yield from self.cover(folder, depth + 1)
-
-    def _read_only(self, path: str) -> Step:
-        return Step(Cover.READ_ONLY, _mount_of(path, self.mounts))
 
 
 def _mount_of(path: str, mounts: Sequence[str]) -> str:

@@ -245,12 +245,6 @@ def may_win(session: Session, space: ResolvedSpace, config: Config) -> bool:
     return any(r.learning is not None and r.learning.high <= MOST_LOSS for r in checked)
 
 
-def may_be_checked(session: Session, space: ResolvedSpace, config: Config) -> bool:
-    """Return whether a config may win, or may still be checked so that it can."""
-    is_used_up = session.study.learning_checks >= MOST_CHECKS
-    return not is_used_up or may_win(session, space, config)
-
-
 def samples_ratio(record: TrialRecord, baseline: Baseline) -> float:
     """Return how many times the baseline's samples/s a measured config makes.
 

@@ -20,12 +20,12 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan
 from autotune.results.record import TrialRecord
 from autotune.results.rehearsals import RehearsalRecord, blames, note, survives, warning
-from autotune.tuning.checking.learning_check import may_be_checked, samples_ratio, with_learning
+from autotune.tuning.checking.learning_check import may_win, samples_ratio, with_learning
 from autotune.tuning.checking.self_check import Known, SelfCheck, without_one
 from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.choosing.ranking import promising
 from autotune.tuning.session import Baseline, Session
-from autotune.tuning.storage.study import Study
+from autotune.tuning.storage.study import MOST_CHECKS, Study
 
 MAX_CANDIDATES = 4
 # A rehearsal that time ended is repeated if there is this many times the time that it took.
@@ -52,8 +52,9 @@ def rehearse_best(session: Session, baseline: Baseline) -> Rehearsed:
     study = session.study
     is_blamed = False
     for _ in range(MAX_CANDIDATES):
-        able = promising(study, baseline.space)
-        able = [r for r in able if may_be_checked(session, baseline.space, r.config)]
+        may_check, space = study.learning_checks < MOST_CHECKS, baseline.space
+        able = promising(study, space)
+        able = [r for r in able if may_check or may_win(session, space, r.config)]
         if not able:
             session.has_candidate = False
             can_go_on = is_blamed and session.until_last_trial() is None

@@ -91,7 +91,9 @@ def observe(
     if not _is_worth_another(rigs, first.ending):
         return _having_piped(first.ending)
     failed = first
-    if not rigs.program.mode.terminal and _may_want_terminal(first):
+    is_usage = first.ending.reason.startswith("SystemExit") and USAGE.search(first.printed)
+    may_want_terminal = not is_usage and not NOT_A_TERMINALS.match(first.ending.reason)
+    if not rigs.program.mode.terminal and may_want_terminal:
         second = _start_in_terminal(rigs, first, should_stop, silence_s, applied)
         if isinstance(second, Started):
             return second
@@ -227,11 +229,6 @@ def _is_worth_another(rigs: RigFactory, ending: Ending) -> bool:
         and ending.cause is None
         and not failures.is_settled(rigs.program, ending)
     )
-
-
-def _may_want_terminal(failed: _Failed) -> bool:
-    is_usage = failed.ending.reason.startswith("SystemExit") and USAGE.search(failed.printed)
-    return not is_usage and NOT_A_TERMINALS.match(failed.ending.reason) is None
 
 
 def _with_words(ending: Ending, printed: str) -> Ending:

@@ -13,33 +13,13 @@ from autotune.knobs.space.space import HELD
 from tests.made import MACHINES, make_profile
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A directory whose name has spaces and quotes."""
-    directory = tmp_path / 'it\'s a "place" of mine'
-    directory.mkdir()
-    return directory
-
-
-def write(directory: Path, text: str, name: str = "mine.yaml") -> Path:
-    path = directory / name
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
 def faults_of(directory: Path, text: str) -> list[str]:
     """Return the lines of the error with the path cut off, so ``:3: …`` remains."""
-    path = write(directory, text)
+    path = directory / "mine.yaml"
+    path.write_text(text, encoding="utf-8")
     with pytest.raises(FileFormatError) as refusal:
         spacefile.load(str(path))
     return [line.removeprefix(str(path)) for line in str(refusal.value).splitlines()]
-
-
-# --- shipped --------------------------------------------------------------------------------------
-
-
-def test_the_shipped_spaces_are_listed_by_name() -> None:
-    assert {"default", "quick", "cpu"} <= set(spacefile.shipped_names())
 
 
 @pytest.mark.parametrize("name", spacefile.shipped_names())
@@ -48,19 +28,11 @@ def test_every_shipped_space_loads_by_name_and_offers_something_everywhere(name:
     assert space.name == name
     assert set(space.knobs) | set(space.fixed) <= set(registry())
     assert not space.requested
+    text = (spacefile.shipped_dir() / f"{name}.yaml").read_text(encoding="utf-8")
+    assert text.startswith("# "), "it says what it is for"
     for hardware in MACHINES.values():
         device = "cuda" if hardware.gpus else "cpu"
         assert space.resolve(hardware, make_profile(device=device)).domains
-
-
-@pytest.mark.parametrize("name", spacefile.shipped_names())
-def test_every_shipped_space_says_what_it_is_for(name: str) -> None:
-    text = (spacefile.shipped_dir() / f"{name}.yaml").read_text(encoding="utf-8")
-    assert text.startswith("# ")
-
-
-def test_the_full_space_knows_every_knob() -> None:
-    assert set(spacefile.load("full").knobs) == registry().keys() - HELD.keys()
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_the_list() -> None:
@@ -70,57 +42,24 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_the_list() -> None:
     assert "no search space 'defualt'" in message
     assert "Did you mean 'default'?" in message
     assert ", ".join(spacefile.shipped_names()) in message
+    assert set(spacefile.load("full").knobs) == registry().keys() - HELD.keys()
 
 
-# --- the user's own -------------------------------------------------------------------------------
-
-
-def test_a_file_gives_values_and_fixed_knobs(place: Path) -> None:
-    path = write(
-        place,
-        "version: 1\n"
-        "knobs:\n"
-        "  workers: [0, 2, 2]\n"
-        "  compile: [off, default]\n"
-        "  precision: auto\n"
-        "fixed:\n"
-        "  memory_format: channels_last\n",
+def test_a_file_gives_values_and_fixed_knobs_which_are_not_searched(workplace: Path) -> None:
+    path = workplace / "space"
+    path.write_text(
+        "version: 1\nknobs:\n  workers: [0, 2, 2]\n  compile: [off, default]\n"
+        "  precision: auto\n  memory_format: auto\nfixed:\n  memory_format: channels_last\n"
     )
     space = spacefile.load(str(path))
-    assert space.name == "mine"
-    assert space.knobs == {
-        "workers": (0, 2),
-        "compile": ("off", "default"),
-        "precision": None,
-    }
+    expected = {"workers": (0, 2), "compile": ("off", "default"), "precision": None}
+    assert (space.name, space.knobs) == ("space", expected)
     assert space.fixed == {"memory_format": "channels_last"}
 
 
-def test_a_file_may_hold_fixed_knobs_alone(place: Path) -> None:
-    space = spacefile.load(str(write(place, "version: 1\nfixed: {precision: bf16}\n", "a b.yml")))
-    assert space.knobs == {}
-    assert space.fixed == {"precision": "bf16"}
-
-
-def test_a_file_without_a_suffix_is_read_by_path(place: Path) -> None:
-    path = write(place, "version: 1\nknobs: {workers: auto}\n", "space")
-    assert spacefile.load(str(path)).knobs == {"workers": None}
-
-
-def test_a_knob_that_is_fixed_is_not_searched(place: Path) -> None:
-    text = "version: 1\nknobs: {precision: auto, compile: auto}\nfixed: {precision: bf16}\n"
-    space = spacefile.load(str(write(place, text)))
-    assert space.knobs == {"compile": None}
-
-
-def test_a_missing_file_is_named(place: Path) -> None:
-    with pytest.raises(FileFormatError, match="There is no file"):
-        spacefile.load(str(place / "missing.yaml"))
-
-
-def test_every_fault_is_told_at_once_with_file_line_and_nearest_key(place: Path) -> None:
+def test_every_fault_is_told_at_once_with_file_line_and_nearest_key(workplace: Path) -> None:
     faults = faults_of(
-        place,
+        workplace,
         "version: 2\n"
         "knob:\n"
         "  workers: auto\n"
@@ -152,7 +91,7 @@ def test_every_fault_is_told_at_once_with_file_line_and_nearest_key(place: Path)
     [
         ("knobs: {workers: auto}\n", ": version is None, but this autotune reads 1."),
         ("version: one\nknobs: {workers: auto}\n", ":1: version is 'one'"),
-        ("version: 1\n", ": 'knobs' is missing or empty."),
+        ("version: 1\nknobs:\n  workers: [0, 2]\n  workers: [4]\n", ":4:"),
         ("version: 1\nknobs:\n", ": 'knobs' is missing or empty."),
         ("version: 1\nknobs: [workers]\n", ":2: 'knobs' must consist of 'knob: value' lines."),
         ("version: 1\nknobs:\n  workers:\n", ":3: knob 'workers' takes 'auto' or a list"),
@@ -160,12 +99,6 @@ def test_every_fault_is_told_at_once_with_file_line_and_nearest_key(place: Path)
         ("", ": expected 'key: value' lines, found NoneType."),
     ],
 )
-def test_each_fault_stands_with_its_line(place: Path, text: str, fault: str) -> None:
-    (found,) = faults_of(place, text)
+def test_each_fault_stands_with_its_line(workplace: Path, text: str, fault: str) -> None:
+    (found,) = faults_of(workplace, text)
     assert found.startswith(fault)
-
-
-def test_a_knob_that_is_named_twice_is_a_fault(place: Path) -> None:
-    text = "version: 1\nknobs:\n  workers: [0, 2]\n  workers: [4]\n"
-    (found,) = faults_of(place, text)
-    assert found.startswith(":4:")

@@ -26,7 +26,6 @@ BASELINE = Config({"devices": "single", "threads": 1, "batch_size": 32})
 
 
 def applied_of(strategy: str) -> AppliedConfig:
-    """Return the setting of a strategy for the program of this file."""
     return AppliedConfig(
         config=BASELINE.replace(devices=f"{strategy}-2"),
         baseline=BASELINE,

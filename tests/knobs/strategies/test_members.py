@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -27,15 +28,38 @@ every_machine = pytest.mark.parametrize("hardware", MACHINES.values(), ids=MACHI
 TWO_GPUS = make_hardware(gpus=(A100, A100))
 
 
-@every_strategy
-def test_a_strategy_is_known_by_its_name_and_described_in_one_line(strategy: Strategy) -> None:
-    assert STRATEGIES[strategy.name] is strategy
-    assert strategy.summary.endswith(".")
+LARGE = {"device": "cuda", "stages": 12, "parameters": 2 * 10**9}
+ON_GPUS = {"single", "data_parallel", "ddp", "fsdp", "zero1"}
+STREAM = make_loader(iterable=True, dataset_len=None)
+BY_LOSS = replace(make_profile().optimizers[0], families=("LBFGS", "Optimizer"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "hardware", "offered"),
+    [
+        ({"device": "cuda"}, TWO_GPUS, ON_GPUS),
+        ({}, make_hardware(), ON_GPUS - {"data_parallel"}),
+        ({"channels_last": True}, make_hardware(), {"single", "ddp", "zero1"}),
+        ({"device": "cuda", "distributed_by": "Accelerate"}, TWO_GPUS, {"single", "own"}),
+        (LARGE, TWO_GPUS, {*ON_GPUS, "model_split"}),
+        ({**LARGE, "parameters": 10**8}, TWO_GPUS, ON_GPUS),
+        ({**LARGE, "stages": 0}, TWO_GPUS, ON_GPUS),
+        ({"optimizers": (BY_LOSS,)}, make_hardware(), {"single"}),
+        ({"loaders": (STREAM,)}, make_hardware(), {"single"}),
+    ],
+)
+def test_strategies_are_offered_where_they_can_act(
+    changes: dict[str, Any], hardware: Hardware, offered: set[str]
+) -> None:
+    here = Here(hardware, make_profile(**changes))
+    assert {n for n, s in STRATEGIES.items() if s.refusal(here) is None} == offered
 
 
 @every_strategy
 @every_machine
 def test_a_strategy_acts_or_says_why_not(strategy: Strategy, hardware: Hardware) -> None:
+    assert STRATEGIES[strategy.name] is strategy
+    assert strategy.summary.endswith(".")
     for program, profile in PROFILES.items():
         reason = strategy.refusal(Here(hardware, profile))
         assert reason is None or is_clause(reason), program
@@ -43,46 +67,6 @@ def test_a_strategy_acts_or_says_why_not(strategy: Strategy, hardware: Hardware)
             Config({"devices": strategy.name, "memory_format": "channels_last"})
         )
         assert conflict is None or conflict.endswith("."), program
-
-
-def offered(profile_changes: dict[str, object], hardware: Hardware = TWO_GPUS) -> set[str]:
-    """Return the strategies that can act."""
-    profile = make_profile(**profile_changes)
-    return {n for n, s in STRATEGIES.items() if s.refusal(Here(hardware, profile)) is None}
-
-
-def test_two_gpus_are_offered_what_copies_and_what_shards() -> None:
-    assert offered({"device": "cuda"}) == {"single", "data_parallel", "ddp", "fsdp", "zero1"}
-
-
-def test_cores_are_offered_ranks_but_no_copies_by_threads() -> None:
-    assert offered({}, make_hardware()) == {"single", "ddp", "fsdp", "zero1"}
-
-
-def test_weights_that_the_program_lays_out_by_channels_are_not_sharded() -> None:
-    assert offered({"channels_last": True}, make_hardware()) == {"single", "ddp", "zero1"}
-
-
-def test_a_program_that_distributes_itself_is_left_to_itself() -> None:
-    assert offered({"device": "cuda", "distributed_by": "Accelerate"}) == {"single", "own"}
-
-
-def test_stages_are_offered_where_a_sequential_model_fills_a_gpu() -> None:
-    large = {"device": "cuda", "stages": 12, "parameters": 2 * 10**9}
-    assert "model_split" in offered(large)
-    assert "model_split" not in offered({**large, "parameters": 10**8})
-    assert "model_split" not in offered({**large, "stages": 0})
-    assert "model_split" not in offered(large, replace(TWO_GPUS, gpus=(A100,)))
-
-
-def test_an_optimizer_that_decides_by_its_loss_is_kept_on_one_device() -> None:
-    optimizer = replace(make_profile().optimizers[0], families=("LBFGS", "Optimizer"))
-    assert offered({"optimizers": (optimizer,)}, make_hardware()) == {"single"}
-
-
-def test_a_stream_is_not_shared_out_among_ranks() -> None:
-    stream = make_loader(iterable=True, dataset_len=None)
-    assert offered({"loaders": (stream,)}, make_hardware()) == {"single"}
 
 
 def test_an_optimizer_with_a_step_of_its_own_is_not_shown_a_part_of_its_parameters() -> None:
@@ -108,7 +92,6 @@ def test_an_optimizer_with_a_step_of_its_own_is_not_shown_a_part_of_its_paramete
     [
         ([1, 1, 1, 1], 2, [[0, 1], [2, 3]]),
         ([9, 1, 1, 1], 2, [[0], [1, 2, 3]]),
-        ([1, 1, 1, 9], 2, [[0, 1, 2], [3]]),
         ([0, 4, 0, 4, 0], 2, [[0, 1], [2, 3, 4]]),
         ([5], 4, [[0]]),
         ([0, 0], 2, [[0, 1]]),
@@ -120,7 +103,7 @@ def test_a_model_is_cut_into_stages_of_about_equal_weight(
     assert cut(weights, stages) == runs
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3, 8])
+@pytest.mark.parametrize("parts", [1, 3])
 def test_stages_compute_what_the_whole_model_computes(parts: int) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(5)))

@@ -65,22 +65,6 @@ def test_batchnorm_becomes_one_of_all_ranks_which_ddp_takes_on_gpus_alone() -> N
         distribute("ddp", nn.Sequential(nn.BatchNorm1d(8)), sync_batchnorm=True)
 
 
-@pytest.mark.parametrize(("shard", "units"), [("blocks", 4), ("whole", 1)])
-def test_fsdp_gathers_block_by_block_or_all_at_once(shard: str, units: int) -> None:
-    model = nn.Sequential(*(Block() for _ in range(3)))
-    distribute("fsdp", model, fsdp_shard=shard)
-    assert sum(isinstance(module, FSDPModule) for module in model.modules()) == units
-
-
-@pytest.mark.parametrize("reshards", [True, False])
-def test_fsdp_keeps_what_it_gathered_for_the_backward_pass_or_not(*, reshards: bool) -> None:
-    block = Block()
-    model = nn.Sequential(block, Block(), Block())
-    distribute("fsdp", model, fsdp_shard="blocks", fsdp_reshard_after_forward=reshards)
-    model(torch.randn(4, 8))
-    assert isinstance(block.linear.weight, DTensor) is reshards
-
-
 def ends_with(*, shards: bool, clears_late: bool = False, reshards: bool = True) -> list[float]:
     """Train for some steps, looking at the model between backward pass and step; return weights."""
     torch.manual_seed(0)
@@ -114,16 +98,23 @@ def test_gradients_are_cleared_and_weights_are_new_wherever_a_program_does_so_un
         assert ends_with(shards=True, clears_late=clears_late, reshards=reshards) == own
 
 
-@pytest.mark.parametrize(
-    ("precision", "dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32)]
-)
-def test_fsdp_computes_in_the_precision_that_it_is_asked_for(
-    precision: str, dtype: torch.dtype
-) -> None:
-    model = nn.Sequential(*(Block() for _ in range(3)))
-    distribute("fsdp", model, fsdp_mixed_precision=precision)
-    output = model(torch.randn(4, 8))
-    output.sum().backward()
-    assert {block.dtype for block in model} == {dtype}
-    assert output.dtype is torch.float32
-    assert all(p.dtype is torch.float32 and p.grad is not None for p in model.parameters())
+def test_options_of_fsdp_reach_it() -> None:
+    def blocks(**options: KnobValue) -> Any:
+        model = nn.Sequential(*(Block() for _ in range(3)))
+        distribute("fsdp", model, **options)
+        return model
+
+    for shard, units in (("blocks", 4), ("whole", 1)):
+        model = blocks(fsdp_shard=shard)
+        assert sum(isinstance(module, FSDPModule) for module in model.modules()) == units
+    for reshards in (True, False):
+        model = blocks(fsdp_shard="blocks", fsdp_reshard_after_forward=reshards)
+        model(torch.randn(4, 8))
+        assert isinstance(model[0].linear.weight, DTensor) is reshards
+    for precision, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
+        model = blocks(fsdp_mixed_precision=precision)
+        output = model(torch.randn(4, 8))
+        output.sum().backward()
+        assert {block.dtype for block in model} == {dtype}
+        assert output.dtype is torch.float32
+        assert all(p.dtype is torch.float32 and p.grad is not None for p in model.parameters())

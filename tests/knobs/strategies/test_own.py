@@ -20,7 +20,7 @@ from autotune.rig.failures import program_error
 from autotune.rig.rig import Rig
 from autotune.rig.wire import Ready
 from tests.made import changed
-from tests.rigging import PROGRAMS, applied_with, fence, never, open_rig
+from tests.rigging import PROGRAMS, applied_with, fence, never
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -61,13 +61,6 @@ def test_a_program_that_distributes_itself_is_tuned_in_its_ranks_and_ddp(
     assert space.baseline["devices"] == "own-2"
     assert {str(v)[:4] for v in space.domains["devices"].values} == {"own-"}, "its way is its own"
     assert "ddp_options" in space.domains
-
-
-@pytest.mark.slow
-def test_a_program_that_could_distribute_itself_is_known_by_one_rank(tmp_path: Path) -> None:
-    with open_rig(tmp_path, "accelerated.py", space="full") as opened:
-        assert opened.profile.ranks.distributed_by == "Accelerate"
-        assert opened.base.baseline["devices"] == "own-1"
 
 
 def test_ranks_that_train_each_for_itself_are_no_gain(tmp_path: Path) -> None:

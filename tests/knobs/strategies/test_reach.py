@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pickle
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +22,6 @@ from autotune.program.lr import LrRule
 from autotune.rig.rig import Rig
 from tests.inside.test_exchange import Bomb
 from tests.knobs.strategies.test_faults import applied_of
-from tests.rig.test_local_ranks import LAUNCHER
 from tests.rigging import never, open_rig
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
@@ -32,14 +29,7 @@ pytestmark = pytest.mark.usefixtures("warm_starts")
 
 @dataclass(frozen=True)
 class Standing:
-    """Ranks that train, and stand still.
-
-    Attributes:
-        rig: Theirs.
-        applied: That they are measured under.
-        listening: Addresses and ports that any of their processes listens at.
-        port: Of their store.
-    """
+    """Ranks that train, where their processes listen, and the port of their store."""
 
     rig: Rig
     applied: AppliedConfig
@@ -123,38 +113,3 @@ def _speaks_in_vain(ranks: Standing, ran: Path) -> None:
     found = ranks.rig.take_turns([ranks.applied], [PlannedTurn(0, 3)], never, 60.0)
     assert isinstance(found, Taken), found
     assert not ran.exists()
-
-
-SERVES = """
-import os, sys, time
-from autotune.inside.ranks.group import join
-group = join(os.environ)
-assert not [name for name in os.environ if name.startswith("AUTOTUNE_RANKS_")]
-if sys.argv[1] == "early":
-    if group.is_first:
-        group.store.set("late", 7)
-        sys.exit()
-    time.sleep(1)
-    print(group.store.get("late"), flush=True)
-group.initialize()
-import torch
-torch.distributed.all_reduce(torch.ones(1))
-if group.is_first and sys.argv[1] == "exits":
-    sys.exit(3)
-if group.is_first:
-    raise RuntimeError("the first rank has had enough")
-torch.distributed.all_reduce(torch.ones(1))
-"""
-
-
-@pytest.mark.parametrize(
-    ("way", "code", "said"), [("early", 0, "7\n"), ("exits", 1, ""), ("fails", 1, "")]
-)
-def test_the_first_rank_serves_the_others_to_their_end_but_keeps_none_waiting(
-    way: str, code: int, said: str
-) -> None:
-    program = SERVES.replace("group.initialize()", "sys.exit()") if way == "early" else SERVES
-    command = [*LAUNCHER, "--ranks", "2", "--", sys.executable, "-c", program, way]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == code, done.stderr
-    assert done.stdout == said

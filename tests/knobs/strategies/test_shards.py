@@ -16,7 +16,6 @@ from autotune.inside.ranks.group import Group
 
 
 def ranks(count: int) -> list[Group]:
-    """Return the ranks of a group."""
     store = SignedStore(HashStore(), "the run's key")
     return [Group(rank, rank, count, count, store) for rank in range(count)]
 
@@ -35,21 +34,16 @@ class Shuffled:
         return self.length
 
 
-def shares(length: int, count: int, *, drop_last: bool) -> list[ShardedSampler]:
-    """Return each rank's sampler over data of a length."""
-    return [
-        ShardedSampler(Shuffled(length, 5 * group.rank), group, "test", drop_last=drop_last)
-        for group in ranks(count)
-    ]
-
-
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 3])
-@pytest.mark.parametrize("length", [1, 2, 3, 20, 100])
+@pytest.mark.parametrize("length", [1, 3, 20, 100])
 def test_the_first_ranks_order_is_shared_out_as_by_distributed_sampler(
     length: int, count: int, drop_last: bool
 ) -> None:
-    samplers = shares(length, count, drop_last=drop_last)
+    samplers = [
+        ShardedSampler(Shuffled(length, 5 * group.rank), group, "test", drop_last=drop_last)
+        for group in ranks(count)
+    ]
     for epoch in (1, 2):
         order = [(7 * i + epoch) % length for i in range(length)]
         found = [list(sampler) for sampler in samplers]
@@ -64,24 +58,14 @@ def test_the_first_ranks_order_is_shared_out_as_by_distributed_sampler(
             assert len(sampler) == len(expected)
 
 
-def test_batches_of_a_batch_sampler_are_shared_out_whole() -> None:
-    batches: list[list[int]] = [[0, 1], [2], [3, 4, 5], [6]]
-    found = [list(ShardedSampler(batches, g, "b", drop_last=False)) for g in ranks(2)]
-    assert found == [[[0, 1], [3, 4, 5]], [[2], [6]]]
-
-
-def test_a_sampler_of_the_programs_own_goes_on_being_asked() -> None:
-    whole: DistributedSampler[Any] = DistributedSampler(TensorDataset(torch.zeros(8)), 1, 0)
-    shard: Any = ShardedSampler(whole, ranks(1)[0], "own", drop_last=False)
-    shard.set_epoch(3)
-    assert whole.epoch == 3
-
-
 def test_a_long_order_is_sent_in_parts_and_taken_away_when_it_was_read() -> None:
     store = HashStore()
     groups = [Group(rank, rank, 2, 2, SignedStore(store, "key")) for rank in range(2)]
     samplers = [ShardedSampler(range(50_000), g, "long", drop_last=False) for g in groups]
     first, second = (list(sampler) for sampler in samplers)
+    batches: list[list[int]] = [[0, 1], [2], [3, 4, 5], [6]]
+    found = [list(ShardedSampler(batches, g, "b", drop_last=False)) for g in ranks(2)]
+    assert found == [[[0, 1], [3, 4, 5]], [[2], [6]]], "those of a batch sampler are left whole"
     assert first == list(range(0, 50_000, 2))
     assert second == list(range(1, 50_000, 2))
     assert store.num_keys() <= 1

@@ -43,7 +43,7 @@ CASES = {
         (Outcome.CRASHED, "RuntimeError: rank 1 has had enough"),
     ),
     "script": (
-        ("starts_itself_again.py", "exits"),
+        ("spawns.py", "script", "exits"),
         "a launcher that runs the script again with LOCAL_RANK",
         (Outcome.CRASHED, "SystemExit: 3"),
     ),
@@ -97,7 +97,7 @@ def test_the_first_of_processes_that_train_in_turn_is_tuned_and_that_is_said(
     tmp_path: Path,
 ) -> None:
     said: list[str] = []
-    program = parse_program(str(PROGRAMS / "in_turn.py"), ("fork", "in turn"), tmp_path)
+    program = parse_program(str(PROGRAMS / "in_turn.py"), ("fork",), tmp_path)
     reports = Reports(warning=said.append)
     with Rig(program, tmp_path / "rig", tmp_path / "cache", fence(), reports=reports) as rig:
         opened = rig.open(None, never, 120.0)
@@ -115,31 +115,10 @@ def test_a_config_reaches_the_ranks_that_a_program_starts(tmp_path: Path) -> Non
     best = tmp_path / "best.yaml"
     loader = make_loader(dataset_len=4096, batch_size=32, sampler="DistributedSampler")
     write_best(best, {"batch_size": 32}, loader, batch_size=64)
-    for script, *arguments in (("spawns.py", "spawn", ""), ("starts_itself_again.py", "")):
-        command = [sys.executable, "-m", "autotune", "run", str(best), str(PROGRAMS / script)]
-        ran = subprocess.run(
-            [*command, *arguments, free_port()],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    command = [sys.executable, "-m", "autotune", "run", str(best), str(PROGRAMS / "spawns.py")]
+    for method in ("spawn", "script"):
+        line = [*command, method, "", free_port()]
+        ran = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, ran.stderr
         said = sorted(re.findall(r"rank \d of 2: .*", ran.stdout))
         assert said == [f"rank {rank} of 2: 96 steps of 64" for rank in (0, 1)]
-
-
-@pytest.mark.slow
-def test_ranks_that_lightning_starts_by_its_script_are_measured_as_one_training(
-    tmp_path: Path,
-) -> None:
-    program = parse_program(str(PROGRAMS / "lightning_trainer.py"), ("2",), tmp_path)
-    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
-        opened = rig.open(None, never, 120.0)
-        assert isinstance(opened, Ready), opened
-        base = base_setting(opened.profile)
-        larger = replace(base, config=base.config.replace(batch_size=32))
-        taken = rig.take_turns([larger], THREE_STEPS, never, 60.0)
-    assert opened.profile.ranks.started_by == "Lightning's script launcher"
-    assert isinstance(taken, Taken), taken
-    assert [turn.samples for turn in taken.turns] == [(64,) * 3]

@@ -37,14 +37,7 @@ BASELINE: dict[str, KnobValue] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One program and the config it runs under.
-
-    Attributes:
-        strategy: Of the config; the global batch is always that of the program.
-        optimizer: ``sgd``, ``adamw`` or ``by norm``.
-        style: What the program does besides.
-        accumulation_steps: Of the config.
-    """
+    """What a program does, and its config; the global batch is always that of the program."""
 
     strategy: str
     optimizer: str = "sgd"
@@ -61,7 +54,6 @@ class Case:
 
 
 def case_of(text: str) -> Case:
-    """Return the case that a text names."""
     strategy, optimizer, style, steps = text.split("-")
     return Case(strategy, optimizer, style, int(steps))
 
@@ -195,18 +187,14 @@ class ByNorm(SGD):
 
 
 def optimizer_of(name: str, trained: list[nn.Parameter]) -> Optimizer:
-    """Return the optimizer that a case names."""
     if name == "sgd":
         return SGD(trained, lr=0.05, momentum=0.9, weight_decay=1e-3)
-    if name == "by norm":
-        return ByNorm(trained, lr=0.05, momentum=0.9)
     return AdamW(trained, lr=0.01)
 
 
 def backward(
     model: nn.Module, optimizer: Optimizer, features: torch.Tensor, labels: torch.Tensor
 ) -> float:
-    """A closure as optimizers take one."""
     optimizer.zero_grad()
     loss = nn.functional.mse_loss(model(features), labels)
     loss.backward()
@@ -229,7 +217,6 @@ def applied(case: Case, world_size: int) -> AppliedConfig:
 
 
 def run(case: Case, group: Group) -> dict[str, Any]:
-    """Run a case under seams on this rank."""
     its = applied(case, group.world_size)
     seams = SeamSet(None, its.traits.loader, group=group)
     Steering(seams).apply(its)

@@ -45,40 +45,32 @@ def tree() -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
-def free_child(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write("free child\n")
-    process.stdin.flush()
-    assert process.stdout.readline() == "freed\n"
-
-
-def host(probe: HostMemory) -> int | None:
-    return probe.read(Memory()).host_bytes
-
-
-def test_a_new_window_forgets_the_peak(tree: subprocess.Popen[str]) -> None:
+def test_the_peak_of_a_tree_is_kept_until_a_new_window_and_when_it_has_gone(
+    tree: subprocess.Popen[str],
+) -> None:
     probe = HostMemory(tree.pid)
+
+    def peak() -> int | None:
+        return probe.read(Memory()).host_bytes
+
     probe.sample()
-    peak = host(probe)
-    assert peak is not None
-    assert 2 * HELD < peak < 2 * HELD + 200 * MIB, "the memory of the child counts"
-    free_child(tree)
+    whole = peak()
+    assert whole is not None
+    assert 2 * HELD < whole < 2 * HELD + 200 * MIB, "the memory of the child counts"
+    assert tree.stdin is not None
+    assert tree.stdout is not None
+    tree.stdin.write("free child\n")
+    tree.stdin.flush()
+    assert tree.stdout.readline() == "freed\n"
     probe.sample()
-    assert host(probe) == peak
+    assert peak() == whole
     probe.reset()
-    assert host(probe) is None
+    assert peak() is None
     probe.sample()
-    later = host(probe)
+    later = peak()
     assert later is not None
-    assert HELD < later < peak - HELD / 2
-
-
-def test_a_process_that_has_gone_leaves_the_peak_as_it_was(tree: subprocess.Popen[str]) -> None:
-    probe = HostMemory(tree.pid)
-    probe.sample()
-    peak = host(probe)
+    assert HELD < later < whole - HELD / 2
     tree.communicate()
     probe.sample()
-    assert host(probe) == peak
+    assert peak() == later
     assert tree_bytes(tree.pid) is None

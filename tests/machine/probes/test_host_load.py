@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from multiprocessing.connection import Connection
-from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 import pytest
@@ -24,86 +18,17 @@ HARDLY_ANY_S = 0.1
 ROUNDING_S = 1e-6
 NOBODY = (1 << 22) + 7  # beyond Linux's largest process id
 
-# Burns BURN_S of CPU time when asked to, says so, and waits.
 BURNER = f"""
-import sys, time
-sys.stdin.readline()
-until = time.process_time() + {BURN_S}
-while time.process_time() < until:
+import time
+while time.process_time() < {BURN_S}:
     pass
-print("burnt", flush=True)
-sys.stdin.readline()
+print(flush=True)
+input()
 """
 
-BEFORE = Counters(
-    at_s=100.0,
-    cores=4,
-    busy_s=1000.0,
-    ours_s=600.0,
-    steal_s=10.0,
-    pressure_s=5.0,
-    throttled_s=2.0,
-)
-AFTER = Counters(
-    at_s=102.0,
-    cores=4,
-    busy_s=1006.0,
-    ours_s=604.0,
-    steal_s=10.8,
-    pressure_s=5.5,
-    throttled_s=2.1,
-)
-
-
-def burn(pipe: Connection) -> None:
-    pipe.recv()
-    until = time.process_time() + BURN_S
-    while time.process_time() < until:
-        pass
-    pipe.send("burnt")
-    pipe.recv()
-
-
-@contextmanager
-def worker() -> Iterator[tuple[ForkProcess, Connection]]:
-    """A process of multiprocessing, as a DataLoader's workers are, at the other end of a pipe."""
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=burn, args=(theirs,))
-    process.start()
-    try:
-        yield process, ours
-    finally:
-        if process.is_alive():
-            ours.send("end")
-        process.join()
-        ours.close()
-        theirs.close()
-
-
-@contextmanager
-def burner() -> Iterator[subprocess.Popen[str]]:
-    """A process that multiprocessing does not know."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", BURNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    yield process
-    process.communicate("\n")
-
-
-def let_burn(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-    assert process.stdout.readline() == "burnt\n"
-
-
-def let_worker_burn(pipe: Connection) -> None:
-    pipe.send("burn")
-    assert pipe.recv() == "burnt"
-
-
-# --- from two readings to shares ------------------------------------------------------------------
+# At, cores, busy, ours, steal, pressure, throttled
+BEFORE = Counters(100.0, 4, 1000.0, 600.0, 10.0, 5.0, 2.0)
+AFTER = Counters(102.0, 4, 1006.0, 604.0, 10.8, 5.5, 2.1)
 
 
 def test_readings_at_one_time_say_nothing_and_late_ticks_give_no_negative_share() -> None:
@@ -132,8 +57,6 @@ def test_what_one_of_two_readings_lacks_is_unknown() -> None:
         assert interference.pressure_share is None
         assert interference.throttled_share is None
 
-
-# --- the files ------------------------------------------------------------------------------------
 
 PSI = "some avg10=0.01 avg60=0.20 avg300=0.41 total=1500000\nfull avg10=0.00 total=900000\n"
 V2 = "usage_usec 9\nuser_usec 5\nnr_throttled 3\nthrottled_usec 2500000\nnr_bursts 0\n"
@@ -177,16 +100,16 @@ def test_pressure_is_the_time_in_which_some_task_waited_if_the_kernel_tells(tmp_
     assert load_over(tmp_path).read().pressure_s is None
 
 
-# --- whose time it was ----------------------------------------------------------------------------
-
-
 def test_a_process_that_is_not_ours_is_foreign() -> None:
     load = HostLoad(NOBODY)
-    with burner() as process:
-        before = load.read()
-        let_burn(process)
+    before = load.read()
+    command = [sys.executable, "-c", BURNER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
         after = load.read()
-        interference = after.since(before)
+        process.communicate(b"\n")
+    interference = after.since(before)
     assert after.ours_s - before.ours_s < HARDLY_ANY_S
     assert interference is not None
     assert interference.foreign_share is not None

@@ -13,7 +13,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from autotune.machine.probes.nvml import GpuWatch, NvmlMemory, Stranger
+from autotune.machine.probes.nvml import GpuWatch, NvmlMemory
 from autotune.measurement.readings import GpuReading, Memory
 from tests.made import A100, GIB, H100
 from tests.readings import (
@@ -26,8 +26,6 @@ from tests.readings import (
     ProcessInfo,
     at_work,
 )
-
-ANSWERS = [name for name in vars(NvmlReadings) if name.startswith("nvml")]
 
 # Ids that exist nowhere here: beyond Linux's largest, and what a mismatched driver was seen to give
 # (https://github.com/XuehaiPan/nvitop/issues/181).
@@ -64,7 +62,6 @@ def tree() -> Iterator[Tree]:
 
 
 def gone() -> int:
-    """Return the id of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
@@ -72,13 +69,6 @@ def gone() -> int:
 
 def computing(*processes: ProcessInfo) -> GpuState:
     return GpuState(compute=processes)
-
-
-@pytest.mark.parametrize("function", ANSWERS)
-def test_the_recorded_readings_answer_as_pynvml_is_asked(function: str) -> None:
-    recorded = inspect.signature(getattr(NvmlReadings(), function))
-    asked = inspect.signature(getattr(pynvml, function))
-    assert list(asked.parameters)[: len(recorded.parameters)] == list(recorded.parameters)
 
 
 def used(probe: NvmlMemory) -> int | None:
@@ -111,16 +101,6 @@ def test_without_a_driver_or_gpus_memory_is_unknown_and_not_zero() -> None:
         assert probe.used_bytes() == {}
 
 
-def test_the_gpus_of_the_program_are_summed_up_and_no_others() -> None:
-    gpus = (A100, H100)
-    probe = NvmlMemory((A100.uuid, H100.uuid), nvml=NvmlReadings(gpus, [2 * GIB, 3 * GIB]))
-    probe.sample()
-    assert used(probe) == 5 * GIB
-    probe = NvmlMemory((H100.uuid,), nvml=NvmlReadings(gpus, [2 * GIB, 3 * GIB]))
-    probe.sample()
-    assert used(probe) == 2 * GIB
-
-
 def test_a_gpu_that_does_not_tell_its_memory_still_tells_that_of_the_rig(tree: Tree) -> None:
     states = {GB10.uuid: computing(ProcessInfo(tree.root, 3 * GIB))}
     readings = NvmlReadings((GB10, A100), [GIB], states=states)
@@ -136,49 +116,9 @@ def of_the_rig(probe: NvmlMemory) -> int | None:
     return probe.read(Memory()).device_process_bytes
 
 
-def sampled(pid: int | None, state: GpuState, *, lacks: frozenset[str] = frozenset()) -> NvmlMemory:
-    """Return a probe of an A100 in this state, with 9 GiB in use by all, after one sample."""
-    readings = NvmlReadings((A100,), [9 * GIB], states={A100.uuid: state})
-    readings.lacks = lacks
-    probe = NvmlMemory((A100.uuid,), pid, readings)
-    probe.sample()
-    return probe
-
-
-def test_the_rigs_own_memory_is_summed_over_its_processes_and_gpus(tree: Tree) -> None:
-    states = {
-        A100.uuid: computing(ProcessInfo(tree.root, 3 * GIB), ProcessInfo(tree.stranger, GIB)),
-        H100.uuid: computing(ProcessInfo(tree.worker, 2 * GIB)),
-    }
-    readings = NvmlReadings((A100, H100), [9 * GIB], states=states)
-    probe = NvmlMemory((A100.uuid, H100.uuid), tree.root, readings)
-    probe.sample()
-    assert of_the_rig(probe) == 5 * GIB
-    assert used(probe) == 18 * GIB
-
-
-@pytest.mark.parametrize("lacks", [False, True])
-def test_the_rigs_own_memory_is_known_by_all_its_processes_or_not_at_all(
-    tree: Tree, lacks: bool
-) -> None:
-    old = frozenset({"nvmlDeviceGetComputeRunningProcesses"} if lacks else ())
-    ended = gone()
-    for pid, state in (
-        (tree.root, computing(ProcessInfo(tree.root, None), ProcessInfo(tree.worker, GIB))),
-        (tree.root, computing(ProcessInfo(ELSEWHERE, GIB), ProcessInfo(OUT_OF_RANGE, GIB))),
-        (tree.root, GpuState(compute=None)),
-        (None, computing(ProcessInfo(os.getpid(), GIB))),
-        (ended, computing(ProcessInfo(ended, GIB))),
-    ):
-        probe = sampled(pid, state, lacks=old)
-        assert of_the_rig(probe) is None
-        assert used(probe) == 9 * GIB
-
-
 def watched(
     state: GpuState, pid: int | None = None, *, lacks: frozenset[str] = frozenset()
 ) -> GpuReading:
-    """Return what a watch reads of an A100 in this state."""
     readings = NvmlReadings((A100,), states={A100.uuid: state})
     readings.lacks = lacks
     watch = GpuWatch((A100.uuid,), pid, readings)
@@ -187,51 +127,12 @@ def watched(
     return reading
 
 
-def test_a_thermally_throttled_gpu_says_so() -> None:
-    reading = watched(THROTTLED)
-    assert reading.slowdowns == ("hardware slowdown", "hardware thermal slowdown")
-    assert reading.temperature_c == 93
-    assert reading.reasons == (
-        "the GPU was slowed down (hardware slowdown)",
-        "the GPU was slowed down (hardware thermal slowdown)",
-    )
-
-
-def test_an_idle_gpu_and_limits_that_always_hold_are_no_slowdown() -> None:
-    reasons = (
-        pynvml.nvmlClocksEventReasonGpuIdle
-        | pynvml.nvmlClocksEventReasonApplicationsClocksSetting
-        | pynvml.nvmlClocksEventReasonSwPowerCap
-        | pynvml.nvmlClocksEventReasonDisplayClockSetting
-    )
-    assert watched(GpuState(reasons=reasons)).slowdowns == ()
-
-
-def test_a_driver_with_only_the_old_name_of_the_reasons_is_understood() -> None:
-    old = frozenset({"nvmlDeviceGetCurrentClocksEventReasons"})
-    assert watched(THROTTLED, lacks=old).slowdowns == watched(THROTTLED).slowdowns != ()
-
-
 def test_a_mig_slice_is_read_without_what_only_the_whole_gpu_has(tree: Tree) -> None:
     users = (ProcessInfo(tree.root, GIB, 1, 0), ProcessInfo(tree.stranger, GIB, 1, 0))
     readings = NvmlReadings((MIG_GPU,), states={MIG_GPU.uuid: replace(MIG_SLICE, compute=users)})
     watch = GpuWatch((MIG_GPU.uuid,), tree.root, readings)
     watch.sample(12.5)
     assert watch.readings == (GpuReading(12.5, MIG_GPU.uuid, foreign_processes=(tree.stranger,)),)
-
-
-@pytest.mark.parametrize(
-    ("sm_pct", "is_foreign"),
-    [([5], False), ([6], True), ([100], True), ([40, 2], False), ([2, 40], True)],
-)
-def test_another_process_disturbs_by_its_share_of_the_sms_at_last(
-    tree: Tree, sm_pct: list[int], is_foreign: bool
-) -> None:
-    samples = tuple(
-        at_work(tree.stranger, pct, ago_s=0.8 - 0.1 * place) for place, pct in enumerate(sm_pct)
-    )
-    state = replace(computing(ProcessInfo(tree.stranger, GIB)), samples=samples)
-    assert watched(state, tree.root).foreign_processes == ((tree.stranger,) if is_foreign else ())
 
 
 def test_a_process_is_foreign_if_it_works_now_and_belongs_to_nobody_of_the_rig(tree: Tree) -> None:
@@ -249,85 +150,103 @@ def test_a_process_is_foreign_if_it_works_now_and_belongs_to_nobody_of_the_rig(t
     assert watched(idle, tree.root).reasons == ()
 
 
-@pytest.mark.parametrize("is_told", [True, False])
-def test_a_display_server_disturbs_by_what_it_draws_and_not_by_being_there(
-    tree: Tree, is_told: bool
+def test_the_recorded_readings_answer_as_pynvml_is_asked() -> None:
+    for name in (name for name in vars(NvmlReadings) if name.startswith("nvml")):
+        recorded = [*inspect.signature(getattr(NvmlReadings(), name)).parameters]
+        asked = [*inspect.signature(getattr(pynvml, name)).parameters]
+        assert asked[: len(recorded)] == recorded, name
+
+
+def test_memory_of_the_rig_is_summed_over_its_processes_and_gpus_or_not_known_at_all(
+    tree: Tree,
+) -> None:
+    states = {
+        A100.uuid: computing(ProcessInfo(tree.root, 3 * GIB), ProcessInfo(tree.stranger, GIB)),
+        H100.uuid: computing(ProcessInfo(tree.worker, 2 * GIB)),
+    }
+    readings = NvmlReadings((A100, H100), [9 * GIB], states=states)
+    for uuids, ours, all_in_use in (
+        ((A100.uuid, H100.uuid), 5 * GIB, 18 * GIB),
+        ((H100.uuid,), 2 * GIB, 9 * GIB),
+    ):
+        probe = NvmlMemory(uuids, tree.root, readings)
+        probe.sample()
+        assert (of_the_rig(probe), used(probe)) == (ours, all_in_use)
+    ended = gone()
+    for pid, state in (
+        (tree.root, computing(ProcessInfo(tree.root, None), ProcessInfo(tree.worker, GIB))),
+        (tree.root, computing(ProcessInfo(ELSEWHERE, GIB), ProcessInfo(OUT_OF_RANGE, GIB))),
+        (tree.root, GpuState(compute=None)),
+        (None, computing(ProcessInfo(os.getpid(), GIB))),
+        (ended, computing(ProcessInfo(ended, GIB))),
+    ):
+        unknown = NvmlReadings((A100,), [9 * GIB], states={A100.uuid: state})
+        probe = NvmlMemory((A100.uuid,), pid, unknown)
+        probe.sample()
+        assert (of_the_rig(probe), used(probe)) == (None, 9 * GIB)
+
+
+def test_a_gpu_that_was_slowed_down_says_so_also_by_an_old_driver() -> None:
+    reading = watched(THROTTLED)
+    assert reading.slowdowns == ("hardware slowdown", "hardware thermal slowdown")
+    assert reading.temperature_c == 93
+    assert reading.reasons[0] == "the GPU was slowed down (hardware slowdown)"
+    old = frozenset({"nvmlDeviceGetCurrentClocksEventReasons"})
+    assert watched(THROTTLED, lacks=old).slowdowns == reading.slowdowns
+    usual = pynvml.nvmlClocksEventReasonGpuIdle | pynvml.nvmlClocksEventReasonSwPowerCap
+    assert watched(GpuState(reasons=usual)).slowdowns == ()
+
+
+def test_another_process_disturbs_by_its_share_of_the_sms_at_last_and_not_by_being_there(
+    tree: Tree,
 ) -> None:
     """gnome-shell and Xorg are listed with a graphics context, some with a compute one as well."""
     server = (ProcessInfo(tree.stranger, GIB),)
-    state = GpuState(graphics=server, compute=server, samples=() if is_told else None)
-    assert watched(state, tree.root).foreign_processes == ()
-    drawing = replace(state, samples=(at_work(tree.stranger, 30),))
-    assert watched(drawing, tree.root).foreign_processes == (tree.stranger,)
-
-
-def test_pynvmls_way_of_saying_that_there_are_no_samples_is_understood(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its first call asks for the number of samples, and any code but "too small" is raised."""
-
-    def succeeds(*_: object) -> None:
-        raise pynvml.NVMLError(pynvml.NVML_SUCCESS)
-
-    monkeypatch.setattr(NvmlReadings, "nvmlDeviceGetProcessUtilization", succeeds)
-    assert watched(computing(ProcessInfo(tree.stranger, GIB)), tree.root).foreign_processes == ()
-
-
-def test_strangers_are_those_that_compute_however_idle_they_are(tree: Tree) -> None:
-    users = (tree.root, tree.worker, tree.stranger)
-    states = {
-        A100.uuid: computing(*(ProcessInfo(pid, 2 * GIB) for pid in users)),
-        H100.uuid: GpuState(graphics=(ProcessInfo(tree.stranger, GIB),)),
-    }
-    watch = GpuWatch((A100.uuid, H100.uuid), tree.root, NvmlReadings((A100, H100), states=states))
-    assert watch.strangers() == {A100.uuid: (Stranger(tree.stranger, 2 * GIB),), H100.uuid: ()}
-
-
-@pytest.mark.parametrize(
-    ("function", "unknown"),
-    [
-        ("nvmlDeviceGetTemperature", {"temperature_c": None}),
-        ("nvmlDeviceGetTotalEnergyConsumption", {"energy_j": None}),
-        ("nvmlDeviceGetComputeRunningProcesses", {"foreign_processes": ()}),
-        ("nvmlDeviceGetGraphicsRunningProcesses", {}),
-        ("nvmlDeviceGetProcessUtilization", {}),
-    ],
-)
-@pytest.mark.parametrize("old_driver", [True, False])
-def test_what_a_driver_does_not_say_leaves_the_rest_of_a_reading_as_it_is(
-    tree: Tree, function: str, unknown: dict[str, Any], old_driver: bool
-) -> None:
-    state = replace(THROTTLED, compute=(ProcessInfo(tree.stranger, GIB),), samples=None)
-    readings = NvmlReadings((A100,), states={A100.uuid: state})
-    watch = GpuWatch((A100.uuid,), tree.root, readings)
-    watch.sample(12.5)
-    if old_driver:
-        readings.lacks = frozenset({function})
-    else:
-        readings.fails_at = function
-    watch.sample(12.5)
-    before, after = watch.readings
-    assert after == replace(before, **unknown)
-
-
-def test_a_watch_without_a_driver_or_gpus_reads_nothing() -> None:
-    for watch in (
-        GpuWatch((A100.uuid,), None, NvmlReadings(library=False)),
-        GpuWatch((A100.uuid,), None, NvmlReadings((A100,), fails_at="nvmlInit")),
-        GpuWatch((H100.uuid,), None, NvmlReadings((A100,))),
-        GpuWatch((), None, NvmlReadings((A100,))),
+    for graphics, shares_pct, is_foreign in (
+        ((), [5], False),
+        ((), [6], True),
+        ((), [40, 2], False),
+        ((), [2, 40], True),
+        (server, [], False),
+        (server, [30], True),
     ):
-        watch.sample(1.0)
-        assert watch.readings == ()
+        samples = tuple(
+            at_work(tree.stranger, pct, ago_s=0.8 - 0.1 * n) for n, pct in enumerate(shares_pct)
+        )
+        state = GpuState(compute=server, samples=samples, graphics=graphics)
+        found = watched(state, tree.root).foreign_processes
+        assert found == ((tree.stranger,) if is_foreign else ()), (graphics, shares_pct)
 
 
-def test_readings_are_kept_in_order_until_the_driver_is_lost_or_they_are_forgotten() -> None:
-    readings = NvmlReadings((A100,))
-    watch = GpuWatch((A100.uuid,), None, readings)
-    for at_s in (1.0, 2.0):
-        watch.sample(at_s)
+@pytest.mark.parametrize("is_old_driver", [True, False])
+def test_what_a_driver_does_not_say_leaves_the_rest_of_a_reading_as_it_is(
+    tree: Tree, *, is_old_driver: bool
+) -> None:
+    unknown: dict[str, dict[str, Any]] = {
+        "nvmlDeviceGetTemperature": {"temperature_c": None},
+        "nvmlDeviceGetTotalEnergyConsumption": {"energy_j": None},
+        "nvmlDeviceGetComputeRunningProcesses": {"foreign_processes": ()},
+        "nvmlDeviceGetGraphicsRunningProcesses": {},
+        "nvmlDeviceGetProcessUtilization": {},
+    }
+    state = replace(THROTTLED, compute=(ProcessInfo(tree.stranger, GIB),), samples=None)
+    for function, changes in unknown.items():
+        readings = NvmlReadings((A100,), states={A100.uuid: state})
+        watch = GpuWatch((A100.uuid,), tree.root, readings)
+        watch.sample(12.5)
+        if is_old_driver:
+            readings.lacks = frozenset({function})
+        else:
+            readings.fails_at = function
+        watch.sample(12.5)
+        before, after = watch.readings
+        assert after == replace(before, **changes), function
     readings.fails_at = "nvmlDeviceGetHandleByUUID"
-    watch.sample(3.0)
-    assert [reading.at_s for reading in watch.readings] == [1.0, 2.0]
+    watch.sample(13.0)
+    assert len(watch.readings) == 2, "they are kept until they are forgotten"
     watch.reset()
-    assert watch.readings == ()
+    assert not watch.readings
+    for readings in (NvmlReadings(library=False), NvmlReadings((H100,))):
+        silent = GpuWatch((A100.uuid,), None, readings)
+        silent.sample(1.0)
+        assert silent.readings == ()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from autotune.rig.fence.plan import Cover, Folders, Mount, Step, plan, read_mounts
+from autotune.rig.fence.plan import Cover, Folders, Step, plan, read_mounts
 
 # of a laptop with a partition for homes, a network disk, and something that only its owner may see
 MOUNTINFO = r"""
@@ -127,12 +127,6 @@ def test_what_lies_behind_folders_of_others_on_the_way_is_covered_once_more() ->
         assert covered in overlays, others
         assert overlays.index("/tmp") < overlays.index(covered)
         assert f"{mine}/project" not in overlays
-
-
-def test_single_files_that_are_mounted_as_in_containers_become_read_only() -> None:
-    mounts = (*read_mounts(MOUNTINFO), Mount("/etc/resolv.conf", "ext4", ("rw",)))
-    steps = plan(mounts, MadeFolders(), is_root=True)
-    assert "/etc/resolv.conf" in covers(steps, Cover.READ_ONLY)
 
 
 @pytest.mark.parametrize("is_root", [True, False])

@@ -8,9 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
-from autotune.errors import FenceError
 from autotune.rig.fence import scratch
 from autotune.rig.fence.caches import Prepared, cache_roots
 from autotune.rig.fence.scratch import Scratch
@@ -66,17 +63,6 @@ def test_a_sweep_touches_nothing_through_links_and_nothing_of_others(tmp_path: P
     assert picture(victim, linked_lock) == before
 
 
-def test_a_cache_that_holds_the_working_directory_is_no_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path / "me"))
-    named = {"TORCH_HOME": ".", "HF_HOME": str(tmp_path.parent), "TRITON_CACHE_DIR": "kernels"}
-    roots = cache_roots(named)
-    assert tmp_path / "kernels" in roots
-    assert not [root for root in roots if tmp_path.is_relative_to(root)]
-
-
 def test_writing_more_than_allowed_is_told_with_the_largest_file(tmp_path: Path) -> None:
     (tmp_path / "view").mkdir()
     room = scratch.rooms([tmp_path], max_bytes=1 << 20)[0].of("view")
@@ -87,18 +73,6 @@ def test_writing_more_than_allowed_is_told_with_the_largest_file(tmp_path: Path)
     assert said is not None
     assert "3 MiB to model.pt" in said
     assert "1 MiB are allowed" in said
-
-
-def test_a_long_path_for_temporary_files_is_not_used_for_sockets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    long = tmp_path / ("x" * 100)
-    long.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(long))
-    assert len(str(scratch.short_place())) <= scratch.MAX_SOCKET_FOLDER
-    monkeypatch.setattr(scratch, "MAX_SOCKET_FOLDER", 1)
-    with pytest.raises(FenceError, match=r"too long a path.*Set TMPDIR"):
-        scratch.short_place()
 
 
 def test_caches_are_kept_as_they_were_at_the_first_step_and_outputs_are_not(tmp_path: Path) -> None:

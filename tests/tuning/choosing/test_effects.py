@@ -43,16 +43,6 @@ def test_what_two_configs_share_makes_them_alike() -> None:
     assert alike(both, both) == pytest.approx(2 + PAIR**2 + OWN)
 
 
-def test_a_covariance_of_all_configs_has_no_negative_eigenvalue() -> None:
-    configs = [
-        Config({"workers": workers, "precision": precision, "batch": batch})
-        for workers in VALUES["workers"]
-        for precision in VALUES["precision"]
-        for batch in VALUES["batch"]
-    ]
-    assert np.linalg.eigvalsh(prior(configs)).min() > -1e-9
-
-
 def test_a_config_that_never_played_is_known_by_its_parts() -> None:
     """1.3x by workers and 1.5x by precision: together about 1.95x, less sure than either alone."""
     one = BASELINE.replace(workers=1)
