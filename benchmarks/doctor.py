@@ -63,7 +63,7 @@ def _row(fault: str, runs: int, pool: ThreadPoolExecutor) -> dict[str, object]:
 
     Returns:
         ``runs`` of each program; ``found`` in the program with the fault and ``mistaken`` in its
-        twin: runs with the fault's advice; ``others``: other advice to the twin, by run; ``failed``:
+        twin, in runs; ``others``: other advice to the twin, by run; ``failed``:
         runs without a result.
     """
     jobs = [(fault, flags) for _ in range(runs) for flags in ((), ("--sound",))]
