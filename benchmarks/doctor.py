@@ -16,7 +16,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.record import save
@@ -44,25 +43,6 @@ EXPECTED = {
 RANKED = {"ranks"}
 
 
-@dataclass
-class Row:
-    """How often advice was given.
-
-    Attributes:
-        runs: Runs of each program.
-        found: Runs with the fault in which its advice was given.
-        mistaken: Runs of the twin in which it was given.
-        others: Other advice that was given to the twin, by run.
-        failed: Runs without a result.
-    """
-
-    runs: int
-    found: int
-    mistaken: int
-    others: list[str]
-    failed: int
-
-
 def main() -> None:
     """Run all faults and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -73,23 +53,30 @@ def main() -> None:
     rows: dict[str, object] = {}
     with ThreadPoolExecutor(options.jobs) as pool:
         for fault in options.faults:
-            rows[fault] = asdict(_row(fault, options.runs, pool))
+            rows[fault] = _row(fault, options.runs, pool)
             print(fault, rows[fault], flush=True)
     save("doctor", rows)
 
 
-def _row(fault: str, runs: int, pool: ThreadPoolExecutor) -> Row:
+def _row(fault: str, runs: int, pool: ThreadPoolExecutor) -> dict[str, object]:
+    """Return how often advice was given.
+
+    Returns:
+        ``runs`` of each program; ``found`` in the program with the fault and ``mistaken`` in its
+        twin, in runs; ``others``: other advice to the twin, by run; ``failed``:
+        runs without a result.
+    """
     jobs = [(fault, flags) for _ in range(runs) for flags in ((), ("--sound",))]
     advice = [*pool.map(lambda job: _advice(*job), jobs)]
-    planted, sound = advice[::2], advice[1::2]
+    planted, sound = ([names or [] for names in some] for some in (advice[::2], advice[1::2]))
     expected = EXPECTED[fault]
-    return Row(
-        runs,
-        sum(names is not None and expected in names for names in planted),
-        sum(names is not None and expected in names for names in sound),
-        [name for names in sound for name in names or () if name != expected],
-        sum(names is None for names in advice),
-    )
+    return {
+        "runs": runs,
+        "found": sum(expected in names for names in planted),
+        "mistaken": sum(expected in names for names in sound),
+        "others": [name for names in sound for name in names if name != expected],
+        "failed": advice.count(None),
+    }
 
 
 def _advice(fault: str, flags: Sequence[str]) -> list[str] | None:
