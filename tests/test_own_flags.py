@@ -85,7 +85,7 @@ def test_a_python_call_over_own_flags_ends_in_a_file_that_trains_with_them(workp
         tune=["batch_size"],
         values={"batch_size": [128]},
         use_flags=True,
-        events=StopsAfter(trials=3),
+        events=StopsAfter(trials=2),
     )
     assert result.head.space.uses_flags
     trials = dict.fromkeys((t["batch_size"], t["rig"], t["outcome"]) for t in result.trials)
