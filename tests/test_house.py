@@ -17,7 +17,7 @@ BREACHES: dict[str, dict[str, int]] = {
         "SearchResult": 30,
     },
     "at most 14 modules that import each other in a row": {"modules": 25},
-    "at most 3 tuned constants per 1,000 code lines": {"constants": 375},
+    "at most 3 tuned constants per 1,000 code lines": {"constants": 374},
     "no small modules with one importer": {"inside.processes.run_children": 30},
     "lines per room": {
         "cli": 2050,
