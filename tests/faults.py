@@ -101,6 +101,9 @@ FAULTS: dict[str, Fault] = {
     "global level": Fault(
         "The loop changes a global variable that items read", WORKERS, "other samples"
     ),
+    "global ahead": Fault(
+        "The same, and a thread reads batches ahead", WORKERS, "other samples"
+    ),
     "lambda": Fault(
         "The dataset holds a lambda function", SPAWNED, "an error", message="Can't pickle local"
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -167,6 +168,7 @@ class TrainedEpochs:
     Attributes:
         last: The pass that handed out the last batch with gradients; None before the first.
         count: Number of epochs in which a step was made.
+        thread: That in which the last step was made; None before the first.
     """
 
     def __init__(
@@ -176,6 +178,7 @@ class TrainedEpochs:
     ) -> None:
         self.last: Pass | None = None
         self.count = 0
+        self.thread: int | None = None
         self._facts, self._is_rebuilt = facts, is_rebuilt
         self._fed: list[Pass] = []  # since the last step, and not over
         self._over: Pass | None = None  # the last of them that is over
@@ -214,6 +217,7 @@ class TrainedEpochs:
         A step that is made after a pass belongs to it if the pass made none, as that of a program
         which gathers the gradients of a whole epoch.
         """
+        self.thread = get_ident()
         fed, self._fed, over, self._over = self._fed, [], self._over, None
         if not fed and over is not None and not over.trains:
             fed = [over]

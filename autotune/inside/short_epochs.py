@@ -173,13 +173,16 @@ class ShortEpochs(Listener):
 
         A training pass ends after the planned number of batches if a step was made with the last of
         them, so that no accumulated gradients are left over. Otherwise it continues, but not beyond
-        the longest training pass so far, or ``MAX_BATCHES`` if there was none.
+        the longest training pass so far, or ``MAX_BATCHES`` if there was none. Which batches have
+        had their step when another thread asks for the next one is chance, so that is not awaited:
+        all runs are cut at the same batch.
         """
         seen, plan = self._passes[feed], self.rehearsal
         if not feed.wants_gradients:
             seen.is_over |= seen.batches >= plan.other_batches
             return seen.is_over
-        has_stepped = self.steps > seen.steps
+        reads_ahead = self._epochs.thread not in {None, threading.get_ident()}
+        has_stepped = reads_ahead or self.steps > seen.steps
         most = max(plan.batches, self._longest or MAX_BATCHES)
         seen.is_over |= seen.batches >= (plan.batches if has_stepped else most)
         if seen.is_over and seen.trains:

@@ -127,9 +127,12 @@ class Training:
     def prepare(self):
         """What is made before the first step."""
 
+    def read(self):
+        return self.loader
+
     def run(self):
         for epoch in range(EPOCHS):
-            for x, y in self.loader:
+            for x, y in self.read():
                 self.step(x, y)
                 self.batches += 1
                 self.after_step()

@@ -1,10 +1,39 @@
 """Habits of loops: what is done with a batch, its gradients and the weights."""
 
+from queue import Queue
+from random import SystemRandom
+from threading import Thread
+from time import sleep
+
 import torch
+from planted_data import GlobalLevel
 from planted_loop import EPOCHS, Training
 from torch import nn
 from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel
+
+
+class GlobalAhead(Training):
+    """A thread reads ahead of steps that take three batches each, by chance more or fewer."""
+
+    source = GlobalLevel
+
+    def read(self):
+        ready = Queue(3)
+        Thread(target=self.fill, args=(ready,)).start()
+        yield from iter(ready.get, None)
+
+    def fill(self, ready):
+        for one in self.loader:
+            sleep(SystemRandom().uniform(0, 0.03))
+            ready.put(one)
+        ready.put(None)
+
+    def step(self, x, y):
+        self.loss(x, y).backward()
+        if self.batches % 3 == 2:
+            self.optimizer.step()
+            self.clear()
 
 
 class Clipping(Training):

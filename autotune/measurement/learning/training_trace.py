@@ -206,6 +206,10 @@ def compare(
         for most in (MOST_NOISE, CLEAR_NOISE)
     )
     unclear = _unclear(noise, clear) if any(trace.shaken for trace in shaken) else NOT_SHAKEN
+    drawn = _step_of_chance(written, shaken) if same_batches else count
+    # Workers that stay show what they do to the samples when the second epoch begins
+    if _epochs(written.steps[:drawn]) < min(2, _epochs(written.steps[:count])):
+        unclear = unclear or f"two runs as written are fed other samples at step {drawn + 1}"
     if steps >= LEAST_STEPS and unclear != NOT_SHAKEN:
         apart += _beyond_rounding(written, shaken, own, noise[:steps], clear)
     if not apart and unclear:
@@ -318,6 +322,15 @@ def _beyond(
     named = BUFFERS if part == MOST_BUFFERS else part
     exceeding = ((at, named, by) for at, (by, limit) in enumerate(found) if not by <= limit)
     return [one for one in [next(exceeding, None)] if one is not None]
+
+
+def _step_of_chance(written: TrainingTrace, shaken: Sequence[TrainingTrace]) -> int:
+    """Return the first step in which runs as written differ in their samples; else their number."""
+    pairs = (zip(written.batches, trace.batches, strict=False) for trace in shaken)
+    differing = [next((n for n, (a, b) in enumerate(one) if a != b), None) for one in pairs]
+    batch = min((n for n in differing if n is not None), default=len(written.batches))
+    steps = enumerate(written.steps)
+    return next((at for at, step in steps if step.batches > batch), len(written.steps))
 
 
 def _other_samples(
