@@ -118,8 +118,10 @@ def test_other_samples_are_told() -> None:
         compare(WRITTEN, [by_chance], trace(since=25, changes={"fed": 0})).sameness
         is Sameness.ROUNDING
     )
-    early = compare(WRITTEN, [trace(EPS, since=3, changes={"fed": 7})], WRITTEN)
+    early = compare(WRITTEN, [trace(EPS, factor=1.01, since=7, changes={"fed": 7})], WRITTEN)
     assert early.sameness is Sameness.UNKNOWN, "nothing is known of the second epoch"
+    rounded = compare(WRITTEN, [trace(EPS, since=3, changes={"fed": 7})], WRITTEN)
+    assert rounded.sameness is Sameness.ROUNDING, "the losses tell where samples only round"
     parts = compare(WRITTEN, [SHAKEN], trace(since=5, changes={"fed": 0}), same_batches=False)
     assert parts.sameness is Sameness.ROUNDING, "parts of batches hold other samples"
     wild = compare(WRITTEN, [trace(2 * MOST_NOISE)], other)

@@ -1,6 +1,6 @@
 """Habits of loops: what is done with a batch, its gradients and the weights."""
 
-from queue import Queue
+import queue
 from random import SystemRandom
 from threading import Thread
 from time import sleep
@@ -19,7 +19,7 @@ class GlobalAhead(Training):
     source = GlobalLevel
 
     def read(self):
-        ready = Queue(3)
+        ready = queue.Queue(3)
         Thread(target=self.fill, args=(ready,)).start()
         yield from iter(ready.get, None)
 

@@ -207,8 +207,10 @@ def compare(
     )
     unclear = _unclear(noise, clear) if any(trace.shaken for trace in shaken) else NOT_SHAKEN
     drawn = _step_of_chance(written, shaken) if same_batches else count
-    # Workers that stay show what they do to the samples when the second epoch begins
-    if _epochs(written.steps[:drawn]) < min(2, _epochs(written.steps[:count])):
+    # Workers that stay show what they do to the samples when the second epoch begins. Where a model
+    # makes the samples, they differ by rounding alone, and the losses tell.
+    told = written.steps[: max(drawn, clear)]
+    if _epochs(told) < min(2, _epochs(written.steps[:count])):
         unclear = unclear or f"two runs as written are fed other samples at step {drawn + 1}"
     if steps >= LEAST_STEPS and unclear != NOT_SHAKEN:
         apart += _beyond_rounding(written, shaken, own, noise[:steps], clear)
