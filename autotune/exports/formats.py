@@ -61,6 +61,7 @@ class Format(BaseModel):
     renamed: Mapping[str, str] = {}
     by_value: Mapping[str, Mapping[str, Settings | str]] = {}
     left_out: Mapping[str, str] = {}
+    besides: Mapping[str, str] = {}
     applies_all: bool = False
     template: str
 
@@ -74,6 +75,8 @@ class Format(BaseModel):
                 left_out[f"{setting}={value}"] = answer
             else:
                 _merge(settings, answer)
+                if setting in self.besides:
+                    left_out[f"{setting}={value}"] = _filled(self.besides[setting], value, "")
         factor = best.learning.lr_factor
         if factor != 1.0 and not self.applies_all:
             left_out["learning rate"] = f"multiply it by {factor:g}, as the larger batch asks for"
@@ -86,8 +89,16 @@ class Format(BaseModel):
             for part in reversed(self.renamed[setting].split(".")):
                 answer = {part: answer}
             return dict(answer)
-        unknown = self.left_out.get(setting, f"{self.tool} has no setting for it")
         by_value = self.by_value.get(setting, {})
+        parts = str(value).split("+")  # several options of a strategy at once
+        if len(parts) > 1 and parts[0] in by_value:
+            joined: Settings = {}
+            for one in (self._answer(setting, part, best) for part in parts):
+                if isinstance(one, str):
+                    return one
+                _merge(joined, one)
+            return joined
+        unknown = self.left_out.get(setting, f"{self.tool} has no setting for it")
         strategy = parts_of(value)[0] if setting == "devices" else ANY
         others = by_value.get(strategy, by_value.get(ANY, unknown))
         found = by_value.get(str(value), others)
@@ -146,7 +157,8 @@ def _filled(answer: Any, value: KnobValue, device: str) -> Any:
     if answer == "$ranks":
         return parts_of(value)[1]
     if isinstance(answer, str):
-        return Template(answer).safe_substitute(value=value, device=device, DEVICE=device.upper())
+        words = {"value": value, "device": device, "DEVICE": device.upper()}
+        return Template(answer).safe_substitute(words, number=str(value).rpartition("-")[2])
     return answer
 
 
