@@ -19,6 +19,7 @@ from autotune.inside.ranks.group import Group
 from autotune.inside.readings import frames_compiled
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.seams.checkpoint import blocks_of
+from autotune.inside.seams.optimizer import device_of as optimizer_device
 from autotune.inside.seams.torch_settings import settings_of
 from autotune.knobs.strategies.base import ACCELERATE, DDP, FABRIC, LIGHTNING, TRANSFORMERS
 from autotune.program.config import KnobValue
@@ -44,7 +45,7 @@ def device_of(first: FirstSteps, seams: SeamSet) -> str:
     """Return the type of the device that holds the trained parameters, such as ``cuda``."""
     if first.lead is None:
         return seams.steps.by_hand.device
-    return str(first.lead.param_groups[0]["params"][0].device.type)
+    return optimizer_device(first.lead)
 
 
 def profile_of(first: FirstSteps, seams: SeamSet, config_reads: Mapping[str, KnobValue]) -> Profile:

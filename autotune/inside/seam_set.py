@@ -268,7 +268,7 @@ class SeamSet:
     def _stepped(self, optimizer: Optimizer) -> None:
         if not self.steps.by_hand.rests:
             self._watch_no_more_by_hand()
-        if self.model.distribution.is_settling:
+        if self.model.distribution.has_ranks:
             self.model.distribution.stepped(optimizer)
         self._steps += 1
         if self._steps == STEPS_UNTIL_ROOTS_ARE_KNOWN:
@@ -276,7 +276,7 @@ class SeamSet:
         if self._listener is not None:
             self._listener.optimizer_stepped(optimizer)
         # Without a listener nobody needs the steps any more, and each hook costs time in each step.
-        elif self._steps >= STEPS_UNTIL_ROOTS_ARE_KNOWN and not self.model.distribution.is_settling:
+        elif self._steps >= STEPS_UNTIL_ROOTS_ARE_KNOWN and not self.model.distribution.has_ranks:
             self.hubs.steps.leave(self.steps.optimizer)
 
     def _stepped_by_hand(self) -> None:

@@ -63,7 +63,7 @@ class StepCounts:
     def end(self) -> bool:
         """End the step and count from zero; return whether it held nothing besides training.
 
-        It did if it was unlike the last steps in its calls without gradients, or in what it saved.
+        It held more if it was unlike the last steps in its calls without gradients, or its saves.
         """
         besides = self.calls_without_grad, self.saves
         is_usual = besides in self._usual

@@ -182,7 +182,7 @@ class StepTracker(Listener):
         counts = self.counts
         if counts.clock is not None and not self.first.loader_thread:
             counts.clock.leave()
-        if feed is not self.epoch.feed:
+        if feed is not self.epoch.feed or self.first.loaders is None:
             self.first.batch_handed_out(feed)
             is_training = self.first.is_training(feed)
             if is_training and not self.forks.is_child:
@@ -242,7 +242,7 @@ class StepTracker(Listener):
         Loaders of configs that rest are kept, and rates stay as the program sets them.
         """
         self.seams.steps.rates.hold(held=True)
-        self.seams.loader.keep(enabled=True)
+        self.seams.loader.keep()
         devices = (p.device for root in self.seams.model.forward.roots for p in root.parameters())
         return Turns(asked, hands, edges_of(devices))
 

@@ -100,7 +100,6 @@ class Knob(ABC):
 
     Attributes:
         name: Name in configs, YAML files and on the command line.
-        row: The row in which people see it; empty for the name.
         is_hidden: It seldom helps, so only ``--tune NAME`` and the space ``full`` search it.
         scope: Whether the value can change while the program runs.
         value_type: Type of the values.
@@ -115,7 +114,6 @@ class Knob(ABC):
     """
 
     name: str
-    row: ClassVar[str] = ""
     is_hidden: ClassVar[bool] = False
     scope: ClassVar[Scope] = Scope.LIVE
     value_type: ClassVar[type[bool] | type[int] | type[str]]

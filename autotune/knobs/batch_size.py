@@ -137,7 +137,6 @@ class AccumulationSteps(Knob):
 
     name = "accumulation_steps"
     usual = 1
-    row = "memory savers"
     value_type = int
     minimum = 1
     flag_names = (

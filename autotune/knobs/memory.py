@@ -12,7 +12,6 @@ from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import Profile
 from autotune.program.program import LaunchPlan
 
-ROW = "memory savers"
 EVERY = {"off": 0, "half": 2, "all": 1}  # every n-th block recomputes; 0 stands for none
 VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
 EXPANDABLE = "expandable_segments"
@@ -27,7 +26,6 @@ class ActivationCheckpointing(Knob):
     """
 
     name = "activation_checkpointing"
-    row = ROW
     value_type = str
     choices = ("off", "half", "all")
     usual = "off"  # also for a program that checkpoints activations itself: this adds to it
@@ -62,7 +60,6 @@ class CudaAllocator(Knob):
     """
 
     name = "cuda_allocator"
-    row = ROW
     scope = Scope.RESTART  # the environment is read when the process starts
     value_type = str
     choices = ("default", EXPANDABLE)

@@ -24,7 +24,6 @@ class MemoryFormat(Knob):
     """
 
     name = "memory_format"
-    row = "memory layout"
     value_type = str
     choices = ("contiguous", "channels_last")
     usual = "contiguous"

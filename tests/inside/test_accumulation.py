@@ -6,6 +6,7 @@ accumulation_steps=4, over the same samples.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
@@ -148,6 +149,32 @@ def has_a_schedule_of_iterations(program: Program) -> Step:
     return step
 
 
+class Wrapper(Optimizer):
+    """Wraps an optimizer without setting up a part of its own, as timm's Lookahead does."""
+
+    def __init__(self, base: Optimizer) -> None:
+        self.base, self.param_groups, self.defaults = base, base.param_groups, base.defaults
+        self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks = (
+            OrderedDict(),
+            OrderedDict(),
+        )
+
+    def step(self, closure: Any = None) -> Any:
+        return self.base.step(closure)
+
+
+def clears_by_what_wraps_the_optimizer_and_a_model_that_nobody_trains(program: Program) -> Step:
+    wrapper, idle = Wrapper(program.optimizer), nn.Linear(2, 2)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> None:
+        wrapper.zero_grad()
+        program.loss(x, y).backward()
+        idle.zero_grad()
+        wrapper.step()
+
+    return step
+
+
 CASES: dict[str, tuple[Callable[[Program], Step], int]] = {
     "a plain loop": (lambda program: program.step, 90),
     # Of 90, micro-batches would keep samples that whole batches drop.
@@ -158,6 +185,7 @@ CASES: dict[str, tuple[Callable[[Program], Step], int]] = {
         for step in (
             clears_last,
             clears_the_model_to_zeros,
+            clears_by_what_wraps_the_optimizer_and_a_model_that_nobody_trains,
             computes_activations_again,
             has_a_closure,
             scales_and_clips,

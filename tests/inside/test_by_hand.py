@@ -70,6 +70,10 @@ LOOPS = {
         ),
         passes=BACKWARD,
     ),
+    "signs that turn": Loop(
+        WRITTEN.format(passes=BACKWARD, update="for p in model.parameters(): p.data.neg_()"),
+        passes=BACKWARD,
+    ),
     "autograd.grad": Loop(
         WRITTEN.format(
             passes="grads = torch.autograd.grad(loss, list(model.parameters()))",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -111,6 +112,24 @@ def test_a_program_that_checkpoints_by_itself_computes_in_bf16_as_within_autocas
         assert list(seam.roots) == [net]
     assert roots.samples == [16] * 4
     assert all(map(torch.equal, found, expected))
+
+
+def test_a_model_that_another_thread_computes_meanwhile_is_one_of_its_own() -> None:
+    found: list[torch.dtype] = []
+    with acting() as seam:
+        seam.set_autocast(torch.bfloat16)
+        inner = nn.Linear(8, 8)
+        inner.register_forward_hook(lambda _module, _args, output: found.append(output.dtype))
+
+        def elsewhere(*_: object) -> None:
+            thread = threading.Thread(target=inner, args=(torch.randn(4, 8),))
+            thread.start()
+            thread.join()
+
+        outer = nn.Linear(8, 8)
+        outer.register_forward_pre_hook(elsewhere)
+        outer(torch.randn(4, 8))
+    assert found == [torch.bfloat16]
 
 
 def by_parts(net: nn.Module, x: torch.Tensor) -> torch.Tensor:

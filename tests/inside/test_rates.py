@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer, lr_scheduler
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.inside.listener import Listener
@@ -138,7 +139,7 @@ def test_batches_that_are_only_looked_at_leave_the_rate_of_the_tuned_loader(
     assert not caplog.text
 
 
-def test_a_step_that_fails_leaves_the_program_its_rate_and_a_hook_that_sets_it_is_refused() -> None:
+def test_a_step_that_fails_leaves_the_program_its_rate() -> None:
     def closure() -> float:
         raise ValueError("no loss")
 
@@ -148,10 +149,36 @@ def test_a_step_that_fails_leaves_the_program_its_rate_and_a_hook_that_sets_it_i
         with pytest.raises(ValueError, match="no loss"):
             optimizer.step(closure)
         assert moved(optimizer) == pytest.approx(0.4)
-        schedule = lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 / (1 + epoch))
-        optimizer.register_step_post_hook(lambda *_: schedule.step())
-        with pytest.raises(RuntimeError, match="use --lr-rule none"):
-            moved(optimizer)
+
+
+@pytest.mark.parametrize("place", ["before", "after", "after all", "a tensor"])
+def test_hooks_of_a_step_see_and_set_the_rates_of_the_program(place: str) -> None:
+    def rates() -> list[float]:
+        seen, data = [], loader()
+        rate = torch.tensor(0.1, dtype=torch.float64) if place == "a tensor" else 0.1
+        optimizer = SGD([weight()], lr=rate, foreach=False)
+        (group,) = optimizer.param_groups
+
+        def decay(*_: Any) -> None:
+            if place == "a tensor":
+                group["lr"].mul_(0.5)
+            else:
+                group["lr"] *= 0.5
+            seen.append(float(group["lr"]))
+
+        registers = {
+            "before": optimizer.register_step_pre_hook,
+            "after all": register_optimizer_step_post_hook,
+        }
+        handle = registers.get(place, optimizer.register_step_post_hook)(decay)
+        found = train(optimizer, data)[:3]
+        handle.remove()
+        return [*found, *(4 * rate for rate in seen[:3])]
+
+    plain = rates()
+    with running(applied(batch_size=40)):
+        assert rates()[:3] == pytest.approx([4 * rate for rate in plain[:3]])
+    assert rates()[3:] == pytest.approx(plain[3:])
 
 
 def test_a_program_that_follows_the_batch_itself_is_left_to_it(

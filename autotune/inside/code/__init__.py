@@ -1,1 +1,1 @@
-"""The program's objects, autograd graphs and source, read without running any of its code."""
+"""The program's objects and source, read without running any of its code."""

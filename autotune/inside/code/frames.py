@@ -72,17 +72,6 @@ def note_program(source: str) -> None:
         PROGRAM_PLACES.append(f"{root}{folder}{top}{separator}")
 
 
-def callers() -> list[FrameType]:
-    """Return the frames outside autotune, up to the program's outermost frame.
-
-    The innermost comes first: it is the nearest frame above the caller of this function that is not
-    autotune's. Empty if the program is not on this thread's stack.
-    """
-    frames = [f for f in stack(sys._getframe(2)) if not f.f_code.co_filename.startswith(OURS)]  # noqa: SLF001
-    own = [number for number, f in enumerate(frames) if is_programs(f.f_code)]
-    return frames[: own[-1] + 1] if own else []
-
-
 def own_place() -> Place | None:
     """Return the innermost line of the program on the stack; None if there is none."""
     own = (f for f in stack(sys._getframe(1)) if is_programs(f.f_code))  # noqa: SLF001

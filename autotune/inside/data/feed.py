@@ -80,7 +80,7 @@ class FeedListener:
 
 
 class _Passes(Protocol):
-    """What feeds need of the program's loaders; ``seams.loader.Passes`` documents it."""
+    """What feeds need of the program's loaders, which ``seams.loader.Passes`` has."""
 
     built: BuiltLoaders
     options: RequestedOptions

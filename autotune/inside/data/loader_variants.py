@@ -73,7 +73,7 @@ class LoaderShares:
             self._made += 1
             whole, plain = self._loaders.of(loader).batch_sampler, plain_batches(loader)
             if plain is not None or whole is None:  # batch_size=None: the items are batches
-                whole = (plain or loader).sampler
+                whole = (loader if plain is None else plain).sampler
             drop_last = self._loaders.facts(loader).drop_last
             self._shards[loader] = ShardedSampler(whole, self.group, name, drop_last=drop_last)
         return self._shards[loader]
@@ -196,13 +196,6 @@ class LoaderVariants:
         end_workers(loader)  # the copy is iterated from here on, so these would stay idle
         self._present[loader] = copy, self._options.version, _without_iterator(loader)
         return copy
-
-    def keep(self, *, enabled: bool) -> None:
-        """Keep the passes of all options while configs take turns, or drop those that rest."""
-        has_kept, self.keeps = self.keeps, enabled
-        if has_kept and not enabled:
-            self._kept.clear()
-            self._options.version += 1
 
     def _kept_copy(self, loader: DataLoader[Any], changes: dict[str, Any]) -> DataLoader[Any]:
         # A batch sampler is made anew each time; the batch size says all that it may differ in.

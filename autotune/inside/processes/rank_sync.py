@@ -72,7 +72,7 @@ def _json_of(kind: type[Report | RankCommand]) -> TypeAdapter[Report | RankComma
 class RankSync:
     """One rank's side of the synchronization; in a group of one it does nothing.
 
-    ``LeadRank`` calls ``gather`` and then ``announce``, every ``FollowerRank`` calls ``attend``,
+    ``Meetings`` calls ``gather`` and then ``announce``, every ``FollowerRank`` calls ``attend``,
     all at the end of the same step on the thread that trains. Each exchange has a number, which all
     ranks count alike and which is part of its names in the store.
     """

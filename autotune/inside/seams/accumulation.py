@@ -5,16 +5,16 @@ until the last one of a group ``step`` of optimizers, schedulers and gradient sc
 clipping and weight averages (``AveragedModel``) do nothing, and ``zero_grad`` does nothing while
 gradients accumulate. Each backward pass is weighted by the micro-batch's share of the group's
 samples. So the accumulated gradient is that of the mean loss over the group, also in the last,
-smaller group of an epoch. If the loss is known to sum over samples, nothing is weighted.
+smaller group of an epoch.
 
 Covered: a program that leaves out a batch whose loss is not finite, either by ``zero_grad`` between
 backward and step or by making no step (the whole group is left out); a loop that is left in the
 middle of a group (the gradients of that group are dropped); data without a length (groups then
 continue across epochs).
 
-Not covered: gradients that the program clears or clips with its own code; batch statistics such as
-BatchNorm's, which remain those of micro-batches. The comparison before a recommendation shows
-these. A program with several optimizers is not offered the knob.
+Not covered: a loss that sums over samples; gradients that the program clears or clips with its own
+code; batch statistics such as BatchNorm's, which remain those of micro-batches. The comparison
+before a recommendation shows these. A program with several optimizers is not offered the knob.
 """
 
 from __future__ import annotations
@@ -96,18 +96,19 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
 
         Between a backward pass and its step, ``zero_grad()`` discards gradients that may hold NaN.
         It is then carried out, and the group is left out. Otherwise it is carried out only where
-        no gradients accumulate.
+        no gradients accumulate. What counts is whose parameters it clears: the target may wrap an
+        optimizer, or be a module that nobody trains.
         """
         self.clears_to_none = to_none and self.clears_to_none is not False
         if self._groups.steps == 1:
             return True
         self._groups.take()
         if self._groups.has_gradients:
-            self._groups.leave_out()
+            if self._trains(target, self._optimizers()):
+                self._groups.leave_out()
             return True
-        waiting = self._groups.waiting
-        gathers = id(target) in waiting if isinstance(target, Optimizer) else bool(waiting)
-        return self._groups.is_left_out or not gathers
+        waiting = [o for o in self._optimizers() if id(o) in self._groups.waiting]
+        return self._groups.is_left_out or not self._trains(target, waiting)
 
     @property
     def is_needed(self) -> bool:
@@ -164,6 +165,14 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
             self._groups.release()
             is_held = False
         return is_held
+
+    @staticmethod
+    def _trains(target: Optimizer | nn.Module, optimizers: Iterable[Optimizer]) -> bool:
+        """Tell whether some of the optimizers' parameters are among the target's."""
+        trained = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
+        if isinstance(target, nn.Module):
+            return not trained.isdisjoint(map(id, target.parameters()))
+        return any(id(p) in trained for group in target.param_groups for p in group["params"])
 
     def _drop(self) -> None:
         groups = (group for optimizer in self._optimizers() for group in optimizer.param_groups)

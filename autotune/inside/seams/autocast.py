@@ -34,7 +34,7 @@ class AutocastSeam(Seam):
     """Watches the program enter autocast, and can change the precision of these regions.
 
     ``Steering`` calls ``steer()`` on the main thread between two steps. The replaced methods run on
-    whichever thread enters a region. The observer reads the attributes for the profile.
+    whichever thread enters a region. ``observe`` reads the attributes for the profile.
 
     Attributes:
         own_dtype: The dtype of the program's autocast, such as ``bfloat16``; None as long as the

@@ -68,7 +68,7 @@ class ByHandSeam(Seam, BackwardListener):
         self.rests = False
         self.place: Place | None = None
         self.device = "cpu"
-        self._norms: dict[int, tuple[torch.Tensor, float]] = {}  # by the id of the weight
+        self._fingerprints: dict[int, tuple[torch.Tensor, float]] = {}  # by the id of the weight
         self._lead: set[int] = set()
         self._made: list[int] = []  # passes of the first steps
         self._passes = 0  # since the last step
@@ -119,7 +119,7 @@ class ByHandSeam(Seam, BackwardListener):
     def rest(self) -> None:
         """Stop counting backward passes for good, because an optimizer makes the steps."""
         self.rests = True
-        self._norms.clear()
+        self._fingerprints.clear()
         self.remove()
 
     def remove(self) -> None:
@@ -152,15 +152,17 @@ class ByHandSeam(Seam, BackwardListener):
         models = {id(weight) for model in self._forward.roots for weight in model.parameters()}
         weights = [leaf for leaf in leaves if id(leaf) in models] or ([] if is_idle else leaves)
         for leaf in weights[:: -(-len(weights) // MAX_WEIGHTS) or 1]:
-            if id(leaf) not in self._norms:
-                self._norms[id(leaf)] = leaf, _norm(leaf)
+            if id(leaf) not in self._fingerprints:
+                self._fingerprints[id(leaf)] = leaf, _fingerprint(leaf)
 
     def _compare(self) -> None:
         changed = {
-            key: leaf for key, (leaf, before) in self._norms.items() if _norm(leaf) != before
+            key: leaf
+            for key, (leaf, before) in self._fingerprints.items()
+            if _fingerprint(leaf) != before
         }
         for key in changed:
-            del self._norms[key]
+            del self._fingerprints[key]
         # Of several models, the one whose weights change first leads, and changes of the others do
         # not count. Otherwise a program that updates two models would make two steps per batch.
         self._lead = self._lead or set(changed)
@@ -170,13 +172,14 @@ class ByHandSeam(Seam, BackwardListener):
         self._made.append(self._passes)
         self._passes = 0
         if len(self._made) == STEPS_COMPARED:
-            self._norms.clear()
+            self._fingerprints.clear()
         self._stepped()
 
 
-def _norm(leaf: torch.Tensor) -> float:
-    dtype = None if leaf.is_complex() else torch.float64
-    return float(torch.linalg.vector_norm(leaf.detach(), dtype=dtype))
+def _fingerprint(leaf: torch.Tensor) -> float:
+    """Return a weighted sum of the values, which flipped signs and another order change as well."""
+    flat = (torch.view_as_real(leaf) if leaf.is_complex() else leaf).detach().flatten().double()
+    return float(flat @ torch.linspace(1, 2, len(flat), dtype=flat.dtype, device=flat.device))
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

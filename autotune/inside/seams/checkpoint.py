@@ -16,7 +16,8 @@ random states of Python and NumPy) is not emulated: it shows in what is trained.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from inspect import getattr_static
 from types import FunctionType
 from typing import Any
@@ -98,7 +99,9 @@ def _recomputed(
     given = (*args, *kwargs.values())
     first = [given]
     versions = {name: buffer._version for name, buffer in block.named_buffers()}  # noqa: SLF001
-    buffers = {name: buffer.detach().clone() for name, buffer in block.named_buffers()}
+    given_buffers = dict(block.named_buffers())
+    buffers = {name: buffer.detach().clone() for name, buffer in given_buffers.items()}
+    empty = [(m, name) for m in block.modules() for name, b in m._buffers.items() if b is None]  # noqa: SLF001
 
     def compute(*values: Any) -> Any:
         return forward(block, *values[:count], **dict(zip(names, values[count:], strict=True)))
@@ -107,16 +110,29 @@ def _recomputed(
         if first:
             output = compute(*first.pop())
             for name, buffer in block.named_buffers():  # such as masks, which stay as they are
-                is_same = versions.get(name) == buffer._version  # noqa: SLF001
+                is_same = given_buffers.get(name) is buffer and versions[name] == buffer._version  # noqa: SLF001
                 if is_same and buffer.nbytes >= LARGE_BYTES:
                     del buffers[name]
             return output
         # Copies of copies, because ``retain_graph`` allows several recomputations
         fresh = {name: buffer.clone() for name, buffer in buffers.items()}
-        with _reparametrize_module(block, fresh, tie_weights=True):
+        with _reparametrize_module(block, fresh, tie_weights=True), _without(empty):
             return compute(*map(structure_of, kept))
 
     return checkpoint(call, *map(structure_of, given), use_reentrant=False)
+
+
+@contextmanager
+def _without(empty: Sequence[tuple[nn.Module, str]]) -> Iterator[None]:
+    """Take away the buffers that were None before the first pass, and put them back."""
+    now = [(module, name, getattr(module, name)) for module, name in empty]
+    for module, name in empty:
+        setattr(module, name, None)
+    try:
+        yield
+    finally:
+        for module, name, buffer in now:
+            setattr(module, name, buffer)
 
 
 def blocks_of(roots: Iterable[nn.Module]) -> list[nn.Module]:

@@ -197,11 +197,6 @@ class DistributionSeam(Seam):
         strategy.sync_gradients(called, enabled=not self._accumulation.holds)
         return called
 
-    @property
-    def is_settling(self) -> bool:
-        """Whether ``stepped()`` must be called after each step of an optimizer."""
-        return self.has_ranks
-
     def stepped(self, optimizer: Optimizer) -> None:
         """Note the step of an optimizer, and compare the ranks if that is due.
 
@@ -209,9 +204,10 @@ class DistributionSeam(Seam):
             RuntimeError: if the ranks do not train one model.
         """
         self._models.has_stepped = True
-        trained = {id(p) for p in parameters_of([optimizer])}
-        for module, model in self._models.called.items():
-            if not model.is_distributed and not trained.isdisjoint(map(id, model.trained)):
+        waiting = [one for one in self._models.called.items() if not one[1].is_distributed]
+        trained = {id(p) for p in parameters_of([optimizer])} if waiting else set[int]()
+        for module, model in waiting:
+            if not trained.isdisjoint(map(id, model.trained)):
                 model.has_stepped = True
                 parameters = module.parameters()
                 model.has_unused = any(p.requires_grad and p.grad is None for p in parameters)

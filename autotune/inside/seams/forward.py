@@ -8,6 +8,7 @@ was called this way and has parameters.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from threading import get_ident
 from typing import Any
@@ -44,6 +45,12 @@ class _Regions(dict[int, torch.autocast]):
         return region
 
 
+class _Nested(threading.local):
+    """Whether this thread is within an outermost call of a model."""
+
+    within = False
+
+
 class ForwardSeam(Seam):
     """Acts around the program's outermost module calls.
 
@@ -71,7 +78,7 @@ class ForwardSeam(Seam):
         self._optimizers = optimizers
         self._patches = Patches()
         self._roots: WeakKeyDictionary[nn.Module, Root | None] = WeakKeyDictionary()
-        self._depth = 0
+        self._nested = _Nested()
         self._autocast: _Regions | None = None
         self._channels_last = False
         self._compile_options: tuple[str | None, bool | None] = (None, None)  # mode, dynamic
@@ -154,26 +161,25 @@ class ForwardSeam(Seam):
             mode, dynamic = chosen
             if chosen not in calls:
                 call = module._call_impl  # noqa: SLF001 - as Module.compile() does
-                compiled = torch.compile(call, mode=mode, dynamic=dynamic)
-                calls[chosen] = None if mode is None else compiled
+                calls[chosen] = mode and torch.compile(call, mode=mode, dynamic=dynamic)
             # Set past __setattr__: Fabric's wrappers would give it to what they wrap as well,
             # and a wrapped model that calls its wrapper never returns.
             vars(module)["_compiled_call_impl"] = calls[chosen]
 
     def _wrapped(self, original: Call) -> Call:
-        seam = self
+        seam, nested = self, self._nested
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if seam._depth or torch.compiler.is_compiling() or is_in_backward():
+            if nested.within or torch.compiler.is_compiling() or is_in_backward():
                 return original(module, *args, **kwargs)
             if torch._C._get_tracing_state():  # noqa: SLF001 - graphs compare by our names, too
                 return original(module, *args, **kwargs)
-            seam._depth = 1
+            nested.within = True
             try:
                 output = seam._outermost(original, module, *args, **kwargs)
                 return _lasting(output) if seam._compile_options[0] == "reduce-overhead" else output
             finally:
-                seam._depth = 0
+                nested.within = False
 
         return call
 

@@ -96,11 +96,9 @@ class LoaderSeam(IterateListener):
         self.shares.begin(group, begins)
         self.options.request(world_size=group.world_size)
 
-    def keep(self, *, enabled: bool) -> None:
-        """Keep the passes of all options alive while configs take turns, or no longer."""
-        if not enabled:
-            self.passes.resting.wake_all()
-        self.variants.keep(enabled=enabled)
+    def keep(self) -> None:
+        """Keep the passes of all options alive, because configs take turns from now on."""
+        self.variants.keeps = True
 
     @property
     def misses_target(self) -> bool:

@@ -180,7 +180,7 @@ def implementation_of(optimizer: Optimizer) -> str:
         return "fused"
     foreach = group.get("foreach")
     if foreach is None and "foreach" in group:
-        foreach = not group.get("differentiable") and _device_of(group) in FOREACH_DEVICES
+        foreach = not group.get("differentiable") and device_of(optimizer) in FOREACH_DEVICES
     return "foreach" if foreach else "for-loop"
 
 
@@ -193,7 +193,7 @@ def implementations_of(optimizer: Optimizer) -> tuple[str, ...]:
     if group.get("differentiable") or group.get("capturable"):
         return (implementation_of(optimizer),)
     floats = all(p.is_floating_point() for g in optimizer.param_groups for p in g["params"])
-    has_fused = "fused" in group and floats and _device_of(group) in FUSED_DEVICES
+    has_fused = "fused" in group and floats and device_of(optimizer) in FUSED_DEVICES
     has = {"for-loop": True, "foreach": "foreach" in group, "fused": has_fused}
     return tuple(name for name, there in has.items() if there)
 
@@ -202,8 +202,9 @@ def _flags_of(group: dict[str, Any]) -> dict[str, Any]:
     return {name: group[name] for name in ("foreach", "fused") if name in group}
 
 
-def _device_of(group: dict[str, Any]) -> str:
-    return str(group["params"][0].device.type)
+def device_of(optimizer: Optimizer) -> str:
+    """Return the type of the first parameter's device; the first groups may have no parameters."""
+    return next(str(p.device.type) for g in optimizer.param_groups for p in g["params"])
 
 
 def _use_implementation(optimizer: Optimizer, group: dict[str, Any], name: str) -> None:

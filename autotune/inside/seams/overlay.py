@@ -18,7 +18,7 @@ from autotune.inside.hubs.patches import Patches, Seam
 class OverlaySeam(Seam):
     """Copies what an overlay cannot rename.
 
-    ``SeamSet.guard_files()`` installs it before the program starts, if overlays are the fence of
+    ``FenceSeams.guard_files()`` installs it before the program starts, if overlays are the fence of
     the trial. The patched functions run on any thread, and in forked children of the program.
     """
 

@@ -5,9 +5,9 @@ same path. Only the first rank does so. Each of the others writes shadow files, 
 deleted afterwards, and reads its own: as the ranks train one model, its checkpoints hold what those
 of the first rank hold.
 
-Covered: printed output and progress bars; experiment trackers; ``torch.save``; ``safetensors``;
-``open`` and so numpy, json, pickle, logging and TensorBoard; renaming, copying, linking and
-removing files; making folders. Not covered: files that other libraries write in C code; what a
+Covered: printed output and progress bars; experiment trackers; ``torch.save``; ``open`` and so
+numpy, json, pickle, logging and TensorBoard; renaming, copying, linking and removing files; making
+folders; the libraries in ``LIBRARIES``. Not covered: files that others write in C code; what a
 folder lists.
 """
 
@@ -33,10 +33,14 @@ from autotune.program.trackers import TRACKERS_OFF
 # probably a memory-mapped data set, which programs open with "r+" and only read.
 MAX_COPIED_BYTES = 256 * 2**20
 KERNELS_OWN = (Path("/dev"), Path("/proc"), Path("/sys"))
-# Functions of safetensors that open a file in C code, with the position of its path and the mode
-SAFETENSORS = {
-    "safetensors": {"serialize_file": (1, "w"), "safe_open": (0, "r")},
-    "safetensors.torch": {"save_file": (1, "w"), "load_file": (0, "r")},
+# Functions that open a file in C code: position and name of its path, and the mode; without one,
+# the argument after the path is the mode
+LIBRARIES: dict[str, dict[str, tuple[int, str, str]]] = {
+    "safetensors": {"serialize_file": (1, "filename", "w"), "safe_open": (0, "filename", "r")},
+    "safetensors.torch": {"save_file": (1, "filename", "w"), "load_file": (0, "filename", "r")},
+    "sqlite3": {"connect": (0, "database", "a")},
+    "h5py": {"File.__init__": (1, "name", "")},
+    "cv2": {"imwrite": (0, "filename", "w"), "imread": (0, "filename", "r")},
 }
 
 
@@ -56,7 +60,7 @@ def mute_output() -> None:
 class RankFilesSeam(Seam, SaveListener):
     """Keeps a rank other than the first from writing where the first rank writes.
 
-    ``SeamSet.silence()`` installs it before the program starts. The replaced functions run on
+    ``FenceSeams.silence()`` installs it before the program starts. The replaced functions run on
     whatever thread the program uses. The first rank may make, move or remove the same files at any
     time, so what exists already, or no longer, raises nothing here.
 
@@ -73,7 +77,7 @@ class RankFilesSeam(Seam, SaveListener):
         self._patches = Patches()
 
     def install(self) -> None:
-        """Replace the functions of Python and torch that write files, and those of safetensors."""
+        """Replace the functions of Python, torch and some libraries that write files."""
         self._patches.replace(os, "stat", self._reading(os.stat))
         unlink, rmdir, move, link = os.unlink, os.rmdir, os.replace, os.symlink
         remove_all, copy_all = shutil.rmtree, shutil.copytree
@@ -113,8 +117,8 @@ class RankFilesSeam(Seam, SaveListener):
         ):
             guarded = self._on_shadow(getattr(owner, name), at, act)
             self._patches.replace(owner, name, guarded)
-        for module_name in SAFETENSORS:
-            self._imports.wait_for(module_name, self._redirect_safetensors)
+        for module_name in LIBRARIES:
+            self._imports.wait_for(module_name, self._redirect)
 
     def remove(self) -> None:
         """Put everything back as it was."""
@@ -197,21 +201,24 @@ class RankFilesSeam(Seam, SaveListener):
 
         return call
 
-    def _redirect_safetensors(self, module: ModuleType) -> None:
-        for name, (position, mode) in SAFETENSORS[module.__name__].items():
-            self._patches.replace(module, name, self._opening(module, name, position, mode))
+    def _redirect(self, module: ModuleType) -> None:
+        for path, (position, keyword, mode) in LIBRARIES[module.__name__].items():
+            cls, _, name = path.rpartition(".")
+            owner = getattr(module, cls) if cls else module
+            opening = self._opening(getattr(owner, name), position, keyword, mode)
+            self._patches.replace(owner, name, opening)
 
     def _opening(
-        self, module: ModuleType, name: str, position: int, mode: str
+        self, original: Callable[..., Any], position: int, keyword: str, mode: str
     ) -> Callable[..., Any]:
-        original = getattr(module, name)
-
         def opening(*args: Any, **kwargs: Any) -> Any:
+            path = args[position] if len(args) > position else kwargs.get(keyword)
+            if str(path).startswith((":", "file:")):  # SQLite's memory, or its addresses
+                return original(*args, **kwargs)
+            how = mode or kwargs.get("mode") or (*args[position + 1 : position + 2], "r")[0]
+            place = self.place(path, how)
             if len(args) > position:
-                place = self.place(args[position], mode)
-                args = (*args[:position], place, *args[position + 1 :])
-            else:
-                kwargs["filename"] = self.place(kwargs["filename"], mode)
-            return original(*args, **kwargs)
+                return original(*args[:position], place, *args[position + 1 :], **kwargs)
+            return original(*args, **{**kwargs, keyword: place} if keyword in kwargs else kwargs)
 
         return opening

@@ -1,11 +1,9 @@
 """The seam at learning rates: scales an optimizer's rates to the batch size while it steps.
 
-A rate is multiplied when ``step()`` begins and restored when it ends. The program may set its rates
-by hand, schedule, load or save them, add groups or share them among optimizers: the factor is
-applied exactly once, and never gets into a checkpoint.
-
-Refused: hooks of a step that schedule its rate, because they see the multiplied one. Not covered: a
-rate that is applied without an optimizer.
+A rate is multiplied while an optimizer computes its step. The program may set its rates by hand or
+in hooks of the step, schedule, load or save them, add groups or share them among optimizers: the
+factor is applied exactly once, and never gets into a checkpoint. Not covered: a rate that is
+applied without an optimizer.
 """
 
 from __future__ import annotations
@@ -19,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from autotune.inside.hubs.step import Go, StepListener
 from autotune.program.lr import LrRule, lr_factor, optimizer_factor
@@ -27,10 +26,6 @@ from autotune.program.profile import OptimizerFacts
 # Relative tolerance when rates are compared: programs compute them in different ways, and the
 # result may be rounded.
 LIKE = 1e-3
-SET_BY_HOOK = (
-    "a hook of the optimizer's step sets its learning rate, so the rate cannot follow the batch "
-    "size: schedule it after the step, or use --lr-rule none"
-)
 
 
 class RatesSeam(StepListener):
@@ -55,7 +50,7 @@ class RatesSeam(StepListener):
         self.feeds_target = True
         self._fed: set[bool] = set()  # the ``by_target`` of all batches since the last step
         self._is_held = False
-        self._scaled: list[set[int]] = []  # ids of groups, for each step that runs now
+        self._scaled: list[_Multiplied] = []  # of the steps that run now
         self._follows_itself: WeakKeyDictionary[Optimizer, bool] = WeakKeyDictionary()
 
     def set_rule(
@@ -89,8 +84,7 @@ class RatesSeam(StepListener):
     def hold(self, *, held: bool) -> None:
         """Leave rates as the program has them while *held*.
 
-        Used while a probe learns whether gradients grow with the batch size, and while configs of
-        several batch sizes take turns.
+        Used while configs of several batch sizes take turns.
         """
         self._is_held = held
 
@@ -125,34 +119,24 @@ class RatesSeam(StepListener):
     def around_step(self, go: Go, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Make the step with multiplied rates.
 
-        An optimizer may step another one that shares its groups. If the step itself changes a rate,
-        the change is kept and only the factor is taken out.
-
-        Raises:
-            RuntimeError: if a hook of the step changes the rate.
+        The program's hooks run before the rates are multiplied and after they are restored, so
+        they may read and set them. An optimizer may step another one that shares its groups. If the
+        step itself changes a rate, the change is kept and only the factor is taken out.
         """
         if not self._scaled:
             self._look_at_batches()
         if optimizer not in self._follows_itself:
             self._follows_itself[optimizer] = self._scales_itself(optimizer)
-        factor, taken = self.factor(optimizer), set[int]().union(*self._scaled)
-        scaled: list[tuple[dict[str, Any], Any, Any]] = []
-        for group in optimizer.param_groups if factor != 1.0 else ():
-            if id(group) not in taken and _has_rate(group):
-                rate = group["lr"]  # not in place: groups may share one tensor as their rate
-                group["lr"] = rate * factor
-                scaled.append((group, rate, group["lr"]))
-        self._scaled.append({id(group) for group, *_ in scaled})
+        is_begun = any(step.optimizer is optimizer for step in self._scaled)  # super().step()
+        if is_begun or (factor := self.factor(optimizer)) == 1.0:
+            return go(optimizer, *args, **kwargs)
+        taken = {id(group) for step in self._scaled for group, *_ in step.scaled}
+        self._scaled.append(_Multiplied(optimizer, factor, taken))
         try:
-            result = go(optimizer, *args, **kwargs)
-            is_set = any(group["lr"] is not used for group, _, used in scaled)
-            if is_set and optimizer._optimizer_step_post_hooks:  # noqa: SLF001
-                raise RuntimeError(SET_BY_HOOK)
-            return result
+            with self._scaled[-1]:
+                return go(optimizer, *args, **kwargs)
         finally:
             self._scaled.pop()
-            for group, rate, used in scaled:
-                group["lr"] = rate if group["lr"] is used else group["lr"] / factor
 
     def _look_at_batches(self) -> None:
         """Determine whether the next step uses the tuned loader's batch.
@@ -191,6 +175,48 @@ class RatesSeam(StepListener):
                 )
                 return True
         return False
+
+
+class _Multiplied:
+    """The rates of an optimizer in one step: multiplied last before it, and restored first after.
+
+    Args:
+        optimizer: Its groups are multiplied, but for those in *taken*.
+        factor: By which.
+        taken: Ids of groups that an optimizer has multiplied of which this step is a part.
+    """
+
+    def __init__(self, optimizer: Optimizer, factor: float, taken: set[int]) -> None:
+        self.optimizer, self._factor, self._taken = optimizer, factor, taken
+        self.scaled: list[tuple[dict[str, Any], Any, Any]] = []
+        self._handles: list[RemovableHandle] = []
+
+    def __enter__(self) -> None:
+        if not hasattr(self.optimizer, "_optimizer_step_pre_hooks"):
+            self._multiply()  # it wraps an optimizer, and torch has not set it up
+            return
+        before = self.optimizer.register_step_pre_hook(self._multiply)
+        after = self.optimizer.register_step_post_hook(self._restore)
+        self._handles = [before, after]
+        hooks: Any = self.optimizer._optimizer_step_post_hooks  # noqa: SLF001
+        hooks.move_to_end(after.id, last=False)
+
+    def __exit__(self, *_: object) -> None:
+        self._restore()
+        for handle in self._handles:
+            handle.remove()
+
+    def _multiply(self, *_: object) -> None:
+        for group in self.optimizer.param_groups:
+            if id(group) not in self._taken and _has_rate(group):
+                rate = group["lr"]  # not in place: groups may share one tensor as their rate
+                group["lr"] = rate * self._factor
+                self.scaled.append((group, rate, group["lr"]))
+
+    def _restore(self, *_: object) -> None:
+        while self.scaled:
+            group, rate, used = self.scaled.pop()
+            group["lr"] = rate if group["lr"] is used else group["lr"] / self._factor
 
 
 def families_of(optimizer: Optimizer) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from autotune.program.config import KnobValue
 from autotune.program.profile import TorchSettings
 
 
-class TorchSettingsSeam:
+class TorchSettingsSeam(Seam):
     """Sets process-wide settings of torch, and sets them again after the program's set-up code.
 
     ``Steering`` calls ``switch()`` on the main thread, before the program starts or between two

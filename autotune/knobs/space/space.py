@@ -290,14 +290,6 @@ class ResolvedSpace:
         """The baseline with the fixed values; the search starts from it."""
         return self.baseline.replace(**self.fixed)
 
-    @property
-    def size(self) -> int:
-        """Number of combinations of values, including those that differ only in idle knobs.
-
-        Conflicts are not subtracted, so fewer configs can be measured.
-        """
-        return math.prod(len(d.values) for d in self.domains.values())
-
     def canonical(self, config: Config) -> Config:
         """Return the config with idle knobs set to the baseline's values.
 

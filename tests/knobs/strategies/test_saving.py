@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+import h5py
 import numpy
 import pytest
 import safetensors.torch
@@ -38,6 +40,18 @@ def test_what_a_rank_writes_it_reads_again(out: Path) -> None:
     assert numpy.load(out / "made" / "array.npy").tolist() == [1, 1]
     safetensors.torch.save_file({"w": torch.ones(2)}, out / "w.safetensors")
     assert safetensors.torch.load_file(out / "w.safetensors")["w"].tolist() == [1, 1]
+    with h5py.File(out / "made.h5", "w") as file:
+        file["n"] = 1
+    with h5py.File(out / "made.h5") as file:
+        assert file["n"][()] == 1
+    for name in (str(out / "log.db"), ":memory:"):
+        for count in (1, 2) if name != ":memory:" else (1,):
+            rows = sqlite3.connect(database=name)
+            rows.execute("create table if not exists t (n)")
+            rows.execute("insert into t values (1)")
+            rows.commit()
+            assert len(rows.execute("select n from t").fetchall()) == count
+            rows.close()
 
 
 def test_a_checkpoint_is_found_where_it_was_renamed_copied_and_linked(out: Path) -> None:
