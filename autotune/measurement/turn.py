@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from statistics import median, pvariance
 
 from autotune.measurement.interval import Interval, LogRatio
@@ -184,7 +184,15 @@ class Played:
 
     def __add__(self, other: Played) -> Played:
         """Return both together."""
-        return Played(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+        return Played(
+            self.cost + other.cost,
+            self.work + other.work,
+            self.seconds + other.seconds,
+            self.samples + other.samples,
+            self.steps + other.steps,
+            self.wait_s + other.wait_s,
+            self.faults + other.faults,
+        )
 
     def later(self, seconds: float) -> Played:
         """Return the same with more or fewer seconds."""

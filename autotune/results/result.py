@@ -57,9 +57,6 @@ class Contribution:
     gain: Interval
 
 
-ADVISE_WARMUP_ABOVE = 4  # growth of the batch above which learning-rate warm-up is recommended
-
-
 class Finding(StrEnum):
     """How a search came out.
 

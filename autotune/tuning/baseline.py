@@ -100,10 +100,10 @@ def _measure(session: Session) -> Baseline:
         applied = _applied(space, profile, head)
         live.set_up(space, applied)
         record = replace(record, config=space.baseline)
-    study.tell(study.ask_for(space.baseline, space), record)
     if record.ending is not None:
         took_s = session.rigs.clock() - began
         raise _failure(session, examined(session.rigs, record.ending, took_s, session.until_over))
+    study.tell(study.ask_for(space.baseline, space), record)
     assert record.measurement is not None, "a trial without ending has a measurement"
     goal = study.goal
     if goal.worth(Played(1.0, 1.0), record.measurement) is None:

@@ -146,13 +146,7 @@ def _usual_rate(session: Session, baseline: Baseline) -> Interval:
 def _larger_batch(session: Session, baseline: Baseline, shown: Config) -> LargerBatch | None:
     # Configs that were seen to fail, or to learn less, are left out.
     study, space = session.study, replace(baseline.space, defers_growth=False)
-    bad = [r.guilty for r in study.rehearsals if r.is_blamed and r.unchecked_s is None]
-    able = [
-        record
-        for record in ranked(study, space)
-        if space.grows(record.config)
-        and not any(changes.items() <= record.config.items() for changes in bad)
-    ]
+    able = [record for record in ranked(study, space) if space.grows(record.config)]
     if space.grows(shown) or not able or able[0].speedup is None:
         return None
     own = {r.config: r.speedup.estimate for r in study.records if r.speedup is not None}
@@ -220,7 +214,8 @@ def _untried(
     def acts(knob: str, value: KnobValue) -> bool:
         return knobs[knob].is_active(best.replace(**{knob: value}))
 
-    for knob in space.domains.keys() - space.restart - space.fixed.keys() - in_vain.keys():
+    told = space.restart | space.fixed.keys() | in_vain.keys()
+    for knob in (knob for knob in space.domains if knob not in told):
         is_tried = any(config[knob] != space.baseline[knob] for config in tried)
         if not is_tried and any(acts(knob, value) for value in space.domains[knob].values):
             yield knob

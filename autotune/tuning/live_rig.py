@@ -384,6 +384,9 @@ class LiveRig:
             taken = self.take([configs[number]], [PlannedTurn(0, steps)], should_stop)
             if isinstance(taken, Ending):
                 return taken
+            if not all(turn.is_finite for turn in taken.turns):
+                self.close()
+                return Game((), len(configs), lost=number)
             part = played(taken.turns[0], length.settling) if taken.turns else None
             found = [] if part is None else self._as_alone([configs[number]], [{0: part}])
             worth = goal.worth(found[0][0], taken) if found else None

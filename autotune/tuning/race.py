@@ -97,7 +97,7 @@ class Race:
         self._proposals = Proposals(self._study, baseline.space, diagnosis, self._allows)
         self._in_play: dict[Config, Entrant] = {}
         self._played: Counter[Config] = Counter()
-        self._suspected: Counter[Config] = Counter()  # of having lost the weights or the process
+        self._suspected: Counter[tuple[Config, Outcome]] = Counter()  # how often, and of what
         self._returned: set[tuple[int, Config]] = set()  # to which process
         self._lives = _Lives()
 
@@ -185,7 +185,8 @@ class Race:
                     self._in_play[self._written] = self._entrant(written, stay)
             elif self._lives.shortest is None:  # one that ends within seconds has no time for stays
                 for config in [*self._in_play][1:]:
-                    self._stay_again(config)
+                    if config in self._in_play:  # another one's stay may have opened a process
+                        self._stay_again(config)
             self._lives.failures += found is not None
             if found is not None and (stop() is not None or self._lives.failures >= MAX_FAILURES):
                 return False
@@ -272,6 +273,8 @@ class Race:
         if not self._live.is_open and self._lives.shortest is None:
             # no stays in the next one, which is as short
             self._lives.shortest = 2 * len(self._in_play)
+        if config not in self._in_play:  # it has left while another process was opened
+            return
         if isinstance(stay, Ending) and stay.outcome not in {*ENDED_BY_US, Outcome.RAN_OUT}:
             self._leave(config, stay)
 
@@ -342,10 +345,10 @@ class Race:
         # All share the weights, so another one may have spoilt them. The config is to blame if it
         # loses them alone, when it enters again, or once more among others.
         self._live.close()
-        self._suspected[config] += 1
+        self._suspected[config, Outcome.NOT_FINITE] += 1
         if config == self._written:
             self._lives.failures += 1
-        elif self._suspected[config] > 1:
+        elif self._suspected[config, Outcome.NOT_FINITE] > 1:
             self._leave(config, Ending(Outcome.NOT_FINITE, "the loss became NaN or infinite"))
 
     def _end_of_process(self, ending: Ending) -> None:
@@ -364,8 +367,8 @@ class Race:
         newest = [*self._in_play][-1]
         if newest != self._written and not self._played[newest]:
             # perhaps it was chance: it is to blame if that happens once more
-            self._suspected[newest] += 1
-            if self._suspected[newest] > 1:
+            self._suspected[newest, ending.outcome] += 1
+            if self._suspected[newest, ending.outcome] > 1:
                 self._leave(newest, ending)
                 return
         if self._lives.failures < MAX_FAILURES:

@@ -182,9 +182,11 @@ def with_growth(session: Session, baseline: Baseline) -> Baseline:
     """
     space, study = baseline.space, session.study
     size = space.baseline.get("batch_size")
-    if _needs_no_check(session, space) or study.checks_learning or size is None:
+    if study.checks_learning or size is None:
         return baseline
     least = space.baseline.replace(batch_size=LEAST_GROWTH * int(size))
+    if _needs_no_check(session, space, least):
+        return baseline
     is_deferred = check_s(session, baseline, least) > MOST_SHARE * session.budget.total_s
     return replace(baseline, space=replace(space, defers_growth=is_deferred))
 
@@ -203,7 +205,8 @@ def with_learning(
     loss that is too large.
     """
     space, study = baseline.space, session.study
-    may_stay, grows = _needs_no_check(session, space), space.grows(record.config)
+    grows = space.grows(record.config)
+    may_stay = _needs_no_check(session, space, record.config)
     if may_stay and not study.checks_learning:
         return record
     needed_s = check_s(session, baseline, record.config, speedup)
@@ -222,6 +225,8 @@ def with_learning(
         return replace(record, guilty=suspected if grows else {}, unchecked_s=needed_s)
     study.learning_checks += 1
     learned = _check(session, baseline, kept_s).check(record.config, speedup)
+    if grows and learned.gap is None and not learned.untold:  # cut short: nothing speaks against it
+        return replace(record, guilty={} if may_stay else suspected, unchecked_s=needed_s)
     # Only a larger batch needs a proof; another precision may stay where nothing speaks against it
     is_open = learned.gap is None and not grows
     return replace(
@@ -239,7 +244,7 @@ def may_win(session: Session, space: ResolvedSpace, config: Config) -> bool:
 
     It keeps that of the program, or the user wants no check, or a check found it sound.
     """
-    if not space.grows(config) or _needs_no_check(session, space):
+    if not space.grows(config) or _needs_no_check(session, space, config):
         return True
     checked = (r for r in session.study.rehearsals if r.config == config and r.seeds)
     return any(r.learning is not None and r.learning.high <= MOST_LOSS for r in checked)
@@ -274,9 +279,11 @@ def _may_check(
     return budget.left_s - kept_s >= needed_s
 
 
-def _needs_no_check(session: Session, space: ResolvedSpace) -> bool:
-    named = (space.requested | space.fixed.keys()) & set(PARTS)
-    return session.study.head.options.accepts_learning_change or bool(named)
+def _needs_no_check(session: Session, space: ResolvedSpace, config: Config) -> bool:
+    """Return whether the user has named all that makes the batch of a config another one."""
+    parts = config.changes_from(space.baseline).keys() & set(PARTS)
+    is_named = bool(parts) and parts <= space.requested | space.fixed.keys()
+    return session.study.head.options.accepts_learning_change or is_named
 
 
 def _check(session: Session, baseline: Baseline, kept_s: float) -> LearningCheck:

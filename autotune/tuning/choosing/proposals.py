@@ -67,6 +67,7 @@ class Proposals:
         options, sure = study.head.options, diagnosis.all_in
         # A search that goes on does not repeat its draws
         self._sampler = make_sampler(options.sampler, options.seed + len(study.records))
+        self._is_done = False  # one of Optuna's samplers, which knows of no new config
         self._chooser = Chooser(
             space,
             options.seed,
@@ -185,6 +186,8 @@ class Proposals:
         return config
 
     def _sampled(self, field: Field, known: Container[Config]) -> Proposal | None:
+        if self._is_done:
+            return None
         space = self._space.with_kept_batch()
         ground = self._ground(field)
         records = {r.config: r for r in latest(field.records)}
@@ -198,6 +201,7 @@ class Proposals:
                 self._study.tell(trial, _conflicting(config, ["There is no time or room for it."]))
             else:
                 return Proposal(trial, config, "proposed by the sampler")
+        self._is_done = self._study.head.options.sampler != "autotune"
         return None
 
 
