@@ -18,11 +18,9 @@ BREACHES: dict[str, dict[str, int]] = {
     },
     "at most 14 modules that import each other in a row": {"modules": 25},
     "at most 3 tuned constants per 1,000 code lines": {"constants": 374},
-    "no small modules with one importer": {"inside.processes.run_children": 30},
     "lines per room": {
         "cli": 2050,
-        "inside": 14700,
-        "knobs": 3450,
+        "inside": 14400,
         "machine": 1600,
         "measurement": 1960,
         "program": 2960,
