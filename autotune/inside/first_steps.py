@@ -40,15 +40,12 @@ class FirstSteps:
     validate do not count.
 
     Attributes:
-        group: The processes that train together; set anew, before the program trains, where it
-            starts further ranks itself.
+        group: Set anew, before the program trains, where it starts further ranks itself.
         is_complete: Whether enough steps were seen: four, or one if the program's steps are slow.
             Steps count for this once it is known which loaders train. It then stays so.
-        lead: The optimizer whose steps count; None before the first step, and if the program makes
-            its steps by hand.
+        lead: The optimizer whose steps count; None before the first step, and for steps by hand.
         optimizers: Facts of each optimizer that stepped, by its id.
-        loaders: The loaders that train; None until the third step, empty for a program without a
-            DataLoader.
+        loaders: Those that train; None until the third step.
         loader_thread: Whether another thread than the one that steps asks for the batches.
     """
 

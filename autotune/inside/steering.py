@@ -52,8 +52,8 @@ def loose_knobs(applied: AppliedConfig) -> tuple[str, ...]:
 class Steering:
     """Applies configs to one program (``knobs.base.Seams``).
 
-    Whoever runs the program makes one before the program starts, and calls ``apply()`` on the main
-    thread: before the program's first line, and in a rig between two steps.
+    ``apply()`` is called on the main thread: before the program's first line, and in a rig between
+    two steps.
     """
 
     def __init__(self, seams: SeamSet) -> None:
@@ -83,9 +83,7 @@ class Steering:
         sets, only the side effects are applied, such as scaling the learning rate.
 
         Args:
-            applied: The config to apply, with the facts that its knobs need.
-            since: The config that was applied before; None if the program still has its own
-                values.
+            since: The config that was applied before; None if the program still has its own values.
         """
         self._traits = applied.traits
         is_told = "accumulation_steps" in applied.changes() or self._seams.trainers.rehearses
@@ -183,19 +181,13 @@ class Steering:
             self._seams.steps.accumulation.steps = steps
 
     def _checkpoint(self, blocks: str) -> None:
-        """Recompute repeated blocks in the backward pass.
-
-        It acts on the models that are known so far; ``SeamSet`` applies it to the others once they
-        are known.
-        """
+        """Recompute repeated blocks; ``SeamSet`` does it for models that are known later."""
         self._seams.model.checkpoint.choose(EVERY[blocks])
         self._seams.model.checkpoint.act_on(self._seams.model.forward.roots)
 
 
 def install(applied: AppliedConfig, group: Group = ALONE, *, is_late: bool = False) -> SeamSet:
     """Apply a config to the program of this process, without measuring it; return the seams.
-
-    ``autotune run`` and ``autotune.apply()`` use it.
 
     Args:
         is_late: Whether the program already runs, so that it may have imported by name what the
