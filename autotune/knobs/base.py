@@ -174,7 +174,11 @@ class Knob(ABC):
                 'x' …" and says which values the knob takes.
         """
         if self.value_type is str:
-            return self._parse_name(raw)
+            # YAML 1.1 reads a bare off/on as a boolean; people write `compile: off`.
+            text = {False: "off", True: "on"}.get(raw, raw) if isinstance(raw, bool) else raw
+            if isinstance(text, str) and text in self.choices:
+                return text
+            raise ValueError(f"takes {' or '.join(self.choices)}, not {raw!r}")
         if self.value_type is bool:
             if isinstance(raw, bool):
                 return raw
@@ -183,13 +187,6 @@ class Knob(ABC):
         if isinstance(raw, int) and not isinstance(raw, bool) and raw >= self.minimum:
             return raw
         raise ValueError(f"takes a whole number from {self.minimum} on, not {raw!r}")
-
-    def _parse_name(self, raw: object) -> str:
-        # YAML 1.1 reads a bare off/on as a boolean; people write `compile: off`.
-        text = {False: "off", True: "on"}.get(raw, raw) if isinstance(raw, bool) else raw
-        if isinstance(text, str) and text in self.choices:
-            return text
-        raise ValueError(f"takes {' or '.join(self.choices)}, not {raw!r}")
 
 
 class StrategyOption(Knob):
@@ -204,7 +201,6 @@ class StrategyOption(Knob):
     strategies: ClassVar[frozenset[str]]
 
     def is_active(self, config: Config) -> bool:
-        """Return whether the config's strategy uses the option; without one, ranks train by ddp."""
         return strategy_in(config, "ddp") in self.strategies
 
     def options(self, value: KnobValue) -> Mapping[str, KnobValue]:
@@ -224,16 +220,10 @@ class StrategyOptions(StrategyOption):
     parts: ClassVar[Mapping[str, Mapping[str, KnobValue]]]
 
     def parse(self, raw: object) -> KnobValue:
-        """Return ``default``, or parts that are joined by plus signs.
-
-        Raises:
-            ValueError: *raw* is neither.
-        """
         if isinstance(raw, str) and (raw == "default" or self.parts.keys() >= set(raw.split("+"))):
             return raw
         return super().parse(raw)
 
     def options(self, value: KnobValue) -> Mapping[str, KnobValue]:
-        """Return what the parts of a value pass to the strategy."""
         parts = str(value).split("+") if value != "default" else ()
         return {name: option for part in parts for name, option in self.parts[part].items()}

@@ -71,7 +71,6 @@ class BatchSize(Knob):
         return here.profile.unless_by_steps(Domain(sizes, alone))
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return the training loader's own batch size."""
         own = profile.loaders[0].batch_size
         assert own is not None, "batch_size is not offered without one"
         return own
@@ -93,7 +92,6 @@ class BatchSize(Knob):
         return Domain(tuple(own * f for f in FACTORS if f == 1 or own * f <= most))
 
     def parse_flag(self, flag: Flag) -> KnobValue:
-        """Return the number of samples that the flag sets."""
         return flag.number or self.minimum
 
 
@@ -141,7 +139,6 @@ class AccumulationSteps(Knob):
     )
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return 1, 2 and 4 for a loop that clears gradients, runs backward and steps per batch."""
         if refusal := here.profile.without_training_loader:
             return refusal
         if refusal := here.profile.without_optimizer(", so autotune could not delay its updates"):
@@ -162,7 +159,6 @@ class AccumulationSteps(Knob):
         return Domain(tuple(sorted({1, *halves, 2 * own})))
 
     def parse_flag(self, flag: Flag) -> KnobValue:
-        """Return the number of batches that the flag sets."""
         return flag.number or self.minimum
 
 

@@ -99,10 +99,6 @@ class SearchSpace:
             requested=self.requested | frozenset(given),
         )
 
-    def use_flags(self) -> SearchSpace:
-        """Return this space with ``uses_flags``, so that refused knobs may act through flags."""
-        return replace(self, uses_flags=True)
-
     def keep_global_batch(self) -> SearchSpace:
         """Return this space with the same number of samples per optimizer step as in the program.
 
@@ -183,6 +179,8 @@ class SearchSpace:
         # The program reads these values once, while it starts, so changing them needs a new start.
         from_start = {*profile.config_reads, *flags}
         restart = frozenset(n for n in scope if scope[n] is Scope.RESTART or n in from_start)
+        # several GPUs gain more than any setting on one
+        first = {"devices"} if profile.device == "cuda" else set()
         return ResolvedSpace(
             domains=domains,
             fixed={n: v for n, v in held.items() if n in baseline},
@@ -193,8 +191,7 @@ class SearchSpace:
             max_global_batch=self.max_global_batch or _most_samples(domains, baseline, profile),
             flags={n: f for n, f in flags.items() if n in baseline},
             requested=self.requested,
-            asked=restart
-            & (self.requested | (flags.keys() if self.uses_flags else set()) | _first(profile)),
+            asked=restart & (self.requested | (flags.keys() if self.uses_flags else set()) | first),
         )
 
     def _held(self, hardware: Hardware, profile: Profile) -> dict[str, KnobValue]:
@@ -210,7 +207,9 @@ class SearchSpace:
         The first source that applies decides: the knob's domain, the value that the program reads
         from its ``config`` parameter, the domain for knobs named by the user, the program's flag.
         """
-        domain, flag = knob.domain(Here(hardware, profile)), _own_flag(knob.name, profile)
+        domain, flag = knob.domain(Here(hardware, profile)), None
+        if knob.name.startswith(("-", KEYWORD)):  # it stands for a flag or a keyword
+            flag = find(profile.flags, knob.name) or Flag(knob.name)
         own = profile.config_reads.get(knob.name)
         # The program takes the value from its config, so no seam is needed. Other values must come
         # from the user.
@@ -338,11 +337,6 @@ class ResolvedSpace:
         """Return whether a config has another global batch than the program."""
         return batch_growth(self.baseline, config) != 1.0
 
-    def with_kept_batch(self) -> ResolvedSpace:
-        """Return the space without the factors of the global batch, if its growth is deferred."""
-        kept = {knob: domain for knob, domain in self.domains.items() if knob not in PARTS}
-        return replace(self, domains=kept) if self.defers_growth else self
-
     def with_own_batch(self, config: Config) -> Config:
         """Return the config with the program's own global batch.
 
@@ -467,15 +461,3 @@ def _is_for_flags(knob: Knob, refused: NotOffered, profile: Profile) -> bool:
         for optimizer in profile.optimizers
     )
     return refused.is_unreached and can_follow and not profile.loop.length.bounded_by_steps
-
-
-def _first(profile: Profile) -> set[str]:
-    """Return the knobs that are tried first: several GPUs gain more than any setting on one."""
-    return {"devices"} if profile.device == "cuda" else set()
-
-
-def _own_flag(name: str, profile: Profile) -> Flag | None:
-    """Return the flag or keyword that a ProgramFlag knob stands for; None for other knobs."""
-    if name.startswith(("-", KEYWORD)):
-        return find(profile.flags, name) or Flag(name)
-    return None

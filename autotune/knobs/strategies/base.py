@@ -69,11 +69,6 @@ class Strategy(ABC):
     name: ClassVar[str]
     launches_ranks: ClassVar[bool] = False
 
-    @property
-    def summary(self) -> str:
-        """The first line of the class docstring."""
-        return (type(self).__doc__ or "").strip().splitlines()[0]
-
     def refusal(self, here: Here) -> str | None:
         """Return why the strategy does not work for this program on this machine, or None.
 
@@ -112,11 +107,9 @@ class RankStrategy(Strategy):
     replaces_parameters: ClassVar[bool] = False
 
     def refusal(self, here: Here) -> str | None:
-        """Return why several ranks cannot train this program, as a clause, or None."""
         return ranks_refusal(here.hardware, here.profile)
 
     def distribute(self, module: nn.Module, site: Site) -> nn.Module:
-        """Return the model wrapped in DDP; the program keeps its unwrapped model."""
         from torch import nn
         from torch.nn.parallel import DistributedDataParallel
 
@@ -227,7 +220,6 @@ class Single(Strategy):
     name = "single"
 
     def distribute(self, module: nn.Module, site: Site) -> nn.Module:
-        """Return the model unchanged."""
         return module
 
 
@@ -242,7 +234,6 @@ class Own(Single):
     launches_ranks = True
 
     def refusal(self, here: Here) -> str | None:
-        """Return a reason if the program does not distribute its model."""
         is_own = here.profile.ranks.distributed_by
         return None if is_own else "the program does not distribute itself"
 
@@ -257,13 +248,11 @@ class DataParallel(Strategy):
     name = "data_parallel"
 
     def refusal(self, here: Here) -> str | None:
-        """Return a reason unless there are two GPUs and a batch can be divided among them."""
         if here.profile.device != "cuda" or len(here.hardware.gpus) < 2:
             return "nn.DataParallel needs two GPUs"
         return shares_refusal(here.hardware, here.profile)
 
     def distribute(self, module: nn.Module, site: Site) -> nn.Module:
-        """Return the model wrapped in ``nn.DataParallel``; only training calls use the wrapper."""
         from torch import nn
 
         return nn.DataParallel(module)
