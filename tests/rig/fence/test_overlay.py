@@ -101,7 +101,7 @@ def test_a_folder_that_somebody_removes_meanwhile_keeps_no_trial_from_starting(
 ) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
-    fence._steps += (Step(Cover.OVERLAY, str(gone)),)  # noqa: SLF001 - as for others than root
+    fence._steps += (Step(Cover.OVERLAY, str(gone)),)
     view = fence.view()
     if not is_planned:
         gone.rmdir()
