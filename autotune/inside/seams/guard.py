@@ -73,6 +73,8 @@ class Shadows:
     ) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self._root = os.path.realpath(root)
+        if any(os.path.realpath(place).startswith(f"{self._root}/") for place in open_places):
+            raise ValueError("what lies among the shadows stands for another file")
         places = map(str, (*open_places, root, *KERNELS_OWN))
         self._open = tuple(os.path.realpath(place).rstrip("/") + "/" for place in places)
         self._gone: set[str] = set()  # deleted real files, and folders with all they contain
@@ -220,8 +222,8 @@ class Shadows:
 
     def remove_all(self, seen: str, remove: Callable[..., None]) -> None:
         """Delete a folder with all that it contains, of which another rank may delete a part."""
+        self._hide(seen)  # first, so that the real contents are not walked
         remove(self._root + seen, ignore_errors=True)
-        self._hide(seen)
 
     def rename(
         self, src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None

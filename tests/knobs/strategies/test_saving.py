@@ -105,3 +105,9 @@ def test_a_temporary_file_is_a_ranks_own(out: Path) -> None:
     assert own.is_file()
     shutil.move(own, out / "best.pt")
     assert torch.load(out / "best.pt") == {"epoch": 1}
+
+
+def test_no_place_of_a_ranks_own_lies_among_its_shadows(tmp_path: Path) -> None:
+    """What lies there stands for another file: who deletes it may delete that one."""
+    with pytest.raises(ValueError, match="stands for another"):
+        RankFilesSeam(tmp_path / "shadow", [tmp_path / "shadow" / "temporary"])
