@@ -147,7 +147,7 @@ def main(best_path: str, *words: str) -> None:
 def _silence(seams: SeamSet) -> None:
     """Keep what this rank writes, and its temporary files, in a folder that is deleted at the end.
 
-    Temporary files lie beside the shadows of files, not among them: a program that empties its
+    Temporary files lie next to the shadows of files, not among them: a program that empties its
     temporary folder would otherwise walk through what the shadows stand for, which is everything.
     """
     folder = tempfile.mkdtemp(prefix="autotune-")
