@@ -40,12 +40,15 @@ class Speeds:
     Attributes:
         configs: The first one is that to which all are compared.
         means: Logarithm of each speedup.
-        covariance: Of these, from the rounds; the first row and column are 0.
+        covariance: Of these; the first row and column are 0.
+        by_rounds: The same without what processes differ by, which more rounds cannot tell; None
+            where one process counts alone.
     """
 
     configs: tuple[Hashable, ...]
     means: Array
     covariance: Array
+    by_rounds: Speeds | None = None
 
     def __contains__(self, config: object) -> bool:
         """Return whether anything is known about a config."""
@@ -82,18 +85,20 @@ def speeds(processes: Sequence[Sequence[Mapping[Any, Played]]], first: Hashable)
     if len(found) < 2:
         return found[0] if found else None
     configs = tuple(dict.fromkeys(config for one in found for config in one.configs))
-    information = np.zeros((len(configs) - 1,) * 2)
+    information, of_rounds = np.zeros((2, len(configs) - 1, len(configs) - 1))
     weighted = np.zeros(len(configs) - 1)
     for one in found:
         places = [configs.index(config) - 1 for config in one.configs[1:]]
         apart = np.hypot(TAU, TAU_GROWTH * one.means[1:])
         precision = np.linalg.inv(one.covariance[1:, 1:] + np.diag(apart**2))
         information[np.ix_(places, places)] += precision
+        of_rounds[np.ix_(places, places)] += np.linalg.inv(one.covariance[1:, 1:])
         weighted[places] += precision @ one.means[1:]
-    covariance = np.zeros((len(configs),) * 2)
+    covariance, by_rounds = np.zeros((2, len(configs), len(configs)))
     covariance[1:, 1:] = np.linalg.inv(information)
+    by_rounds[1:, 1:] = np.linalg.inv(of_rounds)
     means = np.concatenate([[0.0], covariance[1:, 1:] @ weighted])
-    return Speeds(configs, means, covariance)
+    return Speeds(configs, means, covariance, Speeds(configs, means, by_rounds))
 
 
 def _speeds(rounds: Sequence[Mapping[Any, Played]], first: Hashable) -> Speeds | None:

@@ -37,7 +37,7 @@ from autotune.program.config import Config
 from autotune.results.record import ClaimProcess, TrialRecord, slowest_compilation
 from autotune.rig.open_rig import ShouldStop
 from autotune.rig.rig_factory import RigFactory
-from autotune.tuning.checking.learning_check import may_win
+from autotune.tuning.checking.learning_check import learns_enough
 from autotune.tuning.choosing.ranking import promising
 from autotune.tuning.live_rig import ALONE_S, MAX_STARTS, PLAY_S, WARM_UP_S, LiveRig
 from autotune.tuning.plan import OWN_TURNS_S, PAIRS, PROCESSES, TURNS
@@ -425,7 +425,7 @@ def claim_best(session: Session, baseline: Baseline) -> ClaimResult:
     session.live.close()  # its process would compete with the fresh ones
     study = session.study
     able = promising(study, baseline.space)
-    faster = [r for r in able if may_win(session, baseline.space, r.config)]
+    faster = [r for r in able if learns_enough(session, baseline.space, r.config)]
     result = ClaimResult(
         None, reason="" if faster else _why_nothing_was_compared(session, baseline.space)
     )

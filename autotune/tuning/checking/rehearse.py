@@ -20,7 +20,7 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan
 from autotune.results.record import TrialRecord
 from autotune.results.rehearsals import RehearsalRecord, blames, note, survives, warning
-from autotune.tuning.checking.learning_check import may_win, samples_ratio, with_learning
+from autotune.tuning.checking.learning_check import learns_enough, samples_ratio, with_learning
 from autotune.tuning.checking.self_check import Known, SelfCheck, without_one
 from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.choosing.ranking import promising
@@ -54,7 +54,7 @@ def rehearse_best(session: Session, baseline: Baseline) -> Rehearsed:
     for _ in range(MAX_CANDIDATES):
         may_check, space = study.learning_checks < MOST_CHECKS, baseline.space
         able = promising(study, space)
-        able = [r for r in able if may_check or may_win(session, space, r.config)]
+        able = [r for r in able if may_check or learns_enough(session, space, r.config)]
         if not able:
             session.has_candidate = False
             can_go_on = is_blamed and session.until_last_trial() is None
