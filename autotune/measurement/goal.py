@@ -26,11 +26,6 @@ class Objective(StrEnum):
     """Samples per joule."""
 
     @property
-    def is_speed(self) -> bool:
-        """Whether it is about time alone."""
-        return self not in {Objective.MEMORY, Objective.ENERGY}
-
-    @property
     def counts_samples(self) -> bool:
         """Whether a step of more samples counts for more."""
         return self not in {Objective.STEP_TIME, Objective.MEMORY}

@@ -27,7 +27,6 @@ from autotune.results.rehearsals import trained, warning
 from autotune.results.result import Contribution, Finding, LargerBatch, SearchResult
 from autotune.results.training_steps import TrainingSteps, training_samples
 from autotune.tuning.checking.learning_check import check_s, samples_ratio
-from autotune.tuning.choosing.bounds import bounded, shares
 from autotune.tuning.choosing.choosable import one_fewer
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
 from autotune.tuning.choosing.effects import KnobEffects
@@ -83,7 +82,7 @@ def conclude(
         memory=(_peak(base_side), _peak(best_side)),
         losses=(_last_loss(base_side), _last_loss(best_side)),
         reason=(_why_nothing(records) if candidate is None else "") or confirmed.reason,
-        untried=tuple(_untried(session, baseline, records, best)),
+        untried=tuple(_untried(baseline, records, best)),
         worth_s=session.worth_s,
         warnings=(*warnings_of(measured), *([unseen] if unseen else [])),
         records=tuple(records),
@@ -200,21 +199,17 @@ def _finding(confirmed: ClaimResult, records: Sequence[TrialRecord]) -> Finding:
     return Finding.FASTER if confirmed.confirmation.is_faster else Finding.NO_GAIN
 
 
-def _untried(
-    session: Session, baseline: Baseline, records: Sequence[TrialRecord], best: Config
-) -> Iterator[str]:
+def _untried(baseline: Baseline, records: Sequence[TrialRecord], best: Config) -> Iterator[str]:
     # Named is each knob of which only the program's own value was measured, and ``knob=value`` for
-    # each other value that needs a fresh process. Knobs without effect in the best config, and
-    # those that can give next to nothing, are left out.
+    # each other value that needs a fresh process. Knobs without effect in the best config are left
+    # out.
     space, knobs = baseline.space, registry()
-    of_time = shares(baseline.breakdown, baseline.measurement, session.study.goal)
-    in_vain = bounded(of_time, asked=space.asked | space.requested)
     tried = [r.config for r in records if r.measurement is not None]
 
     def acts(knob: str, value: KnobValue) -> bool:
         return knobs[knob].is_active(best.replace(**{knob: value}))
 
-    told = space.restart | space.fixed.keys() | in_vain.keys()
+    told = space.restart | space.fixed.keys()
     for knob in (knob for knob in space.domains if knob not in told):
         is_tried = any(config[knob] != space.baseline[knob] for config in tried)
         if not is_tried and any(acts(knob, value) for value in space.domains[knob].values):

@@ -176,7 +176,6 @@ def test_a_process_that_crashes_while_configs_take_turns_is_replaced_and_nobody_
 
 def test_a_config_that_fails_while_another_process_opens_for_it_leaves_once(tmp_path: Path) -> None:
     """The first process crashes, the second ends as the config enters it, in the third it fails."""
-
     opened: list[int] = []
 
     def ends(question: Question) -> Ending | None:

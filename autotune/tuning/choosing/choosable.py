@@ -36,14 +36,6 @@ class Choosable(Protocol):
     def fixed(self) -> Mapping[str, KnobValue]:
         """Values that every config but the baseline has."""
 
-    @property
-    def asked(self) -> frozenset[str]:
-        """Knobs that are tried whatever they can gain."""
-
-    @property
-    def requested(self) -> frozenset[str]:
-        """Knobs that the user named."""
-
     def canonical(self, config: Config) -> Config:
         """Return the config that stands for all that act like this one."""
 

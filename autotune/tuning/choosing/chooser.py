@@ -17,7 +17,6 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 from autotune.measurement.interval import Interval
@@ -25,7 +24,6 @@ from autotune.measurement.outcome import ENDED_BY_US, Outcome
 from autotune.measurement.rounds import Speeds
 from autotune.program.config import Config, KnobValue
 from autotune.results.record import TrialRecord, latest
-from autotune.tuning.choosing.bounds import Share, bounded
 from autotune.tuning.choosing.choosable import (
     LATE,
     NORMAL,
@@ -64,7 +62,6 @@ MAX_NEIGHBOURS = 100
 # Expected improvement (a logarithm) below which no config is worth a seat
 WORTH = 0.006
 Item = tuple[str, KnobValue]
-NO_SHARES: Mapping[str, Share] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -104,13 +101,11 @@ class Chooser:
         seed: int,
         all_in: Config | None = None,
         cost_s: Callable[[Config], float] = lambda _: 1.0,
-        shares: Mapping[str, Share] = NO_SHARES,
         memory_bytes: float | None = None,
     ) -> None:
         self._space = space
         self._all_in = all_in
         self._cost_s = cost_s
-        self._shares = shares
         self._memory_bytes = memory_bytes
         self._effects = KnobEffects.of(space)
         self._random = random.Random(seed)
@@ -209,19 +204,14 @@ class Chooser:
         return Choice(chosen, PROMISES, foreseen.of(chosen).interval)
 
     def _candidates(self, pool: _Pool) -> list[Config]:
-        speeds = pool.field.speeds
-        gain = speeds.of(pool.best).value if speeds and pool.best in speeds else 0.0
-        cannot = frozenset(
-            bounded(self._shares, math.exp(gain), self._space.asked | self._space.requested)
-        )
         leaders = pool.leaders(LEADERS)
         near = dict.fromkeys(
-            itertools.chain.from_iterable(self._one_change(leader, cannot) for leader in leaders)
+            itertools.chain.from_iterable(self._one_change(leader) for leader in leaders)
         )
         pairs = {
             config
-            for one in self._one_change(leaders[0], cannot)
-            for config in self._one_change(one, cannot)
+            for one in self._one_change(leaders[0])
+            for config in self._one_change(one)
             if config not in near
         }
         some = sorted(pairs, key=repr)
@@ -229,10 +219,10 @@ class Chooser:
         near |= dict.fromkeys(some[:MAX_NEIGHBOURS])
         return [config for config in near if pool.may_try(config)]
 
-    def _one_change(self, config: Config, cannot: frozenset[str]) -> Iterator[Config]:
+    def _one_change(self, config: Config) -> Iterator[Config]:
         yield from self._exchanges(config)
         for knob, domain in self._space.domains.items():
-            for value in domain.values if knob not in {DEVICES, *cannot} else ():
+            for value in domain.values if knob != DEVICES else ():
                 if value != config[knob]:
                     changed = config.replace(**{**self._space.fixed, knob: value})
                     yield self._space.canonical(changed)

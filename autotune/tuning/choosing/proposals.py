@@ -73,7 +73,6 @@ class Proposals:
             options.seed,
             self._allowed(space.start.replace(**sure)) if sure else None,
             self._cost_s,
-            diagnosis.shares,
             _memory_bytes(study),
         )
 
