@@ -31,16 +31,17 @@ LEAST_VARIANCE = 1e-8
 LEAST_DEGREES = 4.0
 MOST_STRETCHES = 12  # of the rounds of a process, that show how far it wanders
 MOST_FITS = 100
+DRAWS = 512
 
 
 @dataclass(frozen=True)
 class Speeds:
-    """What rounds say about the speeds of configs, relative to the first one.
+    """What is known of the speeds of configs, relative to the program as written.
 
     Attributes:
-        configs: The first one is that to which all are compared.
+        configs: Where rounds say it, the first one is that to which all are compared.
         means: Logarithm of each speedup.
-        covariance: Of these; the first row and column are 0.
+        covariance: Of these; where rounds say it, the first row and column are 0.
         by_rounds: The same without what processes differ by, which more rounds cannot tell; None
             where one process counts alone.
     """
@@ -55,18 +56,25 @@ class Speeds:
         return config in self.configs
 
     def of(self, config: Hashable, over: Hashable | None = None) -> LogRatio:
-        """Return how much faster a config is than another, by default than the first one.
+        """Return how much faster a config is than another, by default than as written.
 
         Raises:
-            ValueError: when one of them was in no round.
+            ValueError: when nothing is known of one of them.
         """
-        one = self.configs.index(config)
-        other = 0 if over is None else self.configs.index(over)
-        cov = self.covariance
-        variance = float(cov[one, one] + cov[other, other] - 2 * cov[one, other])
-        return LogRatio(
-            float(self.means[one] - self.means[other]), math.sqrt(max(variance, LEAST_VARIANCE))
-        )
+        one, cov = self.configs.index(config), self.covariance
+        mean, variance = float(self.means[one]), float(cov[one, one])
+        if over is not None:
+            other = self.configs.index(over)
+            mean -= float(self.means[other])
+            variance += float(cov[other, other] - 2 * cov[one, other])
+        return LogRatio(mean, math.sqrt(max(variance, LEAST_VARIANCE)))
+
+    def draws(self, seed: int) -> Array:
+        """Return ``DRAWS`` speedups of all configs that may be true, as logarithms."""
+        noise = np.random.default_rng(seed).standard_normal((DRAWS, len(self.means)))
+        values, vectors = np.linalg.eigh(self.covariance)
+        drawn: Array = self.means + noise @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+        return drawn
 
 
 def speeds(processes: Sequence[Sequence[Mapping[Any, Played]]], first: Hashable) -> Speeds | None:

@@ -161,26 +161,10 @@ class Match:
 
 
 @dataclass(frozen=True)
-class Confirmation:
+class Confirmation(Claim):
     """The comparison of one candidate with the program as written, from fresh processes."""
 
-    claim: Claim
     processes: tuple[ClaimProcess, ...]
-
-    @property
-    def speedup(self) -> Interval:
-        """Of the winner over the baseline, with its 95 % interval."""
-        return self.claim.speedup
-
-    @property
-    def is_faster(self) -> bool:
-        """Whether the winner may be claimed to be faster."""
-        return self.claim.is_faster
-
-    @property
-    def says_enough(self) -> bool:
-        """Whether there were enough processes for a claim."""
-        return self.claim.is_enough
 
     @property
     def is_apart(self) -> bool:
@@ -190,7 +174,7 @@ class Confirmation:
     @property
     def lack(self) -> str:
         """Why there is no claim yet, for the user; empty if there were enough processes."""
-        if self.says_enough:
+        if self.is_enough:
             return ""
         needed, of_each = (LEAST_PAIRS, " of each config") if self.is_apart else (2, "")
         count = sum(not one.is_of_search for one in self.processes)
@@ -237,8 +221,8 @@ def read(processes: Sequence[ClaimProcess], tau: float) -> Confirmation | None:
     apart = processes[0].is_pair
     fresh = sum(not one.is_of_search for one in processes)
     found = claim([one.ratio for one in processes], tau=tau, apart=apart)
-    needed = LEAST_PAIRS if apart else LEAST_PROCESSES
-    return Confirmation(replace(found, is_enough=fresh >= needed), tuple(processes))
+    is_enough = fresh >= (LEAST_PAIRS if apart else LEAST_PROCESSES)
+    return Confirmation(found.speedup, found.chance, is_enough, tuple(processes))
 
 
 def prove(
@@ -268,7 +252,7 @@ def prove(
     while fresh < planned:
         confirmation = read(processes, match.tau)
         left_s = time_left_s(fresh)
-        if confirmation is not None and confirmation.claim.is_over:
+        if confirmation is not None and confirmation.is_over:
             break
         if left_s < (each_s / 2 if fresh < least else each_s):
             break
@@ -280,7 +264,7 @@ def prove(
             its_turns_s = max(turns_s, share_s)
             found = _together(match, its_turns_s, starts_as_written=starts_as_written)
         if isinstance(found, Failure):
-            if confirmation is None or not confirmation.says_enough or found.is_of_winner:
+            if confirmation is None or not confirmation.is_enough or found.is_of_winner:
                 return found
             break
         processes.append(replace(found, cost_s=match.rigs.clock() - began_s))

@@ -54,7 +54,7 @@ def conclude(
     base_side = (confirmation and confirmation.baseline) or (baseline.measurement,)
     is_faster = confirmation is not None and confirmation.is_faster
     best_side = (confirmation.winner if confirmation and is_faster else ()) or base_side
-    says_enough = confirmation is not None and confirmation.says_enough
+    says_enough = confirmation is not None and confirmation.is_enough
     own = Interval(1.0, 1.0, 1.0)  # the program against itself
     # Judged again: a later trial may show that an earlier crash was not its config's fault.
     records = judged(session.study.records, baseline.space.baseline)
@@ -193,7 +193,7 @@ def _why_nothing(records: Sequence[TrialRecord]) -> str:
 def _finding(confirmed: ClaimResult, records: Sequence[TrialRecord]) -> Finding:
     if confirmed.candidate is None and _why_nothing(records):
         return Finding.NOTHING
-    if confirmed.confirmation is None or not confirmed.confirmation.says_enough:
+    if confirmed.confirmation is None or not confirmed.confirmation.is_enough:
         has_reason = bool(confirmed.candidate or confirmed.reason)
         return Finding.UNCONFIRMED if has_reason else Finding.NO_GAIN
     return Finding.FASTER if confirmed.confirmation.is_faster else Finding.NO_GAIN

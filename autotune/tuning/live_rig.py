@@ -215,7 +215,7 @@ class LiveRig:
         Raises:
             UsageError: when the program reads its input and something is piped into this process.
         """
-        started = first_start.observe(self._rigs, should_stop, START_SILENCE_S)
+        started = first_start.observe(self._rigs, should_stop)
         if isinstance(started, Ending):
             return started
         self._rig, self._profile = started.rig, started.ready.profile

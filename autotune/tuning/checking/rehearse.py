@@ -135,16 +135,7 @@ class _Rehearsing:
         trace, own = own.seen.trace, replace(own, seen=replace(own.seen, trace=None))
         if has_trace and trace is None:
             return RehearsalRecord(config, own)
-        found = check.check(config, trace)
-        return RehearsalRecord(
-            config,
-            own,
-            guilty=found.guilty,
-            training=found.training,
-            by_design=found.by_design,
-            learning=found.learning,
-            untold=found.untold,
-        )
+        return check.check(config, own, trace)
 
     def _failed(self, own: Rehearsal, plan: RehearsalPlan) -> RehearsalRecord:
         # The baseline is rehearsed only now, because most of the time it would prove nothing. It
