@@ -59,15 +59,11 @@ class Claim:
 
 
 def claim(ratios: Sequence[LogRatio], *, tau: float = TAU, apart: bool = False) -> Claim:
-    """Return what the log ratios of several processes say together.
+    """Return what the log ratios of several processes say together, at least one.
 
     Args:
         ratios: One for each process; for each pair of processes, where *apart*.
         tau: By how much processes differ near a ratio of 1: scale of the prior.
-        apart: Whether each ratio is of two processes.
-
-    Raises:
-        ValueError: There is no ratio.
     """
     if not ratios:
         raise ValueError("a claim needs at least one process")

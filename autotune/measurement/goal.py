@@ -36,7 +36,6 @@ class Goal:
     """What a search makes as large as it can.
 
     Attributes:
-        objective: What configs are compared by.
         max_memory: Share of the memory, 0 to 1, that a config may use at most: of the device where
             one is used, else of the host; None sets no limit.
         hours: How long the training will take, over which the time that a config spends compiling

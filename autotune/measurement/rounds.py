@@ -81,13 +81,8 @@ def speeds(processes: Sequence[Sequence[Mapping[Any, Played]]], first: Hashable)
     """Return the speeds that the rounds of one or more processes show together.
 
     Where several processes count, each is as uncertain as processes differ among each other, too.
-
-    Args:
-        processes: The rounds of each process; those without *first* are left out.
-        first: The config that all are compared with.
-
-    Returns:
-        None before the first round with another config.
+    All are compared with *first*, and rounds without it are left out. None before the first round
+    with another config.
     """
     found = [one for rounds in processes if (one := _speeds(rounds, first)) is not None]
     if len(found) < 2:
@@ -152,10 +147,8 @@ def _stretches(
 def _fit(work: Array, cost: Array, weights: Array) -> tuple[Array, Array]:
     """Return the speed of each config, and the pace of each stretch.
 
-    Args:
-        work: By config and stretch; 0 where a config was not in play.
-        cost: The same.
-        weights: How much each config tells of the pace of a stretch.
+    Work and cost are by config and stretch, 0 where a config was not in play; *weights* say how
+    much each config tells of the pace of a stretch.
     """
     heavy = weights[:, None] * (work > 0)
     speed = work.sum(axis=1) / cost.sum(axis=1)

@@ -350,7 +350,8 @@ class LiveRig:
         rounds = tuple(
             {n: goal.worth(one, taken) or one for n, one in its.items()} for its in found
         )
-        steps_s = {n: median_step_s(its) for n in range(len(configs)) if (its := taken.of(n))}
+        by_config = {n: [t for t in taken.turns if t.config == n] for n in range(len(configs))}
+        steps_s = {n: median_step_s(turns) for n, turns in by_config.items() if turns}
         is_disturbed = taken.interference is not None and bool(taken.interference.reasons)
         return Game(rounds, len(taken.turns), steps_s, is_disturbed=is_disturbed)
 

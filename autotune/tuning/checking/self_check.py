@@ -28,7 +28,6 @@ from autotune.measurement.learning.training_trace import (
     Sameness,
     TrainingTrace,
     compare,
-    is_equal,
     same,
 )
 from autotune.measurement.outcome import ENDED_BY_US, Ending
@@ -188,8 +187,8 @@ class SelfCheck:
         own = traced or self._runs.trace(config, self.plan(config), self.cost_s)
         if isinstance(own, Ending):
             return _not_compared(own)
-        if is_equal(written, own):
-            return same(written, own)
+        if (equal := same(written, own)) is not None:
+            return equal
         takes_same = all(config.get(part) == base.get(part) for part in PARTS)
         found = NOT_COMPARED
         for count in (1, SHAKES):  # what a single run shows of rounding may be little by chance
