@@ -111,7 +111,7 @@ class Comparison:
     @property
     def samples_per_step(self) -> tuple[float, float]:
         """The mean number of samples in a step of each side."""
-        sides = self.confirmation.baseline, self.confirmation.winner
+        sides = self.confirmation.alone
         first, second = (fmean([m.samples_per_step for m in side] or [0.0]) for side in sides)
         return first, second
 

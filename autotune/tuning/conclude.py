@@ -51,9 +51,10 @@ def conclude(
     rounds, and memory and loss are those of the baseline's first stay.
     """
     confirmation, candidate = confirmed.confirmation, confirmed.candidate
-    base_side = (confirmation and confirmation.baseline) or (baseline.measurement,)
+    alone = ((), ()) if confirmation is None else confirmation.alone
     is_faster = confirmation is not None and confirmation.is_faster
-    best_side = (confirmation.winner if confirmation and is_faster else ()) or base_side
+    base_side = alone[0] or (baseline.measurement,)
+    best_side = (alone[1] if is_faster else ()) or base_side
     says_enough = confirmation is not None and confirmation.is_enough
     own = Interval(1.0, 1.0, 1.0)  # the program against itself
     # Judged again: a later trial may show that an earlier crash was not its config's fault.
@@ -68,7 +69,6 @@ def conclude(
     applied = baseline.applied
     if learns is not None and learns.lr_rule is not LrRule.AUTO:
         applied = replace(applied, lr_rule=learns.lr_rule)
-    measured = (*confirmation.baseline, *confirmation.winner) if confirmation else ()
     unseen = warning(session.study.rehearsals, best) if is_faster else ""
     live_speedup = None if candidate is None else candidate.speedup
     return SearchResult(
@@ -84,7 +84,7 @@ def conclude(
         reason=(_why_nothing(records) if candidate is None else "") or confirmed.reason,
         untried=tuple(_untried(baseline, records, best)),
         worth_s=session.worth_s,
-        warnings=(*warnings_of(measured), *([unseen] if unseen else [])),
+        warnings=(*warnings_of([*alone[0], *alone[1]]), *([unseen] if unseen else [])),
         records=tuple(records),
         head=session.study.head,
         applied=applied,

@@ -46,14 +46,12 @@ SEATS = 8  # configs in play at most; the last seat is kept for the best and wha
 WORTH_ROUNDS, FEW_ROUNDS = 6, 2
 LOSES = 0.01  # chance to be the best one, below which a config leaves
 LEAST_ROUNDS = 3  # answers of the rig in which it has played by then
-LATE_LOSES = 0.05
 # The race is over when more rounds promise less than this, as a logarithm, and the speedup is known
 # to that
 WORTH_MORE, KNOWN = 0.004, 0.01
 LOADER_STAY_S = 0.5  # until workers have started and delivered
 TOO_SHORT = "the program ends too soon for more configs to take turns"
 NO_ROUND = "the program ends or fails before configs have taken turns"
-MOST_FOR_COMPILING = 0.5  # share of the time left for trials
 MAX_FAILURES = 3  # of a process in play, after which the race ends with what it has
 WORKERS_PER_CORE = 2  # of all loaders in play: those that rest are stopped, but keep their memory
 # Knobs that need another loader
@@ -262,7 +260,7 @@ class Race:
 
     def _until_compiled(self, stop: Until) -> Until:
         clock, left_s = self._session.rigs.clock, stop.left_s
-        most_s = MOST_FOR_COMPILING * left_s()
+        most_s = left_s() / 2
         deadline_s = clock() + most_s
         reason = f"compiling took more than {most_s:.0f} s, half of the time that was left"
         return replace(stop, left_s=lambda: min(left_s(), deadline_s - clock()), reason=reason)
@@ -401,8 +399,7 @@ class Race:
                 continue
             if config in fewer and not is_told(speeds.of(best, over=config)):
                 continue
-            least = LATE_LOSES if late and config not in fewer else LOSES
-            if chances.get(config, 0.0) < least:
+            if chances.get(config, 0.0) < LOSES:
                 self._leave(config)
 
     def _is_decided(self) -> bool:

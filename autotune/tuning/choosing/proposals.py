@@ -20,6 +20,7 @@ from autotune.tuning.choosing.chooser import Chooser, Field
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
 from autotune.tuning.choosing.ranking import ranked, recommended
 from autotune.tuning.choosing.sampler import OURS, make_sampler
+from autotune.tuning.plan import COMPILING_S
 from autotune.tuning.storage.study import Study, Trial
 
 PATIENCE = 12  # configs of a sampler in a row that it knew or that conflict, after which it is done
@@ -29,8 +30,6 @@ SIMPLER = "the best so far without the changes that seem to give nothing"
 RETURNS = "the best so far, to be compared with those that came after it"
 FRESH = "tried in a fresh process, on top of the best config so far"
 SEAT_S = 1.0  # until a config has taken its seat
-LOADER_SEAT_S = 2.0  # the same where workers start
-COMPILING_S = 25.0  # compiling a small model took 15-40 s on 2 cores
 
 
 @dataclass(frozen=True)
@@ -151,9 +150,7 @@ class Proposals:
     def _cost_s(self, config: Config) -> float:
         if not self._allows(config):
             return math.inf
-        if config.get("compile", "off") != "off":
-            return COMPILING_S
-        return LOADER_SEAT_S if config.get("workers") else SEAT_S
+        return SEAT_S if config.get("compile", "off") == "off" else COMPILING_S
 
     def _new(self, config: Config, why: str, known: Container[Config]) -> Proposal | None:
         config = self._space.canonical(config)
