@@ -473,7 +473,7 @@ def play_on(session: Session, baseline: Baseline) -> None:
         return
     process = _of_rounds(match, rounds)
     cost_s = session.rigs.clock() - began_s
-    study.add_claim(replace(process, cost_s=cost_s, is_of_search=True))
+    study.claim = (*study.claim, replace(process, cost_s=cost_s, is_of_search=True))
 
 
 def _prove_in_time(
@@ -500,8 +500,11 @@ def _prove_in_time(
         each_s = session.plan.claim_s(is_apart=match.is_apart) / least
         return max(0, least - fresh) * each_s if session.stop.requests < 2 else 0.0
 
+    def keep(process: ClaimProcess) -> None:
+        study.claim = (*study.claim, process)
+
     plan = session.plan
-    return prove(match, earlier, study.add_claim, time_left_s, plan.process_s, plan.turns_s)
+    return prove(match, earlier, keep, time_left_s, plan.process_s, plan.turns_s)
 
 
 def _why_nothing_was_compared(session: Session, space: ResolvedSpace) -> str:

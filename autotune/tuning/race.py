@@ -33,10 +33,10 @@ from autotune.results.blame import judged, unclear
 from autotune.results.record import PlayedRounds, TrialRecord
 from autotune.tuning.budget import Until
 from autotune.tuning.choosing.choosable import LATE, is_told, one_fewer
-from autotune.tuning.choosing.chooser import Field
+from autotune.tuning.choosing.chooser import Field, Proposal
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.choosing.effects import KnobEffects
-from autotune.tuning.choosing.proposals import Proposal, Proposals
+from autotune.tuning.choosing.proposals import Proposals
 from autotune.tuning.choosing.ranking import able_to_win, recommended
 from autotune.tuning.live_rig import METERED_S, PLAY_S, Stay
 from autotune.tuning.session import Baseline, Session
@@ -344,11 +344,18 @@ class Race:
         # All share the weights, so another one may have spoilt them. The config is to blame if it
         # loses them alone, when it enters again, or once more among others.
         self._live.close()
-        self._suspected[config, Outcome.NOT_FINITE] += 1
         if config == self._written:
             self._lives.failures += 1
-        elif self._suspected[config, Outcome.NOT_FINITE] > 1:
-            self._leave(config, Ending(Outcome.NOT_FINITE, "the loss became NaN or infinite"))
+        else:
+            self._suspect(config, Ending(Outcome.NOT_FINITE, "the loss became NaN or infinite"))
+
+    def _suspect(self, config: Config, ending: Ending) -> bool:
+        # Perhaps it was chance: a config is to blame if that happens once more
+        self._suspected[config, ending.outcome] += 1
+        is_to_blame = self._suspected[config, ending.outcome] > 1
+        if is_to_blame:
+            self._leave(config, ending)
+        return is_to_blame
 
     def _end_of_process(self, ending: Ending) -> None:
         if ending.outcome in ENDED_BY_US:
@@ -364,12 +371,9 @@ class Race:
         if self._session.rigs.learn(ending, as_written=False):
             return
         newest = [*self._in_play][-1]
-        if newest != self._written and not self._played[newest]:
-            # perhaps it was chance: it is to blame if that happens once more
-            self._suspected[newest, ending.outcome] += 1
-            if self._suspected[newest, ending.outcome] > 1:
-                self._leave(newest, ending)
-                return
+        may_be_guilty = newest != self._written and not self._played[newest]
+        if may_be_guilty and self._suspect(newest, ending):
+            return
         if self._lives.failures < MAX_FAILURES:
             self._session.events.warn(
                 f"The program failed while configs took turns: {ending.reason}. The race goes on "

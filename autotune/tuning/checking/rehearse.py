@@ -71,7 +71,8 @@ def rehearse_best(session: Session, baseline: Baseline) -> Rehearsed:
         record = rehearsing.record(most_s)
         if _was_stopped(record.own):
             return Rehearsed.GO_ON
-        study.add_rehearsal(replace(record, cost_s=session.budget.spent_s - began_s))
+        record = replace(record, cost_s=session.budget.spent_s - began_s)
+        study.rehearsals = (*study.rehearsals, record)
         study.spent_s = session.budget.spent_s
         _tell(session, record)
         if not record.is_blamed:
@@ -86,7 +87,7 @@ def _is_cleared(session: Session, baseline: Baseline, config: Config) -> bool:
         return False
     if not any(record.config == config for record in study.rehearsals):
         record = RehearsalRecord(config, canary.own, training=canary.training)
-        study.add_rehearsal(record)
+        study.rehearsals = (*study.rehearsals, record)
         _tell(session, record)
     return True
 

@@ -35,6 +35,7 @@ from autotune.tuning.choosing.choosable import (
 )
 from autotune.tuning.choosing.diagnosis import DEVICES
 from autotune.tuning.choosing.effects import KnobEffects
+from autotune.tuning.storage.study import Trial
 
 MEMORY: Final = frozenset({Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY})
 # Knobs by which a batch may fit that did not fit before
@@ -65,12 +66,20 @@ Item = tuple[str, KnobValue]
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A config to try."""
+class Proposal:
+    """A config to measure, with the reason to try it.
 
+    Attributes:
+        trial: The open Optuna trial in which the result must be recorded; None for the program as
+            written, which has one already, and until it is opened.
+        why: Where the proposal comes from, as users read it.
+        expected: Its speedup as it was expected before; None where nothing was.
+    """
+
+    trial: Trial | None
     config: Config
     why: str
-    expected: Interval
+    expected: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -110,15 +119,14 @@ class Chooser:
         self._effects = KnobEffects.of(space)
         self._random = random.Random(seed)
 
-    def choose(self, field: Field) -> Choice | None:
+    def choose(self, field: Field) -> Proposal | None:
         """Return the config that is worth a seat; None if none is."""
         if not any(r.outcome not in ENDED_BY_US for r in field.records):
             return None
         pool = self._pool(field)
         for config, why in self._certain(pool):
-            return Choice(
-                config, why, self._effects.foresee(field.speeds, [config]).of(config).interval
-            )
+            expected = self._effects.foresee(field.speeds, [config]).of(config).interval
+            return Proposal(None, config, why, expected)
         is_over = field.share_left < LAST and pool.best != pool.baseline
         return None if is_over else self._explore(pool)
 
@@ -186,7 +194,7 @@ class Chooser:
         seen = next((config for config in every if config in pool.looks), None)
         return seen or next(filter(pool.may_try, every), None)
 
-    def _explore(self, pool: _Pool) -> Choice | None:
+    def _explore(self, pool: _Pool) -> Proposal | None:
         others = [config for config in self._candidates(pool) if config != pool.best]
         if not others:
             return None
@@ -201,7 +209,7 @@ class Chooser:
         if not worth:
             return None
         _, chosen = max(worth, key=lambda one: one[0])
-        return Choice(chosen, PROMISES, foreseen.of(chosen).interval)
+        return Proposal(None, chosen, PROMISES, foreseen.of(chosen).interval)
 
     def _candidates(self, pool: _Pool) -> list[Config]:
         leaders = pool.leaders(LEADERS)

@@ -99,7 +99,7 @@ def diagnose(
         all_in = {}
     if not goal.objective.counts_samples:
         all_in.pop("batch_size", None)
-    devices = tuple(_within(space, [*_device_moves(space, hardware, profile)]))
+    devices = tuple(_device_moves(space, hardware, profile))
     return Diagnosis(verdict, evidence, devices, all_in)
 
 
@@ -170,15 +170,11 @@ def _device_moves(space: ResolvedSpace, hardware: Hardware, profile: Profile) ->
             share = max(1, hardware.cpu_quota // count)
             offered = [int(n) for n in _values(space, "threads") if int(n) <= share]
             changes["threads"] = max(offered, default=share)
+        # A user can narrow the values of a knob or fix it, so not every move is allowed
+        if not all(value in _values(space, knob) for knob, value in changes.items()):
+            continue
         ranks = f"{count} ranks train" if count > 1 else "one rank trains"
         yield Move(changes, f"{ranks} by {strategy}" if has_ranks else f"{strategy} uses all GPUs")
-
-
-def _within(space: ResolvedSpace, moves: list[Move]) -> Iterator[Move]:
-    # A user can narrow the values of a knob or fix it, so not every move is allowed.
-    for move in moves:
-        if all(value in _values(space, knob) for knob, value in move.changes.items()):
-            yield move
 
 
 def _values(space: ResolvedSpace, knob: str) -> tuple[KnobValue, ...]:
