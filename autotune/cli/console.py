@@ -41,10 +41,8 @@ class LiveView:
 
     Attributes:
         budget: Wall time used and left; None before the search begins.
-        phase: What the search does.
         best: The best config so far with its speedup; empty before one was measured.
         now: The present config; empty between two.
-        why: Why it is tried.
     """
 
     budget: Budget | None = None
@@ -84,9 +82,6 @@ class Console(Messages, Events):
     """Prints on stderr what happens in a search.
 
     It is the ``Events`` of the command line; the search calls its hooks on the main thread.
-
-    Args:
-        verbosity: How much is printed.
     """
 
     def __init__(self, verbosity: Verbosity = Verbosity.NORMAL) -> None:

@@ -43,9 +43,6 @@ def examine(
 
     Args:
         program: The program; None looks at the machine alone.
-        console: Told what happens.
-        fence: What the user requested of the fence.
-        as_json: Print data instead of text.
     """
     from autotune.machine import conditions, hardware, preflight
     from autotune.rig.fence import describe_fence
@@ -110,15 +107,7 @@ def _show_machine(
     fence: str,
     uncovered: Sequence[str],
 ) -> None:
-    """Print what the machine is, what slows it down, and how files are protected from trials.
-
-    Args:
-        hardware: The machine.
-        conditions: Quotas, clocks and the like.
-        warnings: What else is busy on it, as sentences; empty if it is quiet.
-        fence: What keeps trials from changing files, as a sentence.
-        uncovered: What the fence does not cover, as sentences.
-    """
+    """Print what the machine is, what slows it down, and how files are protected from trials."""
     out = results_console()
     out.print(_table(_machine_rows(hardware, conditions)))
     out.print(Text(fence))

@@ -21,7 +21,6 @@ class errors_told:  # noqa: N801 - reads as a statement
     Any other exception passes through: it is a defect of autotune and needs its traceback.
 
     Args:
-        messages: Shows the message.
         resumable: ``autotune resume`` can continue the command after Ctrl-C.
     """
 

@@ -23,13 +23,7 @@ INDENT = "  "
 
 
 def show(result: SearchResult, output: Path, *, as_json: bool = False) -> None:
-    """Print what a search found.
-
-    Args:
-        result: What it found.
-        output: Where best.yaml was written, for the commands to type.
-        as_json: Print it as data instead, for programs.
-    """
+    """Print what a search found."""
     if as_json:
         sys.stdout.write(f"{json.dumps(as_data(result), indent=1, default=str)}\n")
         return

@@ -117,11 +117,8 @@ def run_plan(best: BestFile, path: Path, program: Program, machine: Hardware) ->
     process, unless it trains in several ranks.
 
     Args:
-        best: The contents of the file.
-        path: Path of the file.
         program: The program to train. If its command line starts ranks, their number overrides that
             of the file.
-        machine: This machine.
 
     Raises:
         UsageError: There are fewer GPUs than ranks.
@@ -152,8 +149,6 @@ def on_nodes(plan: LaunchPlan, path: Path, nodes: Nodes) -> LaunchPlan:
 
     Args:
         plan: As ``run_plan`` gives it.
-        path: Path of the best.yaml.
-        nodes: The machines that train together.
 
     Raises:
         UsageError: One process would have to be shared among several machines.

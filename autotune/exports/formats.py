@@ -44,7 +44,6 @@ class Export:
     """A config in another tool's words.
 
     Attributes:
-        text: The file's content.
         left_out: Changes that it does not say, with the reasons as clauses.
     """
 

@@ -31,17 +31,12 @@ class Conditions:
     """What surrounds the processes of this machine.
 
     Attributes:
-        cores: Cores that the machine has.
-        allowed: Cores that this process may be scheduled on.
         quota: Cores that the tightest CPU quota allows, as a fraction; None without a quota.
         throttled_share: Share of the periods in which a quota held a group back; None without one.
-        governors: Frequency governors of the cores; empty if the system does not tell.
         drivers: Drivers of their frequencies, such as ``intel_pstate``.
         throttle_events: Times that cores were slowed down by heat since the machine started; None
             if the system does not tell.
         numa_nodes: Cores of each NUMA node, as the kernel writes them: ``0-31``.
-        shm_bytes: Size of /dev/shm; None if it does not exist.
-        driver: Version of NVIDIA's driver; empty without one.
         driver_cuda: Newest CUDA version that the driver supports, as ``(major, minor)``.
         torch_cuda: CUDA version that torch was built for; None for a CPU build, or if unknown.
     """

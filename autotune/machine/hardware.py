@@ -44,7 +44,6 @@ class Gpu:
         uuid: NVML's id, which also works in CUDA_VISIBLE_DEVICES.
         memory_bytes: Total memory of the device; None where NVML does not say, as of a GPU that
             shares the host's memory.
-        compute_capability: ``(major, minor)``; None if unknown.
         is_used: Whether the program was seen to use it; True as long as no program has run.
     """
 
@@ -67,9 +66,7 @@ class Hardware:
         gpus: The GPUs that CUDA_VISIBLE_DEVICES leaves visible, in its order, or those that a
             program sees, in the program's order.
         has_cxx_compiler: Whether a C++ compiler is on PATH; torch.compile on the CPU needs one.
-        system: Name and release of the operating system.
         versions: Versions of Python and of those of ``PACKAGES`` that are installed, by name.
-        warnings: What could not be read, as sentences for the user.
     """
 
     cpu_name: str
@@ -326,7 +323,6 @@ def peak_flops(gpu_name: str, dtype: str) -> float | None:
 
     Args:
         gpu_name: As NVML reports it, such as "NVIDIA H100 80GB HBM3" or "Tesla T4".
-        dtype: "fp32" (CUDA cores), "tf32", "bf16" or "fp16" (tensor cores, fp32 accumulation).
 
     Returns:
         FLOP/s; None if the GPU is not in the table or has no unit for this dtype. CPUs are not in
@@ -347,8 +343,6 @@ def roofline_share(
     Args:
         flops_per_step: Floating-point operations of one process in one step, a multiply-add counted
             as two; None if unknown.
-        step_s: Wall time of one step in seconds, above 0.
-        gpu_names: The GPUs of the run, as NVML reports them; empty on a CPU.
         dtype: The fastest type in which the step may multiply matrices. With "fp32" for a step
             whose convolutions run in tf32, which is torch's default, the share comes out too high.
 

@@ -23,7 +23,6 @@ class Danger:
     """A kind of environment variable that a file may not set without the user's consent.
 
     Attributes:
-        reason: What such a variable does, as a clause for messages.
         patterns: Shell patterns for the names, in capitals. Names are compared in capitals because
             some variables, such as ``http_proxy``, are also read in lower case.
         harmless: Names that match a pattern but cannot load code.
@@ -146,11 +145,6 @@ def refuse_unless_allowed(
     variables: Mapping[str, str], allowed: Collection[str], source: str
 ) -> None:
     """Raise an error if a file sets dangerous variables that the user has not allowed by name.
-
-    Args:
-        variables: The variables that the file sets, with their values.
-        allowed: Names that the user has allowed.
-        source: The file's name, for the message.
 
     Raises:
         UsageError: Lists each refused variable with its value and reason, and says how to allow it.

@@ -38,8 +38,6 @@ class Ranges:
     """Speedups with their 95 % intervals, side by side on a scale of equal ratios.
 
     Attributes:
-        title: What they are.
-        caption: How they were measured.
         rows: The speedups by what they are of; the last one sums up the others.
     """
 

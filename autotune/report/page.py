@@ -23,7 +23,6 @@ def html(result: SearchResult, output: Path) -> str:
     """Return the report as HTML.
 
     Args:
-        result: What the search found.
         output: Where best.yaml was written, for the commands to type.
     """
     raw = json.dumps(as_data(result), separators=(",", ":"), default=str)

@@ -13,7 +13,7 @@ from statistics import median
 from autotune.measurement.examination import ItemsExamined
 from autotune.measurement.readings import RankLoad
 from autotune.program.profile import Profile
-from autotune.results.doctor_report import DoctorReport, share_gain
+from autotune.results.doctor_report import DoctorReport, growth_per_step, share_gain
 from autotune.results.wording import HOUR, estimated_duration
 
 # Below both, faster loading is not worth an edit: a share of waiting, a speedup with ready data
@@ -69,9 +69,6 @@ class Advice:
 
     Attributes:
         name: Names the kind, such as ``input-bound: waiting``; stays the same between versions.
-        problem: What is wrong, as a sentence.
-        evidence: What was measured, as a sentence.
-        mend: What to do, as a sentence.
         where: The program's line, such as ``train.py:41``; empty if there is no single one.
         gain: What it gives at most; None if it does not concern speed, or that is not known.
     """
@@ -260,13 +257,13 @@ def affinity(report: DoctorReport) -> Iterator[Advice]:
 
 def memory_growth(report: DoctorReport) -> Iterator[Advice]:
     """Say when memory will be full, if it grows steadily."""
-    on_device = report.device_growth > 0
-    grown = report.device_growth or report.host_growth
-    growth = report.examination.growth
-    if growth is None or not grown:
+    if (growth := report.examination.growth) is None:
         return
-    now = (growth.device_bytes if on_device else growth.host_bytes)[-1]
-    left = report.hardware.capacity_bytes(on_device=on_device) - now
+    on_device = growth_per_step(growth.device_bytes, growth.steps) > 0
+    readings = growth.device_bytes if on_device else growth.host_bytes
+    if not (grown := growth_per_step(readings, growth.steps)):
+        return
+    left = report.hardware.capacity_bytes(on_device=on_device) - readings[-1]
     hours = left / grown * report.step_s / HOUR
     if hours > SOON_H:
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -24,12 +24,7 @@ class DoctorReport:
     """What was measured of a program as it is written; ``advise()`` says what follows from it.
 
     Attributes:
-        command: The program with its arguments.
-        hardware: The machine.
-        profile: What the program's first steps revealed.
         measurement: Its speed, while nothing else was watched.
-        breakdown: Where the time of a step goes.
-        examination: What else was seen.
         again: Its speed and the loads of its ranks, measured further times; of several ranks only.
         notes: What could not be measured, as sentences.
     """
@@ -62,18 +57,6 @@ class DoctorReport:
         return gain if has_workers else min(gain, share_gain(self.measurement.wait_share))
 
     @property
-    def device_growth(self) -> float:
-        """Bytes by which memory of the device grows with each step; 0.0 if not steadily."""
-        growth = self.examination.growth
-        return 0.0 if growth is None else _per_step(growth.device_bytes, growth.steps)
-
-    @property
-    def host_growth(self) -> float:
-        """Bytes by which memory of the host grows with each step; 0.0 if not steadily."""
-        growth = self.examination.growth
-        return 0.0 if growth is None else _per_step(growth.host_bytes, growth.steps)
-
-    @property
     def dtype(self) -> str:
         """The data type of most of the arithmetic: "bf16", "fp16", "tf32" or "fp32".
 
@@ -97,13 +80,10 @@ class DoctorReport:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Reasons to distrust these figures, one sentence each, for the user."""
-        return tuple(dict.fromkeys(self._warnings()))
-
-    def _warnings(self) -> Iterator[str]:
-        yield from self.measurement.warnings
         half = self.measurement.throughput.half_width_pct
-        if half > WIDE_PCT:
-            yield f"The interval is wide (+-{half:.0f} %): the program is uneven."
+        wide = [f"The interval is wide (+-{half:.0f} %): the program is uneven."]
+        found = (*self.measurement.warnings, *(wide if half > WIDE_PCT else ()))
+        return tuple(dict.fromkeys(found))
 
 
 def share_gain(share: float) -> float:
@@ -111,7 +91,13 @@ def share_gain(share: float) -> float:
     return 1 / (1 - min(share, 0.95))
 
 
-def _per_step(readings: Sequence[int], steps: int) -> float:
+def growth_per_step(readings: Sequence[int], steps: int) -> float:
+    """Return the bytes by which memory grows with each step; 0.0 if not steadily.
+
+    Args:
+        readings: After each stretch.
+        steps: Of a stretch.
+    """
     added = [after - before for before, after in pairwise(readings[WARM_UP:])]
     if not added or not steps:
         return 0.0

@@ -64,15 +64,7 @@ SILENT = Reports()
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rig's process runs.
-
-    Attributes:
-        fence: Kind of the fence around it.
-        view: What the process sees of the file system.
-        log: File with what the program prints.
-        terminal: The program's terminal; None if it has none.
-        has_ranks: A launcher starts several ranks of the program.
-    """
+    """Where a rig's process runs."""
 
     fence: FenceKind
     view: View

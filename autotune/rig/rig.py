@@ -84,7 +84,6 @@ class Rig:
 
     Attributes:
         steps: Optimizer steps that the program had made in all when it last answered.
-        log: File with what the program printed.
     """
 
     def __init__(

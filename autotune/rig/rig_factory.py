@@ -31,8 +31,6 @@ class RigFactory:
         program: The program, in the mode in which the next rigs run it.
         directory: The run directory; the rigs' folders are ``rigs/001``, ``rigs/002``, ….
         hardware: The machine; once the program was observed, with the GPUs that it sees.
-        reports: Callbacks that all rigs use.
-        options: What the user says about the fence.
         started: Number of rigs made in this run, those of earlier sessions included.
         remember: Called with the new run mode whenever it changes, so that it can be saved.
         clock: Monotonic seconds; tests replace it to run searches in virtual time.

@@ -46,9 +46,6 @@ class Asked:
 class Terminal:
     """A pseudo-terminal and the thread that empties its output and answers reads.
 
-    Args:
-        log: File to which the program's output is appended.
-
     Attributes:
         theirs: File descriptor of the program's side, for its standard input, output and error.
 

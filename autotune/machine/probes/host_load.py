@@ -28,9 +28,6 @@ class Counters:
     """Totals of the kernel's counters at one moment; None where the system does not report one.
 
     Attributes:
-        at_s: Time by ``time.monotonic()``.
-        cores: Number of logical cores of the machine.
-        busy_s: Time in which the cores were busy, added over all cores.
         ours_s: CPU time of the program, its workers, the other ranks and autotune.
         steal_s: CPU time that the hypervisor gave to other guests.
         pressure_s: Time in which some task waited for a core (PSI).

@@ -42,7 +42,6 @@ class Stranger:
     """A process on a GPU that is not ours.
 
     Attributes:
-        pid: Its id.
         memory_bytes: Memory of the GPU that it holds; None if the driver does not say.
     """
 

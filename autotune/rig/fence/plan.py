@@ -143,7 +143,6 @@ class Step:
     """One folder to cover.
 
     Attributes:
-        cover: How to cover it.
         path: The folder; for ``READ_ONLY`` it may also be a single file that is mounted.
         attached: Mounts inside of it, which its overlay hides and which are bound into it again.
     """

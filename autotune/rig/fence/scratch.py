@@ -59,9 +59,6 @@ class Scratch:
     and a lock that can be taken shows that nobody uses the folder. Locks also work between
     containers, in which process ids would mean nothing.
 
-    Attributes:
-        path: The folder.
-
     Raises:
         OSError: when the folder cannot be made.
     """
