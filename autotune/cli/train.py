@@ -76,7 +76,13 @@ def run(
         if trust := trust_note(nodes, os.environ):
             messages.warn(trust)
         if print_command:
-            sys.stdout.write(f"{plan_json(plan) if as_json else plan.command}\n")
+            data = {
+                "command": plan.command,
+                "argv": list(plan.argv),
+                "env": dict(plan.env),
+                "ranks": plan.ranks,
+            }
+            sys.stdout.write(f"{json.dumps(data, indent=1) if as_json else plan.command}\n")
             return
         sys.stdout.flush()  # exec drops what is still buffered
         sys.stderr.flush()
@@ -161,14 +167,3 @@ def on_nodes(plan: LaunchPlan, path: Path, nodes: Nodes) -> LaunchPlan:
             "Search with --tune devices first."
         )
     return with_ranks(plan, nodes)
-
-
-def plan_json(plan: LaunchPlan) -> str:
-    """Return how a training is started, as JSON with stable keys."""
-    data = {
-        "command": plan.command,
-        "argv": list(plan.argv),
-        "env": dict(plan.env),
-        "ranks": plan.ranks,
-    }
-    return json.dumps(data, indent=1)
