@@ -114,9 +114,10 @@ def sweep(place: Path) -> None:
     Folders whose search still runs, links, and folders of other users are left alone.
     """
     for folder in place.glob(f"{PREFIX}*"):
-        if not _is_ours(folder):
-            continue
         try:
+            status = folder.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+                continue
             lock = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW)
         except FileNotFoundError:  # its removal was cut short, and the lock went first
             with suppress(OSError):
@@ -147,14 +148,6 @@ def remove(folder: Path) -> None:
                 if stat.S_ISDIR(inner.lstat().st_mode):
                     inner.chmod(0o700)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_ours(folder: Path) -> bool:
-    try:
-        status = folder.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
 @dataclass(frozen=True)
