@@ -32,13 +32,6 @@ class Danger:
     patterns: tuple[str, ...]
     harmless: tuple[str, ...] = ()
 
-    def covers(self, variable: str) -> bool:
-        """Return whether a variable is of this kind, ignoring case."""
-        name = variable.upper()
-        if name in self.harmless:
-            return False
-        return any(fnmatchcase(name, pattern) for pattern in self.patterns)
-
 
 # Sources: the manuals ld.so(8), bash(1), git(1), ssh(1), perlrun(1); "Environment variables" of
 # CPython, PyTorch, Triton, NCCL, CUDA, OpenMP 5 (tools), Node.js, OpenSSL and huggingface_hub.
@@ -133,7 +126,12 @@ DANGERS = (
 
 def danger_of(variable: str) -> str | None:
     """Return why a file may not set a variable, as a clause; None if it may."""
-    return next((danger.reason for danger in DANGERS if danger.covers(variable)), None)
+    name = variable.upper()
+    for danger in DANGERS:
+        is_of_kind = any(fnmatchcase(name, pattern) for pattern in danger.patterns)
+        if is_of_kind and name not in danger.harmless:
+            return danger.reason
+    return None
 
 
 def dangerous(variables: Collection[str]) -> list[str]:

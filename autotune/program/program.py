@@ -222,7 +222,14 @@ def parse_program(
     else:
         source = (cwd / target).resolve()
         if not source.is_file():
-            raise UsageError(_missing_file(target, source, cwd))
+            if source.is_dir():
+                raise UsageError(
+                    f"'{target}' is a directory. Name the training script in it: {target}/train.py"
+                )
+            here = source.parent
+            scripts = sorted(p.name for p in here.glob("*.py")) if here.is_dir() else []
+            hint = did_you_mean(source.name, scripts) or f" Paths are taken from {cwd}."
+            raise UsageError(f"There is no program '{target}'.{hint}")
         # Python puts the script's own folder on sys.path, not the current directory.
         root, target = source.parent, str(source)
         kind = ProgramKind.FILE_FUNCTION if function else ProgramKind.SCRIPT
@@ -291,14 +298,6 @@ def _is_importable(function: Callable[..., Any]) -> bool:
 def fingerprint_of(source: bytes) -> str:
     """Return a hash of the source that changes whenever the program changes."""
     return hashlib.sha256(source).hexdigest()
-
-
-def _missing_file(target: str, path: Path, cwd: Path) -> str:
-    if path.is_dir():
-        return f"'{target}' is a directory. Name the training script in it: {target}/train.py"
-    scripts = sorted(p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else []
-    hint = did_you_mean(path.name, scripts) or f" Paths are taken from {cwd}."
-    return f"There is no program '{target}'.{hint}"
 
 
 def find_module(dotted: str, roots: Iterable[Path]) -> tuple[Path, Path] | None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from autotune.measurement.examination import ItemsExamined
 from autotune.measurement.readings import RankLoad
 from autotune.program.profile import Profile
 from autotune.results.doctor_report import DoctorReport, growth_per_step, share_gain
@@ -106,45 +105,30 @@ def input_bound(report: DoctorReport) -> Iterator[Advice]:
             "autotune search finds the best number of workers.",
             gain=gain,
         )
-    elif items.computing_share > 0.5:
-        yield Advice(
-            "input-bound: computing",
-            "The program waits for its data: its items are computed for long.",
-            f"{waits}; {_item(items)}.",
+        return
+    share = items.computing_share
+    if share > 0.5:
+        name, cause = "computing", "its items are computed for long"
+        mend = (
             "Let more workers load in parallel; decode and resize once, before the training, and "
-            f"store the result; replace loops over elements by operations on arrays.{_pack(items)}",
-            where=_where(items),
-            gain=gain,
+            "store the result; replace loops over elements by operations on arrays."
         )
     else:
-        yield Advice(
-            "input-bound: waiting",
-            "The program waits for its data: its items wait for a disk, a network, a lock or "
-            "another process.",
-            f"{waits}; {_item(items)}.",
+        name, cause = "waiting", "its items wait for a disk, a network, a lock or another process"
+        mend = (
             "Let more workers wait at the same time; copy the data to a local disk or into memory "
-            f"(/dev/shm) first.{_pack(items)}",
-            where=_where(items),
-            gain=gain,
+            "(/dev/shm) first."
         )
-
-
-def _item(items: ItemsExamined) -> str:
-    share = items.computing_share
-    text = f"an item takes {ms(items.item_s)}: {share:.0%} computing, {1 - share:.0%} waiting"
-    return f"{text}; it opens {items.opens:,.3g} files" if items.opens >= 1 else text
-
-
-def _pack(items: ItemsExamined) -> str:
-    if items.opens < MIN_OPENS:
-        return ""
-    return " Pack many small files into few large ones (tar shards, HDF5, LMDB, Parquet)."
-
-
-def _where(items: ItemsExamined) -> str:
+    item = f"an item takes {ms(items.item_s)}: {share:.0%} computing, {1 - share:.0%} waiting"
+    if items.opens >= 1:
+        item += f"; it opens {items.opens:,.3g} files"
+    if items.opens >= MIN_OPENS:
+        mend += " Pack many small files into few large ones (tar shards, HDF5, LMDB, Parquet)."
+    where = items.where or (items.within and f"{items.within}, in a library")
     if items.where and items.within:
-        return f"{items.where} (in {items.within})"
-    return items.where or (items.within and f"{items.within}, in a library")
+        where = f"{items.where} (in {items.within})"
+    problem = f"The program waits for its data: {cause}."
+    yield Advice(f"input-bound: {name}", problem, f"{waits}; {item}.", mend, where, gain)
 
 
 def launch_bound(report: DoctorReport) -> Iterator[Advice]:

@@ -259,15 +259,6 @@ class BestFile(_Section):
             "config may be faster; search again."
         )
 
-    @property
-    def variables(self) -> dict[str, str]:
-        """Environment variables that the config sets: the knobs whose names begin with ``$``."""
-        return {
-            knob.removeprefix("$"): str(value)
-            for knob, value in self.applied.changes().items()
-            if knob.startswith("$") and value != AS_WRITTEN
-        }
-
     def use(self, path: Path, allow_env: Collection[str] = ()) -> list[str]:
         """Return what the file passes to the program besides autotune's knobs, one sentence each.
 
@@ -277,26 +268,21 @@ class BestFile(_Section):
         Raises:
             UsageError: when it sets other variables that load code; see ``dangerous_variables``.
         """
-        variables = self.variables
+        changes = {k: v for k, v in self.applied.changes().items() if v != AS_WRITTEN}
+        variables = {k[1:]: str(value) for k, value in changes.items() if k.startswith("$")}
+        arguments = {}  # by the names of the program's flags and keywords
+        for knob, value in changes.items():
+            if (flag := self.program.flags.get(knob)) is not None:
+                own = value if knob in flag.spellings else registry()[knob].format_flag(value, flag)
+                arguments[flag.name.removeprefix(KEYWORD)] = as_text(own)
         allowed = {name.removeprefix("$") for name in allow_env}
         refuse_unless_allowed(variables, allowed, str(path))
-        said = {"sets environment variables": variables, "passes to the program": self._arguments}
+        said = {"sets environment variables": variables, "passes to the program": arguments}
         return [
             f"{path.name} {what}: {' '.join(f'{_shown(n)}={_shown(v)}' for n, v in values.items())}"
             for what, values in said.items()
             if values
         ]
-
-    @property
-    def _arguments(self) -> dict[str, str]:
-        """Values that the config passes by the program's flags and keywords, by their names."""
-        found = {}
-        for knob, value in self.applied.changes().items():
-            flag = self.program.flags.get(knob)
-            if flag is not None and value != AS_WRITTEN:
-                own = value if knob in flag.spellings else registry()[knob].format_flag(value, flag)
-                found[flag.name.removeprefix(KEYWORD)] = as_text(own)
-        return found
 
     def text(self, name: str = "best.yaml") -> str:
         """Return the file's content."""

@@ -312,33 +312,22 @@ def _notes(result: SearchResult) -> Iterator[str]:
 def _next(result: SearchResult, output: Path) -> Iterator[Command]:
     name = quote(result.run_dir.name)
     if result.changes:
-        yield from _use(result, output)
+        variables = dangerous([k.removeprefix("$") for k in result.changes if k.startswith("$")])
+        allowed = f", allow_env={variables}" if variables else ""
+        apply = f'import autotune; autotune.apply("{output}"{allowed})'
+        if result.head.program.kind is ProgramKind.PICKLED_FUNCTION:
+            yield Command(apply, "before calling the function")
+        else:
+            option = f"--allow-env {','.join(variables)} " if variables else ""
+            line = f"autotune run {option}{quote(str(output))} {result.head.program}"
+            yield Command(line, "train with it")
+            if not result.has_ranks:
+                yield Command(apply, "or this, as first line of the script")
     if result.finding is Finding.UNCONFIRMED:
         yield Command(
             f"autotune resume {name} --budget {math.ceil(result.worth_s)}s",
             f"go on (in all, the {format_duration(result.seconds)} so far included)",
         )
-
-
-def _use(result: SearchResult, output: Path) -> Iterator[Command]:
-    variables = dangerous([k.removeprefix("$") for k in result.changes if k.startswith("$")])
-    if result.head.program.kind is ProgramKind.PICKLED_FUNCTION:
-        yield Command(
-            f"import autotune; {_apply(output, variables)}", "before calling the function"
-        )
-        return
-    allowed = f"--allow-env {','.join(variables)} " if variables else ""
-    line = f"autotune run {allowed}{quote(str(output))} {result.head.program}"
-    yield Command(line, "train with it")
-    if not result.has_ranks:
-        yield Command(
-            f"import autotune; {_apply(output, variables)}", "or this, as first line of the script"
-        )
-
-
-def _apply(output: Path, variables: list[str]) -> str:
-    allowed = f", allow_env={variables}" if variables else ""
-    return f'autotune.apply("{output}"{allowed})'
 
 
 def _cost(result: SearchResult, output: Path) -> str:

@@ -28,7 +28,10 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a process in a new session, so that Ctrl-C in autotune's terminal does not reach it."""
     with log.open("ab") as output:
-        variables = terminal.variables() if own_terminal is not None else {}
+        variables = {}
+        if own_terminal is not None:  # TERM stays the user's, in which the program is known to work
+            size = {"COLUMNS": str(terminal.COLUMNS), "LINES": str(terminal.ROWS)}
+            variables = {"TERM": os.environ.get("TERM") or "xterm", **size}
         return subprocess.Popen(
             plan.argv,
             cwd=plan.cwd,
