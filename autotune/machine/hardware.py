@@ -17,7 +17,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import metadata
@@ -333,30 +333,3 @@ def peak_flops(gpu_name: str, dtype: str) -> float | None:
             flops: float | None = getattr(peak, dtype)
             return flops
     return None
-
-
-def roofline_share(
-    flops_per_step: float | None, step_s: float, gpu_names: Sequence[str], dtype: str
-) -> float | None:
-    """Return achieved over peak FLOP/s, for one process on its one GPU.
-
-    Args:
-        flops_per_step: Floating-point operations of one process in one step, a multiply-add counted
-            as two; None if unknown.
-        dtype: The fastest type in which the step may multiply matrices. With "fp32" for a step
-            whose convolutions run in tf32, which is torch's default, the share comes out too high.
-
-    Returns:
-        A share, normally 0 to 1. It is not clipped: a value above 1 shows that the FLOPs or the
-        dtype given are wrong. None if the FLOPs or the peak are unknown, there is no GPU, or the
-        GPUs differ in name.
-
-    Raises:
-        ValueError: *step_s* is not positive.
-    """
-    if step_s <= 0:
-        raise ValueError(f"A step takes more than 0 s, not {step_s} s; pass the measured time")
-    if flops_per_step is None or len(set(gpu_names)) != 1:
-        return None
-    peak = peak_flops(gpu_names[0], dtype)
-    return None if peak is None else flops_per_step / step_s / peak

@@ -51,23 +51,6 @@ class ProgramTraits:
     bounded_by_steps: str = ""
     mmap_threshold: int | None = None
 
-    @classmethod
-    def of(cls, profile: Profile, flags: Mapping[str, Flag] | None = None) -> ProgramTraits:
-        """Return the traits that a profile shows."""
-        return cls(
-            device=profile.device,
-            loader=profile.training_loader,
-            program_knobs=tuple(profile.config_reads),
-            program_autocast=profile.precision.autocast is not None,
-            program_scaler=profile.precision.has_scaler,
-            trainer=profile.loop.trainer,
-            flags=flags or {},
-            distributes_itself=profile.ranks.distributed_by,
-            optimizers=profile.optimizers,
-            bounded_by_steps=profile.loop.length.bounded_by_steps,
-            mmap_threshold=profile.allocators.mmap_threshold,
-        )
-
 
 @dataclass(frozen=True)
 class AppliedConfig:
@@ -97,7 +80,20 @@ class AppliedConfig:
             rule: How learning rates follow the batch size. By default each optimizer's class
                 decides.
         """
-        return cls(baseline, baseline, ProgramTraits.of(profile, flags), rule or LrRule.AUTO)
+        traits = ProgramTraits(
+            device=profile.device,
+            loader=profile.training_loader,
+            program_knobs=tuple(profile.config_reads),
+            program_autocast=profile.precision.autocast is not None,
+            program_scaler=profile.precision.has_scaler,
+            trainer=profile.loop.trainer,
+            flags=flags or {},
+            distributes_itself=profile.ranks.distributed_by,
+            optimizers=profile.optimizers,
+            bounded_by_steps=profile.loop.length.bounded_by_steps,
+            mmap_threshold=profile.allocators.mmap_threshold,
+        )
+        return cls(baseline, baseline, traits, rule or LrRule.AUTO)
 
     @property
     def is_as_written(self) -> bool:

@@ -244,21 +244,6 @@ class BestFile(_Section):
             )
         return found
 
-    def ranks_warning(self, path: Path, ranks: int | None) -> str:
-        """Return a warning if a command line starts another number of ranks than was searched.
-
-        Returns:
-            The warning; empty if the numbers agree or one process is started.
-        """
-        searched = self.program.ranks
-        if ranks is None or ranks == searched:
-            return ""
-        used = "one process" if searched is None else f"{searched} ranks"
-        return (
-            f"The search of {path.name} used {used}, and this line starts {ranks} ranks. Another "
-            "config may be faster; search again."
-        )
-
     def use(self, path: Path, allow_env: Collection[str] = ()) -> list[str]:
         """Return what the file passes to the program besides autotune's knobs, one sentence each.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
-from autotune.machine.hardware import Hardware, roofline_share
+from autotune.machine.hardware import Hardware, peak_flops
 from autotune.measurement.examination import Examination, StepBreakdown
 from autotune.measurement.measurement import Measurement
 from autotune.program.profile import Profile
@@ -69,13 +69,16 @@ class DoctorReport:
 
     @property
     def roofline_share(self) -> float | None:
-        """Achieved FLOP/s as a share of the GPU's peak for ``dtype``, 0 to 1.
+        """Achieved FLOP/s as a share of the GPU's peak for ``dtype``, normally 0 to 1.
 
-        None if the FLOPs of a step or the peak are unknown, as on a CPU.
+        It is not clipped: more than 1 shows that the FLOPs or the dtype are wrong. None if the
+        FLOPs of a step or the peak are unknown, as on a CPU.
         """
-        on_gpu = self.profile.device == "cuda"
-        names = [gpu.name for gpu in self.hardware.used_gpus] if on_gpu else []
-        return roofline_share(self.breakdown.flops_per_step, self.step_s, names[:1], self.dtype)
+        flops, gpus = self.breakdown.flops_per_step, self.hardware.used_gpus
+        if flops is None or not gpus or self.profile.device != "cuda":
+            return None
+        peak = peak_flops(gpus[0].name, self.dtype)
+        return None if peak is None else flops / self.step_s / peak
 
     @property
     def warnings(self) -> tuple[str, ...]:

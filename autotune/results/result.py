@@ -6,7 +6,7 @@ All figures and sentences are derived from the record, so a report can be writte
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -168,7 +168,27 @@ class SearchResult:
         Times are in seconds, memory in bytes, throughput in samples per second. Values that a trial
         has not measured are None.
         """
-        return [dict(_row(number, record)) for number, record in enumerate(self.records)]
+        return [
+            {
+                "trial": number,
+                **record.config,
+                "outcome": str(record.outcome),
+                "samples_per_s": measured.throughput.estimate if measured else None,
+                **_columns("speedup", record.speedup),
+                **_columns("expected", record.expected),
+                "step_s": measured.step_s if measured else None,
+                "joules_per_sample": measured.joules_per_sample if measured else None,
+                "wait_share": measured.wait_share if measured else None,
+                "host_bytes": measured.memory.host_bytes if measured else None,
+                "device_bytes": measured.memory.device_reserved_bytes if measured else None,
+                "cost_s": record.cost_s,
+                "rig": record.rig,
+                "why": record.why,
+                "reason": record.ending.reason if record.ending else "",
+            }
+            for number, record in enumerate(self.records)
+            for measured in (record.measurement,)
+        ]
 
     @property
     def hardware(self) -> Hardware:
@@ -379,25 +399,7 @@ def _rounded(interval: Interval) -> Interval:
     return Interval(*(round(value, 4) for value in vars(interval).values()))
 
 
-def _row(number: int, record: TrialRecord) -> Iterator[tuple[str, object]]:
-    measurement, speedup = record.measurement, record.speedup
-    yield "trial", number
-    yield from record.config.items()
-    yield "outcome", str(record.outcome)
-    yield "samples_per_s", measurement.throughput.estimate if measurement else None
-    yield "speedup", speedup.estimate if speedup else None
-    yield "speedup_low", speedup.low if speedup else None
-    yield "speedup_high", speedup.high if speedup else None
-    expected = record.expected
-    yield "expected", expected.estimate if expected else None
-    yield "expected_low", expected.low if expected else None
-    yield "expected_high", expected.high if expected else None
-    yield "step_s", measurement.step_s if measurement else None
-    yield "joules_per_sample", measurement.joules_per_sample if measurement else None
-    yield "wait_share", measurement.wait_share if measurement else None
-    yield "host_bytes", measurement.memory.host_bytes if measurement else None
-    yield "device_bytes", measurement.memory.device_reserved_bytes if measurement else None
-    yield "cost_s", record.cost_s
-    yield "rig", record.rig
-    yield "why", record.why
-    yield "reason", record.ending.reason if record.ending else ""
+def _columns(name: str, interval: Interval | None) -> dict[str, float | None]:
+    low, high = (None, None) if interval is None else (interval.low, interval.high)
+    estimate = None if interval is None else interval.estimate
+    return {name: estimate, f"{name}_low": low, f"{name}_high": high}
