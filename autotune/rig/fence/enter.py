@@ -133,10 +133,10 @@ class _Place:
         match covering.step.cover:
             case Cover.OVERLAY:
                 self._lower = os.open(self._path, os.O_PATH)
-                self._upper = _open(covering.scratch, "upper")
-                self._work = _open(covering.scratch, "work")
+                self._upper = os.open(f"{covering.scratch}/upper", os.O_PATH)
+                self._work = os.open(f"{covering.scratch}/work", os.O_PATH)
             case Cover.REBUILT | Cover.MEMORY:
-                self._rebuilt = _open(covering.scratch, "rebuilt")
+                self._rebuilt = os.open(f"{covering.scratch}/rebuilt", os.O_PATH)
                 self._scratch = os.open(covering.scratch, os.O_PATH)
         self._layers = [os.open(layer, os.O_PATH) for layer in covering.layers]
 
@@ -277,10 +277,6 @@ def _copy(entry: os.DirEntry[str], copy: str, original: Path, room: int) -> int:
         pass
     os.symlink(original, copy)
     return 0
-
-
-def _open(folder: str, name: str) -> int:
-    return os.open(os.path.join(folder, name), os.O_PATH)
 
 
 def _by_fd(number: int) -> str:
