@@ -27,7 +27,7 @@ from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.program import parse_program
-from autotune.program.rehearsal import RehearsalPlan
+from autotune.program.rehearsal import Rehearsal, RehearsalPlan
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.checking.canary import exact_settings
 from autotune.tuning.checking.self_check import Known, SelfCheck
@@ -125,7 +125,7 @@ def _verdicts(program: str, only: set[str]) -> Iterator[tuple[str, dict[str, Any
             changes = config.changes_from(space.baseline)
             name = " ".join(f"{knob}={value}" for knob, value in changes.items())
             began = monotonic()
-            agreement = check.check(config).training
+            agreement = check.check(config, Rehearsal(None)).training
             said = "no trace" if agreement is None else str(agreement)
             if agreement is not None and agreement.sameness is Sameness.DIFFERS:
                 said = f"differs: {said}"
