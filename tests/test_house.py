@@ -21,10 +21,8 @@ BREACHES: dict[str, dict[str, int]] = {
     "lines per room": {
         "cli": 2050,
         "inside": 14400,
-        "machine": 1600,
         "measurement": 1960,
         "program": 2960,
-        "rig": 4280,
         "tuning": 7000,
     },
 }
