@@ -130,6 +130,8 @@ class OverlayFence(Fence):
         """Return what a process that enters the fence has to do, and make the folders for it."""
         coverings = []
         for number, step in enumerate(self._steps):
+            if not os.path.exists(step.path):  # removed since the plan was made
+                continue
             if not _needs_place(step):
                 coverings.append(Covering(step))
                 continue
