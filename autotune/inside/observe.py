@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable, Mapping
+from statistics import median
 
 import torch
 from torch import distributed, nn
@@ -64,7 +65,7 @@ def profile_of(
         allocators=allocator_facts(device),
         loop=LoopFacts(
             trainer=seams.trainers.in_use,
-            batches_per_step=first.batches_per_whole_step,
+            batches_per_step=median(first.batches_per_step),
             reads_ahead=first.reads_ahead or first.loader_thread,
             copies_without_blocking=seams.model.transfer.own_non_blocking,
             zero_grad_to_none=seams.steps.accumulation.clears_to_none,

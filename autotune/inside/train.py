@@ -158,11 +158,6 @@ def _silence(seams: SeamSet) -> None:
     seams.fence.silence(shadows)
 
 
-def explain(best_path: str) -> None:
-    """Print which places of PyTorch a training under a best.yaml replaces, and what acts there."""
-    sys.stdout.write("\n".join(explained(bestfile.read(Path(best_path)).applied)) + "\n")
-
-
 def explained(applied: AppliedConfig) -> list[str]:
     """Return the places of PyTorch that a training under a config replaces, and what acts there.
 
@@ -218,4 +213,7 @@ def _does(seam: object) -> str:
 
 
 if __name__ == "__main__":
-    explain(sys.argv[2]) if sys.argv[1] == EXPLAIN else main(*sys.argv[1:])
+    if sys.argv[1] == EXPLAIN:
+        sys.stdout.write("\n".join(explained(bestfile.read(Path(sys.argv[2])).applied)) + "\n")
+    else:
+        main(*sys.argv[1:])

@@ -175,7 +175,9 @@ class TrainingRecorder:
         if loss.is_cuda and torch.cuda.is_current_stream_capturing():
             self.broken = "the step is captured as a CUDA graph"
             return
-        trained = list(self._trained())
+        trained = [weight for model in self._models() for weight in model.parameters()]
+        for optimizer in self._optimizers():
+            trained += [weight for group in optimizer.param_groups for weight in group["params"]]
         self._begin(trained)
         if self._places is None:
             self._places = _Places(self._models(), trained)
@@ -234,13 +236,6 @@ class TrainingRecorder:
     @cached_property
     def _dice(self) -> torch.Generator:
         return torch.Generator().manual_seed(SEED + self._plan.shakes)
-
-    def _trained(self) -> Iterator[torch.Tensor]:
-        for model in self._models():
-            yield from model.parameters()
-        for optimizer in self._optimizers():
-            for group in optimizer.param_groups:
-                yield from group["params"]
 
 
 def _form(what: Any) -> Iterator[str]:

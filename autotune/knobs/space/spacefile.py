@@ -36,7 +36,6 @@ def load(name_or_path: str) -> SearchSpace:
     """Return the search space with a shipped name, else from a YAML file.
 
     Raises:
-        UsageError: There is neither a shipped space nor a file of this name.
         FileFormatError: The file cannot be read or has faults, each of which is listed.
     """
     if name_or_path in shipped_names():

@@ -153,11 +153,7 @@ class RankStrategy(Strategy):
 
 
 def ranks_refusal(hardware: Hardware, profile: Profile) -> str | None:
-    """Return why several ranks cannot train this program, as a clause, or None.
-
-    Reasons are an optimizer that decides by the loss, a stream of data, and those of
-    ``shares_refusal()``.
-    """
+    """Return why several ranks cannot train this program, as a clause, or None."""
     families = {name for optimizer in profile.optimizers for name in optimizer.families}
     if found := families & BY_LOSS:
         return f"{', '.join(found)} decides by its loss, which differs between ranks"
@@ -189,8 +185,7 @@ def starts_them_itself(profile: Profile) -> str:
 def ddp_refusal(hardware: Hardware, profile: Profile) -> str | None:
     """Return why DDP's options have no effect here, as a clause, or None.
 
-    They act on the DDP that autotune makes, and on the DDP of programs and trainers that make one
-    when several ranks are started.
+    They also act on the DDP of programs and trainers that make one for several ranks.
     """
     return None if profile.ranks.distributed_by in MAKE_DDP else in_place_refusal(hardware, profile)
 
@@ -207,10 +202,7 @@ def in_place_refusal(hardware: Hardware, profile: Profile) -> str | None:
 
 
 def devices_of(hardware: Hardware, profile: Profile) -> int:
-    """Return the number of devices that can each serve one rank: GPUs, or CPU cores.
-
-    It is 0 for a model on CUDA if no GPU's properties could be read.
-    """
+    """Return the number of devices that can each serve one rank; 0 if no GPU could be read."""
     return len(hardware.gpus) if profile.device == "cuda" else hardware.cpu_quota
 
 
