@@ -65,8 +65,7 @@ def _lead(
 ) -> int:
     """Run the program in the rig's first process, which talks to the parent; do not return.
 
-    Without a launcher, processes that the program starts are taken into the rig, because they may
-    be the ones that train.
+    Without a launcher, processes that the program starts may be the ones that train.
     """
     group = _group_for(start)
     if group.is_launched:
@@ -95,8 +94,7 @@ def _lead(
 def _follow(shared: Path) -> int:
     """Run the program as one of the other ranks; do not return.
 
-    The rank's last message goes into a file in *shared*, because only the first rank has a
-    connection to the parent.
+    Only the first rank has a connection to the parent, so the last message goes into *shared*.
     """
     end_with_starter()
     group = join(os.environ)
@@ -119,8 +117,7 @@ def _follow(shared: Path) -> int:
 def _group_for(start: Start, group: Group | None = None) -> Group:
     """Return the group of ranks, and hide the launcher from a program written for one process.
 
-    Such a program would otherwise read torchrun's environment variables and might act on them. A
-    program that distributes its own training needs them, so it keeps them.
+    Such a program might act on torchrun's environment variables; others need them.
     """
     group = group or join(os.environ)
     applied = start.applied
@@ -154,10 +151,9 @@ def _run(listener: StepTracker | ShortEpochs, start: Start, group: Group) -> End
 
 
 def _run_bare(start: Start, group: Group) -> Ended:
-    """Run the program to its end without the seams that measure or tune; return how it ended.
+    """Run the program to its end with the file guard alone; return how it ended.
 
-    Only the file guard is installed, to protect the user's files. The search uses such a run to see
-    whether the program also fails without autotune's seams.
+    The search uses such a run to see whether the program also fails without autotune's seams.
     """
     from autotune.inside.seam_set import SeamSet
 

@@ -64,8 +64,7 @@ class Readings:
     def _compilation(self) -> Compilation:
         """Return what was compiled since the answer before.
 
-        torch sums up time, graphs and graph breaks, but keeps recompilations as a list with time
-        stamps.
+        torch keeps totals, but recompilations as a list with time stamps.
         """
         dynamo, before = _dynamo_utils(), self._compiled
         recompiled = [
@@ -98,8 +97,5 @@ def frames_compiled() -> int:
 
 
 def _dynamo_utils() -> Any:
-    """Return torch's module of counters if the process has imported it, else None.
-
-    Importing it takes seconds. A process that has compiled anything has imported it already.
-    """
+    """Return torch's counters if something was compiled; importing them takes seconds."""
     return sys.modules.get("torch._dynamo.utils")

@@ -142,8 +142,7 @@ class SeamSet:
     def install(self) -> None:
         """Install what watches or changes the program.
 
-        With a listener nearly everything is installed, because a later config may need any of it.
-        Without one, the config is final and only what it needs is installed.
+        A later config may need nearly any of it; without a listener the config is final.
         """
         self._steps = 0
         is_measured = self._listener is not None

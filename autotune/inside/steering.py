@@ -36,8 +36,7 @@ EVERY = {"off": 0, "half": 2, "all": 1}  # every n-th block recomputes; 0 stands
 def loose_knobs(applied: AppliedConfig) -> tuple[str, ...]:
     """Return the knobs in which the training loader may differ from the one that was observed.
 
-    autotune finds the training loader by its facts. If the program itself applies a knob, for
-    example through a flag, the loader's facts change with it and must not be compared.
+    If the program itself applies a knob, for example through a flag, the loader's facts change.
     """
     loose = list(applied.traits.program_knobs)
     if applied.traits.flags.keys() & applied.changes().keys():
@@ -165,10 +164,7 @@ class Steering:
             self._seams.process.switch(products, precision)
 
     def _compile(self, value: str) -> None:
-        """Compile the outermost modules after the first steps have shown which these are.
-
-        The code is generated at their next call, so the first steps afterwards are slow.
-        """
+        """Compile the outermost modules after the first steps have shown which these are."""
         mode = value.removesuffix(DYNAMIC)
         dynamic = True if value.endswith(DYNAMIC) else None  # None lets torch decide
         self._seams.model.forward.compile_in(mode=None if mode == "off" else mode, dynamic=dynamic)

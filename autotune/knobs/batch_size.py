@@ -54,7 +54,7 @@ class BatchSize(Knob):
         Where the program makes a fixed number of steps, only users who name the knob get it.
         """
         if obstacle := next(_obstacles(here.profile), None):
-            return obstacle
+            return NotOffered(obstacle, is_unreached=True)
         refusal = here.profile.without_optimizer(
             ", so its learning rate could not follow the batch size"
         )
@@ -95,25 +95,21 @@ class BatchSize(Knob):
         return flag.number or self.minimum
 
 
-def _obstacles(profile: Profile) -> Iterator[NotOffered]:
+def _obstacles(profile: Profile) -> Iterator[str]:
     """Yield the reasons why the batch size cannot be set; users see the first."""
     if not profile.loaders:
-        yield _unreached("the program draws its batches without a torch DataLoader")
+        yield "the program draws its batches without a torch DataLoader"
         return
     if profile.training_loader is None:
-        yield _unreached(SEVERAL_LOADERS.format(len(profile.loaders)))
+        yield SEVERAL_LOADERS.format(len(profile.loaders))
     # With its own batch sampler the program decides which samples share a batch; a DataLoader
     # cannot be rebuilt with another batch_size then.
     if profile.loaders[0].has_batch_sampler or profile.loaders[0].is_rewrapped:
         name = profile.loaders[0].batch_sampler
-        yield _unreached(f"the training loader has its own batch sampler{name and f', a {name}'}")
+        yield f"the training loader has its own batch sampler{name and f', a {name}'}"
     # Without automatic batching, only the dataset knows how many samples an item holds.
     if profile.loaders[0].batch_size is None:
-        yield _unreached("the dataset makes whole batches itself (batch_size=None)")
-
-
-def _unreached(reason: str) -> NotOffered:
-    return NotOffered(reason, is_unreached=True)
+        yield "the dataset makes whole batches itself (batch_size=None)"
 
 
 class AccumulationSteps(Knob):
@@ -163,10 +159,7 @@ class AccumulationSteps(Knob):
 
 
 def _inexact(profile: Profile) -> Iterator[str]:
-    """Yield the reasons why several batches would not make one exact step.
-
-    Each is a clause; users see the first.
-    """
+    """Yield, as clauses, why several batches would not make one exact step."""
     if len(profile.optimizers) != 1:
         yield (
             f"{len(profile.optimizers)} optimizers step in turn: the gradients that one uses may "

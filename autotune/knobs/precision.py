@@ -121,8 +121,5 @@ def _against_scaling(profile: Profile) -> str | None:
 
 
 def _words_of(flag: Flag) -> dict[str, str] | None:
-    """Return the program's words for the formats, or None.
-
-    The flag's present value tells which of the known vocabularies the program uses.
-    """
+    """Return the program's words for formats, known by the flag's value, or None."""
     return next((words for words in WORDS if flag.value in words.values()), None)

@@ -166,10 +166,9 @@ class Children(Host):
         self._note_codes()
 
     def _note_codes(self) -> None:
-        """Write failed children's exit codes, by rank, to the file ``codes`` in the rig's folder.
+        """Write failed children's exit codes to the rig's folder, for the parent.
 
-        They are in the order of the ranks: nobody saw which failed first. The parent reads the
-        file after the rig has ended.
+        They are in the order of the ranks: nobody saw which failed first.
         """
         codes = {str(rank): code for rank, process in self._processes if (code := _code(process))}
         if codes:
@@ -241,11 +240,7 @@ class Children(Host):
         return replace(message, downloaded_to=tuple(sorted(places)))
 
     def _watch_scripts(self) -> None:
-        """Write the exit codes as soon as a script fails; runs on a thread.
-
-        The launcher in this process may end the process because of that failure, before ``finish``
-        runs.
-        """
+        """Write the exit codes at once: the program's launcher may end this process early."""
         while not any(_code(process) for _, process in self._processes):
             sleep(POLL_S)
         self._note_codes()

@@ -198,10 +198,7 @@ class LeadRank(Rank):
         return self._readings.taken(turns, self.tracker.steps, samples)
 
     def _obey(self) -> None:
-        """Wait for the parent's next command and carry it out.
-
-        The program stands still meanwhile, in its main thread.
-        """
+        """Carry out the parent's next command; the program's main thread waits for it."""
         first, tracker = self.tracker.first, self.tracker
         has_one_feed = len(first.loaders or ()) == 1 and not first.loader_thread
 

@@ -146,10 +146,7 @@ def run(
 
 
 def _wait_as_python_does() -> None:
-    """Wait for non-daemon threads and processes, as the interpreter does when a program ends.
-
-    Many programs start their training thread as their last line.
-    """
+    """Wait for threads and processes, as Python does: many programs train in such a thread."""
     own = {threading.main_thread(), threading.current_thread()}
     for thread in set(threading.enumerate()) - own:
         if not thread.daemon:

@@ -69,11 +69,7 @@ class Reporter:
             threading.Thread(target=work, daemon=True).start()
 
     def step_made(self) -> None:
-        """Report a step of a program that starts.
-
-        The parent cannot know how long a step takes, so without these messages a slow program would
-        look like one that hangs.
-        """
+        """Report a step of a program that starts, so that a slow one does not seem to hang."""
         if self._first_step_s is None:
             self._first_step_s = perf_counter() - self._started
         if self._tracker.steps <= FIRST_STEPS or perf_counter() - self.sent > PROGRESS_S:
@@ -138,8 +134,7 @@ class Reporter:
     def _describe(self) -> None:
         """Report what the program does while it makes no step, and later its long absences.
 
-        The messages become rarer with time and end when their interval reaches ``LAST_WORD_S``, so
-        that the parent can take the silence after that for a hang.
+        The messages become rarer and end, so that the parent can take the silence for a hang.
         """
         wait_s, told = FIRST_WORD_S, "turns"
         with suppress(LinkClosed):

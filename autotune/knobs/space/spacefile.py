@@ -63,6 +63,7 @@ def _parse(file: yamlfile.YamlFile) -> SearchSpace:
             continue
         for name, raw in entries.items():
             try:
+                _check_name(str(name))
                 value = _values(str(name), raw) if accept is knobs else _value(str(name), raw)
             except ValueError as error:
                 faults.append(f"{file.where(section, str(name))}: {error}")
@@ -90,7 +91,6 @@ def _faults(file: yamlfile.YamlFile) -> Iterator[str]:
 
 
 def _values(name: str, raw: object) -> tuple[KnobValue, ...] | None:
-    _check_name(name)
     if raw == AUTO:
         return None
     if isinstance(raw, list) and raw:
@@ -99,7 +99,6 @@ def _values(name: str, raw: object) -> tuple[KnobValue, ...] | None:
 
 
 def _value(name: str, raw: object) -> KnobValue:
-    _check_name(name)
     try:
         return registry()[name].parse(raw)
     except ValueError as error:
