@@ -114,6 +114,7 @@ class SeamSet:
         self.model = ModelSeams(
             forward, distribution, CheckpointSeam(), AutocastSeam(), TransferSeam()
         )
+        forward.on_late_root = lambda root: self.model.checkpoint.add([root])
         self.trainers = TrainersSeam(
             endless=listener is not None and listener.is_endless,
             rehearsal=listener.rehearsal if listener is not None else None,
@@ -134,7 +135,7 @@ class SeamSet:
             accumulation,
             self.steps.scaling,
             self.steps.by_hand,
-            distribution.averaging,
+            distribution,
         )
         hubs.steps.order = (accumulation, self.steps.scaling, optimizer, rates)
         hubs.saving.order = measuring
@@ -219,6 +220,7 @@ class SeamSet:
         for seam in (
             self._imported,
             self.fence,
+            self.process,
             self.model.transfer,
             self.model.autocast,
             self.watched.uses,

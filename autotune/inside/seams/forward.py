@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from threading import get_ident
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
@@ -65,6 +65,8 @@ class ForwardSeam(Seam):
 
     Attributes:
         most_parameters: The largest number of parameters of any root that was called so far.
+        on_late_root: Called with a root that is first trained after ``narrow()``, such as the model
+            of a later fold.
     """
 
     def __init__(
@@ -84,7 +86,9 @@ class ForwardSeam(Seam):
         self._compile_options: tuple[str | None, bool | None] = (None, None)  # mode, dynamic
         self._compiled: WeakKeyDictionary[nn.Module, dict[Any, Any]] = WeakKeyDictionary()
         self._narrowed = False
+        self._late: WeakSet[nn.Module] = WeakSet()  # roots since then that have not been trained
         self.most_parameters = 0
+        self.on_late_root: Callable[[nn.Module], None] = lambda _: None
 
     @property
     def roots(self) -> dict[nn.Module, Root]:
@@ -117,7 +121,7 @@ class ForwardSeam(Seam):
         """
         self._compile_options = mode, dynamic
         if self._narrowed:
-            self._compile()
+            self._compile(self.roots)
 
     def allow_recompiles(self) -> None:
         """Raise torch's limit of recompilations for the next config of this process.
@@ -153,10 +157,10 @@ class ForwardSeam(Seam):
         self._narrowed = True
         self.install()
         if self._compile_options[0]:
-            self._compile()
+            self._compile(self.roots)
 
-    def _compile(self) -> None:
-        for module in self.roots:
+    def _compile(self, roots: Iterable[nn.Module]) -> None:
+        for module in roots:
             calls, chosen = self._compiled.setdefault(module, {}), self._compile_options
             mode, dynamic = chosen
             if chosen not in calls:
@@ -214,6 +218,8 @@ class ForwardSeam(Seam):
     def _root_of(self, module: nn.Module) -> Root | None:
         known = self._roots.get(module, _UNKNOWN)
         if known is not _UNKNOWN:
+            if self._late and module in self._late and torch.is_grad_enabled():
+                self._train_late(module)
             return known
         parameters = list(module.parameters())
         if any(map(is_lazy, parameters)):
@@ -224,7 +230,16 @@ class ForwardSeam(Seam):
             self.most_parameters = max(self.most_parameters, root.parameters)
             if self._channels_last:
                 self._lay_out(module)
+            if self._narrowed:
+                self._late.add(module)
+                return self._root_of(module)
         return root
+
+    def _train_late(self, module: nn.Module) -> None:
+        self._late.discard(module)
+        if self._compile_options[0]:
+            self._compile([module])
+        self.on_late_root(module)
 
     def _lay_out(self, module: nn.Module) -> None:
         layout = torch.channels_last if self._channels_last else torch.contiguous_format
