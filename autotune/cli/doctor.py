@@ -43,9 +43,6 @@ def examine(
 
     Args:
         program: The program; None looks at the machine alone.
-        console: Told what happens.
-        fence: What the user requested of the fence.
-        as_json: Print data instead of text.
     """
     from autotune.machine import conditions, hardware, preflight
     from autotune.rig.fence import describe_fence
@@ -110,35 +107,24 @@ def _show_machine(
     fence: str,
     uncovered: Sequence[str],
 ) -> None:
-    """Print what the machine is, what slows it down, and how files are protected from trials.
-
-    Args:
-        hardware: The machine.
-        conditions: Quotas, clocks and the like.
-        warnings: What else is busy on it, as sentences; empty if it is quiet.
-        fence: What keeps trials from changing files, as a sentence.
-        uncovered: What the fence does not cover, as sentences.
-    """
-    out = results_console()
-    out.print(_table(_machine_rows(hardware, conditions)))
-    out.print(Text(fence))
-    for warning in (*uncovered, *hardware.warnings, *conditions.warnings, *warnings):
-        out.print(Text(warning, style="yellow"))
-    if not warnings:
-        out.print("The machine is quiet: other processes hardly use its CPU or GPUs.")
-
-
-def _machine_rows(hardware: Hardware, conditions: Conditions) -> list[tuple[str, str]]:
+    """Print what the machine is, what slows it down, and how files are protected from trials."""
     gpus = ", ".join(gpu.name for gpu in hardware.gpus) or "none"
     versions = ", ".join(f"{name} {version}" for name, version in hardware.versions.items())
     shm = "none" if hardware.shm_bytes is None else gib(hardware.shm_bytes)
-    return [
+    rows = [
         ("CPU", f"{hardware.cpu_name}, {hardware.cpu_quota} cores for this process"),
         *conditions.facts.items(),
         ("memory", f"{gib(hardware.memory_bytes)}, /dev/shm {shm}"),
         ("GPUs", gpus),
         ("versions", versions),
     ]
+    out = results_console()
+    out.print(_table(rows))
+    out.print(Text(fence))
+    for warning in (*uncovered, *hardware.warnings, *conditions.warnings, *warnings):
+        out.print(Text(warning, style="yellow"))
+    if not warnings:
+        out.print("The machine is quiet: other processes hardly use its CPU or GPUs.")
 
 
 def show_program(report: DoctorReport) -> None:

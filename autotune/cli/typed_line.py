@@ -27,8 +27,6 @@ def program_typed(
     """Return the program that a command line starts, and warn about what was not taken as typed.
 
     Args:
-        context: The command that was typed.
-        messages: Shows the warnings.
         program: The first word of the line.
         args: The other words.
         is_module: ``-m`` stood before the line.

@@ -42,20 +42,14 @@ class Program:
         target: Absolute path of the script, source file or pickle; or the module's dotted name.
         source: Absolute path of the file that trains, from which the fingerprint is computed. For a
             console script this is the file of its entry point. Empty for a pickle.
-        function: Name of the function; empty for a script.
         args: Its arguments (``sys.argv[1:]``). Functions also receive them as positional arguments.
-        cwd: Directory in which it runs.
         import_root: Directory that comes first on ``sys.path``; empty under ``python -P``.
         fingerprint: SHA-256 of its source. A changed program invalidates earlier measurements.
-        name: Short name for directories and headings.
-        keywords: Additional keyword arguments of the function.
         ranks: Number of ranks that torchrun starts; None if it is started as one process.
         mode: How rigs must run it so that it trains, as found out by earlier rigs.
         command: The words before its arguments as the user typed them; empty if the user typed only
             the program's name.
         path_typed: The script's path as the user typed it, which becomes ``sys.argv[0]``.
-        env: Environment variables that the user's command line sets.
-        python_options: Options of the interpreter, such as ``-u``.
         warning_filters: Values of ``python -W``. They are installed when the program begins and not
             on the interpreter's command line, because ``-W error`` would turn warnings of
             autotune's own imports into errors.
@@ -161,12 +155,8 @@ class LaunchPlan:
     """How to start one process: a rig, a training run, or a helper module of autotune.
 
     Attributes:
-        argv: The process's own argument list.
         env: Variables added to this process's environment.
-        args: The program's arguments.
-        keywords: Keyword arguments of the program's function.
         ranks: Number of ranks that torchrun starts on this machine; None for one process.
-        pass_fds: Open file descriptors that the process inherits.
     """
 
     argv: tuple[str, ...]
@@ -232,7 +222,14 @@ def parse_program(
     else:
         source = (cwd / target).resolve()
         if not source.is_file():
-            raise UsageError(_missing_file(target, source, cwd))
+            if source.is_dir():
+                raise UsageError(
+                    f"'{target}' is a directory. Name the training script in it: {target}/train.py"
+                )
+            here = source.parent
+            scripts = sorted(p.name for p in here.glob("*.py")) if here.is_dir() else []
+            hint = did_you_mean(source.name, scripts) or f" Paths are taken from {cwd}."
+            raise UsageError(f"There is no program '{target}'.{hint}")
         # Python puts the script's own folder on sys.path, not the current directory.
         root, target = source.parent, str(source)
         kind = ProgramKind.FILE_FUNCTION if function else ProgramKind.SCRIPT
@@ -301,14 +298,6 @@ def _is_importable(function: Callable[..., Any]) -> bool:
 def fingerprint_of(source: bytes) -> str:
     """Return a hash of the source that changes whenever the program changes."""
     return hashlib.sha256(source).hexdigest()
-
-
-def _missing_file(target: str, path: Path, cwd: Path) -> str:
-    if path.is_dir():
-        return f"'{target}' is a directory. Name the training script in it: {target}/train.py"
-    scripts = sorted(p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else []
-    hint = did_you_mean(path.name, scripts) or f" Paths are taken from {cwd}."
-    return f"There is no program '{target}'.{hint}"
 
 
 def find_module(dotted: str, roots: Iterable[Path]) -> tuple[Path, Path] | None:

@@ -42,12 +42,7 @@ OF_A_HOOK = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_CO
 
 @dataclass(frozen=True)
 class AtRevision:
-    """A program that runs as a revision has it.
-
-    Attributes:
-        program: The program, in a temporary folder.
-        commit: The commit's full name.
-    """
+    """A program that runs as a revision has it."""
 
     program: Program
     commit: str
@@ -60,7 +55,6 @@ def at_revision(program: Program, revision: str) -> Iterator[AtRevision]:
     The worktree is removed at the end.
 
     Args:
-        program: The program as it is in the user's folder.
         revision: A commit, branch or tag, as git reads it.
 
     Raises:

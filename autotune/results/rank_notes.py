@@ -23,10 +23,6 @@ def parallel_notes(records: Sequence[TrialRecord], best: Config) -> tuple[str, .
 
     The sentences are about the best config if it trains on several ranks, else about the fastest
     config that does, so that users learn why it lost. Empty if no config with ranks was measured.
-
-    Args:
-        records: All trials.
-        best: The recommended config.
     """
     measured = [r for r in records if r.measurement is not None and r.measurement.ranks]
     own = [r for r in measured if r.config == best]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -344,7 +344,11 @@ def _crash(program: Program, ending: Ending) -> str:
                 f"{evidence.rstrip()}"
             )
         case Cause.AUTOTUNE:
-            versions = ", ".join(f"{what} {version}" for what, version in _versions())
+            installed = []
+            for package in ("autotune-torch", "torch"):
+                with suppress(PackageNotFoundError):  # it is imported from a checkout
+                    installed.append(f"{package} {version(package)}")
+            versions = ", ".join([*installed, f"python {python_version()}"])
             return (
                 f"{name} trains by itself but not under autotune, which is a defect of autotune. "
                 f"Under autotune it ended with: {reason}\n{evidence}"
@@ -362,11 +366,3 @@ def _crash(program: Program, ending: Ending) -> str:
             )
         case _:
             assert_never(ending.cause)
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    """Yield what a report of a defect needs: the versions of autotune, torch and Python."""
-    for package in ("autotune-torch", "torch"):
-        with suppress(PackageNotFoundError):  # it is imported from a checkout
-            yield package, version(package)
-    yield "python", python_version()

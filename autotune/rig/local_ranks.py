@@ -52,8 +52,6 @@ class Launch:
     """The parsed command line: what to start, and how often.
 
     Attributes:
-        ranks: Number of ranks, at least 1.
-        command: Command line that each rank runs.
         codes: JSON file for the exit codes of failed ranks, by rank; None prints them on stderr.
         pass_fds: File descriptors that rank 0 inherits, such as the wire to the parent.
     """
@@ -116,10 +114,6 @@ class Ranks:
     """The running ranks of a launch, in the order of their numbers.
 
     Making the object starts them; if one cannot be started, those before it are ended again.
-
-    Args:
-        launch: What to start.
-        signals: The signals that this process receives; they cut a wait short.
 
     Raises:
         OSError: when the command cannot be started.
@@ -190,7 +184,6 @@ class Ranks:
         """Send a signal to the running ranks, wait, and kill whatever is left of them.
 
         Args:
-            number: The signal to send.
             grace_s: How long to wait; a second signal to this process ends the wait at once.
         """
         for process in self._started:

@@ -39,12 +39,7 @@ OPERATORS = frozenset({"|", "||", "&&", ";", "&", ">", ">>", "<", "2>&1", "2>", 
 
 @dataclass(frozen=True)
 class Line:
-    """The result of reading a command line.
-
-    Attributes:
-        program: The program that the line starts.
-        notes: What the user should know about how the line was read, one sentence each.
-    """
+    """The result of reading a command line."""
 
     program: Program
     notes: tuple[str, ...] = ()
@@ -75,7 +70,6 @@ def read(words: Sequence[str], shell: Shell | None = None, ranks: int | None = N
     """Return the program that a command line starts.
 
     Args:
-        words: The line, split as a shell splits it. A leading ``--`` is dropped.
         shell: Where the line was typed; by default the directory and environment of this process.
         ranks: Number of ranks from autotune's ``--nproc-per-node``; None leaves it to the line.
 

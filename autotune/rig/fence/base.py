@@ -36,7 +36,6 @@ class Fence(ABC):
     Use it as a context manager; closing it removes the scratch folders.
 
     Attributes:
-        kind: Which kind of fence it is.
         open_places: Folders that trials may change, for a guard; empty for overlays.
         rooms: How much trials may write, by file system.
         warnings: What the fence cannot cover, as sentences for the user.

@@ -50,7 +50,6 @@ class Prepared:
     """The files that one overlay of a rig holds when the program makes its first step.
 
     Attributes:
-        covered: The real folder that the overlay covers.
         upper: The overlay's upper layer, which holds what the rig wrote.
         files: Size and modification time of the cache files, by path below the upper layer.
         others: Number and bytes of all other files, by the real folder by which they are counted:

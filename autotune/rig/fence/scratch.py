@@ -59,9 +59,6 @@ class Scratch:
     and a lock that can be taken shows that nobody uses the folder. Locks also work between
     containers, in which process ids would mean nothing.
 
-    Attributes:
-        path: The folder.
-
     Raises:
         OSError: when the folder cannot be made.
     """
@@ -117,9 +114,10 @@ def sweep(place: Path) -> None:
     Folders whose search still runs, links, and folders of other users are left alone.
     """
     for folder in place.glob(f"{PREFIX}*"):
-        if not _is_ours(folder):
-            continue
         try:
+            status = folder.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+                continue
             lock = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW)
         except FileNotFoundError:  # its removal was cut short, and the lock went first
             with suppress(OSError):
@@ -150,14 +148,6 @@ def remove(folder: Path) -> None:
                 if stat.S_ISDIR(inner.lstat().st_mode):
                     inner.chmod(0o700)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_ours(folder: Path) -> bool:
-    try:
-        status = folder.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
 @dataclass(frozen=True)
