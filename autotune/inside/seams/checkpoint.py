@@ -39,13 +39,16 @@ LARGE_BYTES = 1 << 20  # of a buffer that is kept only if its version has change
 class CheckpointSeam(Seam):
     """Has every n-th block of the model recomputed in the backward pass.
 
-    ``Steering`` calls ``choose()`` and ``act_on()`` on the main thread, between two steps or before
-    the first; ``SeamSet`` calls ``act_on()`` again after the third step, when the models are known.
+    ``Steering`` calls ``act_on()`` on the main thread, between two steps or before the first;
+    ``SeamSet`` calls ``act_on()`` again after the third step, when the models are known.
     The replaced ``forward`` runs on the thread that calls the block.
+
+    Attributes:
+        every: How many blocks are recomputed: every n-th one, or none if it is 0.
     """
 
     def __init__(self) -> None:
-        self._every = 0
+        self.every = 0
         self._chosen: WeakSet[nn.Module] = WeakSet()
         self._classes: set[type[nn.Module]] = set()
         self._patches = Patches()
@@ -53,11 +56,7 @@ class CheckpointSeam(Seam):
     @property
     def is_needed(self) -> bool:
         """Whether any block is to be recomputed."""
-        return self._every > 0
-
-    def choose(self, every: int) -> None:
-        """Choose how many blocks are recomputed: every n-th one, or none if *every* is 0."""
-        self._every = every
+        return self.every > 0
 
     def act_on(self, roots: Iterable[nn.Module]) -> None:
         """Apply the choice to the blocks of these models, instead of an earlier choice."""
@@ -70,8 +69,8 @@ class CheckpointSeam(Seam):
         It is their class that is changed, because an attribute of an instance would be copied and
         pickled together with the model.
         """
-        blocks = blocks_of(roots) if self._every else []
-        self._chosen.update(blocks[:: self._every or 1])
+        blocks = blocks_of(roots) if self.every else []
+        self._chosen.update(blocks[:: self.every or 1])
         for cls in {type(block) for block in blocks} - self._classes:
             self._classes.add(cls)
             self._wrap(cls)

@@ -16,21 +16,20 @@ from autotune.inside.seams.accumulation import AccumulationSeam
 
 
 class SchedulerSeam(Seam):
-    """Skips the steps of all schedulers after ``hold()``, and within a group of micro-batches.
+    """Skips the steps of all schedulers that are held, and those within a group of micro-batches.
 
     A trial's training loop does not end but a schedule does: OneCycleLR raises after its last step,
     and a linear decay goes below zero. ``SeamSet`` installs it; the patched ``step`` runs on the
     thread that trains. Rates are not changed here: the rates seam scales them in each step.
+
+    Attributes:
+        is_held: Whether all steps are skipped.
     """
 
     def __init__(self, accumulation: AccumulationSeam) -> None:
         self._accumulation = accumulation
-        self._held = False
+        self.is_held = False
         self._patches = Patches()
-
-    def hold(self) -> None:
-        """Skip all scheduler steps from here on."""
-        self._held = True
 
     def install(self) -> None:
         """Wrap ``step`` of every scheduler class that defines it.
@@ -43,7 +42,7 @@ class SchedulerSeam(Seam):
                 self._patches.wrap(scheduler, "step", self._step)
 
     def _step(self, original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-        if not (self._held or self._accumulation.holds):
+        if not (self.is_held or self._accumulation.holds):
             original(*args, **kwargs)
 
 
