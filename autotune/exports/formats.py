@@ -76,7 +76,7 @@ class Format(BaseModel):
             else:
                 _merge(settings, answer)
                 if setting in self.besides:
-                    left_out[f"{setting}={value}"] = _filled(self.besides[setting], value, "")
+                    left_out[setting] = _filled(self.besides[setting], value, "")
         factor = best.learning.lr_factor
         if factor != 1.0 and not self.applies_all:
             left_out["learning rate"] = f"multiply it by {factor:g}, as the larger batch asks for"

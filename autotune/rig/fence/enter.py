@@ -77,7 +77,7 @@ def enter(spec: FenceSpec, *, is_probe: bool) -> dict[str, str]:
     if spec.coverings:
         _new_namespaces(in_user_namespace=spec.in_user_namespace)
         own = [(path, os.open(path, os.O_PATH)) for path in spec.passed_through]
-        places = [_Place(covering) for covering in spec.coverings]
+        places = [_Place(c) for c in spec.coverings if os.path.exists(c.step.path)]
         # Read-only mounts come last: upper layers and autotune's folders are reached through them
         # while the other folders are covered.
         read_only = [p for p in places if p.covering.step.cover is Cover.READ_ONLY]
@@ -100,7 +100,11 @@ def enter(spec: FenceSpec, *, is_probe: bool) -> dict[str, str]:
 
 
 def _cover(places: Iterable[_Place], spec: FenceSpec, *, is_probe: bool) -> dict[str, str]:
-    """Cover folders in order; a probe collects failures, where a real trial must not start."""
+    """Cover folders in order; a probe collects failures, where a real trial must not start.
+
+    A folder that somebody has removed since the plan was made needs no cover: the one above it has
+    one, so what takes its place cannot be written to either.
+    """
     failures = {}
     for place in places:
         path = place.covering.step.path
@@ -109,6 +113,8 @@ def _cover(places: Iterable[_Place], spec: FenceSpec, *, is_probe: bool) -> dict
             if is_probe and place.covering.step.cover is Cover.OVERLAY:
                 exercise(path)
         except OSError as error:
+            if not os.path.exists(path):
+                continue
             if not is_probe:
                 raise
             failures[path] = str(error)

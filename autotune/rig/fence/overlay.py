@@ -120,6 +120,8 @@ class OverlayFence(Fence):
         """Return what a process that enters the fence has to do, and make the folders for it."""
         coverings = []
         for number, step in enumerate(self._steps):
+            if not os.path.exists(step.path):  # removed since the plan was made
+                continue
             if step.cover is Cover.READ_ONLY:
                 coverings.append(Covering(step))
                 continue
