@@ -135,7 +135,18 @@ def show_program(report: DoctorReport) -> None:
     out.print(_table(_figures(report)))
     if report.measurement.ranks:
         out.print("Where a step of each rank goes; communication includes waiting for other ranks")
-        out.print(_table(_ranks(report)))
+        out.print(
+            _table(
+                (
+                    f"rank {load.rank}",
+                    ms(load.step_s),
+                    f"data wait {ms(load.wait_s)}",
+                    "communication "
+                    + ("unknown" if load.communication_s is None else ms(load.communication_s)),
+                )
+                for load in report.measurement.ranks
+            )
+        )
     if (split := report.breakdown.split) is not None:
         out.print(f"Where a step of {ms(split.step_s)} goes ({split.steps} steps)")
         shares = {name: seconds / split.step_s for name, seconds in split.parts.items()}
@@ -175,13 +186,6 @@ def _figures(report: DoctorReport) -> Iterator[tuple[str, str]]:
             yield label, gib(size)
     if (joules := measured.joules_per_sample) is not None:
         yield "energy", f"{joules:.3g} J per sample"
-
-
-def _ranks(report: DoctorReport) -> Iterator[tuple[str, str, str, str]]:
-    for load in report.measurement.ranks:
-        sent = "unknown" if load.communication_s is None else ms(load.communication_s)
-        wait = f"data wait {ms(load.wait_s)}"
-        yield f"rank {load.rank}", ms(load.step_s), wait, f"communication {sent}"
 
 
 def _ceilings(report: DoctorReport) -> Iterator[tuple[str, str, str]]:

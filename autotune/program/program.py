@@ -255,7 +255,11 @@ def program_of(function: Callable[..., Any], args: Sequence[str], pickle_dir: Pa
     imported and is pickled with cloudpickle.
     """
     module, name = function.__module__, function.__name__
-    if _is_importable(function):
+    # A fresh process has another __main__. A nested function has "<locals>" in its qualified name
+    # and is not found; neither is one whose name now refers to something else, such as a wrapper.
+    found = getattr(sys.modules.get(module), function.__qualname__, None)
+    is_importable = module != "__main__" and found is function
+    if is_importable and inspect.getsourcefile(function) is not None:
         root, source = _module(module, Path.cwd())
         kind, target = ProgramKind.MODULE_FUNCTION, module
         fingerprint = fingerprint_of(source.read_bytes())
@@ -281,17 +285,6 @@ def program_of(function: Callable[..., Any], args: Sequence[str], pickle_dir: Pa
         import_root=str(root),
         fingerprint=fingerprint,
         name=name,
-    )
-
-
-def _is_importable(function: Callable[..., Any]) -> bool:
-    # A fresh process has another __main__. A nested function has "<locals>" in its qualified name
-    # and is not found; neither is one whose name now refers to something else, such as a wrapper.
-    module = sys.modules.get(function.__module__)
-    return (
-        function.__module__ != "__main__"
-        and getattr(module, function.__qualname__, None) is function
-        and inspect.getsourcefile(function) is not None
     )
 
 

@@ -362,17 +362,14 @@ def _fault(file: yamlfile.YamlFile, fault: dict[str, Any]) -> str:
     name = ".".join(keys)
     match fault["type"]:
         case "extra_forbidden" | "unexpected_keyword_argument":
-            hint = did_you_mean(keys[-1], _known_keys(keys[:-1]))
+            model: Any = BestFile
+            for key in keys[:-1]:
+                field = getattr(model, "model_fields", {}).get(key)
+                model = field.annotation if field is not None else None
+            known = getattr(model, "model_fields", getattr(model, "__dataclass_fields__", {}))
+            hint = did_you_mean(keys[-1], known)
             return f"{file.where(*keys)}: Unknown key '{name}'.{hint}"
         case "missing":
             return f"{file.where(*keys)}: '{name}' is missing."
         case _:
             return f"{file.where(*keys)}: '{name}': {fault['msg']}, found {fault['input']!r}."
-
-
-def _known_keys(above: tuple[str, ...]) -> list[str]:
-    model: Any = BestFile
-    for key in above:
-        field = getattr(model, "model_fields", {}).get(key)
-        model = field.annotation if field is not None else None
-    return list(getattr(model, "model_fields", getattr(model, "__dataclass_fields__", {})))

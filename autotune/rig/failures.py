@@ -161,7 +161,13 @@ def from_exception(ended: Ended) -> Ending:
     every other exception is ``CRASHED``, with the first line of its text (up to 300 characters) as
     the reason.
     """
-    text, traceback = _of_child(ended.exception, ended.traceback)
+    text, traceback = ended.exception, ended.traceback
+    if RAISED_IN_CHILD in text.partition(":")[0]:  # it ends with the child's whole traceback
+        begin = text.find("Traceback (most recent call last)")
+        last = [line for line in text[begin:].splitlines() if line and not line.startswith(" ")]
+        text, traceback = (
+            (last[-1], text[begin:].strip()) if begin >= 0 and last else (text, traceback)
+        )
     if not text:
         reason = f"the program ended after {ended.steps} steps"
         ending = Ending(Outcome.RAN_OUT, f"{reason}: {ended.unseen}" if ended.unseen else reason)
@@ -177,19 +183,6 @@ def from_exception(ended: Ended) -> Ending:
         steps_under_config=ended.steps_under_config,
         suspect=ended.suspect,
     )
-
-
-def _of_child(text: str, traceback: str) -> tuple[str, str]:
-    """Return the exception of a child process, and its traceback, instead of what spawn() raises.
-
-    The text of torch's ``ProcessRaisedException`` ends with the child's whole traceback. Other
-    exceptions are returned as they are.
-    """
-    if RAISED_IN_CHILD not in text.partition(":")[0]:
-        return text, traceback
-    begin = text.find("Traceback (most recent call last)")
-    last = [line for line in text[begin:].splitlines() if line and not line.startswith(" ")]
-    return (last[-1], text[begin:].strip()) if begin >= 0 and last else (text, traceback)
 
 
 def having_asked(ending: Ending, ago_s: float, prompt: str) -> Ending:
