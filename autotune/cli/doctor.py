@@ -39,11 +39,7 @@ SIZES = (
 def examine(
     program: Program | None, console: Console, fence: FenceOptions, *, as_json: bool
 ) -> None:
-    """Look at the machine, and at a program if there is one; print what was found on stdout.
-
-    Args:
-        program: The program; None looks at the machine alone.
-    """
+    """Look at the machine, and at a program if there is one; print what was found on stdout."""
     from autotune.machine import conditions, hardware, preflight
     from autotune.rig.fence import describe_fence
     from autotune.tuning import examine as examining

@@ -92,10 +92,9 @@ class Program:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The shortest command line from which autotune's own process reads this program again.
+        """The shortest command line from which ``autotune run``'s process reads this program again.
 
-        ``autotune run`` passes these words to the process that trains. Variables, ranks and
-        interpreter options are not among them, because that process is already started with them.
+        Variables, ranks and interpreter options are not among them: that process has them already.
         """
         target = self.path_typed or self.target
         # A script at "tools/time" or "lr=1/train" would be read as a command or a variable. After
@@ -294,13 +293,10 @@ def fingerprint_of(source: bytes) -> str:
 
 
 def find_module(dotted: str, roots: Iterable[Path]) -> tuple[Path, Path] | None:
-    """Return the import root and the file of a module, without importing it.
+    """Return the import root and the file of a module (``__init__.py`` for a package), or None.
 
-    Importing runs its code and may import torch, which the parent must never do. The folders are
-    searched first; a module that is not in them may still be installed in editable mode.
-
-    Returns:
-        The import root and the source file (``__init__.py`` for a package); None if not found.
+    It is not imported: that runs its code, and may import torch. The folders are searched first; a
+    module that is not in them may still be installed in editable mode.
     """
     relative = Path(*dotted.split("."))
     places = [(root, root / relative) for root in (Path(entry).resolve() for entry in roots)]
@@ -314,8 +310,7 @@ def find_module(dotted: str, roots: Iterable[Path]) -> tuple[Path, Path] | None:
 def _installed_in_place(dotted: str) -> Iterator[tuple[Path, Path]]:
     """Yield where a module of a package is that was installed with ``pip install -e``.
 
-    Such an install may register an import finder instead of a folder on the path, so only the
-    import system knows where the top-level package is.
+    Only the import system knows where: such an install may register an import finder.
     """
     # Only the top package is looked up: find_spec() of a submodule would import its parents.
     top, *below = dotted.split(".")

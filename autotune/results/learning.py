@@ -71,11 +71,7 @@ class Learning:
 
     @property
     def note(self) -> str:
-        """What the config changes about learning, as sentences for the user.
-
-        It covers the batch, the learning rates, BatchNorm and flags whose meaning autotune does not
-        know.
-        """
+        """What the config changes about learning, as sentences for the user."""
         note = self._batch_note
         if names := ", ".join(self._own_flags):
             note += f" What {names} means for learning is yours to judge: it is your program's own."

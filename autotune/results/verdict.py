@@ -111,11 +111,7 @@ class Verdict:
 
 
 def verdict(result: SearchResult, output: Path) -> Verdict:
-    """Return what a search found, in words.
-
-    Args:
-        output: Where best.yaml was written, for the commands to type.
-    """
+    """Return what a search found, in words; *output* is where best.yaml was written."""
     tone, headline, basis = _headline(result)
     gains = {one.knob: one.gain for one in result.contributions}
     return Verdict(

@@ -156,10 +156,8 @@ UNSEEN_STEPS = (
 def from_exception(ended: Ended) -> Ending:
     """Return the ending of a program whose rig could still report how it ended.
 
-    That is a program that returned, called ``sys.exit()`` without an error, or raised. Without an
-    exception the outcome is ``RAN_OUT``. Errors about memory are recognised by their message, and
-    every other exception is ``CRASHED``, with the first line of its text (up to 300 characters) as
-    the reason.
+    Without an exception the outcome is ``RAN_OUT``. Errors about memory are recognised by their
+    message; every other exception is ``CRASHED``, with the first line of its text as the reason.
     """
     text, traceback = ended.exception, ended.traceback
     if RAISED_IN_CHILD in text.partition(":")[0]:  # it ends with the child's whole traceback
@@ -286,8 +284,7 @@ def is_settled(program: Program, ending: Ending) -> bool:
 def is_fenced_off(ending: Ending) -> bool:
     """Tell whether a program may have failed because a fence refused a write.
 
-    The errors are the kernel's ordinary ones, so the program may also fail this way without a
-    fence; the message to the user says both.
+    The errors are the kernel's ordinary ones, so it may also fail this way without a fence.
     """
     return FENCED_OFF.search(ending.reason) is not None
 
@@ -298,11 +295,7 @@ def _wants_launcher(program: Program, ending: Ending) -> bool:
 
 
 def program_error(program: Program, ending: Ending) -> ProgramError:
-    """Return the error to raise for a program that fails, or does not train, as it is written.
-
-    Without a baseline there is nothing to compare with, so the search, or the command, ends. The
-    message says what is wrong and what to do; the program's traceback goes along with it.
-    """
+    """Return the error that ends a search: a program fails, or does not train, as it is written."""
     if ending.reason == FORKS_MEND:
         return ProgramError(f"{program.name} cannot be searched: {FORKS_MEND}")
     said = COMPLAINTS.get(ending.outcome)

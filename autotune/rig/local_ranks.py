@@ -111,12 +111,10 @@ def environment_of(rank: int, ranks: int, port: int, run_id: str, key: str) -> d
 
 
 class Ranks:
-    """The running ranks of a launch, in the order of their numbers.
-
-    Making the object starts them; if one cannot be started, those before it are ended again.
+    """The running ranks of a launch, in the order of their numbers; making the object starts them.
 
     Raises:
-        OSError: when the command cannot be started.
+        OSError: when the command cannot be started; the ranks before are ended again.
     """
 
     def __init__(self, launch: Launch, signals: Signals) -> None:
@@ -178,8 +176,7 @@ class Ranks:
     def end(self, number: int, grace_s: float) -> None:
         """Send a signal to the running ranks, wait, and kill whatever is left of them.
 
-        Args:
-            grace_s: How long to wait; a second signal to this process ends the wait at once.
+        A second signal to this process ends the wait at once.
         """
         for process in self._started:
             process.send_signal(number)  # does nothing if the process has ended
@@ -254,11 +251,7 @@ def _note(failed: dict[int, int], path: Path | None) -> None:
 
 
 def _prepare_rank() -> None:
-    """Unblock the launcher's signals, and have the kernel kill this rank when the launcher dies.
-
-    Runs in the rank between fork and exec. A launcher that is killed by SIGKILL cannot end its
-    ranks itself.
-    """
+    """Unblock the launcher's signals, and have the kernel kill this rank when the launcher dies."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     with suppress(AttributeError, OSError):  # a C library without prctl()
         ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGKILL)
