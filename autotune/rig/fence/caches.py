@@ -77,7 +77,7 @@ class Prepared:
                 self.others[folder] = (count + 1, size + found[0])
 
     def keep(self, layer: Path) -> bool:
-        """Move the files that have not changed since ``note()`` into a layer; tell if there are any.
+        """Move the files that have not changed since ``note()`` into a layer; tell if any were.
 
         Call it after the rig has ended: the files leave the upper layer.
         """
