@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -195,7 +195,11 @@ def _completion(offers: Sequence[str] | str) -> Callable[[str], list[str]] | Non
     if isinstance(offers, str):
         found: Callable[[str], list[str]] = getattr(completion, offers)
         return found
-    return partial(completion.beginning, words=offers) if offers else None
+
+    def offered(incomplete: str) -> list[str]:  # typer reads the annotations of a function
+        return completion.beginning(incomplete, offers)
+
+    return offered if offers else None
 
 
 def _made(request: Any, typed: dict[str, Any]) -> Any:

@@ -111,11 +111,7 @@ class Hardware:
         return replace(self, gpus=devices) if devices else self
 
     def differences(self, other: Hardware) -> list[str]:
-        """Return the differences from *other* that affect speed, as clauses for the user.
-
-        They read ``cores: 8 during the search, 4 now``. "During the search" is this object, such as
-        the machine recorded in a best.yaml; "now" is *other*.
-        """
+        """Return what affects speed and differs in *other*, the machine of now, as clauses."""
         pairs = {
             "CPU": (self.cpu_name, other.cpu_name),
             "cores": (self.cpu_quota, other.cpu_quota),
@@ -319,14 +315,10 @@ PEAKS: tuple[Peak, ...] = (
 
 
 def peak_flops(gpu_name: str, dtype: str) -> float | None:
-    """Return the published peak dense FLOP/s of a GPU.
+    """Return the published peak dense FLOP/s of a GPU, by its name as NVML reports it.
 
-    Args:
-        gpu_name: As NVML reports it, such as "NVIDIA H100 80GB HBM3" or "Tesla T4".
-
-    Returns:
-        FLOP/s; None if the GPU is not in the table or has no unit for this dtype. CPUs are not in
-        it: their clock under load and their number of vector units are not in their names.
+    None if it is not in the table or has no unit for this dtype. CPUs are not in it: their clock
+    under load and their number of vector units are not in their names.
     """
     for peak in PEAKS:
         if re.fullmatch(rf"(NVIDIA )?((Tesla|GeForce) )?({peak.name_pattern})", gpu_name):

@@ -183,11 +183,7 @@ def debug_switches(report: DoctorReport) -> Iterator[Advice]:
 
 
 def data_parallel(report: DoctorReport) -> Iterator[Advice]:
-    """Say that DataParallel is in use.
-
-    Source: PyTorch documentation of ``nn.DataParallel``, which recommends DistributedDataParallel
-    even on one machine.
-    """
+    """Say that DataParallel is in use; source: PyTorch's documentation of ``nn.DataParallel``."""
     if report.profile.ranks.distributed_by != "nn.DataParallel":
         return
     count = len(report.hardware.gpus)

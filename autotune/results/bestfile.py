@@ -220,11 +220,7 @@ class BestFile(_Section):
         )
 
     def warnings(self, hardware: Hardware, program: Program | None) -> list[str]:
-        """Return what differs from where the file was made, one sentence each.
-
-        Args:
-            program: The present program; None skips the comparison of the programs.
-        """
+        """Return what differs from where the file was made, one sentence each."""
         there = Hardware(**{**vars(self.hardware), "versions": self.versions})
         found = [
             f"{difference}. Another config may be faster here; search again."
@@ -278,11 +274,7 @@ class BestFile(_Section):
         return HEADER.format(name=name, program=on_one_line) + body
 
     def write(self, path: Path) -> None:
-        """Write the file so that readers see either the old or the new one, never a part.
-
-        It is written to a part file next to it, which then replaces it. Missing folders are
-        created.
-        """
+        """Write the file; readers see the old or the new one. Missing folders are created."""
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
@@ -296,8 +288,7 @@ class BestFile(_Section):
 def _shown(value: str) -> str:
     """Return a value for a message: quoted if it is empty, contains spaces or cannot be printed.
 
-    Values come from a file that somebody else may have written, and control characters could change
-    what a terminal shows.
+    It may be somebody else's, and control characters could change what a terminal shows.
     """
     return value if value.isprintable() and value and " " not in value else repr(value)
 
@@ -332,11 +323,7 @@ def read(path: Path) -> BestFile:
 
 
 def _parse_knobs(file: yamlfile.YamlFile, data: dict[str, Any], section: str) -> list[str]:
-    """Replace the values of a section in *data* by what the knobs parse them to.
-
-    Returns:
-        The faults, one sentence each: unknown knobs and values that a knob does not take.
-    """
+    """Replace the values of a section in *data* by what knobs parse them to; return the faults."""
     faults = []
     entries = data.get(section)
     if not isinstance(entries, dict):
@@ -362,17 +349,14 @@ def _fault(file: yamlfile.YamlFile, fault: dict[str, Any]) -> str:
     name = ".".join(keys)
     match fault["type"]:
         case "extra_forbidden" | "unexpected_keyword_argument":
-            hint = did_you_mean(keys[-1], _known_keys(keys[:-1]))
+            model: Any = BestFile
+            for key in keys[:-1]:
+                field = getattr(model, "model_fields", {}).get(key)
+                model = field.annotation if field is not None else None
+            known = getattr(model, "model_fields", getattr(model, "__dataclass_fields__", {}))
+            hint = did_you_mean(keys[-1], known)
             return f"{file.where(*keys)}: Unknown key '{name}'.{hint}"
         case "missing":
             return f"{file.where(*keys)}: '{name}' is missing."
         case _:
             return f"{file.where(*keys)}: '{name}': {fault['msg']}, found {fault['input']!r}."
-
-
-def _known_keys(above: tuple[str, ...]) -> list[str]:
-    model: Any = BestFile
-    for key in above:
-        field = getattr(model, "model_fields", {}).get(key)
-        model = field.annotation if field is not None else None
-    return list(getattr(model, "model_fields", getattr(model, "__dataclass_fields__", {})))

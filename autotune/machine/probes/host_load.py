@@ -58,11 +58,7 @@ class Counters:
 
 
 class HostLoad:
-    """Reads the CPU counters of this process, its workers and the machine.
-
-    The lead rank reads it at the end of each turn of the running program, so a reading must be
-    cheap.
-    """
+    """Reads the CPU counters of this process, its workers and the machine; a reading is cheap."""
 
     def __init__(
         self,
@@ -107,11 +103,7 @@ class HostLoad:
         )
 
     def _ours_s(self) -> float:
-        """Return our CPU time in seconds.
-
-        Living workers are read one by one. Those that have ended are part of their parent's
-        ``children`` times.
-        """
+        """Return our CPU time; workers that have ended are in their parent's ``children`` times."""
         living = {child.pid for child in multiprocessing.active_children() if child.pid}
         # active_children() has just reaped the workers that ended, so their time is in *own*.
         own = self._self.cpu_times()

@@ -95,8 +95,7 @@ def raise_fence(options: FenceOptions, run_dir: Path) -> Fence:
 def describe_fence(options: FenceOptions) -> tuple[str, tuple[str, ...]]:
     """Return which fence a search here would use, as a sentence, and what it would not cover.
 
-    For reports such as that of ``autotune doctor``. The fence is set up and removed again. If none
-    works, the first sentence says so and the second part holds the reasons.
+    If none works, the first sentence says so and the second part holds the reasons.
     """
     try:
         with raise_fence(options, Path.cwd()) as raised:

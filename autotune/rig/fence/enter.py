@@ -68,8 +68,7 @@ def enter(spec: FenceSpec, *, is_probe: bool) -> dict[str, str]:
         For a probe, the folders that could not be covered, with the reasons; otherwise empty.
 
     Raises:
-        OSError: when the system refuses. For a probe, only if nothing can be covered at all, as
-            when namespaces are denied.
+        OSError: when the system refuses; for a probe, only if nothing can be covered at all.
     """
     here = os.getcwd()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a dump may be written outside of the fence
@@ -280,10 +279,9 @@ def _copy(entry: os.DirEntry[str], copy: str, original: Path, room: int) -> int:
 
 
 def _by_fd(number: int) -> str:
-    """Return a path for an open file that works in mount options.
+    """Return a path for an open file that mount options take: without commas or colons.
 
-    It contains no commas or colons, which separate those options, and stays valid while mounts hide
-    the real path.
+    It stays valid while mounts hide the real path.
     """
     return f"/proc/self/fd/{number}"
 
