@@ -21,16 +21,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch.utils.data import DataLoader
 
-from autotune.inside.data.loader_options import end_workers
+from autotune.inside.data.loader_options import RequestedOptions, end_workers
+from autotune.inside.data.loader_variants import LoaderSizes, LoaderVariants
+from autotune.inside.data.loaders import BuiltLoaders
 from autotune.inside.data.nested import first_tensor, map_tensors, tensors_in
-
-if TYPE_CHECKING:
-    from autotune.inside.seams.loader import Passes
 
 MOST_WORKERS = max(8, 2 * len(os.sched_getaffinity(0)))  # of all passes that are kept
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -80,6 +79,23 @@ class FeedListener:
         """A feed's pass is over: the program's loop gets no more batches from it."""
 
 
+class _Passes(Protocol):
+    """What feeds need of the program's loaders, which ``seams.loader.Passes`` has."""
+
+    built: BuiltLoaders
+    options: RequestedOptions
+    sizes: LoaderSizes
+    variants: LoaderVariants
+    resting: Resting
+    replays: bool
+
+    def begin(self, loader: DataLoader[Any], written: DataLoader[Any]) -> Iterator[Any]: ...
+
+    def hand_out(
+        self, loader: DataLoader[Any], number: int, iteration: object = None, *, trains: bool
+    ) -> None: ...
+
+
 class Feed:
     """Hands out the batches of a loader, and swaps the loader underneath when its options change.
 
@@ -98,7 +114,7 @@ class Feed:
         thread: Id of the thread that asked for the last batch.
     """
 
-    def __init__(self, loader: DataLoader[Any], passes: Passes, listener: FeedListener) -> None:
+    def __init__(self, loader: DataLoader[Any], passes: _Passes, listener: FeedListener) -> None:
         self.loader = loader
         self.handed = 0
         self._has_started_over = False
@@ -267,7 +283,7 @@ class LoaderPass:
         is_target: Whether this is the training loader known from an earlier run.
     """
 
-    def __init__(self, loader: DataLoader[Any], written: DataLoader[Any], passes: Passes) -> None:
+    def __init__(self, loader: DataLoader[Any], written: DataLoader[Any], passes: _Passes) -> None:
         began = perf_counter()
         self.loader, self._written = loader, written
         self._sizes = sizes = passes.sizes
