@@ -234,7 +234,7 @@ class StepTracker(Listener):
         True epochs have the number of steps that the schedules were planned for.
         """
         if self.is_endless:
-            self.seams.steps.scheduler.is_held = True
+            self.seams.steps.accumulation.stops_schedules = True
 
     def begin_turns(self, asked: TakeTurns, hands: Hands) -> Turns:
         """Begin with a schedule of turns, and return it.

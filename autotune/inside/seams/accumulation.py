@@ -20,7 +20,7 @@ before a recommendation shows these. A program with several optimizers is not of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from torch.amp import GradScaler
 from torch.nn import utils
 from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
 from autotune.inside.hubs.backward import BackwardListener, BackwardPass
@@ -47,12 +48,16 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         on_held: Called with an optimizer after each of its steps that is held back.
         clears_to_none: Whether the program's calls of ``zero_grad`` set gradients to None. False if
             it asked for zeros at least once; None if it has never called it.
+        stops_schedules: Whether the steps of all schedulers are skipped, also outside of groups. A
+            trial's training loop does not end but a schedule does: OneCycleLR raises after its last
+            step, and a linear decay goes below zero.
     """
 
     def __init__(self, optimizers: Callable[[], Iterable[Optimizer]]) -> None:
         self.on_held: Callable[[Optimizer], None] = lambda _: None
         self.groups = Groups(self._drop)
         self.clears_to_none: bool | None = None
+        self.stops_schedules = False
         self._optimizers = optimizers
         self._patches = Patches()
 
@@ -85,7 +90,11 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         return self.steps > 1
 
     def install(self) -> None:
-        """Replace the functions that clear, clip, scale and average weights."""
+        """Replace the functions that clear, clip, scale, average weights and follow schedules.
+
+        Classes of schedulers that are defined later inherit or call a wrapped ``step``; one that
+        overrides it without calling a base class is not held.
+        """
         for cleared in (Optimizer, nn.Module):
             self._patches.wrap(cleared, "zero_grad", self._clear)
         for owner in (utils, clip_grad):  # programs import them from either module
@@ -96,6 +105,9 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
             self._patches.wrap(GradScaler, name, self._hold)
         self._patches.wrap(AveragedModel, "update_parameters", self._hold)
         self._patches.wrap(GradScaler, "step", self._step_scaled)
+        for scheduler in _with_subclasses(LRScheduler):
+            if "step" in vars(scheduler):
+                self._patches.wrap(scheduler, "step", self._follow_schedule)
 
     def around_step(self, go: Go, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Hold back the step of an optimizer within a group."""
@@ -154,6 +166,10 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
     def _hold(self, original: Go, *args: Any, **kwargs: Any) -> Any:
         return None if self.holds else original(*args, **kwargs)
 
+    def _follow_schedule(self, original: Go, *args: Any, **kwargs: Any) -> None:
+        if not (self.stops_schedules or self.holds):
+            original(*args, **kwargs)
+
     def _clear(self, original: Go, target: Any, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002
         """Carry out the program's ``zero_grad()``, or leave it out.
 
@@ -197,6 +213,12 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         """Clip nothing while steps are held back, but still return the norm."""
         limit = math.inf if self.holds else max_norm
         return original(parameters, limit, *args, **kwargs)
+
+
+def _with_subclasses(cls: type[LRScheduler]) -> Iterator[type[LRScheduler]]:
+    yield cls
+    for sub in cls.__subclasses__():
+        yield from _with_subclasses(sub)
 
 
 def weighed(tensors: Sequence[Any], grads: Any, share: float) -> Any:

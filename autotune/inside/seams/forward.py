@@ -51,6 +51,9 @@ class _Nested(threading.local):
     within = False
 
 
+_nested = _Nested()
+
+
 class ForwardSeam(Seam):
     """Acts around the program's outermost module calls.
 
@@ -80,13 +83,12 @@ class ForwardSeam(Seam):
         self._optimizers = optimizers
         self._patches = Patches()
         self._roots: WeakKeyDictionary[nn.Module, Root | None] = WeakKeyDictionary()
-        self._nested = _Nested()
         self._autocast: _Regions | None = None
         self._channels_last = False
         self._compile_options: tuple[str | None, bool | None] = (None, None)  # mode, dynamic
         self._compiled: WeakKeyDictionary[nn.Module, dict[Any, Any]] = WeakKeyDictionary()
-        self._narrowed = False
-        self._late: WeakSet[nn.Module] = WeakSet()  # roots since then that have not been trained
+        # The roots since ``narrow()`` that have not been trained; None before it
+        self._late: WeakSet[nn.Module] | None = None
         self.most_parameters = 0
         self.on_late_root: Callable[[nn.Module], None] = lambda _: None
 
@@ -120,7 +122,7 @@ class ForwardSeam(Seam):
                 torch.
         """
         self._compile_options = mode, dynamic
-        if self._narrowed:
+        if self._late is not None:
             self._compile(self.roots)
 
     def allow_recompiles(self) -> None:
@@ -144,7 +146,7 @@ class ForwardSeam(Seam):
             around: Returns what is called instead of a wrapped call, such as one that takes time.
         """
         self._patches.undo()
-        for cls in {type(m) for m in self.roots} if self._narrowed else {nn.Module}:
+        for cls in {type(m) for m in self.roots} if self._late is not None else {nn.Module}:
             self._patches.replace(cls, "__call__", around(self._wrapped(cls.__call__)))
 
     def narrow(self) -> None:
@@ -152,9 +154,9 @@ class ForwardSeam(Seam):
 
         Called after the third step, when the roots are taken to be known. Later calls do nothing.
         """
-        if self._narrowed:
+        if self._late is not None:
             return
-        self._narrowed = True
+        self._late = WeakSet()
         self.install()
         if self._compile_options[0]:
             self._compile(self.roots)
@@ -171,7 +173,7 @@ class ForwardSeam(Seam):
             vars(module)["_compiled_call_impl"] = calls[chosen]
 
     def _wrapped(self, original: Call) -> Call:
-        seam, nested = self, self._nested
+        seam, nested = self, _nested
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if nested.within or torch.compiler.is_compiling() or is_in_backward():
@@ -219,7 +221,10 @@ class ForwardSeam(Seam):
         known = self._roots.get(module, _UNKNOWN)
         if known is not _UNKNOWN:
             if self._late and module in self._late and torch.is_grad_enabled():
-                self._train_late(module)
+                self._late.discard(module)
+                if self._compile_options[0]:
+                    self._compile([module])
+                self.on_late_root(module)
             return known
         parameters = list(module.parameters())
         if any(map(is_lazy, parameters)):
@@ -230,16 +235,10 @@ class ForwardSeam(Seam):
             self.most_parameters = max(self.most_parameters, root.parameters)
             if self._channels_last:
                 self._lay_out(module)
-            if self._narrowed:
+            if self._late is not None:
                 self._late.add(module)
                 return self._root_of(module)
         return root
-
-    def _train_late(self, module: nn.Module) -> None:
-        self._late.discard(module)
-        if self._compile_options[0]:
-            self._compile([module])
-        self.on_late_root(module)
 
     def _lay_out(self, module: nn.Module) -> None:
         layout = torch.channels_last if self._channels_last else torch.contiguous_format
