@@ -95,11 +95,11 @@ class Stay:
 
 @dataclass(frozen=True)
 class Game:
-    """Some rounds, as one answer of a rig gave them.
+    """Some rounds, as one answer of a rig gave them, by the numbers of configs.
 
     Attributes:
-        rounds: What each config played, by its number; whole rounds alone.
-        steps_s: Median seconds of a step of each config, by its number.
+        rounds: What each config played; whole rounds alone.
+        steps_s: Median seconds of a step.
         lost: Number of the config under which the loss became NaN or infinite; None if none did.
             The process has lost its weights then, and is closed.
         is_disturbed: Whether others took the machine meanwhile.

@@ -443,8 +443,8 @@ def work_factor(
 ) -> float:
     """Return the factor on a config's work, where the samples of a turn are not what counts.
 
-    In a program that makes a fixed number of steps, a larger batch adds samples without saving
-    steps. And the seconds of compiling are no training.
+    In a program of a fixed number of steps, a larger batch adds samples without saving steps. And
+    the seconds of compiling are no training.
     """
     goal = session.study.goal
     factor, base = goal.kept_share(compile_s), session.live.base

@@ -28,7 +28,6 @@ from autotune.tuning.choosing.choosable import (
     LATE,
     NORMAL,
     Choosable,
-    is_told,
     is_worth,
     may_win,
     one_fewer,
@@ -88,7 +87,6 @@ class Field:
 
     Attributes:
         records: Of all that was tried, those in play included; the first is the baseline.
-        speeds: What the rounds show; None before the first.
         share_left: Of the time for trials, 0 to 1.
         guilty: Changes with which the program fails outside of its training loop.
     """
@@ -164,20 +162,10 @@ class Chooser:
             yield from self._missing(pool, first)
         if late:
             yield from self._missing(pool, pool.best)
-            yield from self._untold(pool)
 
     def _missing(self, pool: _Pool, config: Config) -> Iterator[tuple[Config, str]]:
         for knob, without in one_fewer(self._space, config):
             if pool.may_try(without) and self._cost_s(without) < math.inf:
-                yield without, WITHOUT.format(knob)
-
-    def _untold(self, pool: _Pool) -> Iterator[tuple[Config, str]]:
-        seen = pool.field.speeds
-        for knob, without in one_fewer(self._space, pool.best):
-            is_out = without not in pool.field.in_play and without in pool.measured
-            if seen is None or not is_out or without not in seen or pool.best not in seen:
-                continue
-            if not is_told(seen.of(pool.best, over=without)):
                 yield without, WITHOUT.format(knob)
 
     def _first(self, pool: _Pool) -> Config | None:
@@ -313,7 +301,7 @@ class Forecast:
                     seen[int(size)] = max(peak, seen.get(int(size), 0))
 
     def fits(self, config: Config) -> bool:
-        """Return whether a config fits, as far as anything is known about it."""
+        """Return whether a config fits, as far as that is known."""
         size, seen = config.get("batch_size"), self._peaks.get(_cell(config))
         if self._limit_bytes is None or size is None or not seen:
             return True

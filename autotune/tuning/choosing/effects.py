@@ -45,8 +45,7 @@ class KnobEffects:
 
     Attributes:
         baseline: The config whose effects are zero.
-        values: All values of each knob that is searched, in their order, and the values at which
-            others are held.
+        values: Of each knob that is searched, in their order, and those at which others are held.
     """
 
     baseline: Config

@@ -1,8 +1,6 @@
 """Sampler: what Optuna asks for the next config.
 
-``EffectsSampler`` is autotune's own and can be used alone, in
-any study whose parameters are categorical and whose objective is a speed; a search chooses by the
-same ``Chooser``, which it asks itself because it also wants the reason.
+A search asks autotune's ``Chooser`` itself, because it also wants the reason.
 """
 
 from __future__ import annotations
@@ -41,9 +39,6 @@ class EffectsSampler(BaseSampler):
     For categorical parameters, such as the knobs of a training program, and an objective that is a
     speed: a positive number, maximized, or a time that is minimized. The first trial is the
     baseline: enqueue the program's own values, or the first value of each parameter is taken.
-
-    Args:
-        seed: Seed of its random choices.
 
     Example:
         >>> study = optuna.create_study(direction="maximize", sampler=EffectsSampler(seed=0))

@@ -72,9 +72,7 @@ Trial = Chosen | optuna.trial.Trial
 class Stored(Generic[Value]):
     """An attribute of a study that is written to its storage when it is set, and read once.
 
-    Args:
-        kind: A type that pydantic can read and write as JSON.
-        unknown: The value before the first one was set.
+    Its *kind* is a type that pydantic can read and write as JSON; it is *unknown* until it is set.
     """
 
     def __init__(self, kind: Any, unknown: Value) -> None:
@@ -106,15 +104,14 @@ class Study:
 
     Attributes:
         head: What is searched, with which options and where; written once by ``create()``.
-        facts: What was learned from the untouched program; None until the baseline was measured.
-        fence: How the last session kept trials from changing files, as a sentence; empty before.
+        facts: None until the baseline was measured.
+        fence: How the last session kept trials from changing files, as a sentence.
         claim: The processes of the claim in the order in which they ran, of all candidates.
-        rehearsals: Findings of all rehearsals, in order; a config can occur more than once.
-        canary: What the exact settings train; None if that was not compared before the search.
+        rehearsals: In order; a config can occur more than once.
+        canary: None if the exact settings were not compared before the search.
         failure: Why the program itself failed before anything was measured; empty if it did not.
         checks_learning: Whether what a larger global batch learns is checked, beyond the budget.
         learning_checks: The number of learning checks that this process has made.
-        read: Stored attributes that were read already, by their name.
     """
 
     head = Stored[SearchInfo](SearchInfo, cast("SearchInfo", None))
@@ -140,11 +137,7 @@ class Study:
 
     @classmethod
     def create(cls, storage: Storage, name: str, head: SearchInfo) -> Study:
-        """Create a new study that holds *head*, and return it.
-
-        Raises:
-            optuna.exceptions.DuplicatedStudyError: when the name is taken in this storage.
-        """
+        """Create a new study that holds *head*; its name must be free in this storage."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         made = optuna.create_study(storage=storage, study_name=name, direction="maximize")
         study = cls(made)
@@ -255,11 +248,7 @@ class Study:
 
     @property
     def found(self) -> str | None:
-        """What the last session found in a few words; None while the first one is not over.
-
-        Raises:
-            RunDirectoryError: when another version of autotune wrote it in other words.
-        """
+        """The result in a few words; None and raises as ``result``."""
         raw = self.optuna.user_attrs.get("result")
         if raw is None:
             return None
