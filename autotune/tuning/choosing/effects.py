@@ -36,7 +36,6 @@ SPREADS = (0.005, 0.02, 0.06, 0.25, 0.8)  # that it may have: from none to speak
 JITTER = 1e-6  # variance that keeps matrices regular
 PAIR = 0.3  # standard deviation of the effect of a pair, where those of its knobs are 1
 APART = 4.0  # variance of the logarithm of one knob's spread over that of all
-SWEEPS = 2  # over all knobs, in which their spreads are found
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class KnobEffects:
     # Of each config that was asked about, what it shares with others: a row for all knobs
     _rows: dict[Config, Array] = field(default_factory=dict, init=False, compare=False, repr=False)
     # What was learned from the last rounds: a race asks many times before it plays again
-    _learned: dict[int, tuple[Speeds, Array, Array]] = field(
+    _learned: dict[int, tuple[Speeds, Array]] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
 
@@ -64,15 +63,8 @@ class KnobEffects:
         searched = {knob: tuple(domain.values) for knob, domain in space.domains.items()}
         return _effects(space.baseline, tuple({**fixed, **searched}.items()))
 
-    def foresee(
-        self, seen: Speeds | None, configs: Sequence[Config], *, boldly: bool = False
-    ) -> Speeds:
-        """Return what is to be expected of configs, seen in rounds or not.
-
-        Args:
-            boldly: Whether values that were not seen may do as much as those of any other knob,
-                though the knob's others do little.
-        """
+    def foresee(self, seen: Speeds | None, configs: Sequence[Config]) -> Speeds:
+        """Return what is to be expected of configs, seen in rounds or not."""
         known = [] if seen is None else [c for c in seen.configs[1:] if isinstance(c, Config)]
         if seen is None or not known:
             prior = self._alike(configs, configs).covariance(np.full(len(self.values), USUAL))
@@ -81,9 +73,8 @@ class KnobEffects:
         own = self._alike(known, known)
         learned = self._learned.get(0)
         if learned is None or learned[0] is not seen:
-            learned = self._learned[0] = seen, *_likeliest(own, values, noise)
-        _, of_all, of_each = learned
-        spreads = of_all if boldly else of_each
+            learned = self._learned[0] = seen, _likeliest(own, values, noise)
+        _, spreads = learned
         shared = self._alike(configs, known).covariance(spreads)
         gain = np.linalg.solve(own.covariance(spreads) + noise, shared.T).T
         prior = self._alike(configs, configs).covariance(spreads)
@@ -144,8 +135,8 @@ class _Alike:
         return covariance
 
 
-def _likeliest(alike: _Alike, values: Array, noise: Array) -> tuple[Array, Array]:
-    """Return the spreads with which values are most likely: one for all knobs, and one for each.
+def _likeliest(alike: _Alike, values: Array, noise: Array) -> Array:
+    """Return the spread of each knob's effects with which values are most likely.
 
     That of all is near ``USUAL``, with the weight of a few configs: a search must not end because a
     noisy machine hides what the configs differ by. And where one knob does much, another one of
@@ -165,11 +156,10 @@ def _likeliest(alike: _Alike, values: Array, noise: Array) -> tuple[Array, Array
     every = slice(None)
     of_all = max(SPREADS, key=lambda one: likelihood(every, one) - strays(one, USUAL))
     spreads[every] = of_all
-    for _ in range(SWEEPS):
-        for n in np.flatnonzero(alike.shared.any(axis=(1, 2))):
-            knob = slice(n, n + 1)
-            spreads[n] = max(SPREADS, key=lambda s: likelihood(knob, s) - strays(s, of_all) / APART)
-    return np.full(len(spreads), of_all), spreads
+    for n in np.flatnonzero(alike.shared.any(axis=(1, 2))):
+        knob = slice(n, n + 1)
+        spreads[n] = max(SPREADS, key=lambda s: likelihood(knob, s) - strays(s, of_all) / APART)
+    return spreads
 
 
 def _steps(values: Sequence[KnobValue], own: KnobValue) -> dict[KnobValue, Array]:
