@@ -31,7 +31,7 @@ PLAN = RehearsalPlan(
 )
 NONE: Mapping[str, KnobValue] = {}
 # Each is sound: its training must not be called different. The program's blocks hold BatchNorm,
-# which checkpointing computes twice. benchmarks/self_check.py tries each knob.
+# which checkpointing computes twice. benchmarks/self_check.py has more programs.
 SOUND: dict[str, dict[str, KnobValue]] = {
     "workers": {"workers": 2, "prefetch_factor": 4},
     "arithmetic": {

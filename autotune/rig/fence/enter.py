@@ -68,8 +68,7 @@ def enter(spec: FenceSpec, *, is_probe: bool) -> dict[str, str]:
         For a probe, the folders that could not be covered, with the reasons; otherwise empty.
 
     Raises:
-        OSError: when the system refuses. For a probe, only if nothing can be covered at all, as
-            when namespaces are denied.
+        OSError: when the system refuses; for a probe, only if nothing can be covered at all.
     """
     here = os.getcwd()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a dump may be written outside of the fence
@@ -77,7 +76,7 @@ def enter(spec: FenceSpec, *, is_probe: bool) -> dict[str, str]:
     if spec.coverings:
         _new_namespaces(in_user_namespace=spec.in_user_namespace)
         own = [(path, os.open(path, os.O_PATH)) for path in spec.passed_through]
-        places = [_Place(covering) for covering in spec.coverings]
+        places = [_Place(c) for c in spec.coverings if os.path.exists(c.step.path)]
         # Read-only mounts come last: upper layers and autotune's folders are reached through them
         # while the other folders are covered.
         read_only = [p for p in places if p.covering.step.cover is Cover.READ_ONLY]
@@ -100,7 +99,11 @@ def enter(spec: FenceSpec, *, is_probe: bool) -> dict[str, str]:
 
 
 def _cover(places: Iterable[_Place], spec: FenceSpec, *, is_probe: bool) -> dict[str, str]:
-    """Cover folders in order; a probe collects failures, where a real trial must not start."""
+    """Cover folders in order; a probe collects failures, where a real trial must not start.
+
+    A folder that somebody has removed since the plan was made needs no cover: the one above it has
+    one, so what takes its place cannot be written to either.
+    """
     failures = {}
     for place in places:
         path = place.covering.step.path
@@ -109,6 +112,8 @@ def _cover(places: Iterable[_Place], spec: FenceSpec, *, is_probe: bool) -> dict
             if is_probe and place.covering.step.cover is Cover.OVERLAY:
                 exercise(path)
         except OSError as error:
+            if not os.path.exists(path):
+                continue
             if not is_probe:
                 raise
             failures[path] = str(error)
@@ -127,10 +132,10 @@ class _Place:
         match covering.step.cover:
             case Cover.OVERLAY:
                 self._lower = os.open(self._path, os.O_PATH)
-                self._upper = _open(covering.scratch, "upper")
-                self._work = _open(covering.scratch, "work")
+                self._upper = os.open(f"{covering.scratch}/upper", os.O_PATH)
+                self._work = os.open(f"{covering.scratch}/work", os.O_PATH)
             case Cover.REBUILT | Cover.MEMORY:
-                self._rebuilt = _open(covering.scratch, "rebuilt")
+                self._rebuilt = os.open(f"{covering.scratch}/rebuilt", os.O_PATH)
                 self._scratch = os.open(covering.scratch, os.O_PATH)
         self._layers = [os.open(layer, os.O_PATH) for layer in covering.layers]
 
@@ -167,12 +172,16 @@ class _Place:
         with os.scandir(self._path) as entries:
             for entry in entries:
                 copy = f"{new}/{entry.name}"
-                if entry.is_dir(follow_symlinks=False):
-                    os.mkdir(copy)
-                    kernel.mount(entry.path, copy, flags=kernel.MS_BIND | kernel.MS_REC)
-                    kernel.make_read_only(copy, with_inner=True)  # until a later step covers it
-                else:
+                if not entry.is_dir(follow_symlinks=False):
                     room -= _copy(entry, copy, Path(self._aside, entry.name), room)
+                    continue
+                os.mkdir(copy)
+                try:
+                    kernel.mount(entry.path, copy, flags=kernel.MS_BIND | kernel.MS_REC)
+                except FileNotFoundError:  # somebody has removed it meanwhile
+                    os.rmdir(copy)
+                else:
+                    kernel.make_read_only(copy, with_inner=True)  # until a later step covers it
         shutil.copystat(self._path, new)
         kernel.mount(new, self._path, flags=kernel.MS_BIND | kernel.MS_REC)
 
@@ -269,15 +278,10 @@ def _copy(entry: os.DirEntry[str], copy: str, original: Path, room: int) -> int:
     return 0
 
 
-def _open(folder: str, name: str) -> int:
-    return os.open(os.path.join(folder, name), os.O_PATH)
-
-
 def _by_fd(number: int) -> str:
-    """Return a path for an open file that works in mount options.
+    """Return a path for an open file that mount options take: without commas or colons.
 
-    It contains no commas or colons, which separate those options, and stays valid while mounts hide
-    the real path.
+    It stays valid while mounts hide the real path.
     """
     return f"/proc/self/fd/{number}"
 

@@ -17,6 +17,7 @@ from autotune.program.fence_options import FenceKind, FenceOptions
 from autotune.program.program import LaunchPlan, parse_program
 from autotune.rig.fence import raise_fence
 from autotune.rig.fence.overlay import OverlayFence
+from autotune.rig.fence.plan import Cover, Step
 from autotune.rig.rig import Rig
 from autotune.rig.wire import Ready
 from tests import rigging
@@ -92,6 +93,25 @@ def test_the_root_folder_is_read_only_and_shared_memory_is_new(
     assert Path(segment).name in said.splitlines()[0]
     assert not Path(segment).exists()
     assert "Read-only file system: '/x.pt'" in said.splitlines()[-1]
+
+
+@pytest.mark.parametrize("is_planned", [False, True])
+def test_a_folder_that_somebody_removes_meanwhile_keeps_no_trial_from_starting(
+    fence: OverlayFence, tmp_path: Path, *, is_planned: bool
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    fence._steps += (Step(Cover.OVERLAY, str(gone)),)
+    view = fence.view()
+    if not is_planned:
+        gone.rmdir()
+    plan = view.fenced(LaunchPlan((sys.executable, "-c", "print('ran')"), str(tmp_path)), [])
+    if is_planned:
+        gone.rmdir()
+    done = subprocess.run(plan.argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (view.error(), done.stdout) == (None, "ran\n")
+    assert view.prepared([], tmp_path) is None
+    view.close()
 
 
 def test_a_trial_that_writes_too_much_ends_and_the_file_is_named(tmp_path: Path) -> None:
