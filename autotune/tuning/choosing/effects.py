@@ -86,7 +86,10 @@ class KnobEffects:
             rows, columns = (np.array([self._row(one) for one in of]) for of in (some, others))
             for n, part in enumerate(self._parts):
                 shared[n] = rows[:, part] @ columns[:, part].T
-        return _Alike(shared, self._equal(some, others))
+        numbers = {one: number for number, one in enumerate(dict.fromkeys([*some, *others]))}
+        rows, columns = (np.array([numbers[one] for one in of], int) for of in (some, others))
+        is_changed = np.array([one != self.baseline for one in some], float)
+        return _Alike(shared, (rows[:, None] == columns[None, :]) * is_changed[:, None])
 
     @cached_property
     def _steps(self) -> dict[str, dict[KnobValue, Array]]:
@@ -105,13 +108,6 @@ class KnobEffects:
             ]
             self._rows[config] = np.concatenate(steps) if steps else np.zeros(0)
         return self._rows[config]
-
-    def _equal(self, some: Sequence[Config], others: Sequence[Config]) -> Array:
-        numbers = {one: number for number, one in enumerate(dict.fromkeys([*some, *others]))}
-        rows, columns = (np.array([numbers[one] for one in of], int) for of in (some, others))
-        is_changed = np.array([one != self.baseline for one in some], float)
-        equal: Array = (rows[:, None] == columns[None, :]) * is_changed[:, None]
-        return equal
 
 
 @lru_cache(maxsize=8)

@@ -202,11 +202,10 @@ class Study:
 
     @property
     def speeds(self) -> Speeds | None:
-        """What all rounds of the race say about the speeds of configs; None before the first.
+        """What all rounds of the race, of all sessions, say about configs; None before the first.
 
         Those of one answer of a rig, of about two seconds, count as one round: what the machine
-        does to a config's ratio lasts longer than a turn. Different processes count as such, also
-        those of earlier sessions.
+        does to a config's ratio lasts longer than a turn.
         """
         rounds = self.rounds
         if self._speeds is None and rounds:
@@ -272,8 +271,7 @@ class Study:
     def awaits_check(self, record: RehearsalRecord) -> bool:
         """Return whether what a config learns was left unchecked, and is to be checked yet.
 
-        A search that rejects one config after the other must end some time, so it makes a few
-        checks beyond its budget; a resumed one makes the same number again.
+        A search makes a few checks beyond its budget, so that it ends; a resumed one does so again.
         """
         may_check = self.checks_learning and self.learning_checks < MOST_CHECKS
         return may_check and record.unchecked_s is not None
@@ -324,14 +322,10 @@ class Study:
         return space if self.canary is None else space.without(self.canary.refused)
 
     def take_lease(self, *, force: bool = False) -> None:
-        """Mark this run as in use by this process, and clean up after one that died.
+        """Mark this run as in use by this process, and close trials that one that died left open.
 
-        Trials that the dead process left open are closed as failed. They have no record, so the
-        search may propose their configs again.
-
-        Args:
-            force: Take over the lease of a holder on another host, because from here nobody can see
-                whether it still runs. A living process of this host keeps it.
+        With *force*, the lease of a holder on another host is taken over, of which nobody can see
+        from here whether it still runs. A living process of this host keeps it.
 
         Raises:
             RunDirectoryError: when another living process works on the run.
@@ -347,12 +341,11 @@ class Study:
         self.optuna.set_user_attr("lease", None)
 
     def ask_for(self, config: Config, space: ResolvedSpace) -> Trial:
-        """Return a trial of exactly this config, chosen by the caller and not by the sampler.
+        """Return a trial of exactly this config, chosen by the caller, from which samplers learn.
 
-        The sampler learns from it all the same. ``tell()`` writes it, at once and whole: Optuna
-        takes a transaction for each parameter of a trial that it opens.
-
-        Of values that are not offered, such as a rank's share of the batch, Optuna does not learn.
+        ``tell()`` writes it at once and whole: Optuna takes a transaction for each parameter of a
+        trial that it opens. Of values that are not offered, such as a rank's share of the batch,
+        Optuna does not learn.
         """
         of = _distributions(space)
         params = {n: config[n] for n, d in space.domains.items() if config[n] in d.values}
@@ -373,13 +366,11 @@ class Study:
         return trial, space.canonical(at.replace(**trial.params))
 
     def tell(self, trial: Trial, record: TrialRecord, *, is_known: bool = False) -> None:
-        """Record how a trial ended and close it.
+        """Record how a trial ended and close it; the record of a known config is not stored twice.
 
-        The sampler sees the logarithm of the speedup's lower bound, so that few rounds do not
-        mislead it. Out of memory makes the trial infeasible (pruned, with a violated
-        constraint), so the sampler avoids its neighbours. Any other ending is a failed trial, which
-        the sampler ignores.
-        The record of a config that has one already (*is_known*) is not stored twice.
+        Samplers see the logarithm of the speedup's lower bound, so that few rounds do not mislead
+        them. Out of memory makes the trial infeasible (pruned, with a violated constraint), so its
+        neighbours are avoided. Any other ending is a failed trial, which samplers ignore.
         """
         self._read_new()
         value, state, constraints = None, TrialState.FAIL, {}
