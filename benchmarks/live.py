@@ -50,7 +50,6 @@ from statistics import fmean, median
 from typing import Any, NamedTuple
 
 import yaml
-from scipy.stats import t as student_t  # type: ignore[import-untyped]
 
 from autotune.errors import AutotuneError
 from autotune.measurement.interval import Interval
@@ -281,6 +280,8 @@ def truths(rows: Sequence[Row]) -> list[Ratio | None]:
     A standard error from two pairs is hardly known itself, so it is no smaller than the root mean
     square of all of them.
     """
+    from scipy.stats import t as student_t  # type: ignore[import-untyped]
+
     found = [row.get("truth") or {} for row in rows]
     errors = [one["se"] for one in found if "log" in one]
     usual = math.sqrt(fmean(error**2 for error in errors)) if errors else 0.0
