@@ -101,25 +101,15 @@ def table(file: Path) -> list[Script]:
 
 
 class Mark(NamedTuple):
-    """What was done by a time.
-
-    Attributes:
-        seconds: The time.
-        done: In the script's unit; it never goes back.
-        epoch: The epoch that the script names; 0 if it names none.
-    """
+    """What was done by a time, in the script's unit; it never goes back."""
 
     seconds: float
     done: float
-    epoch: int = 0
+    epoch: int = 0  # that the script names
 
 
 class Progress:
-    """Counts what a script has done, from what it prints.
-
-    Attributes:
-        marks: What was done, by time.
-    """
+    """Counts what a script has done, from what it prints."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = re.compile(pattern)

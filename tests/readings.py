@@ -48,14 +48,6 @@ class MemoryInfo:
 
 
 @dataclass(frozen=True)
-class Utilization:
-    """nvmlUtilization_t, in percent."""
-
-    gpu: int
-    memory: int
-
-
-@dataclass(frozen=True)
 class ProcessInfo:
     """nvmlProcessInfo_t; pynvml gives None for memory that the driver does not know."""
 
