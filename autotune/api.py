@@ -53,19 +53,16 @@ def _with_arguments_of(
             return function(request(*given, **options))
 
         taking.__name__, taking.__qualname__ = function.__name__, function.__qualname__
-        taking.__doc__ = f"{function.__doc__}\n    Args:\n{_arguments()}\n"
+        indent = " " * 8
+        listed = "\n".join(
+            fill(f"{name}: {one.help}", 100, initial_indent=indent, subsequent_indent=" " * 12)
+            for name, one in described(SearchRequest).items()
+        )
+        taking.__doc__ = f"{function.__doc__}\n    Args:\n{listed}\n"
         taking.__signature__ = inspect.signature(request)  # type: ignore[attr-defined]
         return taking
 
     return decorate
-
-
-def _arguments() -> str:
-    listed = (f"{name}: {one.help}" for name, one in described(SearchRequest).items())
-    indent = " " * 8
-    return "\n".join(
-        fill(text, 100, initial_indent=indent, subsequent_indent=f"{indent}    ") for text in listed
-    )
 
 
 @_with_arguments_of(SearchRequest)

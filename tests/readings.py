@@ -64,9 +64,6 @@ class ProcessSample:
     pid: int
     timeStamp: int  # noqa: N815
     smUtil: int  # noqa: N815
-    memUtil: int = 0  # noqa: N815
-    encUtil: int = 0  # noqa: N815
-    decUtil: int = 0  # noqa: N815
 
 
 def at_work(pid: int, sm_pct: int, ago_s: float = 0.1) -> ProcessSample:
@@ -128,7 +125,6 @@ class NvmlReadings(ModuleType):
     NVMLLibraryMismatchError = pynvml.NVMLLibraryMismatchError
     NVML_SUCCESS = pynvml.NVML_SUCCESS
     NVML_ERROR_NOT_FOUND = pynvml.NVML_ERROR_NOT_FOUND
-    NVML_CLOCK_SM = pynvml.NVML_CLOCK_SM
     NVML_TEMPERATURE_GPU = pynvml.NVML_TEMPERATURE_GPU
 
     def __init__(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TextIO, cast
 
@@ -25,10 +25,9 @@ from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
 from autotune.results.record import SearchInfo, TrialRecord
 from autotune.results.verdict import changes_of
-from autotune.results.wording import format_duration, rate
+from autotune.results.wording import by_reason, format_duration, rate
 from autotune.rig.fence import Fence
 from autotune.tuning.budget import Budget
-from autotune.tuning.choosing.bounds import bounded, sentences
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.events import Events
 
@@ -41,10 +40,8 @@ class LiveView:
 
     Attributes:
         budget: Wall time used and left; None before the search begins.
-        phase: What the search does.
         best: The best config so far with its speedup; empty before one was measured.
         now: The present config; empty between two.
-        why: Why it is tried.
     """
 
     budget: Budget | None = None
@@ -84,9 +81,6 @@ class Console(Messages, Events):
     """Prints on stderr what happens in a search.
 
     It is the ``Events`` of the command line; the search calls its hooks on the main thread.
-
-    Args:
-        verbosity: How much is printed.
     """
 
     def __init__(self, verbosity: Verbosity = Verbosity.NORMAL) -> None:
@@ -148,12 +142,8 @@ class Console(Messages, Events):
         for knob, domain in space.domains.items():
             values = ", ".join(map(str, domain.values))
             self._detail(f"{knob}: {values} (now {space.baseline[knob]})")
-        for reason, knobs in _by_reason(space.refused).items():
+        for reason, knobs in by_reason(space.refused).items():
             self._detail(f"not searched: {', '.join(knobs)} ({reason})")
-        in_vain = bounded(diagnosis.shares, asked=space.asked | space.requested)
-        searched = {knob: share for knob, share in in_vain.items() if knob in space.domains}
-        for sentence in sentences(searched):
-            self._detail(f"not tried at first: {sentence}")
 
     def on_trial_end(self, number: int, record: TrialRecord, space: ResolvedSpace) -> None:
         """Print the result of a trial; on a terminal only of the baseline and of failures.
@@ -171,8 +161,17 @@ class Console(Messages, Events):
             for warning in record.measurement.warnings:
                 self.warn(f"       {warning}")
             return
-        if self._live is None or self._verbosity is Verbosity.VERBOSE:
-            self._say(_trial_line(number, record, changes))
+        if self._live is not None and self._verbosity is not Verbosity.VERBOSE:
+            return
+        style = "green" if record.speedup.low > 1 else "default"
+        compilation = record.measurement.compilation
+        beside = f", {compilation}" if compilation is not None and compilation.graphs else ""
+        if (share := record.measurement.communication_share) is not None:
+            beside += f", communication {share:.0%} of a step"
+        self._say(
+            f"  {number:3d}  about [{style}]{record.speedup.estimate:.2f}x[/]  "
+            f"{measured.estimate:,.0f} samples/s  {changes}  [dim]{record.cost_s:.1f}s{beside}[/]"
+        )
 
     def on_trial_start(self, config: Config, why: str, space: ResolvedSpace) -> None:
         """Show the config that is measured, and why."""
@@ -253,28 +252,3 @@ class _WithoutPadding:
 
     def flush(self) -> None:
         sys.stdout.flush()
-
-
-def _trial_line(number: int, record: TrialRecord, changes: str) -> str:
-    """Return what is printed of a trial that was measured, with rich's markup."""
-    assert record.measurement is not None, "it was measured"
-    assert record.speedup is not None, "it was measured"
-    style = "green" if record.speedup.low > 1 else "default"
-    compilation = record.measurement.compilation
-    beside = f", {compilation}" if compilation is not None and compilation.graphs else ""
-    if (share := record.measurement.communication_share) is not None:
-        beside += f", communication {share:.0%} of a step"
-    speedup = f"about [{style}]{record.speedup.estimate:.2f}x[/]"
-    samples_per_s = f"{record.measurement.throughput.estimate:,.0f} samples/s"
-    return (
-        f"  {number:3d}  {speedup}  {samples_per_s}  {changes}  "
-        f"[dim]{record.cost_s:.1f}s{beside}[/]"
-    )
-
-
-def _by_reason(refused: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the refused knobs grouped by reason, so that each reason is printed once."""
-    found: dict[str, list[str]] = {}
-    for knob, reason in refused.items():
-        found.setdefault(reason, []).append(knob)
-    return found

@@ -39,14 +39,7 @@ SIZES = (
 def examine(
     program: Program | None, console: Console, fence: FenceOptions, *, as_json: bool
 ) -> None:
-    """Look at the machine, and at a program if there is one; print what was found on stdout.
-
-    Args:
-        program: The program; None looks at the machine alone.
-        console: Told what happens.
-        fence: What the user requested of the fence.
-        as_json: Print data instead of text.
-    """
+    """Look at the machine, and at a program if there is one; print what was found on stdout."""
     from autotune.machine import conditions, hardware, preflight
     from autotune.rig.fence import describe_fence
     from autotune.tuning import examine as examining
@@ -110,35 +103,24 @@ def _show_machine(
     fence: str,
     uncovered: Sequence[str],
 ) -> None:
-    """Print what the machine is, what slows it down, and how files are protected from trials.
-
-    Args:
-        hardware: The machine.
-        conditions: Quotas, clocks and the like.
-        warnings: What else is busy on it, as sentences; empty if it is quiet.
-        fence: What keeps trials from changing files, as a sentence.
-        uncovered: What the fence does not cover, as sentences.
-    """
-    out = results_console()
-    out.print(_table(_machine_rows(hardware, conditions)))
-    out.print(Text(fence))
-    for warning in (*uncovered, *hardware.warnings, *conditions.warnings, *warnings):
-        out.print(Text(warning, style="yellow"))
-    if not warnings:
-        out.print("The machine is quiet: other processes hardly use its CPU or GPUs.")
-
-
-def _machine_rows(hardware: Hardware, conditions: Conditions) -> list[tuple[str, str]]:
+    """Print what the machine is, what slows it down, and how files are protected from trials."""
     gpus = ", ".join(gpu.name for gpu in hardware.gpus) or "none"
     versions = ", ".join(f"{name} {version}" for name, version in hardware.versions.items())
     shm = "none" if hardware.shm_bytes is None else gib(hardware.shm_bytes)
-    return [
+    rows = [
         ("CPU", f"{hardware.cpu_name}, {hardware.cpu_quota} cores for this process"),
         *conditions.facts.items(),
         ("memory", f"{gib(hardware.memory_bytes)}, /dev/shm {shm}"),
         ("GPUs", gpus),
         ("versions", versions),
     ]
+    out = results_console()
+    out.print(_table(rows))
+    out.print(Text(fence))
+    for warning in (*uncovered, *hardware.warnings, *conditions.warnings, *warnings):
+        out.print(Text(warning, style="yellow"))
+    if not warnings:
+        out.print("The machine is quiet: other processes hardly use its CPU or GPUs.")
 
 
 def show_program(report: DoctorReport) -> None:
@@ -149,7 +131,18 @@ def show_program(report: DoctorReport) -> None:
     out.print(_table(_figures(report)))
     if report.measurement.ranks:
         out.print("Where a step of each rank goes; communication includes waiting for other ranks")
-        out.print(_table(_ranks(report)))
+        out.print(
+            _table(
+                (
+                    f"rank {load.rank}",
+                    ms(load.step_s),
+                    f"data wait {ms(load.wait_s)}",
+                    "communication "
+                    + ("unknown" if load.communication_s is None else ms(load.communication_s)),
+                )
+                for load in report.measurement.ranks
+            )
+        )
     if (split := report.breakdown.split) is not None:
         out.print(f"Where a step of {ms(split.step_s)} goes ({split.steps} steps)")
         shares = {name: seconds / split.step_s for name, seconds in split.parts.items()}
@@ -189,13 +182,6 @@ def _figures(report: DoctorReport) -> Iterator[tuple[str, str]]:
             yield label, gib(size)
     if (joules := measured.joules_per_sample) is not None:
         yield "energy", f"{joules:.3g} J per sample"
-
-
-def _ranks(report: DoctorReport) -> Iterator[tuple[str, str, str, str]]:
-    for load in report.measurement.ranks:
-        sent = "unknown" if load.communication_s is None else ms(load.communication_s)
-        wait = f"data wait {ms(load.wait_s)}"
-        yield f"rank {load.rank}", ms(load.step_s), wait, f"communication {sent}"
 
 
 def _ceilings(report: DoctorReport) -> Iterator[tuple[str, str, str]]:

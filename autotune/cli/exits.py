@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import typer
@@ -15,8 +17,9 @@ FAILED = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
-class errors_told:  # noqa: N801 - reads as a statement
-    """Context manager that turns autotune's errors into a message and an exit status.
+@contextmanager
+def errors_told(messages: Messages, *, resumable: bool = False) -> Iterator[None]:
+    """Turn autotune's errors into a message and an exit status.
 
     Any other exception passes through: it is a defect of autotune and needs its traceback.
 
@@ -24,24 +27,15 @@ class errors_told:  # noqa: N801 - reads as a statement
         messages: Shows the message.
         resumable: ``autotune resume`` can continue the command after Ctrl-C.
     """
-
-    def __init__(self, messages: Messages, *, resumable: bool = False) -> None:
-        self._messages = messages
-        self._resumable = resumable
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        self._messages.end()
-        match error:
-            case ProgramError():
-                self._messages.error(str(error), error.program_traceback)
-                raise typer.Exit(FAILED)
-            case AutotuneError():
-                self._messages.error(str(error))
-                raise typer.Exit(FAILED)
-            case KeyboardInterrupt():
-                mend = " 'autotune resume' goes on from here." if self._resumable else ""
-                self._messages.error(f"Interrupted.{mend}")
-                raise typer.Exit(INTERRUPTED)
+    try:
+        yield
+    except AutotuneError as error:
+        traceback = error.program_traceback if isinstance(error, ProgramError) else ""
+        messages.error(str(error), traceback)
+        raise typer.Exit(FAILED) from None
+    except KeyboardInterrupt:
+        mend = " 'autotune resume' goes on from here." if resumable else ""
+        messages.error(f"Interrupted.{mend}")
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        messages.end()

@@ -27,10 +27,8 @@ class Row:
     """One knob, as it is offered to one program on one machine.
 
     Attributes:
-        knob: The knob's name.
         changes: ``live`` if a running process can change it, ``restart`` if it needs a fresh one.
         now: The program's own value; empty if the knob is not offered.
-        values: The values a search would try; empty if the knob is not offered.
         reason: Why it is not offered; empty if it is.
         is_hidden: Whether only ``--tune`` and the space ``full`` search it.
     """

@@ -30,11 +30,7 @@ def verbosity(*, verbose: bool = False, quiet: bool = False) -> Verbosity:
 
 
 class Messages:
-    """Prints sentences on stderr.
-
-    Args:
-        verbosity: How much is printed.
-    """
+    """Prints sentences on stderr."""
 
     def __init__(self, verbosity: Verbosity = Verbosity.NORMAL) -> None:
         self._talk = RichConsole(stderr=True, highlight=False)

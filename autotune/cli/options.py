@@ -196,7 +196,7 @@ def _completion(offers: Sequence[str] | str) -> Callable[[str], list[str]] | Non
         found: Callable[[str], list[str]] = getattr(completion, offers)
         return found
 
-    def offered(incomplete: str) -> list[str]:
+    def offered(incomplete: str) -> list[str]:  # typer reads the annotations of a function
         return completion.beginning(incomplete, offers)
 
     return offered if offers else None

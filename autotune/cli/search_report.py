@@ -23,13 +23,7 @@ INDENT = "  "
 
 
 def show(result: SearchResult, output: Path, *, as_json: bool = False) -> None:
-    """Print what a search found.
-
-    Args:
-        result: What it found.
-        output: Where best.yaml was written, for the commands to type.
-        as_json: Print it as data instead, for programs.
-    """
+    """Print what a search found."""
     if as_json:
         sys.stdout.write(f"{json.dumps(as_data(result), indent=1, default=str)}\n")
         return
@@ -46,10 +40,13 @@ def show(result: SearchResult, output: Path, *, as_json: bool = False) -> None:
             out.print(part)
     # Outside of the box, where a command can be selected and no border stands in it; nor is it
     # wrapped, because a line break would be copied along
-    for part in _next(found):
-        out.print(part, soft_wrap=True)
-    for part in _notes(found):
-        out.print(part)
+    if found.next:
+        out.print(Text("Next:", style="bold"))
+    for command in found.next:
+        line = Text.assemble("  ", command.text, (f"  # {command.purpose}", "dim"))
+        out.print(line, soft_wrap=True)
+    for sentence in (*found.notes, found.cost):
+        out.print(Text(sentence, style="dim"))
 
 
 def _folded(part: RenderableType) -> RenderableType:
@@ -62,7 +59,7 @@ def _folded(part: RenderableType) -> RenderableType:
 def _verdict(found: Verdict) -> Iterator[RenderableType]:
     yield Text.assemble((found.headline, f"bold {found.tone}"), " ", found.basis)
     yield from (Text(f"{INDENT}{sentence}") for sentence in found.more)
-    table = _table()
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 2))
     for column in ("", *found.columns):
         table.add_column(column, justify="right" if column else "left")
     for row in found.figures:
@@ -80,19 +77,3 @@ def _why(found: Verdict) -> Iterator[RenderableType]:
     if found.why:
         yield Text("Why:", style="bold")
         yield from (Text(f"{INDENT}{sentence}") for sentence in found.why)
-
-
-def _next(found: Verdict) -> Iterator[Text]:
-    if found.next:
-        yield Text("Next:", style="bold")
-    for command in found.next:
-        yield Text.assemble("  ", command.text, (f"  # {command.purpose}", "dim"))
-
-
-def _notes(found: Verdict) -> Iterator[Text]:
-    yield from (Text(sentence, style="dim") for sentence in found.notes)
-    yield Text(found.cost, style="dim")
-
-
-def _table() -> Table:
-    return Table(box=None, pad_edge=False, padding=(0, 3, 0, 2))

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from autotune.machine.hardware import Hardware
     from autotune.program.program import LaunchPlan, Program
     from autotune.results.bestfile import BestFile
-    from autotune.rig.torchrun_plan import Nodes
 
 EXPLAIN = ("-P", "-m", "autotune.inside.train", "--explain")  # of Python, before a best.yaml
 
@@ -57,7 +56,7 @@ def run(
 ) -> None:
     """Train with the config of a best.yaml, without measuring or redirecting anything."""
     from autotune.results import bestfile
-    from autotune.rig.torchrun_plan import Nodes, nodes_of, trust_note
+    from autotune.rig.torchrun_plan import Nodes, nodes_of, trust_note, with_ranks
 
     messages = Messages(verbosity(quiet=quiet))
     if explain:
@@ -70,13 +69,23 @@ def run(
         if as_json and not print_command:
             raise UsageError("--json is for --print-command: what a training prints is its own.")
         nodes = nodes_of(os.environ) if nnodes is None else Nodes(nnodes, node_rank, rdzv_endpoint)
-        plan = on_nodes(
-            _checked_plan(context, messages, best, program, args, allow_env), best, nodes
-        )
+        plan = _checked_plan(context, messages, best, program, args, allow_env)
+        if nodes.count > 1 and plan.ranks is None:
+            raise UsageError(
+                f"{best} trains in one process, which cannot be shared among {nodes.count} nodes. "
+                "Search with --tune devices first."
+            )
+        plan = with_ranks(plan, nodes)
         if trust := trust_note(nodes, os.environ):
             messages.warn(trust)
         if print_command:
-            sys.stdout.write(f"{plan_json(plan) if as_json else plan.command}\n")
+            data = {
+                "command": plan.command,
+                "argv": list(plan.argv),
+                "env": dict(plan.env),
+                "ranks": plan.ranks,
+            }
+            sys.stdout.write(f"{json.dumps(data, indent=1) if as_json else plan.command}\n")
             return
         sys.stdout.flush()  # exec drops what is still buffered
         sys.stderr.flush()
@@ -105,8 +114,12 @@ def _checked_plan(
     machine = hardware.detect(subject.visible_devices)
     for warning in file.warnings(machine, subject):
         messages.warn(warning)
-    if note := file.ranks_warning(best, subject.ranks):
-        messages.warn(note)
+    if subject.ranks is not None and subject.ranks != (searched := file.program.ranks):
+        used = "one process" if searched is None else f"{searched} ranks"
+        messages.warn(
+            f"The search of {best.name} used {used}, and this line starts {subject.ranks} ranks. "
+            "Another config may be faster; search again."
+        )
     return run_plan(file, best, subject, machine)
 
 
@@ -117,11 +130,8 @@ def run_plan(best: BestFile, path: Path, program: Program, machine: Hardware) ->
     process, unless it trains in several ranks.
 
     Args:
-        best: The contents of the file.
-        path: Path of the file.
         program: The program to train. If its command line starts ranks, their number overrides that
             of the file.
-        machine: This machine.
 
     Raises:
         UsageError: There are fewer GPUs than ranks.
@@ -145,35 +155,3 @@ def run_plan(best: BestFile, path: Path, program: Program, machine: Hardware) ->
             "Search again on this machine, or lower the number in 'devices' in the file."
         )
     return plan
-
-
-def on_nodes(plan: LaunchPlan, path: Path, nodes: Nodes) -> LaunchPlan:
-    """Return the plan that starts the ranks of a training on this machine.
-
-    Args:
-        plan: As ``run_plan`` gives it.
-        path: Path of the best.yaml.
-        nodes: The machines that train together.
-
-    Raises:
-        UsageError: One process would have to be shared among several machines.
-    """
-    from autotune.rig.torchrun_plan import with_ranks
-
-    if nodes.count > 1 and plan.ranks is None:
-        raise UsageError(
-            f"{path} trains in one process, which cannot be shared among {nodes.count} nodes. "
-            "Search with --tune devices first."
-        )
-    return with_ranks(plan, nodes)
-
-
-def plan_json(plan: LaunchPlan) -> str:
-    """Return how a training is started, as JSON with stable keys."""
-    data = {
-        "command": plan.command,
-        "argv": list(plan.argv),
-        "env": dict(plan.env),
-        "ranks": plan.ranks,
-    }
-    return json.dumps(data, indent=1)

@@ -6,9 +6,10 @@ Such a file, ``NAME.yaml``, has these keys:
 - ``renamed``: the tool's name of each setting that it has under another one. A dot nests it.
 - ``by_value``: what to write for a value of a setting, as a mapping of the tool's settings, or why
   there is nothing, as a clause. A value of ``devices`` may be named by its strategy, and its number
-  of ranks is ``$ranks``. ``*`` stands for any other value, ``$value`` for the value itself, and
-  ``$device`` for ``cpu`` or ``gpu``.
+  of ranks is ``$ranks``. Of options that are joined, as in ``a+b``, each counts. ``*`` stands for
+  any other value, ``$value`` for the value itself, and ``$device`` for ``cpu`` or ``gpu``.
 - ``left_out``: why the tool has no such setting, as a clause.
+- ``besides``: what a setting needs in addition to what is written, as a clause.
 - ``applies_all``: whether the file makes ``autotune run`` apply everything.
 - ``template``: the file as a template of jinja2, which gets the tool's ``settings``, the
   ``config``, its ``ranks``, the ``device``, the ``machine`` and the ``program``'s command line.
@@ -43,7 +44,6 @@ class Export:
     """A config in another tool's words.
 
     Attributes:
-        text: The file's content.
         left_out: Changes that it does not say, with the reasons as clauses.
     """
 
@@ -90,7 +90,7 @@ class Format(BaseModel):
                 answer = {part: answer}
             return dict(answer)
         by_value = self.by_value.get(setting, {})
-        parts = str(value).split("+")  # several options of a strategy at once
+        parts = str(value).split("+")
         if len(parts) > 1 and parts[0] in by_value:
             joined: Settings = {}
             for one in (self._answer(setting, part, best) for part in parts):
@@ -122,7 +122,8 @@ class Format(BaseModel):
             ranks=ranks_in(best.config),
             device=_device(best),
             machine=best.hardware,
-            program=shlex.join(shlex.split(best.program.command)),
+            # The template has the "--" that may stand before it; quoted, it ends no line
+            program=shlex.join(shlex.split(best.program.command.removeprefix("-- "))),
         )
 
 
@@ -134,11 +135,7 @@ def formats() -> tuple[str, ...]:
 
 
 def format_named(name: str) -> Format:
-    """Return a format by its name.
-
-    Raises:
-        UsageError: There is no such format; the message lists those that there are.
-    """
+    """Return a format by its name; a wrong one raises a ``UsageError`` with the names."""
     file = named("format", name, {one: f"{one}.yaml" for one in formats()})
     text = files("autotune.exports").joinpath("templates", file).read_text(encoding="utf-8")
     return Format.model_validate(yaml.safe_load(text))
@@ -157,8 +154,9 @@ def _filled(answer: Any, value: KnobValue, device: str) -> Any:
     if answer == "$ranks":
         return parts_of(value)[1]
     if isinstance(answer, str):
+        ranks = parts_of(value)[1] if "$ranks" in answer else 1
         words = {"value": value, "device": device, "DEVICE": device.upper()}
-        return Template(answer).safe_substitute(words, number=str(value).rpartition("-")[2])
+        return Template(answer).safe_substitute(words, ranks=ranks)
     return answer
 
 

@@ -34,7 +34,6 @@ class Tracked:
     """A search's result in the terms that experiment trackers share.
 
     Attributes:
-        search: Name of the search, for the name of a run that is started for it.
         params: The changed knobs, each as ``autotune/KNOB/before`` and ``autotune/KNOB/after``;
             empty if nothing is recommended.
         metrics: Speedup with the bounds of its 95 % interval, samples/s and peak memory before and
@@ -93,8 +92,6 @@ def log(result: SearchResult, to: str, folder: Path | None = None) -> str:
     """Log a result to a tracker, and return where people find it.
 
     Args:
-        result: What a search found.
-        to: Name of the tracker.
         folder: Where TensorBoard's event file goes; None takes ``tensorboard`` in the search's
             folder. The others read from their environment variables where they log to.
 

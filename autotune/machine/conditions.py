@@ -11,7 +11,7 @@ import importlib.util
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,17 +31,12 @@ class Conditions:
     """What surrounds the processes of this machine.
 
     Attributes:
-        cores: Cores that the machine has.
-        allowed: Cores that this process may be scheduled on.
         quota: Cores that the tightest CPU quota allows, as a fraction; None without a quota.
         throttled_share: Share of the periods in which a quota held a group back; None without one.
-        governors: Frequency governors of the cores; empty if the system does not tell.
         drivers: Drivers of their frequencies, such as ``intel_pstate``.
         throttle_events: Times that cores were slowed down by heat since the machine started; None
             if the system does not tell.
         numa_nodes: Cores of each NUMA node, as the kernel writes them: ``0-31``.
-        shm_bytes: Size of /dev/shm; None if it does not exist.
-        driver: Version of NVIDIA's driver; empty without one.
         driver_cuda: Newest CUDA version that the driver supports, as ``(major, minor)``.
         torch_cuda: CUDA version that torch was built for; None for a CPU build, or if unknown.
     """
@@ -127,12 +122,15 @@ def read(sys: Path = SYS, proc: Path = cgroups.PROC) -> Conditions:
     driver, driver_cuda = _driver()
     cpus = sys / "devices/system/cpu"
     quotas = cgroups.cpu_quotas(proc)
+    stats = [dict(map(str.split, _text(path / "cpu.stat").splitlines())) for path in quotas]
+    ran = [stat for stat in stats if int(stat.get("nr_periods", 0))]
+    shares = [int(stat["nr_throttled"]) / int(stat["nr_periods"]) for stat in ran]
     heat = _values(cpus, "cpu[0-9]*/thermal_throttle/core_throttle_count")
     return Conditions(
         cores=os.cpu_count() or 1,
         allowed=len(os.sched_getaffinity(0)),
         quota=min(quotas.values(), default=None),
-        throttled_share=max(_throttled_shares(quotas), default=None),
+        throttled_share=max(shares, default=None),
         governors=tuple(sorted(set(_values(cpus, "cpu[0-9]*/cpufreq/scaling_governor")))),
         drivers=tuple(sorted(set(_values(cpus, "cpu[0-9]*/cpufreq/scaling_driver")))),
         throttle_events=sum(map(int, heat)) if heat else None,
@@ -142,14 +140,6 @@ def read(sys: Path = SYS, proc: Path = cgroups.PROC) -> Conditions:
         driver_cuda=driver_cuda,
         torch_cuda=_torch_cuda(),
     )
-
-
-def _throttled_shares(groups: Iterable[Path]) -> Iterator[float]:
-    """Yield the share of periods in which each group's quota was used up."""
-    for path in groups:
-        lines = dict(line.split() for line in _text(path / "cpu.stat").splitlines() if line)
-        if periods := int(lines.get("nr_periods", 0)):
-            yield int(lines["nr_throttled"]) / periods
 
 
 def _driver() -> tuple[str, tuple[int, int] | None]:

@@ -17,7 +17,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import metadata
@@ -44,7 +44,6 @@ class Gpu:
         uuid: NVML's id, which also works in CUDA_VISIBLE_DEVICES.
         memory_bytes: Total memory of the device; None where NVML does not say, as of a GPU that
             shares the host's memory.
-        compute_capability: ``(major, minor)``; None if unknown.
         is_used: Whether the program was seen to use it; True as long as no program has run.
     """
 
@@ -67,9 +66,7 @@ class Hardware:
         gpus: The GPUs that CUDA_VISIBLE_DEVICES leaves visible, in its order, or those that a
             program sees, in the program's order.
         has_cxx_compiler: Whether a C++ compiler is on PATH; torch.compile on the CPU needs one.
-        system: Name and release of the operating system.
         versions: Versions of Python and of those of ``PACKAGES`` that are installed, by name.
-        warnings: What could not be read, as sentences for the user.
     """
 
     cpu_name: str
@@ -114,11 +111,7 @@ class Hardware:
         return replace(self, gpus=devices) if devices else self
 
     def differences(self, other: Hardware) -> list[str]:
-        """Return the differences from *other* that affect speed, as clauses for the user.
-
-        They read ``cores: 8 during the search, 4 now``. "During the search" is this object, such as
-        the machine recorded in a best.yaml; "now" is *other*.
-        """
+        """Return what affects speed and differs in *other*, the machine of now, as clauses."""
         pairs = {
             "CPU": (self.cpu_name, other.cpu_name),
             "cores": (self.cpu_quota, other.cpu_quota),
@@ -322,47 +315,13 @@ PEAKS: tuple[Peak, ...] = (
 
 
 def peak_flops(gpu_name: str, dtype: str) -> float | None:
-    """Return the published peak dense FLOP/s of a GPU.
+    """Return the published peak dense FLOP/s of a GPU, by its name as NVML reports it.
 
-    Args:
-        gpu_name: As NVML reports it, such as "NVIDIA H100 80GB HBM3" or "Tesla T4".
-        dtype: "fp32" (CUDA cores), "tf32", "bf16" or "fp16" (tensor cores, fp32 accumulation).
-
-    Returns:
-        FLOP/s; None if the GPU is not in the table or has no unit for this dtype. CPUs are not in
-        it: their clock under load and their number of vector units are not in their names.
+    None if it is not in the table or has no unit for this dtype. CPUs are not in it: their clock
+    under load and their number of vector units are not in their names.
     """
     for peak in PEAKS:
         if re.fullmatch(rf"(NVIDIA )?((Tesla|GeForce) )?({peak.name_pattern})", gpu_name):
             flops: float | None = getattr(peak, dtype)
             return flops
     return None
-
-
-def roofline_share(
-    flops_per_step: float | None, step_s: float, gpu_names: Sequence[str], dtype: str
-) -> float | None:
-    """Return achieved over peak FLOP/s, for one process on its one GPU.
-
-    Args:
-        flops_per_step: Floating-point operations of one process in one step, a multiply-add counted
-            as two; None if unknown.
-        step_s: Wall time of one step in seconds, above 0.
-        gpu_names: The GPUs of the run, as NVML reports them; empty on a CPU.
-        dtype: The fastest type in which the step may multiply matrices. With "fp32" for a step
-            whose convolutions run in tf32, which is torch's default, the share comes out too high.
-
-    Returns:
-        A share, normally 0 to 1. It is not clipped: a value above 1 shows that the FLOPs or the
-        dtype given are wrong. None if the FLOPs or the peak are unknown, there is no GPU, or the
-        GPUs differ in name.
-
-    Raises:
-        ValueError: *step_s* is not positive.
-    """
-    if step_s <= 0:
-        raise ValueError(f"A step takes more than 0 s, not {step_s} s; pass the measured time")
-    if flops_per_step is None or len(set(gpu_names)) != 1:
-        return None
-    peak = peak_flops(gpu_names[0], dtype)
-    return None if peak is None else flops_per_step / step_s / peak

@@ -53,9 +53,7 @@ def _gpu_warnings(hardware: Hardware) -> Iterator[str]:
         gpu = names[reading.uuid]
         # An idle process is named, too: it takes memory from the configs that are tried. One that
         # draws is named only where it takes the GPU's time.
-        held = dict.fromkeys(reading.foreign_processes) | {
-            stranger.pid: stranger.memory_bytes for stranger in strangers.get(reading.uuid, ())
-        }
+        held = dict.fromkeys(reading.foreign_processes) | strangers.get(reading.uuid, {})
         if held:
             users = ", ".join(
                 _name(pid) + ("" if size is None else f" with {size / 2**30:.1f} GiB")

@@ -21,7 +21,6 @@ class ProgramTraits:
     """What does not change about a program from process to process.
 
     Attributes:
-        device: Device type that the program trains on.
         loader: Facts of the DataLoader that drives training, used to recognise it among the
             program's loaders. None without exactly one such loader.
         program_knobs: Knobs that the program reads from its ``config`` parameter and applies
@@ -52,39 +51,14 @@ class ProgramTraits:
     bounded_by_steps: str = ""
     mmap_threshold: int | None = None
 
-    @classmethod
-    def of(cls, profile: Profile, flags: Mapping[str, Flag] | None = None) -> ProgramTraits:
-        """Return the traits that a profile shows.
-
-        Args:
-            profile: What the program's first steps revealed.
-            flags: The program's command-line flags through which knobs act, by knob name.
-        """
-        return cls(
-            device=profile.device,
-            loader=profile.training_loader,
-            program_knobs=tuple(profile.config_reads),
-            program_autocast=profile.precision.autocast is not None,
-            program_scaler=profile.precision.has_scaler,
-            trainer=profile.loop.trainer,
-            flags=flags or {},
-            distributes_itself=profile.ranks.distributed_by,
-            optimizers=profile.optimizers,
-            bounded_by_steps=profile.loop.length.bounded_by_steps,
-            mmap_threshold=profile.allocators.mmap_threshold,
-        )
-
 
 @dataclass(frozen=True)
 class AppliedConfig:
     """A config and the facts about the program that its knobs need in order to act.
 
     Attributes:
-        config: The values to apply.
         baseline: The values that the unmodified program uses. Only differences from them are
             applied.
-        traits: What does not change about the program from process to process.
-        lr_rule: How learning rates follow the global batch size.
     """
 
     config: Config
@@ -103,13 +77,23 @@ class AppliedConfig:
         """Return the AppliedConfig of the unmodified program, which all other configs start from.
 
         Args:
-            baseline: The program's own values of the knobs.
-            profile: What its first steps revealed.
             rule: How learning rates follow the batch size. By default each optimizer's class
                 decides.
-            flags: The program's command-line flags through which knobs act, by knob name.
         """
-        return cls(baseline, baseline, ProgramTraits.of(profile, flags), rule or LrRule.AUTO)
+        traits = ProgramTraits(
+            device=profile.device,
+            loader=profile.training_loader,
+            program_knobs=tuple(profile.config_reads),
+            program_autocast=profile.precision.autocast is not None,
+            program_scaler=profile.precision.has_scaler,
+            trainer=profile.loop.trainer,
+            flags=flags or {},
+            distributes_itself=profile.ranks.distributed_by,
+            optimizers=profile.optimizers,
+            bounded_by_steps=profile.loop.length.bounded_by_steps,
+            mmap_threshold=profile.allocators.mmap_threshold,
+        )
+        return cls(baseline, baseline, traits, rule or LrRule.AUTO)
 
     @property
     def is_as_written(self) -> bool:
@@ -133,7 +117,6 @@ class AppliedConfig:
         programs are compared by samples/s.
 
         Args:
-            config: The config to judge.
             seen_growth: Measured ratio of samples per step, config / baseline. It is used only for
                 a program that distributes itself, because autotune cannot know whether more ranks
                 mean a larger global batch there.

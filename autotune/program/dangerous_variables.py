@@ -23,7 +23,6 @@ class Danger:
     """A kind of environment variable that a file may not set without the user's consent.
 
     Attributes:
-        reason: What such a variable does, as a clause for messages.
         patterns: Shell patterns for the names, in capitals. Names are compared in capitals because
             some variables, such as ``http_proxy``, are also read in lower case.
         harmless: Names that match a pattern but cannot load code.
@@ -32,13 +31,6 @@ class Danger:
     reason: str
     patterns: tuple[str, ...]
     harmless: tuple[str, ...] = ()
-
-    def covers(self, variable: str) -> bool:
-        """Return whether a variable is of this kind, ignoring case."""
-        name = variable.upper()
-        if name in self.harmless:
-            return False
-        return any(fnmatchcase(name, pattern) for pattern in self.patterns)
 
 
 # Sources: the manuals ld.so(8), bash(1), git(1), ssh(1), perlrun(1); "Environment variables" of
@@ -134,7 +126,12 @@ DANGERS = (
 
 def danger_of(variable: str) -> str | None:
     """Return why a file may not set a variable, as a clause; None if it may."""
-    return next((danger.reason for danger in DANGERS if danger.covers(variable)), None)
+    name = variable.upper()
+    for danger in DANGERS:
+        is_of_kind = any(fnmatchcase(name, pattern) for pattern in danger.patterns)
+        if is_of_kind and name not in danger.harmless:
+            return danger.reason
+    return None
 
 
 def dangerous(variables: Collection[str]) -> list[str]:
@@ -146,11 +143,6 @@ def refuse_unless_allowed(
     variables: Mapping[str, str], allowed: Collection[str], source: str
 ) -> None:
     """Raise an error if a file sets dangerous variables that the user has not allowed by name.
-
-    Args:
-        variables: The variables that the file sets, with their values.
-        allowed: Names that the user has allowed.
-        source: The file's name, for the message.
 
     Raises:
         UsageError: Lists each refused variable with its value and reason, and says how to allow it.

@@ -20,15 +20,10 @@ class FenceOptions:
     """The user's choices about the fence.
 
     Attributes:
-        kind: The fence to use. None takes the strongest that works on this system.
-        scratch_dir: Where a trial's writes are kept until they are discarded. None lets autotune
-            choose.
         max_scratch_bytes: The most bytes that a trial may write. None allows a tenth of the free
             space.
         caches: Folders of data that the program prepares before its first step. Later trials reuse
             them.
-        allow_side_effects: Search even if the only available fence is the guard, which covers
-            Python's own functions and nothing else.
     """
 
     kind: FenceKind | None = None

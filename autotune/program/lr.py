@@ -90,8 +90,6 @@ def batch_growth(
     """Return the ratio of the two configs' global batch sizes (after / before).
 
     Args:
-        before: The config to compare with.
-        after: The other config.
         counts_ranks: Whether more ranks make the global batch larger. Pass False for a program that
             distributes itself, because it may split a fixed batch among its ranks. The ranks are
             then left out of the ratio, unless the whole product is the same in both configs.
@@ -109,7 +107,6 @@ def lr_factor(rule: LrRule, growth: float) -> float:
     Args:
         rule: The rule of one optimizer. AUTO must be resolved by ``rule_for`` first; here it gives
             1.
-        growth: Ratio of the samples per step (after / before).
     """
     match rule:
         case LrRule.LINEAR:
@@ -127,7 +124,5 @@ def optimizer_factor(rule: LrRule, families: Iterable[str], growth: float) -> fl
 
     Args:
         rule: The chosen rule, or AUTO for that of the optimizer's family.
-        families: Names of the optimizer's class and its base classes.
-        growth: Ratio of the samples per step (after / before).
     """
     return lr_factor(rule_for(families) if rule is LrRule.AUTO else rule, growth)

@@ -27,7 +27,6 @@ class RunLength:
     """How long a program trains.
 
     Attributes:
-        epochs: Number of epochs; None if unknown.
         where: Where that is said, such as ``--epochs 30``.
         steps: Number of optimizer steps, where the program counts them instead of epochs.
     """
@@ -63,13 +62,9 @@ class LoaderFacts:
     """One DataLoader as the program built it.
 
     Attributes:
-        dataset: Class name of the dataset.
         dataset_len: Number of samples; None for a dataset without a length.
         batch_size: Samples per batch; None with a custom batch sampler or without batching.
         prefetch_factor: Batches that each worker holds ready; None without workers.
-        sampler: Class name of the sampler.
-        has_batch_sampler: Whether the program passed its own batch sampler.
-        iterable: Whether the dataset is an IterableDataset.
         ordinal: How many DataLoaders with otherwise equal facts were built before this one.
         start_method: How its workers start: ``fork``, ``forkserver`` or ``spawn``.
         site: The line of code that built it. It is kept only if loaders with equal facts were built
@@ -135,13 +130,9 @@ class ModelFacts:
     """The program's root modules: the outermost ones that own parameters.
 
     Attributes:
-        parameters: Number of parameters.
         repeated_blocks: Number of equal blocks, such as transformer layers; 0 if it has none.
         stages: Number of children of the only root module if that is an ``nn.Sequential``; else 0.
-        conv2d_layers: Number of 2-D convolutions.
-        batch_norm_layers: Number of BatchNorm layers.
         channels_last: Whether a 4-D parameter already has the channels_last memory format.
-        is_compiled: Whether the program compiles its model itself.
     """
 
     parameters: int
@@ -175,13 +166,10 @@ class TorchSettings:
     Those that a knob sets have its name.
 
     Attributes:
-        threads: Intra-op threads.
-        interop_threads: Inter-op threads.
         cudnn: ``benchmark`` if ``torch.backends.cudnn.benchmark`` is on, else ``default``.
         matmul_precision: Precision of fp32 matrix products: ``highest``, ``high`` or ``medium``.
         flush_denormal: Whether its arithmetic treats denormal numbers as 0.
         deterministic_algorithms: Whether deterministic algorithms are required of torch or cuDNN.
-        anomaly_detection: Whether autograd's anomaly detection is on.
         autograd_profiler: Whether one of torch's profilers is recording.
         attention: The only attention backend that is enabled, or ``auto``; None if the program
             does not call ``scaled_dot_product_attention``.
@@ -206,7 +194,6 @@ class AllocatorFacts:
         mmap_threshold: From how many bytes on malloc returns a block as soon as it is freed; None
             where malloc is not glibc's, the environment tunes it, the model is on another device
             than the CPU, or page faults take next to none of a step's time.
-        cuda_alloc_conf: The environment's PYTORCH_CUDA_ALLOC_CONF.
     """
 
     mmap_threshold: int | None
@@ -229,7 +216,6 @@ class LoopFacts:
             gradients without backward()"; empty if nothing speaks against it.
         steps_by_hand: Where it computes gradients and updates its weights without an optimizer,
             such as ``train.py:41``; empty if an optimizer does.
-        length: How many epochs or steps it makes.
     """
 
     trainer: str = ""
@@ -272,12 +258,6 @@ class Profile:
         device: Device type of the model's parameters: ``cpu``, ``cuda``, …
         loaders: The DataLoaders whose iteration drives optimizer steps; empty without a DataLoader.
         optimizers: The optimizers that stepped, in the order of their first steps.
-        model: The model that it trains.
-        precision: The number formats in which it trains.
-        settings: torch's settings of its process.
-        allocators: What allocates its memory.
-        loop: How it makes its steps.
-        ranks: Its processes.
         holds_open: What its dataset has held open since the loader was built; empty if nothing.
         flags: The options of its command line, or the parameters of its function.
         config_reads: Knobs that the program reads from its ``config`` parameter, with the values it

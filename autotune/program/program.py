@@ -42,20 +42,14 @@ class Program:
         target: Absolute path of the script, source file or pickle; or the module's dotted name.
         source: Absolute path of the file that trains, from which the fingerprint is computed. For a
             console script this is the file of its entry point. Empty for a pickle.
-        function: Name of the function; empty for a script.
         args: Its arguments (``sys.argv[1:]``). Functions also receive them as positional arguments.
-        cwd: Directory in which it runs.
         import_root: Directory that comes first on ``sys.path``; empty under ``python -P``.
         fingerprint: SHA-256 of its source. A changed program invalidates earlier measurements.
-        name: Short name for directories and headings.
-        keywords: Additional keyword arguments of the function.
         ranks: Number of ranks that torchrun starts; None if it is started as one process.
         mode: How rigs must run it so that it trains, as found out by earlier rigs.
         command: The words before its arguments as the user typed them; empty if the user typed only
             the program's name.
         path_typed: The script's path as the user typed it, which becomes ``sys.argv[0]``.
-        env: Environment variables that the user's command line sets.
-        python_options: Options of the interpreter, such as ``-u``.
         warning_filters: Values of ``python -W``. They are installed when the program begins and not
             on the interpreter's command line, because ``-W error`` would turn warnings of
             autotune's own imports into errors.
@@ -98,10 +92,9 @@ class Program:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The shortest command line from which autotune's own process reads this program again.
+        """The shortest command line from which ``autotune run``'s process reads this program again.
 
-        ``autotune run`` passes these words to the process that trains. Variables, ranks and
-        interpreter options are not among them, because that process is already started with them.
+        Variables, ranks and interpreter options are not among them: that process has them already.
         """
         target = self.path_typed or self.target
         # A script at "tools/time" or "lr=1/train" would be read as a command or a variable. After
@@ -161,12 +154,8 @@ class LaunchPlan:
     """How to start one process: a rig, a training run, or a helper module of autotune.
 
     Attributes:
-        argv: The process's own argument list.
         env: Variables added to this process's environment.
-        args: The program's arguments.
-        keywords: Keyword arguments of the program's function.
         ranks: Number of ranks that torchrun starts on this machine; None for one process.
-        pass_fds: Open file descriptors that the process inherits.
     """
 
     argv: tuple[str, ...]
@@ -232,7 +221,14 @@ def parse_program(
     else:
         source = (cwd / target).resolve()
         if not source.is_file():
-            raise UsageError(_missing_file(target, source, cwd))
+            if source.is_dir():
+                raise UsageError(
+                    f"'{target}' is a directory. Name the training script in it: {target}/train.py"
+                )
+            here = source.parent
+            scripts = sorted(p.name for p in here.glob("*.py")) if here.is_dir() else []
+            hint = did_you_mean(source.name, scripts) or f" Paths are taken from {cwd}."
+            raise UsageError(f"There is no program '{target}'.{hint}")
         # Python puts the script's own folder on sys.path, not the current directory.
         root, target = source.parent, str(source)
         kind = ProgramKind.FILE_FUNCTION if function else ProgramKind.SCRIPT
@@ -258,7 +254,11 @@ def program_of(function: Callable[..., Any], args: Sequence[str], pickle_dir: Pa
     imported and is pickled with cloudpickle.
     """
     module, name = function.__module__, function.__name__
-    if _is_importable(function):
+    # A fresh process has another __main__. A nested function has "<locals>" in its qualified name
+    # and is not found; neither is one whose name now refers to something else, such as a wrapper.
+    found = getattr(sys.modules.get(module), function.__qualname__, None)
+    is_importable = module != "__main__" and found is function
+    if is_importable and inspect.getsourcefile(function) is not None:
         root, source = _module(module, Path.cwd())
         kind, target = ProgramKind.MODULE_FUNCTION, module
         fingerprint = fingerprint_of(source.read_bytes())
@@ -287,38 +287,16 @@ def program_of(function: Callable[..., Any], args: Sequence[str], pickle_dir: Pa
     )
 
 
-def _is_importable(function: Callable[..., Any]) -> bool:
-    # A fresh process has another __main__. A nested function has "<locals>" in its qualified name
-    # and is not found; neither is one whose name now refers to something else, such as a wrapper.
-    module = sys.modules.get(function.__module__)
-    return (
-        function.__module__ != "__main__"
-        and getattr(module, function.__qualname__, None) is function
-        and inspect.getsourcefile(function) is not None
-    )
-
-
 def fingerprint_of(source: bytes) -> str:
     """Return a hash of the source that changes whenever the program changes."""
     return hashlib.sha256(source).hexdigest()
 
 
-def _missing_file(target: str, path: Path, cwd: Path) -> str:
-    if path.is_dir():
-        return f"'{target}' is a directory. Name the training script in it: {target}/train.py"
-    scripts = sorted(p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else []
-    hint = did_you_mean(path.name, scripts) or f" Paths are taken from {cwd}."
-    return f"There is no program '{target}'.{hint}"
-
-
 def find_module(dotted: str, roots: Iterable[Path]) -> tuple[Path, Path] | None:
-    """Return the import root and the file of a module, without importing it.
+    """Return the import root and the file of a module (``__init__.py`` for a package), or None.
 
-    Importing runs its code and may import torch, which the parent must never do. The folders are
-    searched first; a module that is not in them may still be installed in editable mode.
-
-    Returns:
-        The import root and the source file (``__init__.py`` for a package); None if not found.
+    It is not imported: that runs its code, and may import torch. The folders are searched first; a
+    module that is not in them may still be installed in editable mode.
     """
     relative = Path(*dotted.split("."))
     places = [(root, root / relative) for root in (Path(entry).resolve() for entry in roots)]
@@ -332,8 +310,7 @@ def find_module(dotted: str, roots: Iterable[Path]) -> tuple[Path, Path] | None:
 def _installed_in_place(dotted: str) -> Iterator[tuple[Path, Path]]:
     """Yield where a module of a package is that was installed with ``pip install -e``.
 
-    Such an install may register an import finder instead of a folder on the path, so only the
-    import system knows where the top-level package is.
+    Only the import system knows where: such an install may register an import finder.
     """
     # Only the top package is looked up: find_spec() of a submodule would import its parents.
     top, *below = dotted.split(".")

@@ -21,13 +21,11 @@ class TracePlan:
     """What is recorded of a training, and under which conditions.
 
     Attributes:
-        steps: Steps that are recorded at most.
         shakes: Move each weight by some units in its last place before the first step, in
             directions that are drawn with this seed; 0 leaves them.
         seed: Number of the random state that the program begins with. All but 0 also move the
             seeds that the program sets itself.
         drops_out: Leave the program's dropout as it is; else nothing is dropped.
-        ends: End the program once the steps are recorded.
         ceilings: For each step, the mean of the last losses above which the run is hopeless, and
             ends; empty where it never is.
         shares: Ranks among which BatchNorm sees a batch shared out, in one process as in several.
@@ -48,7 +46,6 @@ class RehearsalPlan:
 
     Attributes:
         batches: Batches per training epoch; the epoch ends after the step that used the last one.
-        other_batches: Batches from every other loader.
         epochs: The least number of epochs to run, each with what follows it.
         most_epochs: The most epochs of a program that may still end on its own.
         enough_s: Seconds after the first step from which a program is no longer given time to end.
@@ -73,12 +70,9 @@ class Seen:
     """What a program did in its rehearsal.
 
     Attributes:
-        steps: Number of optimizer steps.
         epochs: Number of epochs in which it made a step.
         evaluations: How often it computed without gradients outside its training loop.
-        ended: Why the rehearsal was over.
         silent_s: Seconds since the program last requested a batch, called its model or made a step.
-        trace: What its first steps learned; None if that was not recorded.
         is_at_work: Whether the program was silent, but used the processor, or was saving.
     """
 

@@ -42,12 +42,7 @@ OF_A_HOOK = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_CO
 
 @dataclass(frozen=True)
 class AtRevision:
-    """A program that runs as a revision has it.
-
-    Attributes:
-        program: The program, in a temporary folder.
-        commit: The commit's full name.
-    """
+    """A program that runs as a revision has it."""
 
     program: Program
     commit: str
@@ -60,7 +55,6 @@ def at_revision(program: Program, revision: str) -> Iterator[AtRevision]:
     The worktree is removed at the end.
 
     Args:
-        program: The program as it is in the user's folder.
         revision: A commit, branch or tag, as git reads it.
 
     Raises:
@@ -68,7 +62,13 @@ def at_revision(program: Program, revision: str) -> Iterator[AtRevision]:
             not in it.
     """
     root = _root_of(program)
-    commit = _commit(root, revision)
+    name = _git(root, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+    if name.returncode:
+        raise UsageError(
+            f"There is no revision '{revision}' in {root}. Write git:HEAD~1, git:BRANCH "
+            "or git:COMMIT; 'git log --oneline' lists commits."
+        )
+    commit = name.stdout.split()[-1]
     source = Path(program.source).relative_to(root)
     if _git(root, "cat-file", "-e", f"{commit}:{source.as_posix()}").returncode:
         raise UsageError(
@@ -105,17 +105,6 @@ def _root_of(program: Program) -> Path:
             "autotune compare written best.yaml PROGRAM"
         )
     return Path(found.stdout.rstrip("\n")).resolve()
-
-
-def _commit(root: Path, revision: str) -> str:
-    """Return the full name of a revision's commit."""
-    found = _git(root, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
-    if found.returncode:
-        raise UsageError(
-            f"There is no revision '{revision}' in {root}. Write git:HEAD~1, git:BRANCH "
-            "or git:COMMIT; 'git log --oneline' lists commits."
-        )
-    return found.stdout.split()[-1]
 
 
 def _remove_left(root: Path) -> None:

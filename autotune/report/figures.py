@@ -10,7 +10,6 @@ from statistics import fmean
 from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import ENDED_BY_US
 from autotune.results.blame import FAILURES
-from autotune.results.record import TrialRecord
 from autotune.results.result import SearchResult
 from autotune.results.verdict import changes_of
 from autotune.results.wording import gib, times
@@ -38,8 +37,6 @@ class Ranges:
     """Speedups with their 95 % intervals, side by side on a scale of equal ratios.
 
     Attributes:
-        title: What they are.
-        caption: How they were measured.
         rows: The speedups by what they are of; the last one sums up the others.
     """
 
@@ -142,22 +139,21 @@ class Row:
 
 def rows(result: SearchResult) -> tuple[Row, ...]:
     """Return all trials in order."""
-    return tuple(_row(number, record, result) for number, record in enumerate(result.records))
-
-
-def _row(number: int, record: TrialRecord, result: SearchResult) -> Row:
-    measured, ending = record.measurement, record.ending
-    return Row(
-        number,
-        changes_of(record.config, result.baseline) or AS_WRITTEN,
-        str(record.outcome),
-        times(record.speedup) if record.speedup is not None and number else "",
-        times(record.expected) if record.expected is not None else "",
-        f"{measured.throughput.estimate:,.0f}" if measured is not None else "",
-        gib(measured.memory.peak_bytes) if measured is not None else "",
-        f"{record.cost_s:.1f} s",
-        record.why,
-        ending.reason if ending is not None else "",
+    return tuple(
+        Row(
+            number,
+            changes_of(record.config, result.baseline) or AS_WRITTEN,
+            str(record.outcome),
+            times(record.speedup) if record.speedup is not None and number else "",
+            times(record.expected) if record.expected is not None else "",
+            f"{measured.throughput.estimate:,.0f}" if measured is not None else "",
+            gib(measured.memory.peak_bytes) if measured is not None else "",
+            f"{record.cost_s:.1f} s",
+            record.why,
+            record.ending.reason if record.ending is not None else "",
+        )
+        for number, record in enumerate(result.records)
+        for measured in (record.measurement,)
     )
 
 

@@ -15,17 +15,13 @@ from autotune.report import figures
 from autotune.results.as_data import as_data
 from autotune.results.result import SearchResult
 from autotune.results.verdict import verdict
+from autotune.results.wording import by_reason
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")  # what Markdown reads in a line
 
 
 def html(result: SearchResult, output: Path) -> str:
-    """Return the report as HTML.
-
-    Args:
-        result: What the search found.
-        output: Where best.yaml was written, for the commands to type.
-    """
+    """Return the report as HTML; *output* is where best.yaml was written."""
     raw = json.dumps(as_data(result), separators=(",", ":"), default=str)
     # So that the figures cannot end the element that they stand in
     safe = raw.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
@@ -57,15 +53,12 @@ def machine(result: SearchResult) -> str:
 
 
 def _content(result: SearchResult, output: Path) -> dict[str, Any]:
-    refused: dict[str, list[str]] = {}
-    for knob, reason in result.refused.items():
-        refused.setdefault(reason, []).append(knob)
     return {
         "program": str(result.head.program),
         "created": result.head.created,
         "machine": machine(result),
         "verdict": verdict(result, output),
-        "refused": refused,
+        "refused": by_reason(result.refused),
         "rows": figures.rows(result),
     }
 

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from autotune.measurement.examination import ItemsExamined
 from autotune.measurement.readings import RankLoad
 from autotune.program.profile import Profile
-from autotune.results.doctor_report import DoctorReport, share_gain
+from autotune.results.doctor_report import DoctorReport, growth_per_step, share_gain
 from autotune.results.wording import HOUR, estimated_duration
 
 # Below both, faster loading is not worth an edit: a share of waiting, a speedup with ready data
@@ -69,9 +68,6 @@ class Advice:
 
     Attributes:
         name: Names the kind, such as ``input-bound: waiting``; stays the same between versions.
-        problem: What is wrong, as a sentence.
-        evidence: What was measured, as a sentence.
-        mend: What to do, as a sentence.
         where: The program's line, such as ``train.py:41``; empty if there is no single one.
         gain: What it gives at most; None if it does not concern speed, or that is not known.
     """
@@ -109,45 +105,30 @@ def input_bound(report: DoctorReport) -> Iterator[Advice]:
             "autotune search finds the best number of workers.",
             gain=gain,
         )
-    elif items.computing_share > 0.5:
-        yield Advice(
-            "input-bound: computing",
-            "The program waits for its data: its items are computed for long.",
-            f"{waits}; {_item(items)}.",
+        return
+    share = items.computing_share
+    if share > 0.5:
+        name, cause = "computing", "its items are computed for long"
+        mend = (
             "Let more workers load in parallel; decode and resize once, before the training, and "
-            f"store the result; replace loops over elements by operations on arrays.{_pack(items)}",
-            where=_where(items),
-            gain=gain,
+            "store the result; replace loops over elements by operations on arrays."
         )
     else:
-        yield Advice(
-            "input-bound: waiting",
-            "The program waits for its data: its items wait for a disk, a network, a lock or "
-            "another process.",
-            f"{waits}; {_item(items)}.",
+        name, cause = "waiting", "its items wait for a disk, a network, a lock or another process"
+        mend = (
             "Let more workers wait at the same time; copy the data to a local disk or into memory "
-            f"(/dev/shm) first.{_pack(items)}",
-            where=_where(items),
-            gain=gain,
+            "(/dev/shm) first."
         )
-
-
-def _item(items: ItemsExamined) -> str:
-    share = items.computing_share
-    text = f"an item takes {ms(items.item_s)}: {share:.0%} computing, {1 - share:.0%} waiting"
-    return f"{text}; it opens {items.opens:,.3g} files" if items.opens >= 1 else text
-
-
-def _pack(items: ItemsExamined) -> str:
-    if items.opens < MIN_OPENS:
-        return ""
-    return " Pack many small files into few large ones (tar shards, HDF5, LMDB, Parquet)."
-
-
-def _where(items: ItemsExamined) -> str:
+    item = f"an item takes {ms(items.item_s)}: {share:.0%} computing, {1 - share:.0%} waiting"
+    if items.opens >= 1:
+        item += f"; it opens {items.opens:,.3g} files"
+    if items.opens >= MIN_OPENS:
+        mend += " Pack many small files into few large ones (tar shards, HDF5, LMDB, Parquet)."
+    where = items.where or (items.within and f"{items.within}, in a library")
     if items.where and items.within:
-        return f"{items.where} (in {items.within})"
-    return items.where or (items.within and f"{items.within}, in a library")
+        where = f"{items.where} (in {items.within})"
+    problem = f"The program waits for its data: {cause}."
+    yield Advice(f"input-bound: {name}", problem, f"{waits}; {item}.", mend, where, gain)
 
 
 def launch_bound(report: DoctorReport) -> Iterator[Advice]:
@@ -202,11 +183,7 @@ def debug_switches(report: DoctorReport) -> Iterator[Advice]:
 
 
 def data_parallel(report: DoctorReport) -> Iterator[Advice]:
-    """Say that DataParallel is in use.
-
-    Source: PyTorch documentation of ``nn.DataParallel``, which recommends DistributedDataParallel
-    even on one machine.
-    """
+    """Say that DataParallel is in use; source: PyTorch's documentation of ``nn.DataParallel``."""
     if report.profile.ranks.distributed_by != "nn.DataParallel":
         return
     count = len(report.hardware.gpus)
@@ -260,13 +237,13 @@ def affinity(report: DoctorReport) -> Iterator[Advice]:
 
 def memory_growth(report: DoctorReport) -> Iterator[Advice]:
     """Say when memory will be full, if it grows steadily."""
-    on_device = report.device_growth > 0
-    grown = report.device_growth or report.host_growth
-    growth = report.examination.growth
-    if growth is None or not grown:
+    if (growth := report.examination.growth) is None:
         return
-    now = (growth.device_bytes if on_device else growth.host_bytes)[-1]
-    left = report.hardware.capacity_bytes(on_device=on_device) - now
+    on_device = growth_per_step(growth.device_bytes, growth.steps) > 0
+    readings = growth.device_bytes if on_device else growth.host_bytes
+    if not (grown := growth_per_step(readings, growth.steps)):
+        return
+    left = report.hardware.capacity_bytes(on_device=on_device) - readings[-1]
     hours = left / grown * report.step_s / HOUR
     if hours > SOON_H:
         return

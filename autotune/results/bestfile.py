@@ -61,7 +61,6 @@ class ProgramSection(_Section):
     The traits are described at ``ProgramTraits``.
 
     Attributes:
-        command: The command line.
         fingerprint: SHA-256 of the program's source, to notice changes.
         ranks: Number of ranks that the command line starts; null for one process.
     """
@@ -104,11 +103,9 @@ class OtherConfig(_Section):
     """A config that is not recommended, and why; what does not apply to it is left out.
 
     Attributes:
-        changes: Its changes.
         live_speedup: As the search measured it, not confirmed.
         check_seconds: What ``autotune resume --check-learning`` takes to check what it learns.
         blame: Those of the changes that are to blame: one if it was found, else all.
-        why: What they do.
     """
 
     changes: dict[str, KnobValue]
@@ -126,11 +123,9 @@ class LearningSection(_Section):
     """What the config changes about learning.
 
     Attributes:
-        lr_rule: How learning rates follow the global batch.
         lr_factor: Factor on the learning rate of the first optimizer.
         batch_size: Samples in one optimizer step; null if unknown.
         loss: Mean of the processes' last losses; null if the program shows none.
-        note: The same for the user, in sentences.
         larger_batch: A faster config with larger steps that nobody checked; null if there is none.
         training: How the training compares with that of the program as written, for the user; empty
             if ``config`` changes nothing.
@@ -155,10 +150,8 @@ class TrainingStepsSection(_Section):
     """How long the steps of the whole training take, estimated.
 
     Attributes:
-        epochs: How many epochs the program trains; null if unknown.
         steps: How many steps it makes, where it counts these instead; null if unknown.
         seconds: Of baseline and best config, with starting and compiling.
-        note: The same for the user, in sentences.
     """
 
     epochs: float | None = None
@@ -172,14 +165,11 @@ class SearchSection(_Section):
 
     Attributes:
         objective: What the speedup is about: throughput, step-time, memory or energy.
-        trials: Number of recorded trials, the baseline included.
         seconds: Wall time of the search, all sessions included.
         compile_seconds: What compiling adds to a run of ``config``; null if it does not compile.
         break_even_steps: Steps after which a run that compiles has caught up with the baseline;
             null if it never does.
-        verdict: The finding, as text.
         confirmed: Whether the config was confirmed to be faster in fresh processes.
-        processes: How many processes the search started.
         date: When the search started, in ISO 8601.
     """
 
@@ -230,12 +220,7 @@ class BestFile(_Section):
         )
 
     def warnings(self, hardware: Hardware, program: Program | None) -> list[str]:
-        """Return what differs from where the file was made, one sentence each.
-
-        Args:
-            hardware: The present machine.
-            program: The present program; None skips the comparison of the programs.
-        """
+        """Return what differs from where the file was made, one sentence each."""
         there = Hardware(**{**vars(self.hardware), "versions": self.versions})
         found = [
             f"{difference}. Another config may be faster here; search again."
@@ -255,74 +240,33 @@ class BestFile(_Section):
             )
         return found
 
-    def ranks_warning(self, path: Path, ranks: int | None) -> str:
-        """Return a warning if a command line starts another number of ranks than was searched.
-
-        Args:
-            path: The file, to be named in the message.
-            ranks: How many ranks the command line starts; None if it starts one process.
-
-        Returns:
-            The warning; empty if the numbers agree or one process is started.
-        """
-        searched = self.program.ranks
-        if ranks is None or ranks == searched:
-            return ""
-        used = "one process" if searched is None else f"{searched} ranks"
-        return (
-            f"The search of {path.name} used {used}, and this line starts {ranks} ranks. Another "
-            "config may be faster; search again."
-        )
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """Environment variables that the config sets: the knobs whose names begin with ``$``."""
-        return {
-            knob.removeprefix("$"): str(value)
-            for knob, value in self.applied.changes().items()
-            if knob.startswith("$") and value != AS_WRITTEN
-        }
-
     def use(self, path: Path, allow_env: Collection[str] = ()) -> list[str]:
         """Return what the file passes to the program besides autotune's knobs, one sentence each.
 
         A best.yaml may come from somebody else, so users are told about environment variables and
         arguments, and variables that make a process load code are refused.
 
-        Args:
-            path: The file, to be named in messages.
-            allow_env: Names of variables that may be set although they load code.
-
         Raises:
             UsageError: when it sets other variables that load code; see ``dangerous_variables``.
         """
-        variables = self.variables
+        changes = {k: v for k, v in self.applied.changes().items() if v != AS_WRITTEN}
+        variables = {k[1:]: str(value) for k, value in changes.items() if k.startswith("$")}
+        arguments = {}  # by the names of the program's flags and keywords
+        for knob, value in changes.items():
+            if (flag := self.program.flags.get(knob)) is not None:
+                own = value if knob in flag.spellings else registry()[knob].format_flag(value, flag)
+                arguments[flag.name.removeprefix(KEYWORD)] = as_text(own)
         allowed = {name.removeprefix("$") for name in allow_env}
         refuse_unless_allowed(variables, allowed, str(path))
-        said = {"sets environment variables": variables, "passes to the program": self._arguments}
+        said = {"sets environment variables": variables, "passes to the program": arguments}
         return [
             f"{path.name} {what}: {' '.join(f'{_shown(n)}={_shown(v)}' for n, v in values.items())}"
             for what, values in said.items()
             if values
         ]
 
-    @property
-    def _arguments(self) -> dict[str, str]:
-        """Values that the config passes by the program's flags and keywords, by their names."""
-        found = {}
-        for knob, value in self.applied.changes().items():
-            flag = self.program.flags.get(knob)
-            if flag is not None and value != AS_WRITTEN:
-                own = value if knob in flag.spellings else registry()[knob].format_flag(value, flag)
-                found[flag.name.removeprefix(KEYWORD)] = as_text(own)
-        return found
-
     def text(self, name: str = "best.yaml") -> str:
-        """Return the file's content.
-
-        Args:
-            name: How the file will be called, for the command in its comment.
-        """
+        """Return the file's content."""
         data = self.model_dump(mode="json", exclude={"hardware": {"versions"}})
         body = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
         # A line break in an argument would end the comment and spoil the YAML.
@@ -330,11 +274,7 @@ class BestFile(_Section):
         return HEADER.format(name=name, program=on_one_line) + body
 
     def write(self, path: Path) -> None:
-        """Write the file so that readers see either the old or the new one, never a part.
-
-        It is written to a part file next to it, which then replaces it. Missing folders are
-        created.
-        """
+        """Write the file; readers see the old or the new one. Missing folders are created."""
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
@@ -348,17 +288,13 @@ class BestFile(_Section):
 def _shown(value: str) -> str:
     """Return a value for a message: quoted if it is empty, contains spaces or cannot be printed.
 
-    Values come from a file that somebody else may have written, and control characters could change
-    what a terminal shows.
+    It may be somebody else's, and control characters could change what a terminal shows.
     """
     return value if value.isprintable() and value and " " not in value else repr(value)
 
 
 def read(path: Path) -> BestFile:
     """Read a best.yaml, which users may have edited.
-
-    Args:
-        path: The file.
 
     Raises:
         FileFormatError: when it is unreadable, of a later version, or wrong; it lists every fault
@@ -387,11 +323,7 @@ def read(path: Path) -> BestFile:
 
 
 def _parse_knobs(file: yamlfile.YamlFile, data: dict[str, Any], section: str) -> list[str]:
-    """Replace the values of a section in *data* by what the knobs parse them to.
-
-    Returns:
-        The faults, one sentence each: unknown knobs and values that a knob does not take.
-    """
+    """Replace the values of a section in *data* by what knobs parse them to; return the faults."""
     faults = []
     entries = data.get(section)
     if not isinstance(entries, dict):
@@ -417,17 +349,14 @@ def _fault(file: yamlfile.YamlFile, fault: dict[str, Any]) -> str:
     name = ".".join(keys)
     match fault["type"]:
         case "extra_forbidden" | "unexpected_keyword_argument":
-            hint = did_you_mean(keys[-1], _known_keys(keys[:-1]))
+            model: Any = BestFile
+            for key in keys[:-1]:
+                field = getattr(model, "model_fields", {}).get(key)
+                model = field.annotation if field is not None else None
+            known = getattr(model, "model_fields", getattr(model, "__dataclass_fields__", {}))
+            hint = did_you_mean(keys[-1], known)
             return f"{file.where(*keys)}: Unknown key '{name}'.{hint}"
         case "missing":
             return f"{file.where(*keys)}: '{name}' is missing."
         case _:
             return f"{file.where(*keys)}: '{name}': {fault['msg']}, found {fault['input']!r}."
-
-
-def _known_keys(above: tuple[str, ...]) -> list[str]:
-    model: Any = BestFile
-    for key in above:
-        field = getattr(model, "model_fields", {}).get(key)
-        model = field.annotation if field is not None else None
-    return list(getattr(model, "model_fields", getattr(model, "__dataclass_fields__", {})))

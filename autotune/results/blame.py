@@ -61,10 +61,6 @@ def judged(records: Sequence[TrialRecord], baseline: Config) -> list[TrialRecord
 
     Two configs are unrelated if they have no changed knob in common. Call it again when records are
     added: an earlier crash may then be seen in another light.
-
-    Args:
-        records: All trials so far.
-        baseline: The program's config, from which changes are counted.
     """
     return [_judged(record, records, baseline) for record in records]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
-from autotune.machine.hardware import Hardware, roofline_share
+from autotune.machine.hardware import Hardware, peak_flops
 from autotune.measurement.examination import Examination, StepBreakdown
 from autotune.measurement.measurement import Measurement
 from autotune.program.profile import Profile
@@ -24,12 +24,7 @@ class DoctorReport:
     """What was measured of a program as it is written; ``advise()`` says what follows from it.
 
     Attributes:
-        command: The program with its arguments.
-        hardware: The machine.
-        profile: What the program's first steps revealed.
         measurement: Its speed, while nothing else was watched.
-        breakdown: Where the time of a step goes.
-        examination: What else was seen.
         again: Its speed and the loads of its ranks, measured further times; of several ranks only.
         notes: What could not be measured, as sentences.
     """
@@ -62,18 +57,6 @@ class DoctorReport:
         return gain if has_workers else min(gain, share_gain(self.measurement.wait_share))
 
     @property
-    def device_growth(self) -> float:
-        """Bytes by which memory of the device grows with each step; 0.0 if not steadily."""
-        growth = self.examination.growth
-        return 0.0 if growth is None else _per_step(growth.device_bytes, growth.steps)
-
-    @property
-    def host_growth(self) -> float:
-        """Bytes by which memory of the host grows with each step; 0.0 if not steadily."""
-        growth = self.examination.growth
-        return 0.0 if growth is None else _per_step(growth.host_bytes, growth.steps)
-
-    @property
     def dtype(self) -> str:
         """The data type of most of the arithmetic: "bf16", "fp16", "tf32" or "fp32".
 
@@ -86,24 +69,23 @@ class DoctorReport:
 
     @property
     def roofline_share(self) -> float | None:
-        """Achieved FLOP/s as a share of the GPU's peak for ``dtype``, 0 to 1.
+        """Achieved FLOP/s as a share of the GPU's peak for ``dtype``; None where a part is unknown.
 
-        None if the FLOPs of a step or the peak are unknown, as on a CPU.
+        It is not clipped: more than 1 shows that the FLOPs or the dtype are wrong.
         """
-        on_gpu = self.profile.device == "cuda"
-        names = [gpu.name for gpu in self.hardware.used_gpus] if on_gpu else []
-        return roofline_share(self.breakdown.flops_per_step, self.step_s, names[:1], self.dtype)
+        flops, gpus = self.breakdown.flops_per_step, self.hardware.used_gpus
+        if flops is None or not gpus or self.profile.device != "cuda":
+            return None
+        peak = peak_flops(gpus[0].name, self.dtype)
+        return None if peak is None else flops / self.step_s / peak
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Reasons to distrust these figures, one sentence each, for the user."""
-        return tuple(dict.fromkeys(self._warnings()))
-
-    def _warnings(self) -> Iterator[str]:
-        yield from self.measurement.warnings
         half = self.measurement.throughput.half_width_pct
-        if half > WIDE_PCT:
-            yield f"The interval is wide (+-{half:.0f} %): the program is uneven."
+        wide = [f"The interval is wide (+-{half:.0f} %): the program is uneven."]
+        found = (*self.measurement.warnings, *(wide if half > WIDE_PCT else ()))
+        return tuple(dict.fromkeys(found))
 
 
 def share_gain(share: float) -> float:
@@ -111,7 +93,13 @@ def share_gain(share: float) -> float:
     return 1 / (1 - min(share, 0.95))
 
 
-def _per_step(readings: Sequence[int], steps: int) -> float:
+def growth_per_step(readings: Sequence[int], steps: int) -> float:
+    """Return the bytes by which memory grows with each step; 0.0 if not steadily.
+
+    Args:
+        readings: After each stretch.
+        steps: Of a stretch.
+    """
     added = [after - before for before, after in pairwise(readings[WARM_UP:])]
     if not added or not steps:
         return 0.0

@@ -6,11 +6,10 @@ from the config and from what the program's first steps revealed; nothing is mea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autotune.program.applied_config import AppliedConfig
-from autotune.program.config import Config, KnobValue
+from autotune.program.config import Config
 from autotune.program.domain import ranks_in
 from autotune.program.flags import KEYWORD
 from autotune.program.lr import LrRule, batch_growth, global_batch, optimizer_factor, rule_for
@@ -20,24 +19,12 @@ ADVISE_WARMUP_ABOVE = 4
 
 @dataclass(frozen=True)
 class Learning:
-    """A config next to the baseline, as far as learning is concerned.
-
-    Attributes:
-        best: The config.
-        baseline: The program's own config.
-        applied: What the program's first steps revealed, and the learning-rate rule.
-        has_batchnorm: The model has layers whose result depends on a batch as a whole.
-    """
+    """A config next to the baseline, as far as learning is concerned."""
 
     best: Config
     baseline: Config
     applied: AppliedConfig
     has_batchnorm: bool
-
-    @property
-    def changes(self) -> Mapping[str, KnobValue]:
-        """The knobs in which the config differs from the baseline."""
-        return self.best.changes_from(self.baseline)
 
     @property
     def lr_factor(self) -> float:
@@ -84,12 +71,11 @@ class Learning:
 
     @property
     def note(self) -> str:
-        """What the config changes about learning, as sentences for the user.
-
-        It covers the batch, the learning rates, BatchNorm and flags whose meaning autotune does not
-        know.
-        """
-        return self._batch_note + self._own_flags_note
+        """What the config changes about learning, as sentences for the user."""
+        note = self._batch_note
+        if names := ", ".join(self._own_flags):
+            note += f" What {names} means for learning is yours to judge: it is your program's own."
+        return note
 
     @property
     def _batch_note(self) -> str:
@@ -106,43 +92,32 @@ class Learning:
             change = f"The batch goes from {before} to {after}"
         if "batch_size" in self.applied.traits.program_knobs:
             return f"{change}; the program sets its own learning rate."
-        note = f"{change} and {self._rates_note}: check the final accuracy once."
+        scaled = dict.fromkeys(
+            f"{name} is multiplied by {factor:.3g} ({rule} rule)"
+            for name, rule, factor in self._factors
+            if factor != 1.0
+        )
+        rates = "in each step the learning rate of " + " and that of ".join(scaled)
+        rates = rates if scaled else "the learning rate stays"
+        note = f"{change} and {rates}: check the final accuracy once."
         if growth > ADVISE_WARMUP_ABOVE:
             note += " A few epochs of learning-rate warm-up are advisable at this factor."
         return f"{note}{self._micro_batch_note} --keep-global-batch searches without this change."
 
     @property
-    def _rates_note(self) -> str:
-        """What happens to the learning rates, as the second half of a sentence."""
-        scaled = {
-            f"{name} is multiplied by {factor:.3g} ({rule} rule)": None
-            for name, rule, factor in self._factors
-            if factor != 1.0
-        }
-        if not scaled:
-            return "the learning rate stays"
-        return "in each step the learning rate of " + " and that of ".join(scaled)
-
-    @property
     def _own_flags(self) -> list[str]:
-        return [knob for knob in self.changes if knob.startswith(("-", KEYWORD))]
-
-    @property
-    def _own_flags_note(self) -> str:
-        if not self._own_flags:
-            return ""
-        names = ", ".join(self._own_flags)
-        return f" What {names} means for learning is yours to judge: it is your program's own."
+        changes = self.best.changes_from(self.baseline)
+        return [knob for knob in changes if knob.startswith(("-", KEYWORD))]
 
     @property
     def _micro_batch_note(self) -> str:
-        note = ""
-        if (steps := self.changes.get("accumulation_steps")) is not None:
+        note, changes = "", self.best.changes_from(self.baseline)
+        if (steps := changes.get("accumulation_steps")) is not None:
             note += (
                 f" Gradients of {steps} batches make one step; a loss must average over its "
                 "samples, and BatchNorm sees each batch alone."
             )
-        ranks = ranks_in(self.changes)
+        ranks = ranks_in(changes)
         if self.has_batchnorm and ranks != 1 and not self.best.get("sync_batchnorm"):
             note += " BatchNorm sees the samples of each rank alone."
         return note

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from autotune.knobs.space.space import SearchSpace
 from autotune.machine.hardware import Gpu, Hardware
@@ -34,10 +35,7 @@ class SearchOptions:
     Attributes:
         budget_s: Wall time in seconds for the whole search, confirmation included.
         lr_rule: The learning-rate rule that the user chose; None follows each optimizer's family.
-        seed: Seeds the sampler and other random choices.
         sampler: What chooses configs: ``autotune``, or one of Optuna's samplers (tpe, gp, random).
-        fence: How trials are kept from changing the user's files.
-        goal: What is compared, and within which limits.
         accepts_learning_change: Whether a config may be recommended whose training was seen to
             differ from that of the program as written.
         checks_learning: Whether what a larger global batch learns is checked, beyond the budget.
@@ -59,12 +57,9 @@ class SearchInfo:
 
     Attributes:
         program: What is searched, with a fingerprint of its source.
-        space: The knobs and values that the user wants searched.
-        options: Budget, seed and the like.
         hardware: The machine as it was before the program ran; measurements from another one do
             not count.
         created: When the search started, in ISO 8601 (UTC).
-        format: Version of the record's format.
     """
 
     program: Program
@@ -84,7 +79,6 @@ class TrialRecord:
     """One config that was measured, or the reason why it was not.
 
     Attributes:
-        config: The config, canonical.
         why: Why it was tried, as users read it.
         measurement: What it did before it took turns with others; None if the trial failed.
         ending: How the trial failed; None if it was measured.
@@ -146,8 +140,6 @@ class PlayedRounds:
     """Rounds of the race, as one answer of a rig gave them.
 
     Attributes:
-        process: Number of the rig.
-        configs: Those in play.
         rounds: What each of them played, in the same order, by rounds.
     """
 
@@ -155,7 +147,7 @@ class PlayedRounds:
     configs: tuple[Config, ...]
     rounds: tuple[tuple[Played, ...], ...]
 
-    @property
+    @cached_property  # a race reads all of them after each answer
     def stretch(self) -> dict[Config, Played]:
         """All rounds together, as one."""
         together = [sum(turns[1:], turns[0]) for turns in zip(*self.rounds, strict=True)]
@@ -167,14 +159,12 @@ class ClaimProcess:
     """One fresh process in which the program as written and a config took turns, or a pair of them.
 
     Attributes:
-        config: The config.
         starts_as_written: Whether the process began under the program's own config.
         ratio: Logarithm of the speedup in this process, with its error.
         baseline: What the program as written did alone, before the first switch; None if the
             process began under the config.
         winner: What the config did alone; None if the process began as the program is written.
         rates: Samples per second of the two while they took turns.
-        rounds: How many rounds they took.
         cost_s: Wall time in seconds, the start included.
         is_pair: Whether each had a process, because they cannot share one.
         is_of_search: Whether it is the search's process, by turns that came after the config was
@@ -200,8 +190,6 @@ class Lease:
     Process ids are reused, so the start time is part of a process's identity.
 
     Attributes:
-        host: Host name.
-        pid: Process id on that host.
         started: Start time of the process, in seconds since the epoch.
     """
 
@@ -217,9 +205,7 @@ class BaselineInfo:
     It is written once the baseline was measured, and again with the breakdown.
 
     Attributes:
-        profile: What the program's first steps revealed.
         startup_s: Seconds from the rig's start to the end of the first, observed steps.
-        step_s: Seconds per step of the baseline.
         breakdown: Where the time of a step goes, and upper bounds of its speed; empty if there was
             no time to profile it.
         first_step_s: Seconds from the rig's start to the end of the first step; None if unknown.

@@ -18,7 +18,6 @@ class RehearsalRecord:
     """What was found out about a config beyond its training loop.
 
     Attributes:
-        config: The config that was rehearsed.
         own: The result under that config.
         baseline: The result for the baseline; None if the config did not fail or time was short.
         guilty: The part of the config that fails although the baseline does not, or that trains
@@ -74,9 +73,14 @@ class RehearsalRecord:
         if self.learning is None:
             why = f": {self.untold}" if self.untold else ""
             return f"not checked{more or why}"
+        gap = self.learning
+        percent, half = 100 * gap.estimate, 50 * (gap.high - gap.low)
+        # Two digits of a large number would be written as a power of ten
+        digits = ".0f" if max(abs(percent), half) >= 100 else ".2g"
+        gap_said = f"{percent:+{digits}} % ± {half:{digits}} %"
         states = f" from {self.seeds} random states" if self.seeds else ""
         more = more.replace(", needs", "; to tell more, it needs")
-        return f"loss at equal samples {_percent(self.learning)}{states}{more}"
+        return f"loss at equal samples {gap_said}{states}{more}"
 
     @property
     def training_note(self) -> str:
@@ -114,7 +118,6 @@ class Canary:
 
     Attributes:
         config: All of them that train what the program does as it is written, at once.
-        own: What the program did under it; None if no setting is left.
         training: How it compares; None if no setting is left, or time ran out before.
         refused: The settings that train something else, or fail, with what differs.
         values: Their values that may not be used.
@@ -210,11 +213,3 @@ def _reason(rehearsal: Rehearsal) -> str:
 def _listed(changes: Mapping[str, KnobValue], *, all_of_them: bool = False) -> str:
     listed = " ".join(f"{knob}={value}" for knob, value in changes.items())
     return listed if len(changes) == 1 or all_of_them else f"one of {listed}"
-
-
-def _percent(gap: Interval) -> str:
-    """Return a relative difference as text, with half of its interval: ``+0.3 % ± 0.5 %``."""
-    percent, half = 100 * gap.estimate, 50 * (gap.high - gap.low)
-    if max(abs(percent), half) >= 100:  # two digits would be written as a power of ten
-        return f"{percent:+.0f} % ± {half:.0f} %"
-    return f"{percent:+.2g} % ± {half:.2g} %"

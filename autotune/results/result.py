@@ -6,7 +6,7 @@ All figures and sentences are derived from the record, so a report can be writte
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -24,7 +24,6 @@ from autotune.program.program import LaunchPlan
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
 from autotune.results.learning import Learning
-from autotune.results.rank_notes import parallel_notes
 from autotune.results.record import (
     BaselineInfo,
     ClaimProcess,
@@ -32,7 +31,7 @@ from autotune.results.record import (
     TrialRecord,
     slowest_compilation,
 )
-from autotune.results.rehearsals import Canary, RehearsalRecord, blames, note, trained
+from autotune.results.rehearsals import Canary, RehearsalRecord, trained
 from autotune.results.training_steps import TrainingSteps
 from autotune.results.wording import times
 
@@ -44,9 +43,6 @@ class Contribution:
     Contributions do not multiply to the whole speedup where knobs help or hinder each other.
 
     Attributes:
-        knob: Its name.
-        before: The program's own value.
-        after: The recommended value.
         gain: Speedup over the config with the program's own value, by the rounds of the search, in
             which other configs with the change tell of it, too.
     """
@@ -79,9 +75,7 @@ class LargerBatch:
     """A config that makes larger steps, of which nobody checked what they learn.
 
     Attributes:
-        config: The config.
         speedup: As the search measured it, not confirmed.
-        check_s: Seconds that the learning check takes.
     """
 
     config: Config
@@ -94,7 +88,6 @@ class SearchResult:
     """What a search found.
 
     Attributes:
-        finding: How the search came out.
         best: The config to use; the baseline unless a faster one was confirmed.
         baseline: The program's values of the knobs.
         candidate: The config that the confirmation was about; None if nothing looked faster.
@@ -102,7 +95,6 @@ class SearchResult:
         candidate_speedup: Of ``candidate``: confirmed, or live if there was no confirmation.
         throughput: Samples/s of ``baseline`` and ``best``: median and range of the
             processes of the claim.
-        memory: Peak memory of ``baseline`` and ``best``.
         losses: Mean last loss of the processes of ``baseline`` and ``best``; None if not shown.
         reason: Why there is no confirmation; empty if there is one.
         untried: What was never measured: knobs, and ``knob=value`` of those that need a fresh
@@ -111,16 +103,11 @@ class SearchResult:
             trials and a full confirmation.
         warnings: Reasons to trust the confirmation less than others, as sentences for the user.
         records: All trials in order; the first is the baseline.
-        head: What was searched, with which options, on which hardware.
         applied: The program as written, against which configs are applied.
-        seconds: Wall time of the search, earlier sessions included.
-        processes: Number of processes that the search started.
-        run_dir: Directory of the search.
         has_batchnorm: Whether the model has BatchNorm layers, which make the result of a sample
             depend on the rest of its batch.
         unclaimed: Speedup of ``candidate`` in fresh processes that were too few for a claim; None
             if there were enough, or none.
-        rehearsals: What was found out about configs outside of their training loops.
         larger_batch: The fastest config of those with another number of samples per step, if it was
             faster in the search than what is recommended; None if there is none, or if such configs
             may be recommended.
@@ -128,8 +115,6 @@ class SearchResult:
             number is unknown.
         bottleneck: What limits the program as written, such as ``input-bound``; empty if unknown.
         bottleneck_evidence: What was measured to say so, as a sentence without its full stop.
-        contributions: What each change of ``best`` gives, or of ``candidate`` if nothing was
-            confirmed.
         facts: What was learned from the program as written; None if it was not measured.
         claim: The processes in which ``candidate`` was compared with the program as written.
         canary: What the exact settings train; None if that was not compared before the search.
@@ -169,13 +154,10 @@ class SearchResult:
     def __repr__(self) -> str:
         """Return the finding on one line."""
         changes = " ".join(f"{knob}={value}" for knob, value in self.changes.items())
-        return f"<SearchResult: {self._short}{f'; {changes}' if changes else ''}>"
-
-    @property
-    def _short(self) -> str:
+        found = f"{self.finding}: {self.reason}" if self.reason else str(self.finding)
         if self.finding is Finding.FASTER:
-            return f"{times(self.speedup)} {self.head.options.goal.better}"
-        return f"{self.finding}: {self.reason}" if self.reason else str(self.finding)
+            found = f"{times(self.speedup)} {self.head.options.goal.better}"
+        return f"<SearchResult: {found}{f'; {changes}' if changes else ''}>"
 
     @property
     def trials(self) -> list[dict[str, object]]:
@@ -184,7 +166,27 @@ class SearchResult:
         Times are in seconds, memory in bytes, throughput in samples per second. Values that a trial
         has not measured are None.
         """
-        return [dict(_row(number, record)) for number, record in enumerate(self.records)]
+        return [
+            {
+                "trial": number,
+                **record.config,
+                "outcome": str(record.outcome),
+                "samples_per_s": measured.throughput.estimate if measured else None,
+                **_columns("speedup", record.speedup),
+                **_columns("expected", record.expected),
+                "step_s": measured.step_s if measured else None,
+                "joules_per_sample": measured.joules_per_sample if measured else None,
+                "wait_share": measured.wait_share if measured else None,
+                "host_bytes": measured.memory.host_bytes if measured else None,
+                "device_bytes": measured.memory.device_reserved_bytes if measured else None,
+                "cost_s": record.cost_s,
+                "rig": record.rig,
+                "why": record.why,
+                "reason": record.ending.reason if record.ending else "",
+            }
+            for number, record in enumerate(self.records)
+            for measured in (record.measurement,)
+        ]
 
     @property
     def hardware(self) -> Hardware:
@@ -211,12 +213,6 @@ class SearchResult:
         return self.finding is Finding.NOTHING or (is_open and not was_measured)
 
     @property
-    def was_busy(self) -> bool:
-        """Whether other processes disturbed the confirmation for most of its time."""
-        seen = [m for one in self.claim for m in (one.baseline, one.winner) if m is not None]
-        return 2 * sum(m.is_disturbed for m in seen) > len(seen)
-
-    @property
     def changes(self) -> Mapping[str, KnobValue]:
         """The knobs in which ``best`` differs from the baseline, with the values of ``best``."""
         return self.best.changes_from(self.baseline)
@@ -236,20 +232,6 @@ class SearchResult:
         return launch_plan_for(replace(self.applied, config=self.best), plan).ranks is not None
 
     @property
-    def parallel_notes(self) -> tuple[str, ...]:
-        """Where the time of several ranks goes, as sentences; empty if none were measured."""
-        return parallel_notes(self.records, self.best)
-
-    @property
-    def rehearsal_notes(self) -> tuple[str, ...]:
-        """What the rehearsals found, as sentences for the user.
-
-        First what ``best`` passed after its training loop, then which other configs failed there.
-        """
-        own = [note(self.rehearsals, self.best)] if self.changes else []
-        return (*filter(None, own), *blames(self.rehearsals))
-
-    @property
     def training_note(self) -> str:
         """How the training under ``best`` compares with the program as written.
 
@@ -266,11 +248,11 @@ class SearchResult:
 
         None if ``best`` changes nothing, or nothing else.
         """
-        record = trained(self.rehearsals, self.best) if self.changes else None
-        if not self.changes or (record is not None and record.training is None):
+        if not self.changes:
             return None
-        training = None if record is None else record.training
-        return Sameness.UNKNOWN if training is None else training.sameness
+        if (record := trained(self.rehearsals, self.best)) is None:
+            return Sameness.UNKNOWN
+        return None if record.training is None else record.training.sameness
 
     @property
     def compilation(self) -> Compilation | None:
@@ -290,15 +272,12 @@ class SearchResult:
         if compilation is None or after.estimate <= before.estimate:
             return None
         gained_s = 1 / before.estimate - 1 / after.estimate  # per sample
-        return math.ceil(compilation.seconds / gained_s / self._samples_per_step)
-
-    @property
-    def _samples_per_step(self) -> float:
-        return fmean(
+        samples_per_step = fmean(
             record.measurement.samples_per_step
             for record in self.records
             if record.config == self.best and record.measurement is not None
         )
+        return math.ceil(compilation.seconds / gained_s / samples_per_step)
 
     @property
     def steps_note(self) -> str:
@@ -339,8 +318,7 @@ class SearchResult:
 
         Figures are rounded for readers; ``config`` and ``baseline`` are exact.
         """
-        # As NVML names the GPUs, as it will when another command asks if this is still the machine;
-        # where it named none, what the program saw.
+        # As NVML names the GPUs, as it will for another command; else what the program saw
         hardware = self.head.hardware if self.head.hardware.gpus else self.hardware
         compilation, sides = self.compilation, ("baseline", "best")
         steps = self.training_steps
@@ -384,6 +362,13 @@ class SearchResult:
         )
 
     def _learning_section(self) -> bestfile.LearningSection:
+        def other(
+            config: Config, speedup: Interval | None = None, **about: Any
+        ) -> bestfile.OtherConfig:
+            changes = dict(config.changes_from(self.baseline))
+            live = None if speedup is None else _rounded(speedup)
+            return bestfile.OtherConfig(changes=changes, live_speedup=live, **about)
+
         sides, learning, larger = ("baseline", "best"), self.learning, self.larger_batch
         return bestfile.LearningSection(
             lr_rule=self.applied.lr_rule,
@@ -393,11 +378,11 @@ class SearchResult:
             note=learning.note,
             larger_batch=None
             if larger is None
-            else self._other(larger.config, larger.speedup, check_seconds=round(larger.check_s)),
+            else other(larger.config, larger.speedup, check_seconds=round(larger.check_s)),
             training=self.training_note,
             sameness=str(self.sameness or ""),
             refused=tuple(
-                self._other(
+                other(
                     record.config,
                     blame=dict(record.guilty),
                     why=record.difference or record.failure,
@@ -407,37 +392,12 @@ class SearchResult:
             ),
         )
 
-    def _other(
-        self, config: Config, speedup: Interval | None = None, **about: Any
-    ) -> bestfile.OtherConfig:
-        changes = dict(config.changes_from(self.baseline))
-        live = None if speedup is None else _rounded(speedup)
-        return bestfile.OtherConfig(changes=changes, live_speedup=live, **about)
-
 
 def _rounded(interval: Interval) -> Interval:
     return Interval(*(round(value, 4) for value in vars(interval).values()))
 
 
-def _row(number: int, record: TrialRecord) -> Iterator[tuple[str, object]]:
-    measurement, speedup = record.measurement, record.speedup
-    yield "trial", number
-    yield from record.config.items()
-    yield "outcome", str(record.outcome)
-    yield "samples_per_s", measurement.throughput.estimate if measurement else None
-    yield "speedup", speedup.estimate if speedup else None
-    yield "speedup_low", speedup.low if speedup else None
-    yield "speedup_high", speedup.high if speedup else None
-    expected = record.expected
-    yield "expected", expected.estimate if expected else None
-    yield "expected_low", expected.low if expected else None
-    yield "expected_high", expected.high if expected else None
-    yield "step_s", measurement.step_s if measurement else None
-    yield "joules_per_sample", measurement.joules_per_sample if measurement else None
-    yield "wait_share", measurement.wait_share if measurement else None
-    yield "host_bytes", measurement.memory.host_bytes if measurement else None
-    yield "device_bytes", measurement.memory.device_reserved_bytes if measurement else None
-    yield "cost_s", record.cost_s
-    yield "rig", record.rig
-    yield "why", record.why
-    yield "reason", record.ending.reason if record.ending else ""
+def _columns(name: str, interval: Interval | None) -> dict[str, float | None]:
+    low, high = (None, None) if interval is None else (interval.low, interval.high)
+    estimate = None if interval is None else interval.estimate
+    return {name: estimate, f"{name}_low": low, f"{name}_high": high}

@@ -18,9 +18,7 @@ class TrainingSteps:
     """The training steps of the whole training, without evaluation and checkpoints.
 
     Attributes:
-        length: How long the program trains, by its trainer or a flag.
         samples: Of the whole training.
-        startup_s: Seconds until its first step.
         throughput: Samples per second as written and, if something is recommended, under that.
         compile_s: Seconds that the recommended config compiles at the start of a run.
     """

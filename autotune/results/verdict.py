@@ -19,6 +19,8 @@ from autotune.program.dangerous_variables import dangerous
 from autotune.program.program import ProgramKind
 from autotune.results.advice import switches_left_on
 from autotune.results.blame import FAILURES
+from autotune.results.rank_notes import parallel_notes
+from autotune.results.rehearsals import blames, note
 from autotune.results.result import Finding, SearchResult
 from autotune.results.wording import (
     HOUR,
@@ -44,12 +46,7 @@ class Tone(StrEnum):
 
 @dataclass(frozen=True)
 class Command:
-    """Something to type, or a line to put into a script.
-
-    Attributes:
-        text: What to type.
-        purpose: What that does.
-    """
+    """Something to type, or a line to put into a script."""
 
     text: str
     purpose: str
@@ -73,7 +70,6 @@ class Change:
     """A knob that the recommended config changes.
 
     Attributes:
-        knob: Its name.
         values: Both values: ``0 → 2``.
         gain: What it gives on top of the others; empty if nothing is known about that.
     """
@@ -88,11 +84,8 @@ class Verdict:
     """What a search found.
 
     Attributes:
-        tone: How good the news is.
-        headline: The finding in a few words.
         basis: What it rests on, or what it means, as the rest of the headline's line.
         more: Further sentences about the finding.
-        figures: Speed and memory before and after.
         changes: The knobs of the recommended config, with what each of them gives.
         why: What limits the program, how long it trains, and what the changes mean for learning.
         next: What to type.
@@ -118,20 +111,23 @@ class Verdict:
 
 
 def verdict(result: SearchResult, output: Path) -> Verdict:
-    """Return what a search found, in words.
-
-    Args:
-        result: What it found.
-        output: Where best.yaml was written, for the commands to type.
-    """
+    """Return what a search found, in words; *output* is where best.yaml was written."""
     tone, headline, basis = _headline(result)
+    gains = {one.knob: one.gain for one in result.contributions}
     return Verdict(
         tone,
         headline,
         basis,
         tuple(_more(result)),
         tuple(_figures(result)),
-        tuple(_changes(result)),
+        tuple(
+            Change(
+                knob,
+                f"{result.baseline[knob]} → {value}",
+                "" if (gain := gains.get(knob)) is None else times(gain),
+            )
+            for knob, value in result.changes.items()
+        ),
         tuple(_why(result)),
         tuple(_next(result, output)),
         tuple(_notes(result)),
@@ -150,7 +146,9 @@ def _headline(result: SearchResult) -> tuple[Tone, str, str]:
         case Finding.FASTER:
             better = result.head.options.goal.better
             speedup = result.speedup
-            busy = " on a busy machine" if result.was_busy else ""
+            seen = [m for one in result.claim for m in (one.baseline, one.winner) if m is not None]
+            is_busy = 2 * sum(m.is_disturbed for m in seen) > len(seen)  # for most of its time
+            busy = " on a busy machine" if is_busy else ""
             return (
                 Tone.GOOD,
                 f"{speedup.estimate:.2f}x {better}",
@@ -171,11 +169,23 @@ def _headline(result: SearchResult) -> tuple[Tone, str, str]:
 def _more(result: SearchResult) -> Iterator[str]:
     match result.finding:
         case Finding.FASTER:
-            yield from _winners_curse(result)
+            # The best of many noisy measurements overestimates its true value (the winner's curse)
+            searched = [r.speedup for r in result.records if r.config == result.best and r.speedup]
+            if searched and searched[0].estimate > result.speedup.estimate:
+                yield (
+                    f"The search measured {searched[0].estimate:.2f}x: the best of "
+                    f"{len({r.config for r in result.records})} is partly luck, so only the "
+                    "confirmation counts."
+                )
         case Finding.NO_GAIN:
             yield _why_no_gain(result)
         case Finding.UNCONFIRMED if result.candidate is not None:
-            yield f"{_live(result)}{_unclaimed(result)}."
+            assert result.candidate_speedup is not None, "a candidate was measured"
+            changes, few = changes_of(result.candidate, result.baseline), result.unclaimed
+            yield (
+                f"During the search, {changes} gave {times(result.candidate_speedup)}"
+                f"{'' if few is None else f'; fresh processes gave {times(few)}'}."
+            )
         case _:
             pass
     if result.finding is not Finding.NOTHING:
@@ -203,33 +213,6 @@ def _why_no_gain(result: SearchResult) -> str:
     return "There was no other config that could be tried here."
 
 
-def _live(result: SearchResult) -> str:
-    """Say what the search measured of the candidate, as the beginning of a sentence."""
-    assert result.candidate is not None, "the finding is about one"
-    assert result.candidate_speedup is not None, "a candidate was measured"
-    changes = changes_of(result.candidate, result.baseline)
-    return f"During the search, {changes} gave {times(result.candidate_speedup)}"
-
-
-def _unclaimed(result: SearchResult) -> str:
-    few = result.unclaimed
-    return "" if few is None else f"; fresh processes gave {times(few)}"
-
-
-def _winners_curse(result: SearchResult) -> Iterator[str]:
-    """Explain why the confirmed speedup is lower than the one the search measured, if it is.
-
-    The best of many noisy measurements overestimates its true value (the winner's curse).
-    """
-    searched = [r.speedup for r in result.records if r.config == result.best and r.speedup]
-    if searched and searched[0].estimate > result.speedup.estimate:
-        yield (
-            f"The search measured {searched[0].estimate:.2f}x: the best of "
-            f"{len({r.config for r in result.records})} is partly luck, so only the confirmation "
-            "counts."
-        )
-
-
 def _figures(result: SearchResult) -> Iterator[Row]:
     yield Row("samples/s", *map(rate, result.throughput))
     for label, name in (
@@ -242,17 +225,11 @@ def _figures(result: SearchResult) -> Iterator[Row]:
             yield Row(label, *map(gib, sizes))
 
 
-def _changes(result: SearchResult) -> Iterator[Change]:
-    gains = {one.knob: one for one in result.contributions}
-    for knob, value in result.changes.items():
-        one = gains.get(knob)
-        gain = "" if one is None else times(one.gain)
-        yield Change(knob, f"{result.baseline[knob]} → {value}", gain)
-
-
 def _why(result: SearchResult) -> Iterator[str]:
     if result.bottleneck:
-        yield f"As written, {_limited(result)}: {result.bottleneck_evidence}."
+        is_one = result.bottleneck.endswith("-bound")
+        limited = f"the program is {result.bottleneck}" if is_one else result.bottleneck
+        yield f"As written, {limited}: {result.bottleneck_evidence}."
     if result.training_steps is not None:
         yield from result.training_steps.sentences
     yield from _saved(result)
@@ -260,11 +237,15 @@ def _why(result: SearchResult) -> Iterator[str]:
         yield f"Learning: {result.learning.note}"
         if result.training_note:
             yield result.training_note
-        yield from _compiling(result)
+        compilation, steps = result.compilation, result.break_even_steps
+        if compilation is not None and steps is not None:
+            yield (
+                f"A run without a compile cache starts slower ({compilation}); compiling pays off "
+                f"after {steps:,} steps."
+            )
 
 
 def _saved(result: SearchResult) -> Iterator[str]:
-    """Tell what a training of ``--for-hours`` saves."""
     hours = result.head.options.goal.hours
     if hours is None or not result.changes:
         return
@@ -282,23 +263,7 @@ def _saved(result: SearchResult) -> Iterator[str]:
     )
 
 
-def _limited(result: SearchResult) -> str:
-    """Return what limits the program, as a clause."""
-    is_one = result.bottleneck.endswith("-bound")
-    return f"the program is {result.bottleneck}" if is_one else result.bottleneck
-
-
-def _compiling(result: SearchResult) -> Iterator[str]:
-    compilation, steps = result.compilation, result.break_even_steps
-    if compilation is not None and steps is not None:
-        yield (
-            f"A run without a compile cache starts slower ({compilation}); compiling pays off "
-            f"after {steps:,} steps."
-        )
-
-
 def _larger_batch(result: SearchResult) -> Iterator[str]:
-    """Tell what larger steps would gain, and what it takes to know what they learn."""
     if (larger := result.larger_batch) is None:
         return
     yield (
@@ -316,52 +281,39 @@ def _notes(result: SearchResult) -> Iterator[str]:
             yield f"{problem} It slows each step, and was not searched. {mend}"
     if result.steps_note:
         yield result.steps_note
-    yield from result.rehearsal_notes
-    for note in result.parallel_notes:
-        yield f"{note}."
-    yield from _failures(result)
-    if result.untried:
-        yield f"Not measured: {', '.join(result.untried)} (a longer --budget leaves time)."
-
-
-def _failures(result: SearchResult) -> Iterator[str]:
-    """Name the configs that ended in an exception; the outcome says whether they are to blame."""
-    for record in result.records[1:]:
+    # What the best config passed after its training loop, then which others failed there
+    if result.changes and (passed := note(result.rehearsals, result.best)):
+        yield passed
+    yield from blames(result.rehearsals)
+    for sentence in parallel_notes(result.records, result.best):
+        yield f"{sentence}."
+    for record in result.records[1:]:  # the outcome says whether a config is to blame
         if record.ending is not None and record.outcome in FAILURES:
             changes = changes_of(record.config, result.baseline)
             yield f"{changes} {record.outcome}: {record.ending.reason}"
+    if result.untried:
+        yield f"Not measured: {', '.join(result.untried)} (a longer --budget leaves time)."
 
 
 def _next(result: SearchResult, output: Path) -> Iterator[Command]:
     name = quote(result.run_dir.name)
     if result.changes:
-        yield from _use(result, output)
+        variables = dangerous([k.removeprefix("$") for k in result.changes if k.startswith("$")])
+        allowed = f", allow_env={variables}" if variables else ""
+        apply = f'import autotune; autotune.apply("{output}"{allowed})'
+        if result.head.program.kind is ProgramKind.PICKLED_FUNCTION:
+            yield Command(apply, "before calling the function")
+        else:
+            option = f"--allow-env {','.join(variables)} " if variables else ""
+            line = f"autotune run {option}{quote(str(output))} {result.head.program}"
+            yield Command(line, "train with it")
+            if not result.has_ranks:
+                yield Command(apply, "or this, as first line of the script")
     if result.finding is Finding.UNCONFIRMED:
         yield Command(
             f"autotune resume {name} --budget {math.ceil(result.worth_s)}s",
             f"go on (in all, the {format_duration(result.seconds)} so far included)",
         )
-
-
-def _use(result: SearchResult, output: Path) -> Iterator[Command]:
-    variables = dangerous([k.removeprefix("$") for k in result.changes if k.startswith("$")])
-    if result.head.program.kind is ProgramKind.PICKLED_FUNCTION:
-        yield Command(
-            f"import autotune; {_apply(output, variables)}", "before calling the function"
-        )
-        return
-    allowed = f"--allow-env {','.join(variables)} " if variables else ""
-    line = f"autotune run {allowed}{quote(str(output))} {result.head.program}"
-    yield Command(line, "train with it")
-    if not result.has_ranks:
-        yield Command(
-            f"import autotune; {_apply(output, variables)}", "or this, as first line of the script"
-        )
-
-
-def _apply(output: Path, variables: list[str]) -> str:
-    allowed = f", allow_env={variables}" if variables else ""
-    return f'autotune.apply("{output}"{allowed})'
 
 
 def _cost(result: SearchResult, output: Path) -> str:

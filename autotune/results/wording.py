@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from autotune.measurement.interval import Interval
@@ -31,6 +32,14 @@ def estimated_duration(seconds: float) -> str:
         minutes = seconds / MINUTE
         return f"{minutes:.2g} min" if minutes < 10 else f"{minutes:.0f} min"
     return f"{seconds // HOUR:.0f} h {seconds % HOUR // MINUTE:02.0f} min"
+
+
+def by_reason(refused: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return refused knobs grouped by reason, so that each reason is said once."""
+    found: dict[str, list[str]] = {}
+    for knob, reason in refused.items():
+        found.setdefault(reason, []).append(knob)
+    return found
 
 
 def bounds(interval: Interval) -> str:

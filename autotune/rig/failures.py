@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -156,12 +156,16 @@ UNSEEN_STEPS = (
 def from_exception(ended: Ended) -> Ending:
     """Return the ending of a program whose rig could still report how it ended.
 
-    That is a program that returned, called ``sys.exit()`` without an error, or raised. Without an
-    exception the outcome is ``RAN_OUT``. Errors about memory are recognised by their message, and
-    every other exception is ``CRASHED``, with the first line of its text (up to 300 characters) as
-    the reason.
+    Without an exception the outcome is ``RAN_OUT``. Errors about memory are recognised by their
+    message; every other exception is ``CRASHED``, with the first line of its text as the reason.
     """
-    text, traceback = _of_child(ended.exception, ended.traceback)
+    text, traceback = ended.exception, ended.traceback
+    if RAISED_IN_CHILD in text.partition(":")[0]:  # it ends with the child's whole traceback
+        begin = text.find("Traceback (most recent call last)")
+        last = [line for line in text[begin:].splitlines() if line and not line.startswith(" ")]
+        text, traceback = (
+            (last[-1], text[begin:].strip()) if begin >= 0 and last else (text, traceback)
+        )
     if not text:
         reason = f"the program ended after {ended.steps} steps"
         ending = Ending(Outcome.RAN_OUT, f"{reason}: {ended.unseen}" if ended.unseen else reason)
@@ -177,19 +181,6 @@ def from_exception(ended: Ended) -> Ending:
         steps_under_config=ended.steps_under_config,
         suspect=ended.suspect,
     )
-
-
-def _of_child(text: str, traceback: str) -> tuple[str, str]:
-    """Return the exception of a child process, and its traceback, instead of what spawn() raises.
-
-    The text of torch's ``ProcessRaisedException`` ends with the child's whole traceback. Other
-    exceptions are returned as they are.
-    """
-    if RAISED_IN_CHILD not in text.partition(":")[0]:
-        return text, traceback
-    begin = text.find("Traceback (most recent call last)")
-    last = [line for line in text[begin:].splitlines() if line and not line.startswith(" ")]
-    return (last[-1], text[begin:].strip()) if begin >= 0 and last else (text, traceback)
 
 
 def having_asked(ending: Ending, ago_s: float, prompt: str) -> Ending:
@@ -293,8 +284,7 @@ def is_settled(program: Program, ending: Ending) -> bool:
 def is_fenced_off(ending: Ending) -> bool:
     """Tell whether a program may have failed because a fence refused a write.
 
-    The errors are the kernel's ordinary ones, so the program may also fail this way without a
-    fence; the message to the user says both.
+    The errors are the kernel's ordinary ones, so it may also fail this way without a fence.
     """
     return FENCED_OFF.search(ending.reason) is not None
 
@@ -305,11 +295,7 @@ def _wants_launcher(program: Program, ending: Ending) -> bool:
 
 
 def program_error(program: Program, ending: Ending) -> ProgramError:
-    """Return the error to raise for a program that fails, or does not train, as it is written.
-
-    Without a baseline there is nothing to compare with, so the search, or the command, ends. The
-    message says what is wrong and what to do; the program's traceback goes along with it.
-    """
+    """Return the error that ends a search: a program fails, or does not train, as it is written."""
     if ending.reason == FORKS_MEND:
         return ProgramError(f"{program.name} cannot be searched: {FORKS_MEND}")
     said = COMPLAINTS.get(ending.outcome)
@@ -344,7 +330,11 @@ def _crash(program: Program, ending: Ending) -> str:
                 f"{evidence.rstrip()}"
             )
         case Cause.AUTOTUNE:
-            versions = ", ".join(f"{what} {version}" for what, version in _versions())
+            installed = []
+            for package in ("autotune-torch", "torch"):
+                with suppress(PackageNotFoundError):  # it is imported from a checkout
+                    installed.append(f"{package} {version(package)}")
+            versions = ", ".join([*installed, f"python {python_version()}"])
             return (
                 f"{name} trains by itself but not under autotune, which is a defect of autotune. "
                 f"Under autotune it ended with: {reason}\n{evidence}"
@@ -362,11 +352,3 @@ def _crash(program: Program, ending: Ending) -> str:
             )
         case _:
             assert_never(ending.cause)
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    """Yield what a report of a defect needs: the versions of autotune, torch and Python."""
-    for package in ("autotune-torch", "torch"):
-        with suppress(PackageNotFoundError):  # it is imported from a checkout
-            yield package, version(package)
-    yield "python", python_version()

@@ -64,15 +64,7 @@ SILENT = Reports()
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rig's process runs.
-
-    Attributes:
-        fence: Kind of the fence around it.
-        view: What the process sees of the file system.
-        log: File with what the program prints.
-        terminal: The program's terminal; None if it has none.
-        has_ranks: A launcher starts several ranks of the program.
-    """
+    """Where a rig's process runs."""
 
     fence: FenceKind
     view: View
@@ -216,11 +208,7 @@ class OpenRig:
         return tail_of(self.place.log)
 
     def _ended(self, word: Ended | None) -> Ending:
-        """Return how the program ended; of several ranks, how the one ended that failed first.
-
-        Args:
-            word: Final message of the first process; None if it died before it could send one.
-        """
+        """Return how the program ended; of several ranks, how the one ended that failed first."""
         words = [word] if word is not None else []
         codes: dict[int, int] = {}
         if not self.place.has_ranks:  # autotune started no ranks, but the program may have
@@ -231,19 +219,13 @@ class OpenRig:
                 self.process.wait(LAUNCHER_S)
             codes = failures.exit_codes(codes_in(self.place.view))  # noted before ranks are ended
             words += failures.left_words(self.place.view.own_dir)
-        ending = failures.from_ranks(words, codes, self._exit_code(), self.log_tail())
+        code: int | None = None
+        with suppress(subprocess.TimeoutExpired):
+            code = self.process.wait(5.0)
+        ending = failures.from_ranks(words, codes, code, self.log_tail())
         if (asked := self.asked) is None:
             return ending
         return failures.having_asked(ending, monotonic() - asked.at_s, asked.prompt)
-
-    def _last_word(self) -> Ended | None:
-        try:
-            while (message := self._link.receive(0.0)) is not None:
-                if isinstance(message, Ended):
-                    return message
-        except LinkClosed:
-            return None
-        return None
 
     def _post_mortem(self) -> Ending:
         """Return how a process ended that closed its wire or died.
@@ -255,13 +237,11 @@ class OpenRig:
                 f"The {self.place.fence} fence worked when autotune tried it, and fails now: "
                 f"{error}. Try again, or choose another with --fence."
             )
-        return self._ended(self._last_word())
-
-    def _exit_code(self) -> int | None:
-        try:
-            return self.process.wait(5.0)
-        except subprocess.TimeoutExpired:
-            return None
+        word: Ended | None = None
+        with suppress(LinkClosed):
+            while word is None and (message := self._link.receive(0.0)) is not None:
+                word = message if isinstance(message, Ended) else None
+        return self._ended(word)
 
     def close(self) -> None:
         """End the program and everything that it started, and throw its writes away."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
@@ -28,7 +28,10 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a process in a new session, so that Ctrl-C in autotune's terminal does not reach it."""
     with log.open("ab") as output:
-        variables = terminal.variables() if own_terminal is not None else {}
+        variables = {}
+        if own_terminal is not None:  # TERM stays the user's, in which the program is known to work
+            size = {"COLUMNS": str(terminal.COLUMNS), "LINES": str(terminal.ROWS)}
+            variables = {"TERM": os.environ.get("TERM") or "xterm", **size}
         return subprocess.Popen(
             plan.argv,
             cwd=plan.cwd,
@@ -64,7 +67,7 @@ def end_tree(
             process.kill()
             with suppress(subprocess.TimeoutExpired):  # the kernel may hold it for longer
                 process.wait(REAP_S)
-    _kill([*tree, *_session_members(process.pid), *_marked(mark), *_seeing(mounts)])
+    _kill([*tree, *_left(process.pid, mark, mounts)])
 
 
 class OwnMounts:
@@ -107,36 +110,17 @@ class OwnMounts:
         os.close(self._held)
 
 
-def _seeing(mounts: OwnMounts | None) -> list[psutil.Process]:
-    """Return the processes that are in a mount namespace; none without a namespace."""
-    if mounts is None:
-        return []
-    return [process for process in psutil.process_iter() if mounts.hold(process.pid)]
-
-
-def _session_members(session: int) -> list[psutil.Process]:
-    members = []
-    for candidate in psutil.process_iter():
-        try:
-            if candidate.pid != session and os.getsid(candidate.pid) == session:
-                members.append(candidate)
-        except (ProcessLookupError, PermissionError):
-            continue
-    return members
-
-
-def _marked(mark: tuple[str, str] | None) -> list[psutil.Process]:
-    if mark is None:
-        return []
-    name, value = mark
-    marked = []
-    for candidate in psutil.process_iter():
-        try:
-            if candidate.environ().get(name) == value:
-                marked.append(candidate)
-        except psutil.Error:  # it belongs to another user, or has ended meanwhile
-            continue
-    return marked
+def _left(
+    session: int, mark: tuple[str, str] | None, mounts: OwnMounts | None
+) -> Iterator[psutil.Process]:
+    """Yield the processes of a session, of an environment's mark, and of a mount namespace."""
+    for one in psutil.process_iter():
+        # It may belong to another user, or have ended meanwhile
+        with suppress(psutil.Error, ProcessLookupError, PermissionError):
+            is_member = one.pid != session and os.getsid(one.pid) == session
+            is_seeing = mounts is not None and mounts.hold(one.pid)
+            if is_member or is_seeing or (mark and one.environ().get(mark[0]) == mark[1]):
+                yield one
 
 
 def _kill(processes: Iterable[psutil.Process]) -> None:
@@ -149,16 +133,11 @@ def _kill(processes: Iterable[psutil.Process]) -> None:
         except psutil.NoSuchProcess:
             continue
     until = monotonic() + REAP_S
-    while any(map(_is_running, living)) and monotonic() < until:
+    while living and monotonic() < until:
         sleep(0.01)
-
-
-def _is_running(process: psutil.Process) -> bool:
-    """Tell whether a process still runs.
-
-    A zombie counts as ended: its entry stays until its parent reaps it, which may be never.
-    """
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+        # A zombie counts as ended: its entry stays until its parent reaps it, which may be never
+        for process in [*living]:
+            with suppress(psutil.NoSuchProcess):
+                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                    continue
+            living.remove(process)

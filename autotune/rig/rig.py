@@ -15,7 +15,7 @@ import re
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -60,21 +60,6 @@ from autotune.rig.wire import (
 )
 
 
-@dataclass(frozen=True)
-class Resources:
-    """What of the machine a program may use.
-
-    Attributes:
-        gpu_uuids: GPUs that it may use. Of these, the ones that it does use have their memory,
-            clocks and power sampled.
-    """
-
-    gpu_uuids: tuple[str, ...] = ()
-
-
-NO_GPU = Resources()
-
-
 class Rig:
     """One live copy of the program: a process with autotune's seams, or several ranks of it.
 
@@ -82,9 +67,13 @@ class Rig:
     Between two commands the program waits at the end of a step.
     After an ``Ending``, close the rig; use it as a context manager to be sure of that.
 
+    Args:
+        gpu_uuids: GPUs that the program may use. Of these, the ones that it does use have their
+            memory, clocks and power sampled.
+
     Attributes:
+        pid: Process id of the program, or of its ranks' launcher; None before the rig is started.
         steps: Optimizer steps that the program had made in all when it last answered.
-        log: File with what the program printed.
     """
 
     def __init__(
@@ -93,25 +82,19 @@ class Rig:
         directory: Path,
         cache_dir: Path,
         fence: Fence,
-        resources: Resources = NO_GPU,
+        gpu_uuids: tuple[str, ...] = (),
         reports: Reports = SILENT,
     ) -> None:
         self._program = program
         self._directory = directory
         self._cache_dir = cache_dir
         self._fence = fence
-        self._gpu_uuids = resources.gpu_uuids
+        self._gpu_uuids = gpu_uuids
         self._reports = reports
         self._live: OpenRig | None = None
-        self._was_asked: Asked | None = None
-        self._pid: int | None = None
+        self.pid: int | None = None
         self.steps = 0
         self.log = directory / "log.txt"
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the program, or of its ranks' launcher; None before the rig is started."""
-        return self._pid
 
     def __enter__(self) -> Self:
         return self
@@ -206,7 +189,7 @@ class Rig:
             ours.close()
             view.close()
             raise
-        self._pid = process.pid
+        self.pid = process.pid
         monitor = ResourceMonitor(process.pid, self._gpu_uuids, used_before)
         place = Place(self._fence.kind, view, self.log, terminal, launch.ranks is not None)
         self._live = OpenRig(place, process, Link(ours), monitor, self._reports)
@@ -284,12 +267,12 @@ class Rig:
         """
         if self._live is not None:
             self._live.close()
-            self._was_asked, self._live = self._live.asked, None
+            self._live = None
 
     @property
     def asked(self) -> Asked | None:
-        """The last time that the program read its standard input; None if it never did."""
-        return self._was_asked if self._live is None else self._live.asked
+        """The last time that the program read its standard input; None if it did not, or ended."""
+        return None if self._live is None else self._live.asked
 
     def log_tail(self) -> str:
         """Return the last 4 kB that the program printed; empty if it printed nothing."""
@@ -299,7 +282,14 @@ class Rig:
         """Return how to start the process, with the effects of knobs that act at launch."""
         tmp_dir = view.own_dir / "tmp"
         tmp_dir.mkdir()
-        self._share_compiled_headers(tmp_dir)
+        # All rigs find the C++ headers that torch.compile has compiled, which takes 10 s. Torch
+        # keeps them in the temporary folder, whatever TORCHINDUCTOR_CACHE_DIR says, and each rig
+        # has its own; the name of torch's folder there is that of ``default_cache_dir()``.
+        headers = self._cache_dir / "headers"
+        headers.mkdir(parents=True, exist_ok=True)
+        with suppress(KeyError, OSError):  # a user without a name has another folder there
+            user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
+            (tmp_dir / f"torchinductor_{user}").symlink_to(headers)
         program = self._program
         plan = python_plan(
             "autotune.inside",
@@ -314,15 +304,3 @@ class Rig:
         plan = replace(plan, args=program.args, keywords=program.keywords, ranks=program.ranks)
         plan = launch_plan_for(applied, plan) if applied is not None else plan
         return with_ranks(replace(plan, pass_fds=(wire,)), codes=codes_in(view), pass_fds=(wire,))
-
-    def _share_compiled_headers(self, tmp_dir: Path) -> None:
-        """Let all rigs find the C++ headers that torch.compile has compiled, which takes 10 s.
-
-        Torch keeps them in the temporary folder, whatever TORCHINDUCTOR_CACHE_DIR says, and each
-        rig has its own. The name of torch's folder there is that of ``default_cache_dir()``.
-        """
-        headers = self._cache_dir / "headers"
-        headers.mkdir(parents=True, exist_ok=True)
-        with suppress(KeyError, OSError):  # a user without a name has another folder there
-            user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
-            (tmp_dir / f"torchinductor_{user}").symlink_to(headers)

@@ -18,7 +18,7 @@ from autotune.program.fence_options import FenceOptions
 from autotune.program.program import Program
 from autotune.rig.fence import raise_fence
 from autotune.rig.open_rig import Reports
-from autotune.rig.rig import Resources, Rig
+from autotune.rig.rig import Rig
 
 
 @dataclass
@@ -31,8 +31,6 @@ class RigFactory:
         program: The program, in the mode in which the next rigs run it.
         directory: The run directory; the rigs' folders are ``rigs/001``, ``rigs/002``, ….
         hardware: The machine; once the program was observed, with the GPUs that it sees.
-        reports: Callbacks that all rigs use.
-        options: What the user says about the fence.
         started: Number of rigs made in this run, those of earlier sessions included.
         remember: Called with the new run mode whenever it changes, so that it can be saved.
         clock: Monotonic seconds; tests replace it to run searches in virtual time.
@@ -106,24 +104,18 @@ class RigFactory:
         )
         return True
 
-    @property
-    def _compile_cache(self) -> Path:
-        """Folder of torch.compile's cache, in the run directory where possible.
-
-        Compilers are given its path without quotes, so a run directory with spaces or quotes in its
-        path cannot hold it. Then it lies in a folder of the fence, which is removed with it.
-        """
-        is_plain = re.fullmatch(r"[\w./+-]+", str(self.directory)) is not None
-        return (self.directory if is_plain else self.fence.folders[0]) / "compile-cache"
-
     def new(self) -> Rig:
         """Return a rig with the next number, which is not started yet; the caller closes it."""
         self.started += 1
+        # Compilers are given the path of torch.compile's cache without quotes, so a run directory
+        # with spaces or quotes in its path cannot hold it; a folder of the fence goes with it
+        is_plain = re.fullmatch(r"[\w./+-]+", str(self.directory)) is not None
+        cache = self.directory if is_plain else self.fence.folders[0]
         return Rig(
             self.program,
             self.directory / "rigs" / f"{self.started:03d}",
-            self._compile_cache,
+            cache / "compile-cache",
             self.fence,
-            Resources(tuple(gpu.uuid for gpu in self.hardware.gpus)),
+            tuple(gpu.uuid for gpu in self.hardware.gpus),
             self.reports,
         )

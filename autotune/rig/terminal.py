@@ -46,9 +46,6 @@ class Asked:
 class Terminal:
     """A pseudo-terminal and the thread that empties its output and answers reads.
 
-    Args:
-        log: File to which the program's output is appended.
-
     Attributes:
         theirs: File descriptor of the program's side, for its standard input, output and error.
 
@@ -139,12 +136,3 @@ def take() -> None:
     if os.isatty(0):
         with suppress(OSError):  # the session has a terminal, or this is another session's
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
-def variables() -> dict[str, str]:
-    """Return the variables to set for a process that gets this terminal.
-
-    ``TERM`` stays the user's, because the program is known to work in the user's terminal.
-    """
-    type_ = os.environ.get("TERM") or "xterm"
-    return {"TERM": type_, "COLUMNS": str(COLUMNS), "LINES": str(ROWS)}

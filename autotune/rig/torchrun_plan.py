@@ -119,7 +119,6 @@ def with_ranks(
 
     Args:
         plan: What one rank runs; ``plan.ranks`` is the number of ranks per machine.
-        nodes: The machines that train together.
         codes: File for the exit codes of failed ranks. Ignored with several machines.
         pass_fds: File descriptors that rank 0 inherits. Ignored with several machines.
     """

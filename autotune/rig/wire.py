@@ -39,15 +39,12 @@ class Start:
     """The first message to a rig: run this program.
 
     Attributes:
-        program: The program, with the arguments and keywords of the launch plan.
         applied: The config to start under; None runs the program as it is written.
         shadow_dir: Folder for what Python's functions write, under a guard.
-        fence: The kind of fence that keeps the program from changing the user's files.
         open_places: Folders that the program may change under a guard.
         rehearsal: Run with short epochs instead, to see what happens between and after them.
         allowed_cores: The numbers of the cores that the parent may use.
         bare: Run without seams instead, to see if the program fails without autotune's hooks.
-        protocol: Version of the sender's messages.
     """
 
     program: Program
@@ -84,9 +81,6 @@ class ProfileStep:
     """Profile the parts of a step under the config that had the last turn.
 
     The answer is ``StepProfiled`` with the same number.
-
-    Attributes:
-        stage_s: Seconds that each stage of the profile takes.
     """
 
     stage_s: float
@@ -117,14 +111,12 @@ class Ready:
     """The program trains: its first steps were observed, and it waits for a command.
 
     Attributes:
-        profile: What the first steps revealed about the program.
         startup_s: Seconds from the start of the rig's process to this message.
         downloaded_to: Folders to which the program downloaded data before its first step.
         gpus: Number of CUDA devices that the program can use.
         first_step_s: Seconds from the start of the rig's process to the end of the first step.
         devices: What its torch says of these devices, in its order, and which of them it uses; of
             several ranks, those of all. Empty if it trains on the CPU.
-        protocol: Version of the sender's messages.
     """
 
     profile: Profile
@@ -173,11 +165,7 @@ class Warned:
 
 @dataclass(frozen=True)
 class AskedInput:
-    """The program read its standard input, which is empty.
-
-    Attributes:
-        prompt: The line that the program printed last, which is probably the question.
-    """
+    """The program read its standard input, which is empty."""
 
     prompt: str
     kind: Literal["asked_input"] = "asked_input"
@@ -225,12 +213,10 @@ class Ended:
     Ranks other than the first write it to a file of the rig's folder instead.
 
     Attributes:
-        steps: Optimizer steps that the program had made.
         exception: Class name and message of the exception; empty if there was none, and for an
             exit with code 0.
         traceback: The program's part of the traceback; empty for ``sys.exit()``.
         exit_code: What the interpreter would have exited with.
-        rank: The rank that ended.
         at_s: When it ended, by ``time.time()``, so that ranks can be put in order.
         unseen: Signs of training of which no step could be seen, as a clause; empty if none.
         steps_under_config: How many of the steps were made under the present config.

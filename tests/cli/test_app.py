@@ -128,20 +128,6 @@ def test_a_budget_that_holds_no_baseline_is_refused_and_a_run_of_that_name_is_fo
     assert "Did you mean 'short'?" in mistyped
 
 
-def test_a_best_yaml_of_a_later_version_or_with_mistakes_is_refused_with_lines(
-    workplace: Path,
-) -> None:
-    best = workplace / "best.yaml"
-    script = str(PROGRAMS / "plain.py")
-    assert "There is no file" in complaint("run", "best.yaml", script)
-    best.write_text("version: 99\n")
-    assert "this file has version 99" in complaint("run", "best.yaml", script)
-    write_best(best, baseline={"workers": 0}, workers=1)
-    best.write_text(best.read_text().replace("workers: 1", "num_wrokers: 1"))
-    said = complaint("run", "best.yaml", script)
-    assert re.search(r"best.yaml:\d+: Unknown knob 'num_wrokers'. Did you mean 'workers'", said)
-
-
 @pytest.mark.real_starts
 def test_run_passes_arguments_output_and_exit_code_through(workplace: Path) -> None:
     write_best(workplace / "best.yaml", {"flush_denormal": False}, flush_denormal=True)

@@ -13,7 +13,7 @@ import pytest
 from autotune.cli import search_report
 from autotune.cli.console import Console
 from autotune.measurement.outcome import Ending, Outcome
-from autotune.program.config import KnobValue
+from autotune.program.config import Config, KnobValue
 from autotune.results.result import Finding, SearchResult
 from tests.scripted import Question, Script, begin
 
@@ -71,41 +71,27 @@ def test_a_claim_is_printed_with_its_interval_the_change_and_how_to_use_it(
     assert "autotune run best.yaml" in said
 
 
-def test_where_nothing_was_found_the_report_says_so_and_names_no_command(
+def test_where_nothing_is_faster_or_all_fails_the_report_says_why_and_names_no_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def ends(question: Question) -> Ending | None:
+        config = question.config or Config({})
+        as_written = config.items() <= {"workers": 0, "batch_size": 64, "precision": "fp32"}.items()
+        return None if as_written else Ending(Outcome.OUT_OF_MEMORY, "the GPU's memory is full")
+
     slower = Script(
         {"workers": {1: 0.7, 2: 0.6}, "precision": {"bf16": 0.7}, "batch_size": {128: 0.8}}
     )
-    result = searched(tmp_path, slower)
-    assert result.finding is Finding.NO_GAIN
-    capsys.readouterr()
-    search_report.show(result, Path("best.yaml"))
-    said = capsys.readouterr().out
-    assert "No significant gain" in said
-    assert "x faster" not in said
-    assert "autotune run" not in said
-
-
-def test_where_all_configs_fail_the_report_says_that_nothing_was_measured_and_why(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    full = Ending(Outcome.OUT_OF_MEMORY, "the GPU's memory is full")
-
-    def ends(question: Question) -> Ending | None:
-        is_baseline = question.config is None or question.config["batch_size"] == 64
-        return None if is_baseline and _is_as_written(question) else full
-
-    result = searched(tmp_path, Script(ends=ends), 120.0)
-    capsys.readouterr()
-    search_report.show(result, Path("best.yaml"))
-
-    said = capsys.readouterr().out
-    assert result.has_measured_nothing
-    assert "Nothing could be measured" in said
-    assert "the GPU's memory is full" in said
-
-
-def _is_as_written(question: Question) -> bool:
-    config = question.config
-    return config is None or (config["workers"], config["precision"]) == (0, "fp32")
+    for script, words in (
+        (slower, ("No significant gain",)),
+        (Script(ends=ends), ("Nothing could be measured", "the GPU's memory is full")),
+    ):
+        result = searched(tmp_path / words[0], script, 150.0)
+        assert (result.finding is Finding.NO_GAIN) is (script is slower)
+        assert result.has_measured_nothing is (script is not slower)
+        capsys.readouterr()
+        search_report.show(result, Path("best.yaml"))
+        said = capsys.readouterr().out
+        assert all(word in said for word in words)
+        assert "x faster" not in said
+        assert "autotune run" not in said

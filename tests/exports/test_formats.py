@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from autotune.knobs.space.spacefile import load
 from autotune.program.config import KnobValue
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
-from tests.made import make_hardware, make_loader, make_profile
+from tests.made import A100, make_hardware, make_loader, make_profile
 from tests.rigging import write_best
 
 
@@ -100,14 +101,21 @@ def test_hugging_face_reads_its_arguments(tmp_path: Path) -> None:
 
 def test_accelerate_reads_its_file(tmp_path: Path) -> None:
     config_args = pytest.importorskip("accelerate.commands.config.config_args")
-    best = made(tmp_path, precision="bf16", devices="fsdp-2")
-    path = tmp_path / "accelerate.yaml"
-    path.write_text(exported("accelerate", best).text)
-    found = config_args.load_config_from_file(str(path))
+
+    def read(**changes: Any) -> Any:
+        path = tmp_path / "accelerate.yaml"
+        path.write_text(exported("accelerate", made(tmp_path, **changes)).text)
+        return config_args.load_config_from_file(str(path))
+
+    found = read(precision="bf16", devices="fsdp-2", fsdp_options="keep-gathered+cpu-offload")
     assert (found.mixed_precision, found.num_processes) == ("bf16", 2)
     assert str(found.distributed_type).endswith("FSDP")
-    assert found.fsdp_config["fsdp_version"] == 2
+    assert found.fsdp_config == {
+        "fsdp_version": 2, "fsdp_reshard_after_forward": False, "fsdp_offload_params": True,
+    }  # fmt: skip
     assert found.use_cpu is True
+    ranks = read(devices="own-2")
+    assert (str(ranks.distributed_type).rpartition(".")[2], ranks.num_processes) == ("MULTI_CPU", 2)
 
 
 def test_lightning_takes_its_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,6 +128,38 @@ def test_lightning_takes_its_arguments(tmp_path: Path, monkeypatch: pytest.Monke
     trainer = Trainer(**arguments, logger=False, enable_checkpointing=False)
     assert trainer.precision == "bf16-mixed"
     assert trainer.accumulate_grad_batches == 2
+    own = yaml.safe_load(exported("lightning", made(tmp_path, devices="own-2")).text)["trainer"]
+    assert (own["strategy"], own["devices"]) == ("auto", 2)
+    for precision, word in (("tf32", "high"), ("medium", "medium")):
+        export = exported("lightning", made(tmp_path, precision=precision))
+        (why,) = export.left_out.values()
+        assert f"set_float32_matmul_precision('{word}')" in why, "Trainer takes no such precision"
+
+
+def test_deepspeed_gets_its_stage_and_the_line_that_starts_its_ranks(tmp_path: Path) -> None:
+    best = made(
+        tmp_path, batch_size=32, accumulation_steps=2, precision="bf16", devices="fsdp-4",
+        fsdp_options="keep-gathered+cpu-offload",
+    )  # fmt: skip
+    export = exported("deepspeed", best)
+    found = json.loads(export.text)
+    assert found["train_micro_batch_size_per_gpu"] == 32
+    assert found["gradient_accumulation_steps"] == 2
+    assert (found["bf16"]["enabled"], found["fp16"]["enabled"]) == (True, False)
+    assert found["zero_optimization"] == {"stage": 3}, "one of two options alone is another config"
+    assert export.left_out == {
+        "devices": "start it by: deepspeed --num_gpus 4",
+        "fsdp_options=keep-gathered+cpu-offload": "it has no such option",
+    }
+    alone = exported("deepspeed", made(tmp_path, devices="fsdp-2", fsdp_options="cpu-offload"))
+    assert json.loads(alone.text)["zero_optimization"] == {
+        "stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"},
+    }  # fmt: skip
+    back = made(tmp_path, devices="single")
+    back = back.model_copy(update={"baseline": {"devices": "own-2"}})
+    assert exported("deepspeed", back).left_out == {
+        "devices": "start it by: deepspeed --num_gpus 1"
+    }
 
 
 def test_sbatch_is_a_shell_script_with_directives(tmp_path: Path) -> None:
@@ -134,8 +174,19 @@ def test_sbatch_is_a_shell_script_with_directives(tmp_path: Path) -> None:
     )
     assert int(directives["cpus-per-task"]) == best.hardware.cpu_quota
     assert directives["nodes"] == "1"
+    assert "gpus-per-node" not in directives
     line = path.read_text().splitlines()[-1]
     assert shlex.split(line)[-3:] == ["train.py", "--name", "a b"]
+    for command, last in (
+        ("-- -u train.py", "srun autotune run best.yaml -- -u train.py"),
+        ("train.py\nrm -rf ~", "srun autotune run best.yaml -- train.py rm -rf '~'"),
+    ):
+        text = exported("sbatch", made(tmp_path, command=command)).text
+        assert text.splitlines()[-1] == last
+    two = replace(best.hardware, gpus=(A100, A100))
+    for devices, gpus in (("single", 2), ("data_parallel", 2), ("ddp-2", 2)):
+        on_gpus = made(tmp_path, devices=devices).model_copy(update={"hardware": two})
+        assert f"--gpus-per-node={gpus}\n" in exported("sbatch", on_gpus).text
 
 
 def test_a_snippet_runs_and_sets_what_it_says(tmp_path: Path) -> None:

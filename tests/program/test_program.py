@@ -126,6 +126,3 @@ def test_a_function_that_no_import_finds_is_pickled_with_what_it_holds(tmp_path:
         found.append(program.fingerprint)
     assert found[0] == program_of(nested, [], tmp_path).fingerprint
     assert found[0] != found[1], "it follows the source"
-
-
-# --- launched -------------------------------------------------------------------------------------

@@ -177,4 +177,10 @@ def test_arithmetic_is_compared_with_the_peak_of_its_own_type() -> None:
     on_gpu = DoctorReport("train.py", make_hardware(gpus=(A100,)), profile, measured, flops)
     assert on_gpu.dtype == "bf16"
     assert on_gpu.roofline_share == pytest.approx(0.4)
-    assert replace(on_gpu, profile=make_profile(), hardware=HARDWARE).roofline_share is None
+    for unknown in (
+        {"profile": make_profile()},
+        {"hardware": HARDWARE},
+        {"hardware": make_hardware(gpus=(replace(A100, name="?"),))},
+        {"breakdown": StepBreakdown()},
+    ):
+        assert replace(on_gpu, **unknown).roofline_share is None

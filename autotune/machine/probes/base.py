@@ -8,7 +8,7 @@ from autotune.measurement.readings import Memory
 class Probe:
     """Reads the peak memory use over a while from one source.
 
-    The caller calls ``reset()`` when turns begin, ``sample()`` meanwhile and ``read()`` at its
+    The caller calls ``reset()`` when turns begin, ``sample()`` meanwhile and ``read()`` at their
     end. Every method does nothing by default. A value that cannot be read stays None, and a source
     that stops answering never ends a measurement.
     """

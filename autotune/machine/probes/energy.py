@@ -21,7 +21,10 @@ class CpuEnergy:
     """
 
     def __init__(self, powercap: Path = POWERCAP) -> None:
-        self._counters = [_Counter(zone) for zone in _packages(powercap)]
+        # Zones below a package are parts of it, and the ``psys`` zone contains the packages
+        zones = (z for z in powercap.glob("*") if re.fullmatch(r"intel-rapl:\d+", z.name))
+        packages = sorted(zone for zone in zones if _read_text(zone / "name") != "psys")
+        self._counters = [_Counter(zone) for zone in packages]
 
     def joules(self) -> float | None:
         """Return the energy used so far, or None if a package's counter cannot be read."""
@@ -53,16 +56,6 @@ class _Counter:
         self._last_uj = now_uj
         self._total_uj += used_uj
         return self._total_uj
-
-
-def _packages(powercap: Path) -> list[Path]:
-    """Return the powercap zones of whole packages.
-
-    Zones below a package are parts of it, and the ``psys`` zone contains the packages; adding
-    either would count energy twice.
-    """
-    zones = [z for z in powercap.glob("intel-rapl:*") if re.fullmatch(r"intel-rapl:\d+", z.name)]
-    return sorted(zone for zone in zones if _read_text(zone / "name") != "psys")
 
 
 def _read_int(path: Path) -> int | None:

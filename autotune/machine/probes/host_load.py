@@ -1,4 +1,4 @@
-"""The kernel's counters of CPU use and contention, read between blocks inside the rig.
+"""The kernel's counters of CPU use and contention, read between turns inside the rig.
 
 Covered: Linux with or without PSI and cgroups (v1 and v2). On other systems these fields stay None.
 Not covered: helper processes that the program starts by other means than multiprocessing. Until
@@ -28,9 +28,6 @@ class Counters:
     """Totals of the kernel's counters at one moment; None where the system does not report one.
 
     Attributes:
-        at_s: Time by ``time.monotonic()``.
-        cores: Number of logical cores of the machine.
-        busy_s: Time in which the cores were busy, added over all cores.
         ours_s: CPU time of the program, its workers, the other ranks and autotune.
         steal_s: CPU time that the hypervisor gave to other guests.
         pressure_s: Time in which some task waited for a core (PSI).
@@ -61,11 +58,7 @@ class Counters:
 
 
 class HostLoad:
-    """Reads the CPU counters of this process, its workers and the machine.
-
-    The lead rank reads it at the end of each block of the running program, so a reading must be
-    cheap.
-    """
+    """Reads the CPU counters of this process, its workers and the machine; a reading is cheap."""
 
     def __init__(
         self,
@@ -110,23 +103,11 @@ class HostLoad:
         )
 
     def _ours_s(self) -> float:
-        """Return our CPU time in seconds.
-
-        Living workers are read one by one. Those that have ended are part of their parent's
-        ``children`` times.
-        """
-        living = self._living()
+        """Return our CPU time; workers that have ended are in their parent's ``children`` times."""
+        living = {child.pid for child in multiprocessing.active_children() if child.pid}
         # active_children() has just reaped the workers that ended, so their time is in *own*.
         own = self._self.cpu_times()
         total = own.user + own.system + own.children_user + own.children_system
-        return total + self._of_others_s(living)
-
-    @staticmethod
-    def _living() -> set[int]:
-        return {child.pid for child in multiprocessing.active_children() if child.pid}
-
-    def _of_others_s(self, living: set[int]) -> float:
-        total = 0.0
         # Handles are kept between readings, because creating one reads files of the process.
         for pid in living - self._workers.keys():
             if (process := _process(pid)) is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import time
 from types import ModuleType
 from typing import Any
@@ -35,19 +35,6 @@ SLOWDOWNS = (
     ("nvmlClocksEventReasonSyncBoost", "sync boost"),
 )
 SM_S = 1.0  # how far back SM shares are asked for: the driver samples them up to once a second
-
-
-@dataclass(frozen=True)
-class Stranger:
-    """A process on a GPU that is not ours.
-
-    Attributes:
-        pid: Its id.
-        memory_bytes: Memory of the GPU that it holds; None if the driver does not say.
-    """
-
-    pid: int
-    memory_bytes: int | None
 
 
 class NvmlMemory(Probe):
@@ -107,7 +94,7 @@ class NvmlMemory(Probe):
 
 
 class GpuWatch:
-    """Readings of what could disturb a block, one per GPU and sample.
+    """Readings of what could disturb turns, one per GPU and sample.
 
     A field that a GPU does not report stays None; a MIG slice reports few of them. Without GPUs, or
     if the driver does not answer, there are no readings. The process tree below *pid* counts as
@@ -140,34 +127,31 @@ class GpuWatch:
             foreign = tuple(sorted(users[uuid] & strangers))
             self._readings.append(replace(reading, foreign_processes=foreign))
 
-    def strangers(self) -> dict[str, tuple[Stranger, ...]]:
-        """Return who else is on each GPU to compute, by UUID; a process that also draws is not.
+    def strangers(self) -> dict[str, dict[int, int | None]]:
+        """Return who else is on each GPU to compute, idle or not; a process that also draws is not.
 
-        Unlike in a reading, idle processes are among them.
+        Returns:
+            By UUID and process id the memory that it holds; None if the driver does not say.
         """
         listed = {u: self._computing(handle) for u, handle in self._driver.handles().items()}
         foreign = _strangers(frozenset().union(*listed.values()), self._pid)
         return {
-            uuid: tuple(Stranger(pid, sizes[pid]) for pid in sorted(sizes.keys() & foreign))
+            uuid: {pid: sizes[pid] for pid in sorted(sizes.keys() & foreign)}
             for uuid, sizes in listed.items()
         }
 
     def _reading(self, reading: GpuReading, handle: Any) -> GpuReading:
         ask, nvml = self._driver.ask, self._driver.nvml
         energy_mj = ask("nvmlDeviceGetTotalEnergyConsumption", handle)
+        reasons = ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
+        if reasons is None:  # the name before driver 535, with the same bits
+            reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle) or 0
         return replace(
             reading,
-            slowdowns=self._slowdowns(handle),
+            slowdowns=tuple(w for name, w in SLOWDOWNS if reasons & getattr(nvml, name, 0)),
             temperature_c=ask("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU),
             energy_j=None if energy_mj is None else energy_mj / 1000,
         )
-
-    def _slowdowns(self, handle: Any) -> tuple[str, ...]:
-        reasons = self._driver.ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
-        if reasons is None:  # the name before driver 535, with the same bits
-            reasons = self._driver.ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
-        nvml = self._driver.nvml
-        return tuple(word for name, word in SLOWDOWNS if (reasons or 0) & getattr(nvml, name, 0))
 
     def _busy(self, handle: Any) -> frozenset[int]:
         """Return the ids of the processes that take a GPU's time, ours included.

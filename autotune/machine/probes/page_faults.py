@@ -13,16 +13,13 @@ SIZE, TIMES = 16 << 20, 5  # the shortest ones were not disturbed
 @cache
 def page_fault_s() -> float:
     """Return the seconds of a page fault, by touching memory that the system has just given."""
-    times = [_twice_s() for _ in range(TIMES)]
-    first_s, again_s = (min(one[n] for one in times) for n in (0, 1))
-    return max(0.0, first_s - again_s) / (SIZE // resource.getpagesize())
-
-
-def _twice_s() -> tuple[float, float]:
-    """Return the seconds that writing to each new page takes, and writing there again."""
-    with mmap.mmap(-1, SIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-        memory.madvise(mmap.MADV_NOHUGEPAGE)  # a huge page costs as much as hundreds of others
-        return _touched_s(memory), _touched_s(memory)
+    first_s, again_s = list[float](), list[float]()
+    for _ in range(TIMES):
+        with mmap.mmap(-1, SIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+            memory.madvise(mmap.MADV_NOHUGEPAGE)  # a huge page costs as much as hundreds of others
+            first_s.append(_touched_s(memory))
+            again_s.append(_touched_s(memory))
+    return max(0.0, min(first_s) - min(again_s)) / (SIZE // resource.getpagesize())
 
 
 def _touched_s(memory: mmap.mmap) -> float:

@@ -42,9 +42,7 @@ class Answer:
         refused: Why autotune cannot do the same; empty if it can.
         words: The words that each process runs, without the interpreter.
         ranks: Number of processes that train together; None for one process.
-        env: Environment variables that the launcher would change.
         is_python: Whether an interpreter runs the words.
-        notes: What of its options is left out, as sentences.
     """
 
     refused: str = ""

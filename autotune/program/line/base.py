@@ -24,8 +24,6 @@ class Shell:
     interpreter.
 
     Attributes:
-        cwd: The working directory, absolute.
-        variables: The environment.
         python: The interpreter that runs autotune.
         prefix: The root of its environment, whose ``bin`` folder holds the interpreter.
         command: What was typed before the line, such as ``autotune search --budget 90s``. Messages
@@ -40,12 +38,7 @@ class Shell:
 
     @classmethod
     def here(cls, words: Sequence[str] = (), cwd: Path | None = None) -> Shell:
-        """Return the shell from which this process was started.
-
-        Args:
-            words: The line. The part of ``sys.argv`` before it becomes ``command``.
-            cwd: The working directory; by default that of this process.
-        """
+        """Return the shell from which this process was started."""
         shell = cls((cwd or Path.cwd()).resolve(), dict(os.environ))
         before = sys.argv[1 : len(sys.argv) - len(words)]
         # When search(command=...) is called from Python, sys.argv belongs to another program.
@@ -73,13 +66,9 @@ class Known:
     """What has been read of a command line so far.
 
     Attributes:
-        env: Variables that the line sets.
-        ranks: Number of ranks that it starts; None if it starts one process.
-        python_options: Options of the interpreter.
         warning_filters: Values of ``python -W``.
         is_safe_path: Whether ``python -P`` keeps the script's folder off the import path.
         is_python: Whether an interpreter was read, so that a script or ``-m MODULE`` must follow.
-        notes: What the user should know about how the line was read, one sentence each.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)

@@ -33,9 +33,12 @@ def program_at(words: tuple[str, ...], known: Known, shell: Shell) -> Program:
     Raises:
         UsageError: There is no such program, or autotune cannot start it.
     """
-    if words[0] == "-m":
+    word = words[0]
+    is_path = "/" in word or ":" in word or word.endswith(".py") or (shell.cwd / word).is_file()
+    is_command = Path(word).parent.resolve() == shell.bin_dir.resolve()
+    if word == "-m":
         program = _module(words[1:], known, shell)
-    elif known.is_python or _is_file(words[0], shell):
+    elif known.is_python or (is_path and not is_command):
         program = parse_program(words[0], words[1:], shell.cwd)
     elif script := _command(words[0], known, shell):
         program = _console_script(script, words, known, shell)
@@ -88,12 +91,6 @@ def _module(words: tuple[str, ...], known: Known, shell: Shell) -> Program:
         fingerprint=fingerprint_of(source.read_bytes()),
         name=name.removesuffix(".__main__").rpartition(".")[2],
     )
-
-
-def _is_file(word: str, shell: Shell) -> bool:
-    """Return whether a word names a script or function of the user's, and not a command."""
-    is_path = "/" in word or ":" in word or word.endswith(".py") or (shell.cwd / word).is_file()
-    return is_path and Path(word).parent.resolve() != shell.bin_dir.resolve()
 
 
 def _command(word: str, known: Known, shell: Shell) -> Path | None:

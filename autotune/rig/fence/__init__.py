@@ -70,7 +70,11 @@ def raise_fence(options: FenceOptions, run_dir: Path) -> Fence:
         if kind is FenceKind.GUARD and not options.allow_side_effects:
             continue
         try:
-            fence = _raised(kind, options, run_dir)
+            fence: Fence = (
+                OverlayFence(options, run_dir)
+                if kind is FenceKind.OVERLAY
+                else GuardFence(options, run_dir, has_landlock=kind is FenceKind.LANDLOCK)
+            )
         except (Refused, OSError) as refusal:
             reasons.append(f"  {kind}: {refusal}{_switch() if kind is FenceKind.OVERLAY else ''}")
             continue
@@ -91,20 +95,13 @@ def raise_fence(options: FenceOptions, run_dir: Path) -> Fence:
 def describe_fence(options: FenceOptions) -> tuple[str, tuple[str, ...]]:
     """Return which fence a search here would use, as a sentence, and what it would not cover.
 
-    For reports such as that of ``autotune doctor``. The fence is set up and removed again. If none
-    works, the first sentence says so and the second part holds the reasons.
+    If none works, the first sentence says so and the second part holds the reasons.
     """
     try:
         with raise_fence(options, Path.cwd()) as raised:
             return raised.sentence, raised.warnings
     except FenceError as error:
         return "Nothing keeps trials from changing your files.", (str(error),)
-
-
-def _raised(kind: FenceKind, options: FenceOptions, run_dir: Path) -> Fence:
-    if kind is FenceKind.OVERLAY:
-        return OverlayFence(options, run_dir)
-    return GuardFence(options, run_dir, has_landlock=kind is FenceKind.LANDLOCK)
 
 
 def _switch() -> str:

@@ -36,7 +36,6 @@ class Fence(ABC):
     Use it as a context manager; closing it removes the scratch folders.
 
     Attributes:
-        kind: Which kind of fence it is.
         open_places: Folders that trials may change, for a guard; empty for overlays.
         rooms: How much trials may write, by file system.
         warnings: What the fence cannot cover, as sentences for the user.
@@ -142,14 +141,10 @@ class View:
 
 
 def try_out(spec: FenceSpec, *command: str) -> dict[str, str]:
-    """Enter a fence by a short process.
-
-    Returns:
-        The folders that could not be covered, with the reasons; empty if all could.
+    """Enter a fence by a short process; return the folders that could not be covered, with why.
 
     Raises:
-        Refused: when the fence cannot be entered at all, the command fails, or it takes longer than
-            ``PATIENCE_S``.
+        Refused: when it cannot be entered at all, or the command fails or takes too long.
     """
     with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
         answer_file = Path(folder, "answer")

@@ -68,8 +68,7 @@ def enter(spec: FenceSpec, *, is_probe: bool) -> dict[str, str]:
         For a probe, the folders that could not be covered, with the reasons; otherwise empty.
 
     Raises:
-        OSError: when the system refuses. For a probe, only if nothing can be covered at all, as
-            when namespaces are denied.
+        OSError: when the system refuses; for a probe, only if nothing can be covered at all.
     """
     here = os.getcwd()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a dump may be written outside of the fence
@@ -133,10 +132,10 @@ class _Place:
         match covering.step.cover:
             case Cover.OVERLAY:
                 self._lower = os.open(self._path, os.O_PATH)
-                self._upper = _open(covering.scratch, "upper")
-                self._work = _open(covering.scratch, "work")
+                self._upper = os.open(f"{covering.scratch}/upper", os.O_PATH)
+                self._work = os.open(f"{covering.scratch}/work", os.O_PATH)
             case Cover.REBUILT | Cover.MEMORY:
-                self._rebuilt = _open(covering.scratch, "rebuilt")
+                self._rebuilt = os.open(f"{covering.scratch}/rebuilt", os.O_PATH)
                 self._scratch = os.open(covering.scratch, os.O_PATH)
         self._layers = [os.open(layer, os.O_PATH) for layer in covering.layers]
 
@@ -173,12 +172,16 @@ class _Place:
         with os.scandir(self._path) as entries:
             for entry in entries:
                 copy = f"{new}/{entry.name}"
-                if entry.is_dir(follow_symlinks=False):
-                    os.mkdir(copy)
-                    kernel.mount(entry.path, copy, flags=kernel.MS_BIND | kernel.MS_REC)
-                    kernel.make_read_only(copy, with_inner=True)  # until a later step covers it
-                else:
+                if not entry.is_dir(follow_symlinks=False):
                     room -= _copy(entry, copy, Path(self._aside, entry.name), room)
+                    continue
+                os.mkdir(copy)
+                try:
+                    kernel.mount(entry.path, copy, flags=kernel.MS_BIND | kernel.MS_REC)
+                except FileNotFoundError:  # somebody has removed it meanwhile
+                    os.rmdir(copy)
+                else:
+                    kernel.make_read_only(copy, with_inner=True)  # until a later step covers it
         shutil.copystat(self._path, new)
         kernel.mount(new, self._path, flags=kernel.MS_BIND | kernel.MS_REC)
 
@@ -275,15 +278,10 @@ def _copy(entry: os.DirEntry[str], copy: str, original: Path, room: int) -> int:
     return 0
 
 
-def _open(folder: str, name: str) -> int:
-    return os.open(os.path.join(folder, name), os.O_PATH)
-
-
 def _by_fd(number: int) -> str:
-    """Return a path for an open file that works in mount options.
+    """Return a path for an open file that mount options take: without commas or colons.
 
-    It contains no commas or colons, which separate those options, and stays valid while mounts hide
-    the real path.
+    It stays valid while mounts hide the real path.
     """
     return f"/proc/self/fd/{number}"
 

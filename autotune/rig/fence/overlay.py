@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,16 +57,6 @@ class Rights:
         return ",index=off,metacopy=off" + (",redirect_dir=on" if self.is_root else ",userxattr")
 
 
-def socket_folders(environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return folders below /tmp that hold pipes and sockets of CUDA's MPS and of X.
-
-    A socket cannot be connected to through an overlay, so these folders stay real. Source: CUDA's
-    Multi-Process Service, section CUDA_MPS_PIPE_DIRECTORY; X(7).
-    """
-    pipes = environment.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")  # noqa: S108
-    return Path(pipes), Path("/tmp/.X11-unix")  # noqa: S108
-
-
 def rights() -> Rights:
     """Return what this process may do, from its capabilities and its user namespace."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
@@ -78,9 +68,7 @@ def rights() -> Rights:
 class OverlayFence(Fence):
     """Covers everything that this user may write by overlays.
 
-    Making it plans which folders to cover, looks for places for the upper layers, and tries all of
-    that out with short processes. Folders that cannot be covered become read-only and are listed in
-    ``warnings``.
+    Folders that cannot be covered become read-only and are listed in ``warnings``.
 
     Raises:
         Refused: when overlays do not work here, or the working directory cannot be covered.
@@ -132,13 +120,17 @@ class OverlayFence(Fence):
         for number, step in enumerate(self._steps):
             if not os.path.exists(step.path):  # removed since the plan was made
                 continue
-            if not _needs_place(step):
+            if step.cover is Cover.READ_ONLY:
                 coverings.append(Covering(step))
                 continue
             place = self._scratch_for(step.path) / name / str(number)
             coverings.append(Covering(step, str(place), self._layers.get(step.path, ())))
             _make_folders(step, place)
-        passed = (self.folders[0] / name, *own, *map(_real, socket_folders(os.environ)))
+        # A socket cannot be connected to through an overlay, so the folders of CUDA's MPS and of X
+        # stay real: Multi-Process Service, section CUDA_MPS_PIPE_DIRECTORY; X(7)
+        pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")  # noqa: S108
+        sockets = Path(pipes), Path("/tmp/.X11-unix")  # noqa: S108
+        passed = (self.folders[0] / name, *own, *map(_real, sockets))
         return FenceSpec(
             coverings=tuple(coverings),
             passed_through=tuple(str(path) for path in passed if path.is_dir()),
@@ -150,8 +142,7 @@ class OverlayFence(Fence):
         """Keep the cache files that the program made before its first step, for later rigs.
 
         Returns:
-            A sentence for the user, if the program also prepared much data outside of known caches:
-            each trial will prepare that again, unless the user names the folder.
+            A sentence for the user if it also prepared much data outside of known caches.
         """
         found = [
             Prepared(Path(step.path), self._scratch_for(step.path) / name / str(number) / "upper")
@@ -213,11 +204,7 @@ class OverlayFence(Fence):
         return failed
 
     def _make_read_only_what_fails(self, mounts: Sequence[Mount]) -> tuple[str, ...]:
-        """Try the plan out, and make read-only what cannot be covered.
-
-        Returns:
-            One sentence for the user for each such folder.
-        """
+        """Make read-only what cannot be covered; return a sentence for the user for each folder."""
         steps = self._steps
         lost = {s.path: NO_SCRATCH for s in steps if not self._has_place(s)}
         self._steps = tuple(s for s in steps if s.path not in lost)
@@ -245,7 +232,7 @@ class OverlayFence(Fence):
         )
 
     def _has_place(self, step: Step) -> bool:
-        return not _needs_place(step) or any(
+        return step.cover is Cover.READ_ONLY or any(
             not is_below(str(folder), step.path) for folder in self.folders[1:]
         )
 
@@ -293,11 +280,6 @@ def _tries_overlay(place: Path, own: Rights) -> str | None:
     is_whole = (lower / EXERCISE).read_text(encoding="utf-8") == "some"
     scratch.remove(place / "probe")
     return failures.get(str(lower)) or (None if is_whole else "writes went to the real file")
-
-
-def _needs_place(step: Step) -> bool:
-    """Tell whether a step needs a scratch folder."""
-    return step.cover is not Cover.READ_ONLY
 
 
 def _make_folders(step: Step, place: Path) -> None:

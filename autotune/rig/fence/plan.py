@@ -59,10 +59,6 @@ class Mount:
         """True unless it is a file system of the kernel or of devices."""
         return self.file_system not in KERNEL_FILE_SYSTEMS
 
-    def is_below(self, path: str) -> bool:
-        """Tell whether it is mounted below a path; False if it is mounted at the path itself."""
-        return is_below(self.path, path)
-
 
 def is_below(path: str, above: str) -> bool:
     """Tell whether a path lies below another one; a path is not below itself."""
@@ -143,7 +139,6 @@ class Step:
     """One folder to cover.
 
     Attributes:
-        cover: How to cover it.
         path: The folder; for ``READ_ONLY`` it may also be a single file that is mounted.
         attached: Mounts inside of it, which its overlay hides and which are bound into it again.
     """
@@ -233,7 +228,9 @@ class _Planner:
             if may_write:
                 yield Step(Cover.REBUILT, path)
             else:
-                yield Step(Cover.READ_ONLY, _mount_of(path, self.mounts))
+                holding = [m for m in self.mounts if m == path or is_below(path, m)]
+                innermost = max(holding, key=lambda m: len(PurePosixPath(m).parts))
+                yield Step(Cover.READ_ONLY, innermost)
             if may_write or depth < MAX_DEPTH or any(is_below(t, path) for t in self.towards):
                 yield from self._cover_inside(path, depth)
 
@@ -260,9 +257,3 @@ class _Planner:
             is_left_alone = is_left_alone or folder == SOCKETS
             if not is_left_alone and self.folders.may_enter(folder):
                 yield from self.cover(folder, depth + 1)
-
-
-def _mount_of(path: str, mounts: Sequence[str]) -> str:
-    """Return the path of the innermost mount that a path lies on."""
-    holding = [m for m in mounts if m == path or is_below(path, m)]
-    return max(holding, key=lambda m: len(PurePosixPath(m).parts))

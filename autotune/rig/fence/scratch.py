@@ -38,11 +38,10 @@ FREE_SHARE = 0.10  # the default limit, as a share of the disk space that is fre
 
 
 def candidates(scratch_dir: Path | None, run_dir: Path) -> tuple[Path, ...]:
-    """Return the folders that may hold upper layers, in the order in which to try them.
+    """Return the writable folders that may hold upper layers, in the order in which to try them.
 
-    Only folders that exist and are writable are returned. ``/dev/shm`` comes last, because it takes
-    memory. It is needed on some clusters and in most containers, where everything else is a network
-    file system or an overlay, and neither can hold upper layers.
+    ``/dev/shm`` comes last, because it takes memory. In most containers all else is a network file
+    system or an overlay, and neither can hold upper layers.
     """
     named = [scratch_dir] if scratch_dir is not None else []
     temporary = (Path(tempfile.gettempdir()), Path("/var/tmp"), Path("/dev/shm"))  # noqa: S108
@@ -58,9 +57,6 @@ class Scratch:
     folder. If the shell is killed too, the next search removes it: the folder holds a locked file,
     and a lock that can be taken shows that nobody uses the folder. Locks also work between
     containers, in which process ids would mean nothing.
-
-    Attributes:
-        path: The folder.
 
     Raises:
         OSError: when the folder cannot be made.
@@ -92,13 +88,10 @@ class Scratch:
 
 
 def short_place() -> Path:
-    """Return a folder for temporary files with a path short enough for sockets in it.
-
-    Worker processes make Unix sockets below their temporary folder, and the kernel limits the
-    length of a socket's path.
+    """Return a writable folder for temporary files with a path short enough for sockets in it.
 
     Raises:
-        FenceError: when there is no such folder that is writable.
+        FenceError: when there is none.
     """
     usual = Path(tempfile.gettempdir())
     for place in (usual, Path("/tmp"), Path("/var/tmp")):  # noqa: S108
@@ -117,9 +110,10 @@ def sweep(place: Path) -> None:
     Folders whose search still runs, links, and folders of other users are left alone.
     """
     for folder in place.glob(f"{PREFIX}*"):
-        if not _is_ours(folder):
-            continue
         try:
+            status = folder.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+                continue
             lock = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW)
         except FileNotFoundError:  # its removal was cut short, and the lock went first
             with suppress(OSError):
@@ -152,14 +146,6 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _is_ours(folder: Path) -> bool:
-    try:
-        status = folder.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
-
-
 @dataclass(frozen=True)
 class Room:
     """How much trials may write to scratch folders that share a file system.
@@ -183,9 +169,6 @@ class Room:
 
         Reading the free space takes microseconds, so that is done first. Other programs may also
         fill the disk: only a second look, at the files themselves, shows if these folders did.
-
-        Returns:
-            How much was written, how much is allowed, and the largest file; None if all is well.
         """
         free = _free_bytes(self.folders[0].parent)
         if self.free_bytes - free <= self.max_bytes and free > self.max_bytes // 100:

@@ -17,7 +17,6 @@ class Covering:
     """One step of the plan, with the scratch folders that it needs.
 
     Attributes:
-        step: Which folder is covered, and how.
         scratch: Folder with ``upper`` and ``work`` of an overlay, or with ``rebuilt`` and
             ``original`` of any other cover. Empty for ``READ_ONLY``.
         layers: Layers of kept caches between the real folder and ``upper``, uppermost first.
@@ -37,7 +36,6 @@ class FenceSpec:
         passed_through: Folders that stay real behind the fence.
         in_user_namespace: Whether mounting needs a user namespace, as for everyone but root.
         writable: Paths outside of which Landlock denies writes; None does without Landlock.
-        overlay_options: Appended to the mount options of each overlay.
         answer_file: File to which the process writes, as JSON, what went wrong.
         exercised: Folders in which a probe tries to write, in addition to the covered ones.
     """
