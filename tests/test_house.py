@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests import house
 
 # What breaks a law today, with its figure. Nothing may be added, no figure may grow, and what is
@@ -29,8 +27,8 @@ BREACHES: dict[str, dict[str, int]] = {
 }
 
 
-@pytest.mark.parametrize(("law", "found"), house.breaches().items())
-def test_nothing_breaks_a_law_but_what_is_listed(law: str, found: dict[str, int]) -> None:
-    listed = BREACHES.get(law, {})
-    assert found.keys() == listed.keys()
-    assert all(figure <= listed[name] for name, figure in found.items()), found
+def test_nothing_breaks_a_law_but_what_is_listed() -> None:
+    for law, found in house.breaches().items():
+        listed = BREACHES.get(law, {})
+        assert found.keys() == listed.keys(), law
+        assert all(figure <= listed[name] for name, figure in found.items()), found
