@@ -20,7 +20,6 @@ from typing import Any
 
 import psutil
 
-from autotune.machine.probes.base import Probe
 from autotune.machine.process_tree import tree
 from autotune.measurement.readings import FOREIGN_SHARE, GpuReading, Memory
 
@@ -37,7 +36,7 @@ SLOWDOWNS = (
 SM_S = 1.0  # how far back SM shares are asked for: the driver samples them up to once a second
 
 
-class NvmlMemory(Probe):
+class NvmlMemory:
     """Peak memory in use on the visible GPUs: in total, and by the rig."""
 
     def __init__(

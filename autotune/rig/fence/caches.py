@@ -77,7 +77,7 @@ class Prepared:
                 self.others[folder] = (count + 1, size + found[0])
 
     def keep(self, layer: Path) -> bool:
-        """Move the files that have not changed since ``note()`` into a layer; tell if any were.
+        """Move what has not changed since ``note()`` into a layer; return if anything was.
 
         Call it after the rig has ended: the files leave the upper layer.
         """
