@@ -34,12 +34,10 @@ class Conditions:
     Attributes:
         quota: Cores that the tightest CPU quota allows, as a fraction; None without a quota.
         throttled_share: Share of the periods in which a quota held a group back; None without one.
-        drivers: Drivers of their frequencies, such as ``intel_pstate``.
         throttle_events: Times that cores were slowed down by heat since the machine started; None
             if the system does not tell.
         numa_nodes: Cores of each NUMA node, as the kernel writes them: ``0-31``.
         driver_cuda: Newest CUDA version that the driver supports, as ``(major, minor)``.
-        torch_cuda: CUDA version that torch was built for; None for a CPU build, or if unknown.
     """
 
     cores: int

@@ -66,7 +66,6 @@ class Hardware:
         shm_bytes: Free bytes in /dev/shm; None if it does not exist.
         gpus: The GPUs that CUDA_VISIBLE_DEVICES leaves visible, in its order, or those that a
             program sees, in the program's order.
-        has_cxx_compiler: Whether a C++ compiler is on PATH; torch.compile on the CPU needs one.
         versions: Versions of Python and of those of ``PACKAGES`` that are installed, by name.
     """
 

@@ -157,7 +157,6 @@ class SearchSection(_Section):
         break_even_steps: Steps after which a run that compiles has caught up with the baseline;
             null if it never does.
         confirmed: Whether the config was confirmed to be faster in fresh processes.
-        date: When the search started, in ISO 8601.
     """
 
     objective: str = "throughput"

@@ -51,7 +51,6 @@ class Prepared:
 
     Attributes:
         upper: The overlay's upper layer, which holds what the rig wrote.
-        files: Size and modification time of the cache files, by path below the upper layer.
         others: Number and bytes of all other files, by the real folder by which they are counted:
             an immediate folder of the working directory, or the folder that they lie in.
     """

@@ -71,7 +71,19 @@ def read_mounts(mountinfo: str) -> tuple[Mount, ...]:
 
     A mount is left out if a later one at the same path, or at a folder above it, hides it.
     """
-    mounts = {number: (parent, mount) for number, parent, mount in _parse(mountinfo)}
+    mounts: dict[int, tuple[int, Mount]] = {}
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, super_fields = before.split(" "), after.split(" ")
+        if len(fields) > 5 and len(super_fields) > 2:
+            mount = Mount(
+                path=unescaped(fields[4]),
+                file_system=super_fields[0],
+                options=tuple(fields[5].split(",")),
+                super_options=tuple(super_fields[2].split(",")),
+                root=unescaped(fields[3]),
+            )
+            mounts[int(fields[0])] = int(fields[1]), mount
     inner: dict[int, list[int]] = {}
     for number, (parent, _) in mounts.items():
         inner.setdefault(parent, []).append(number)
@@ -105,21 +117,6 @@ def _found_at(
         if not on_the_way:
             return here
         here = min(on_the_way, key=lambda number: len(mounts[number][1].path))
-
-
-def _parse(mountinfo: str) -> Iterator[tuple[int, int, Mount]]:
-    for line in mountinfo.splitlines():
-        before, _, after = line.partition(" - ")
-        fields, super_fields = before.split(" "), after.split(" ")
-        if len(fields) > 5 and len(super_fields) > 2:
-            mount = Mount(
-                path=unescaped(fields[4]),
-                file_system=super_fields[0],
-                options=tuple(fields[5].split(",")),
-                super_options=tuple(super_fields[2].split(",")),
-                root=unescaped(fields[3]),
-            )
-            yield int(fields[0]), int(fields[1]), mount
 
 
 class Cover(StrEnum):
