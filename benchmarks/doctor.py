@@ -24,10 +24,7 @@ PROGRAM = Path(__file__).parents[1] / "tests" / "programs" / "faulty.py"
 # By fault: the advice that names it
 EXPECTED = {
     "python": "input-bound: computing",
-    "decode": "input-bound: computing",
-    "small_files": "input-bound: computing",
     "disk": "input-bound: waiting",
-    "network": "input-bound: waiting",
     "sleep": "input-bound: waiting",
     "launch": "launch-bound",
     "kept_graphs": "memory growth",

@@ -37,13 +37,11 @@ import math
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 import tomllib
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -58,17 +56,15 @@ from autotune.errors import AutotuneError
 from autotune.measurement.interval import Interval
 from autotune.program.lr import batch_growth
 from autotune.tuning.budget import parse_duration
-from benchmarks.gpu.answer import Ratio, read
-from benchmarks.gpu.bench import MARK, ROOT, commit, end, marked
+from benchmarks.answer import Ratio, read
+from benchmarks.processes import AUTOTUNE, Ran, commit, run
 
 RUN_S, SKIP_S = 25.0, 8.0  # of a run after its first progress; of these, what does not count
 START_S = 90.0  # until the first progress
-GRACE_S = 20.0  # for a search that is told to end
 LOOKS_FASTER = 1.05  # a candidate from here on is worth the two minutes of a truth
 WORTH_FINDING = 1.15  # a gain from here on is one that a search should find
 SMALL = 1.3  # gains below and above are told apart where widths of intervals are
 UNITS = ("steps", "samples", "epochs")
-AUTOTUNE = (sys.executable, "-m", "autotune")
 Row = Mapping[str, Any]
 
 
@@ -170,65 +166,30 @@ def of_turns(rates: Sequence[float], samples: float = 1.0) -> dict[str, float]:
     return {"log": fmean(pairs), "se": abs(pairs[0] - pairs[1]) / 2}
 
 
-def run(
+def run_in(
     script: Script,
     programs: Path,
     command: Sequence[str],
     most_s: float,
-    progress: Progress | None = None,
-) -> tuple[int, str, str]:
-    """Run a command in a script's folder, and end it with all that it started.
-
-    Args:
-        script: Whose folder and environment it gets.
-        programs: The folder of the checkouts.
-        command: The command.
-        most_s: Seconds after which it is interrupted as by Ctrl-C.
-        progress: Fed with what it prints on both streams; the command is then killed ``RUN_S``
-            after its first progress, or after *most_s* without any.
-
-    Returns:
-        Its exit status, and what it printed on stdout and on stderr.
-    """
-    mark = uuid.uuid4().hex
-    paths = [ROOT, *(programs / path for path in script.python_path), os.getenv("PYTHONPATH")]
+    told: Callable[[str], float | None] | None = None,
+) -> Ran:
+    """Run a command in a script's folder and environment; see ``processes.run``."""
+    paths = [*(programs / path for path in script.python_path), os.getenv("PYTHONPATH")]
     joined = os.pathsep.join(str(path) for path in paths if path)
-    given = {"PYTHONUNBUFFERED": "1", "PYTHONPATH": joined, MARK: mark}
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(
-            command,
-            cwd=programs / script.folder,
-            env={**os.environ, **script.env, **given},
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT if progress else log,
-            start_new_session=True,
-        )
-        try:
-            until, seen, is_over = time.monotonic() + most_s, 0, False
-            while not is_over and time.monotonic() < until:
-                is_over = process.poll() is not None
-                time.sleep(0.01 if progress else 0.1)
-                if progress is None:
-                    continue
-                printed = os.pread(out.fileno(), 1 << 20, seen)  # where the script writes stays
-                seen += len(printed)
-                is_first = not progress.marks
-                progress.feed(printed.decode(errors="replace"), time.monotonic())
-                if is_first and progress.marks:
-                    until = time.monotonic() + RUN_S
-        finally:
-            if process.poll() is None and progress is None:
-                process.send_signal(signal.SIGINT)
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(GRACE_S)
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-            end(marked(mark))
-        out.seek(0)
-        log.seek(0)
-        return process.returncode, out.read(), log.read()
+    env = {**script.env, "PYTHONUNBUFFERED": "1", "PYTHONPATH": joined}
+    return run(command, programs / script.folder, most_s, env, told)
+
+
+def trained(script: Script, programs: Path, command: Sequence[str]) -> float | None:
+    """Train for ``RUN_S`` after the first progress; return what was done per second, if any."""
+    progress = Progress(script.progress)
+
+    def told(printed: str) -> float | None:
+        progress.feed(printed, time.monotonic())
+        return progress.marks[0].seconds + RUN_S if progress.marks else None
+
+    run_in(script, programs, command, START_S, told)
+    return rate(progress.marks)
 
 
 def search(script: Script, programs: Path, budget: str, *, truth: bool) -> dict[str, Any]:
@@ -239,14 +200,13 @@ def search(script: Script, programs: Path, budget: str, *, truth: bool) -> dict[
         best = Path(folder) / "best.yaml"
         command = [*AUTOTUNE, "search", "--json", "--budget", budget]
         command += ["--output", str(best), *script.command]
-        began = time.monotonic()
-        code, output, log = run(script, programs, command, 3 * parse_duration(budget) + 60)
-        found: dict[str, Any] = {"wall_s": round(time.monotonic() - began, 1)}
+        ran = run_in(script, programs, command, 3 * parse_duration(budget) + 60)
+        found: dict[str, Any] = {"wall_s": round(ran.seconds, 1)}
         try:
-            answer = read(output)
+            answer = read(ran.output)
         except ValueError as error:
-            said = " ".join(log.split())[-300:]
-            return {**found, "finding": f"failed: status {code}, {error}; {said}"}
+            said = " ".join(ran.log.split())[-300:]
+            return {**found, "finding": f"failed: status {ran.code}, {error}; {said}"}
         candidate, speedup, faster = None, None, None
         with suppress(AutotuneError):  # the JSON does not name the candidate
             result = autotune.load(str(programs / script.folder / answer.run))
@@ -279,11 +239,8 @@ def compared(
     best.write_text(yaml.safe_dump(file, sort_keys=False), encoding="utf-8")
     bare = [sys.executable, *script.command]
     tuned = [*AUTOTUNE, "run", str(best), *script.command]
-    began, rates = time.monotonic(), []
-    for line in (bare, tuned, tuned, bare):
-        progress = Progress(script.progress)
-        run(script, programs, line, START_S, progress)
-        rates.append(rate(progress.marks))
+    began = time.monotonic()
+    rates = [trained(script, programs, line) for line in (bare, tuned, tuned, bare)]
     known = [one for one in rates if one]
     samples = batch_growth(file["baseline"], file["config"]) if script.unit == "steps" else 1.0
     found = of_turns(known, samples) if len(known) == len(rates) else {}

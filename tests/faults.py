@@ -70,14 +70,8 @@ SHARDS: Changes = {"devices": "fsdp-2", "batch_size": 8}
 
 FAULTS: dict[str, Fault] = {
     "generator": Fault("The dataset holds a random generator", WORKERS, "other samples"),
-    "unseeded": Fault("The dataset holds a generator without a seed", WORKERS, "other samples"),
     "global": Fault("Items draw from a generator of their module", WORKERS, "other samples"),
-    "transform": Fault("A transform holds a generator", WORKERS, "other samples"),
     "collate": Fault("`collate_fn` draws from such a generator", WORKERS, "other samples"),
-    "worker number": Fault(
-        "Items depend on the number of their worker", WORKERS, "other samples"
-    ),
-    "items drift": Fault("An item depends on the items read before it", WORKERS, "other samples"),
     "cache": Fault("A cache keeps items after augmentation", WORKERS, "other samples"),
     "file": Fault(
         "Items are the next lines of a file that the dataset holds open", WORKERS, "other samples"
@@ -108,14 +102,8 @@ FAULTS: dict[str, Fault] = {
         "The dataset holds a lambda function", SPAWNED, "an error", message="Can't pickle local"
     ),
     "block draws": Fault("A block holds a generator", AGAIN, "weights"),
-    "block python": Fault("A block holds a generator of Python", AGAIN, "weights"),
-    "module generator": Fault("A block draws from a generator of its module", AGAIN, "weights"),
-    "block state": Fault("A block changes a tensor that is not a buffer", AGAIN, "weights"),
     "codes": Fault("A block moves parameters that are not trained", AGAIN, "buffers"),
-    "block list": Fault("A block appends to a list that it reads", AGAIN, "weights"),
-    "block numpy": Fault("A block draws from NumPy's generator", AGAIN, "weights"),
     "block counts": Fault("A block counts its calls", AGAIN, "weights"),
-    "block remembers": Fault("A block uses what it was called with last", AGAIN, "weights"),
     "block decays": Fault("A block changes its weights when it is called", AGAIN, "weights"),
     "argument": Fault(
         "A block changes its argument in place", AGAIN, "an error",
@@ -134,22 +122,16 @@ FAULTS: dict[str, Fault] = {
         "`.view()` flattens the output of a convolution", LAYOUT, "an error",
         message="view size is not compatible",
     ),
-    "flat gradients": Fault(
-        "`.view()` flattens gradients", LAYOUT, "an error", message="view size is not compatible"
-    ),
     "noise": Fault("`randn_like` makes noise between convolutions", LAYOUT, "losses"),
     "sparse": Fault(
         "Embeddings have sparse gradients", FUSED, "an error",
         message="does not support sparse gradients",
     ),
     "clipping": Fault("Gradients are clipped by hand", PARTS, "weights"),
-    "hook": Fault("A hook limits gradients", PARTS, "weights"),
     "by hand": Fault("Gradients are cleared by hand", PARTS, "weights"),
     "decay": Fault("Weights decay by hand", PARTS, "losses"),
-    "clamped": Fault("Weights are brought within limits by hand", PARTS, "losses"),
     "sharpness": Fault("Gradients are taken at moved weights (SAM)", PARTS, "weights"),
     "rate": Fault("The learning rate follows the number of the batch", PARTS, "learning rates"),
-    "finder": Fault("The learning rate follows the loss", PARTS, "learning rates"),
     "schedule": Fault(
         "A schedule of steps is planned by `len(loader)`", PARTS, "learning rates"
     ),
@@ -158,13 +140,8 @@ FAULTS: dict[str, Fault] = {
     "skips": Fault("Every third batch is left out", PARTS, "losses"),
     "average": Fault("Weights averaged by hand are saved", PARTS, "saved values"),
     "teacher": Fault("A teacher follows the weights", PARTS, "losses"),
-    "momentum encoder": Fault("An encoder follows the weights in `forward`", PARTS, "losses"),
-    "queue": Fault("A batch is compared with a queue of earlier ones", PARTS, "losses"),
     "carried": Fault("State is carried from batch to batch", PARTS, "losses"),
     "contrastive": Fault("The loss compares samples of a batch", PARTS, "losses"),
-    "mixup": Fault("Samples of a batch are mixed", PARTS, "losses"),
-    "sum parts": Fault("The loss sums over samples", PARTS, "losses", "sum"),
-    "root": Fault("The loss is the root of a mean", PARTS, "losses"),
     "tokens": Fault("The loss is a mean over what is not left out", PARTS, "losses"),
     "normalised": Fault("The model has BatchNorm", PARTS, "losses"),
     "inner step": Fault("The loss holds a step of the weights (MAML)", PARTS, "losses"),
@@ -172,9 +149,6 @@ FAULTS: dict[str, Fault] = {
         "The loss compares samples of a batch", RANKS, "weights", "contrastive"
     ),
     "batch noise": Fault("The loop draws noise from its own generator", RANKS, "weights"),
-    "ranks tokens": Fault(
-        "The loss is a mean over what is not left out", RANKS, "weights", "tokens"
-    ),
     "ranks twice": Fault(
         "A model has two backward passes after one call", RANKS, "an error", "pair",
         "the ranks' models drifted apart",

@@ -7,11 +7,10 @@ from contextlib import contextmanager
 
 from autotune.inside.hubs.saving import SaveHub
 from autotune.inside.seams.guard import GuardSeam
-from autotune.inside.seams.rank_files import RankFilesSeam
 
 
 @contextmanager
-def installed(seam: GuardSeam | RankFilesSeam) -> Iterator[None]:
+def installed(seam: GuardSeam) -> Iterator[None]:
     """Let a seam act, with a hub for it alone."""
     saving = SaveHub()
     saving.join(seam)

@@ -41,6 +41,24 @@ def test_each_live_setting_that_is_offered_trains(tmp_path: Path, device: str) -
 
 
 @pytest.mark.gpu
-def test_a_program_that_hides_the_gpu_trains_on_the_cpu(tmp_path: Path) -> None:
-    with open_rig(tmp_path, str(PROGRAMS / "holds.py"), "--gpu", "", "--gib", "0.01") as opened:
+def test_the_gpus_are_those_of_torch() -> None:
+    import torch
+
+    real = [torch.cuda.get_device_properties(n) for n in range(torch.cuda.device_count())]
+    for gpu, one in zip(hardware.detect().gpus, real, strict=True):
+        assert gpu.name == one.name
+        assert gpu.compute_capability in {(one.major, one.minor), None}
+        # torch leaves out what the driver keeps to itself
+        assert gpu.memory_bytes == pytest.approx(one.total_memory, rel=0.05)
+
+
+@pytest.mark.gpu
+def test_memory_of_the_gpu_is_seen_and_a_program_that_hides_it_trains_on_the_cpu(
+    tmp_path: Path,
+) -> None:
+    holds = str(PROGRAMS / "holds.py")
+    with open_rig(tmp_path / "gpu", holds) as opened:
+        reserved = opened.measured().memory.device_reserved_bytes
+        assert reserved == pytest.approx(2 << 30, rel=0.1)
+    with open_rig(tmp_path / "cpu", holds, "--gpu", "", "--gib", "0.01") as opened:
         assert opened.profile.device == "cpu"

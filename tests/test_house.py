@@ -16,18 +16,15 @@ BREACHES: dict[str, dict[str, int]] = {
         "SearchRequest": 27,  # one declaration of all options of a search
         "SearchResult": 30,
     },
-    "at most 14 modules that import each other in a row": {"modules": 25},
-    "at most 3 tuned constants per 1,000 code lines": {"constants": 374},
+    "at most 14 modules that import each other in a row": {"modules": 24},
+    "at most 3 tuned constants per 1,000 code lines": {"constants": 364},
     "no small modules with one importer": {"inside.processes.run_children": 30},
     "lines per room": {
-        "cli": 2050,
-        "inside": 14700,
-        "knobs": 3450,
-        "machine": 1600,
-        "measurement": 1960,
-        "program": 2960,
-        "rig": 4280,
-        "tuning": 7000,
+        "cli": 1926,
+        "inside": 14505,
+        "measurement": 1941,
+        "program": 2822,
+        "tuning": 6742,
     },
 }
 

@@ -15,7 +15,6 @@ from autotune.measurement.learning.training_trace import (
     Agreement,
     Sameness,
     TrainingTrace,
-    is_equal,
     same,
 )
 from tests.faults import FAULTS, KEPT, RANKS, Changes
@@ -54,8 +53,8 @@ class Compared:
 
     def ended(self, own: TrainingTrace, changes: Changes) -> Agreement:
         written = self._written.result()
-        if is_equal(written, own):
-            return same(written, own)
+        if (equal := same(written, own)) is not None:
+            return equal
         shaken = self._runs.trace(*self._args, shakes=1)
         return agreement((written, shaken), own, same_batches="batch_size" not in changes)
 

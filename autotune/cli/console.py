@@ -29,7 +29,6 @@ from autotune.results.verdict import changes_of
 from autotune.results.wording import by_reason, format_duration, rate
 from autotune.rig.fence import Fence
 from autotune.tuning.budget import Budget
-from autotune.tuning.choosing.bounds import bounded, sentences
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.events import Events
 
@@ -146,10 +145,6 @@ class Console(Messages, Events):
             self._detail(f"{knob}: {values} (now {space.baseline[knob]})")
         for reason, knobs in by_reason(space.refused).items():
             self._detail(f"not searched: {', '.join(knobs)} ({reason})")
-        in_vain = bounded(diagnosis.shares, asked=space.asked | space.requested)
-        searched = {knob: share for knob, share in in_vain.items() if knob in space.domains}
-        for sentence in sentences(searched):
-            self._detail(f"not tried at first: {sentence}")
 
     def on_trial_end(self, number: int, record: TrialRecord, space: ResolvedSpace) -> None:
         """Print the result of a trial; on a terminal only of the baseline and of failures.

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import torch
 
 from autotune.inside import malloc
 from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.seam_set import SeamSet
 from autotune.knobs import registry
+from autotune.knobs.base import StrategyOption
+from autotune.knobs.model_options import DYNAMIC
 from autotune.knobs.strategies.base import FABRIC, LIGHTNING
+from autotune.knobs.torch_flags import ProcessSwitch
 from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import KnobValue
+from autotune.program.domain import parts_of
 from autotune.program.lr import LrRule, batch_growth, batch_parts
+
+# Knobs that are options of the training loader, by their names among its requested options
+LOADER_OPTIONS = {
+    "batch_size": "batch_size",
+    "workers": "num_workers",
+    "prefetch_factor": "prefetch_factor",
+    "in_order": "in_order",
+    "worker_threads": "worker_threads",
+    "worker_start_method": "start_method",
+}
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+EVERY = {"off": 0, "half": 2, "all": 1}  # every n-th block recomputes; 0 stands for none
 
 
 def loose_knobs(applied: AppliedConfig) -> tuple[str, ...]:
@@ -21,9 +40,8 @@ def loose_knobs(applied: AppliedConfig) -> tuple[str, ...]:
     example through a flag, the loader's facts change with it and must not be compared.
     """
     loose = list(applied.traits.program_knobs)
-    if (
-        applied.traits.flags.keys() & applied.changes().keys()
-    ):  # only the program knows what a flag does
+    if applied.traits.flags.keys() & applied.changes().keys():
+        # only the program knows what a flag does
         loose += ["batch_size", "workers", "pinning"]
     if applied.traits.distributes_itself and "devices" in applied.changes():
         # The program divides its data among the ranks in its own way.
@@ -32,7 +50,7 @@ def loose_knobs(applied: AppliedConfig) -> tuple[str, ...]:
 
 
 class Steering:
-    """Applies configs to one program; knobs call its ``set_…`` methods (``knobs.base.Seams``).
+    """Applies configs to one program (``knobs.base.Seams``).
 
     Whoever runs the program makes one before the program starts, and calls ``apply()`` on the main
     thread: before the program's first line, and in a rig between two steps.
@@ -42,6 +60,21 @@ class Steering:
         self._seams = seams
         self._traits = ProgramTraits("cpu")
         self._loader_options: dict[str, KnobValue] = {}
+        model = seams.model
+        self._acts: Mapping[str, Callable[[Any], object]] = {
+            "precision": self._compute_in,
+            "memory_format": lambda value: model.forward.set_channels_last(
+                enabled=value == "channels_last"
+            ),
+            "optimizer": seams.steps.optimizer.use_implementation,
+            "compile": self._compile,
+            "devices": lambda value: model.distribution.use(parts_of(value)[0]),
+            "accumulation_steps": self._accumulate,
+            "activation_checkpointing": self._checkpoint,
+            "keep_freed_memory": lambda value: malloc.keep_freed(
+                keep=value, threshold=self._traits.mmap_threshold or malloc.FIRST_THRESHOLD
+            ),
+        }
 
     def apply(self, applied: AppliedConfig, since: AppliedConfig | None = None) -> None:
         """Apply the knobs in which a config differs from the present state.
@@ -67,112 +100,96 @@ class Steering:
         self._seams.model.forward.allow_recompiles()
         self._loader_options.clear()
         for knob, value in applied.config.changes_from(before).items():
-            if knob in applied.traits.flags:
-                registry()[knob].apply_side_effects(value, self)
-            elif knob not in applied.traits.program_knobs:
+            if knob in applied.traits.program_knobs and knob not in applied.traits.flags:
+                continue
+            if knob not in applied.traits.flags:
                 registry()[knob].apply(value, self)
+            if knob in {"batch_size", "accumulation_steps"}:
+                self._seams.steps.rates.follow(**{knob: int(value)})
+            elif knob == "pinning":
+                self._seams.model.transfer.set_non_blocking(enabled=value == "non-blocking")
         # At once: a feed in another thread must not rebuild its loader for each knob of the config
         if self._loader_options:
             self._seams.loader.options.request(**self._loader_options)
         if since is None and self._seams.group.is_launched:
             self._join_ranks(applied)
 
+    def set(self, knob: str, value: KnobValue) -> None:
+        """Have the program use a value of a knob; a knob that acts only at the start is ignored."""
+        registered = registry()[knob]
+        if knob in LOADER_OPTIONS:
+            self._loader_options[LOADER_OPTIONS[knob]] = value
+        elif knob == "pinning":
+            self._loader_options["pin_memory"] = value != "off"
+        elif isinstance(registered, ProcessSwitch):
+            self._seams.process.switch(knob, value)
+        elif isinstance(registered, StrategyOption):
+            self._seams.model.distribution.request(**registered.options(value))
+        elif knob in self._acts:
+            self._acts[knob](value)
+
     def _join_ranks(self, applied: AppliedConfig) -> None:
+        group, rates = self._seams.group, self._seams.steps.rates
         # A rank starts with the threads for its share of cores, which need not be the config's.
         if "threads" in applied.config:
-            registry()["threads"].apply(applied.config["threads"], self)
+            self.set("threads", applied.config["threads"])
         if batch_growth(applied.baseline, applied.config) == 1.0:
-            self._seams.steps.rates.follow(devices=self._seams.group.world_size)
-        if not applied.traits.distributes_itself:
-            self._train_together()
-        elif (
-            applied.traits.distributes_itself in {LIGHTNING, FABRIC}
-            and self._seams.group.world_size > 1
-        ):
-            ranks = self._seams.group.local_world_size
-            self._seams.trainers.launch(ranks, self._seams.group.world_size // ranks)
+            rates.follow(devices=group.world_size)
+        itself = applied.traits.distributes_itself
+        if itself in {LIGHTNING, FABRIC} and group.world_size > 1:
+            ranks = group.local_world_size
+            self._seams.trainers.launch(ranks, group.world_size // ranks)
+        if itself:
+            return
+        # The launched ranks train one model, each on its share of the data
+        distribution = self._seams.model.distribution
+        if not distribution.is_needed:
+            distribution.use("ddp")
+        if group.world_size > 1:
+            self._seams.loader.share(group, distribution.loader_begins)
+        rates.follow(devices=group.world_size)
 
-    def _train_together(self) -> None:
-        """Let the launched ranks train one model, each on its share of the data."""
-        if not self._seams.model.distribution.is_needed:
-            self._seams.model.distribution.use("ddp")
-        if self._seams.group.world_size > 1:
-            self._seams.loader.share(
-                self._seams.group, self._seams.model.distribution.loader_begins
-            )
-        self._seams.steps.rates.follow(devices=self._seams.group.world_size)
-
-    def set_precision(self, dtype_name: str | None) -> None:
-        """Compute in this dtype; None restores the program's own.
+    def _compute_in(self, precision: str) -> None:
+        """Compute in a format; fp32 restores the program's.
 
         If the program uses autocast, its autocast is redirected; otherwise the whole model runs
         under autocast. fp16 comes with loss scaling, unless the program scales its losses itself.
-
-        Args:
-            dtype_name: Name of a torch dtype, such as ``bfloat16``.
         """
-        dtype = getattr(torch, dtype_name) if dtype_name is not None else None
+        dtype = DTYPES.get(precision)
         if self._traits.program_autocast:
             self._seams.model.autocast.steer(dtype)
         else:
             self._seams.model.forward.set_autocast(dtype, self._traits.device)
         scales = dtype is torch.float16 and not self._traits.program_scaler
         self._seams.steps.scaling.set_enabled(enabled=scales)
+        products = {"cuda": "tf32", "cpu": "medium"}.get(self._traits.device)
+        if products is not None:
+            self._seams.process.switch(products, precision)
 
-    def set_accumulation_steps(self, steps: int) -> None:
-        """Make one optimizer step of this many batches.
+    def _compile(self, value: str) -> None:
+        """Compile the outermost modules after the first steps have shown which these are.
 
-        If a library's trainer runs the loop, its own accumulation is used.
+        The code is generated at their next call, so the first steps afterwards are slow.
         """
+        mode = value.removesuffix(DYNAMIC)
+        dynamic = True if value.endswith(DYNAMIC) else None  # None lets torch decide
+        self._seams.model.forward.compile_in(mode=None if mode == "off" else mode, dynamic=dynamic)
+
+    def _accumulate(self, steps: int) -> None:
+        """Make one optimizer step of this many batches, by a trainer's own means if it has one."""
         if self._seams.trainers.in_use:
             self._seams.trainers.accumulate(steps)
         else:
             self._seams.steps.accumulation.steps = steps
 
-    def set_loader_options(self, **options: KnobValue) -> None:
-        self._loader_options.update(options)
-
-    def set_torch(self, name: str, value: KnobValue) -> None:
-        self._seams.process.switch(name, value)
-
-    def set_fp32_products(self, precision: KnobValue) -> None:
-        name = {"cuda": "tf32", "cpu": "medium"}.get(self._traits.device)
-        if name is not None:
-            self._seams.process.switch(name, precision)
-
-    def set_optimizer_implementation(self, name: str) -> None:
-        self._seams.steps.optimizer.use_implementation(name)
-
-    def keep_freed_memory(self, *, enabled: bool) -> None:
-        threshold = self._traits.mmap_threshold or malloc.FIRST_THRESHOLD
-        malloc.keep_freed(keep=enabled, threshold=threshold)
-
-    def set_channels_last(self, *, enabled: bool) -> None:
-        self._seams.model.forward.set_channels_last(enabled=enabled)
-
-    def set_non_blocking(self, *, enabled: bool) -> None:
-        self._seams.model.transfer.set_non_blocking(enabled=enabled)
-
-    def compile(self, mode: str | None, *, dynamic: bool | None = None) -> None:
-        self._seams.model.forward.compile_in(mode=mode, dynamic=dynamic)
-
-    def checkpoint_blocks(self, *, every: int) -> None:
-        """Recompute every n-th repeated block in the backward pass; 0 for none.
+    def _checkpoint(self, blocks: str) -> None:
+        """Recompute repeated blocks in the backward pass.
 
         It acts on the models that are known so far; ``SeamSet`` applies it to the others once they
         are known.
         """
-        self._seams.model.checkpoint.choose(every)
+        self._seams.model.checkpoint.choose(EVERY[blocks])
         self._seams.model.checkpoint.act_on(self._seams.model.forward.roots)
-
-    def scale_lr_with(self, **batch: int) -> None:
-        self._seams.steps.rates.follow(**batch)
-
-    def set_strategy(self, strategy: str) -> None:
-        self._seams.model.distribution.use(strategy)
-
-    def set_strategy_options(self, **options: KnobValue) -> None:
-        self._seams.model.distribution.request(**options)
 
 
 def install(applied: AppliedConfig, group: Group = ALONE, *, is_late: bool = False) -> SeamSet:

@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import atexit
 import inspect
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Collection, Iterator
@@ -134,14 +136,31 @@ def main(best_path: str, *words: str) -> None:
     if group.is_first and group.world_size > 1:
         sys.stderr.write(f"autotune: {_ranks_note(applied, group)}\n")
     seams = install(applied, group)
-    with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
-        if not group.is_first:  # its temporary files are deleted with the folder
-            tempfile.tempdir = os.environ["TMPDIR"] = folder
-        seams.fence.silence(Path(folder))
-        seams.model.distribution.agree()
-        with run_program.own_tracebacks():
-            run_program.run(plan.of(program), config)
+    if not group.is_first:
+        _silence(seams)
+    seams.model.distribution.agree()
+    with run_program.own_tracebacks():
+        run_program.run(plan.of(program), config)
     group.leave()
+
+
+def _silence(seams: SeamSet) -> None:
+    """Keep what this rank writes, and its temporary files, in a folder that is deleted at the end.
+
+    Temporary files lie next to the shadows of files, not among them: a program that empties its
+    temporary folder would otherwise walk through what the shadows stand for, which is everything.
+    """
+    folder = tempfile.mkdtemp(prefix="autotune-")
+    shadows, temporary = Path(folder, "files"), Path(folder, "temporary")
+    temporary.mkdir()
+    tempfile.tempdir = os.environ["TMPDIR"] = str(temporary)
+
+    def delete() -> None:
+        seams.remove()  # first: the guard shows at a shadow's place what it stands for
+        shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(delete)  # called after what the program registers, which may write files
+    seams.fence.silence(shadows)
 
 
 def explain(best_path: str) -> None:

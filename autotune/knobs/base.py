@@ -41,54 +41,14 @@ class Here:
 
 
 class Seams(Protocol):
-    """The operations that knobs may request inside the program.
+    """What sets knobs inside the program; ``inside.steering.Steering`` does, which imports torch.
 
-    ``inside.steering.Steering`` implements it; the protocol exists so that knobs need not import
-    torch. Knobs call it in the program's process, on its main thread, before the first step or
-    between two steps.
+    Knobs call it in the program's process, on its main thread, before the first step or between two
+    steps.
     """
 
-    def set_loader_options(self, **options: KnobValue) -> None:
-        """Rebuild the training loader with these options, which have DataLoader's names."""
-
-    def set_torch(self, name: str, value: KnobValue) -> None:
-        """Set one of PyTorch's process-wide switches by the name of its knob, also after set-up."""
-
-    def set_fp32_products(self, precision: KnobValue) -> None:
-        """Have fp32 products computed as a value of ``precision`` says; bf16 restores them."""
-
-    def set_optimizer_implementation(self, name: str) -> None:
-        """Make all optimizers update their parameters by ``for-loop``, ``foreach`` or ``fused``."""
-
-    def keep_freed_memory(self, *, enabled: bool) -> None:
-        """Have malloc keep memory that was freed, or return it as the program does by itself."""
-
-    def set_channels_last(self, *, enabled: bool) -> None:
-        """Store the model's 4-D weights and inputs in NHWC order, or in PyTorch's default order."""
-
-    def set_non_blocking(self, *, enabled: bool) -> None:
-        """Copy tensors to the device without waiting, if a DataLoader has pinned them."""
-
-    def set_precision(self, dtype_name: str | None) -> None:
-        """Compute in this torch dtype (``"bfloat16"``); None restores the program's precision."""
-
-    def compile(self, mode: str | None, *, dynamic: bool | None = None) -> None:
-        """Compile the model in this mode of ``torch.compile``; a mode of None leaves it eager."""
-
-    def checkpoint_blocks(self, *, every: int) -> None:
-        """Recompute the activations of every n-th block in the backward pass; 0 recomputes none."""
-
-    def set_accumulation_steps(self, steps: int) -> None:
-        """Make one optimizer step out of this many batches of the training loader."""
-
-    def scale_lr_with(self, **batch: int) -> None:
-        """Scale the learning rates with the samples of a step, given its factors by knob."""
-
-    def set_strategy(self, strategy: str) -> None:
-        """Train by this strategy; called before the program builds its optimizer."""
-
-    def set_strategy_options(self, **options: KnobValue) -> None:
-        """Pass these options to the strategy."""
+    def set(self, knob: str, value: KnobValue) -> None:
+        """Have the program use a value of one of autotune's knobs from its next step on."""
 
 
 class Knob(ABC):
@@ -176,12 +136,13 @@ class Knob(ABC):
         """
         return plan
 
-    def apply(self, value: KnobValue, seams: Seams) -> None:  # noqa: B027
+    def apply(self, value: KnobValue, seams: Seams) -> None:
         """Make the program use this value from its next step on.
 
-        It runs inside the program, on its main thread. Knobs that act through ``launch()`` do
-        nothing here.
+        It runs inside the program, on its main thread. A knob from outside of autotune overrides
+        it, unless it acts through ``launch()``.
         """
+        seams.set(self.name, value)
 
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
         """Return the values worth trying through the program's own flag, or None.
@@ -204,12 +165,6 @@ class Knob(ABC):
         return (
             flag.truth(is_on=value != self.flag_states[0]) if self.flag_states else as_text(value)
         )
-
-    def apply_side_effects(self, value: KnobValue, seams: Seams) -> None:  # noqa: B027
-        """Apply only the value's side effects, such as scaling the learning rate.
-
-        It replaces ``apply()`` where the program's own flag already sets the value.
-        """
 
     def parse(self, raw: object) -> KnobValue:
         """Return *raw*, from a YAML file or the command line, as a value of this knob.
@@ -252,6 +207,10 @@ class StrategyOption(Knob):
         """Return whether the config's strategy uses the option; without one, ranks train by ddp."""
         return strategy_in(config, "ddp") in self.strategies
 
+    def options(self, value: KnobValue) -> Mapping[str, KnobValue]:
+        """Return what a value passes to the strategy."""
+        return {self.name: value}
+
 
 class StrategyOptions(StrategyOption):
     """Several options of a strategy as one knob, whose values name those that are not usual.
@@ -274,7 +233,7 @@ class StrategyOptions(StrategyOption):
             return raw
         return super().parse(raw)
 
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Pass the options to the strategy."""
-        for part in str(value).split("+") if value != "default" else ():
-            seams.set_strategy_options(**self.parts[part])
+    def options(self, value: KnobValue) -> Mapping[str, KnobValue]:
+        """Return what the parts of a value pass to the strategy."""
+        parts = str(value).split("+") if value != "default" else ()
+        return {name: option for part in parts for name, option in self.parts[part].items()}

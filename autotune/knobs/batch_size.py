@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count, takewhile
 
-from autotune.knobs.base import Here, Knob, Seams
+from autotune.knobs.base import Here, Knob
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.flags import Flag
@@ -75,15 +75,6 @@ class BatchSize(Knob):
         own = profile.loaders[0].batch_size
         assert own is not None, "batch_size is not offered without one"
         return own
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Rebuild the training loader with this batch size and scale the learning rates."""
-        seams.set_loader_options(batch_size=int(value))
-        self.apply_side_effects(value, seams)
-
-    def apply_side_effects(self, value: KnobValue, seams: Seams) -> None:
-        """Scale the learning rates: the program's own flag sets the batch size."""
-        seams.scale_lr_with(batch_size=int(value))
 
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
         """Return the flag's value and its multiples; None without a number.
@@ -158,15 +149,6 @@ class AccumulationSteps(Knob):
         if reason := next(_inexact(here.profile), None):
             return NotOffered(reason)
         return here.profile.unless_by_steps(Domain((1, 2, 4)))
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Make this number of batches one optimizer step and scale the learning rates."""
-        seams.set_accumulation_steps(int(value))
-        self.apply_side_effects(value, seams)
-
-    def apply_side_effects(self, value: KnobValue, seams: Seams) -> None:
-        """Scale the learning rates: the program's own flag sets the number of batches."""
-        seams.scale_lr_with(accumulation_steps=int(value))
 
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
         """Return the flag's value, its halves down to 1, and twice of it; None without a number.

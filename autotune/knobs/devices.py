@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from autotune.knobs.base import Here, Knob, Scope, Seams, StrategyOption, StrategyOptions
+from autotune.knobs.base import Here, Knob, Scope, StrategyOption, StrategyOptions
 from autotune.knobs.strategies import (
     STRATEGIES,
     ddp_refusal,
@@ -92,10 +92,6 @@ class Devices(Knob):
         strategy, ranks = parts_of(value)
         return replace(plan, ranks=ranks if STRATEGIES[strategy].launches_ranks else None)
 
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Select the strategy before the program starts; it acts when a model is first called."""
-        seams.set_strategy(parts_of(value)[0])
-
     def parse(self, raw: object) -> KnobValue:
         """Return a strategy with its number of ranks, if it has ranks.
 
@@ -172,10 +168,6 @@ class SyncBatchnorm(StrategyOption):
             return NotOffered("torch's SyncBatchNorm works on GPUs only")
         reason = in_place_refusal(here.hardware, here.profile)
         return NotOffered(reason) if reason else Domain((False, True))
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Pass the value to the strategy."""
-        seams.set_strategy_options(sync_batchnorm=value)
 
 
 class FsdpOptions(StrategyOptions):

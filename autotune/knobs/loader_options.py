@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from autotune.knobs.base import Here, Knob, Seams
+from autotune.knobs.base import Here, Knob
 from autotune.machine.hardware import Hardware
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
@@ -58,10 +58,6 @@ class Workers(Knob):
         """Return the number of workers of the (first) training loader."""
         return profile.loaders[0].num_workers
 
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Rebuild the training loader with this number of workers."""
-        seams.set_loader_options(num_workers=int(value))
-
 
 def _candidates(hardware: Hardware) -> tuple[int, ...]:
     # Even on one core a worker can wait for storage while the program computes.
@@ -95,10 +91,6 @@ class WorkerOption(Knob):
     def is_active(self, config: Config) -> bool:
         """Return whether enough workers load."""
         return int(config.get("workers", self.needed)) >= self.needed
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Rebuild the training loader with this value."""
-        seams.set_loader_options(**{self.option or self.name: value})
 
 
 class PrefetchFactor(WorkerOption):
@@ -216,12 +208,3 @@ class Pinning(Knob):
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
         """Return off and non-blocking for an on/off flag, or None for a model on the CPU."""
         return None if here.profile.device == "cpu" else super().flag_domain(flag, here)
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Rebuild the training loader, and change how batches that it pinned are copied."""
-        seams.set_loader_options(pin_memory=value != "off")
-        self.apply_side_effects(value, seams)
-
-    def apply_side_effects(self, value: KnobValue, seams: Seams) -> None:
-        """Change how ``Tensor.to`` and ``Tensor.cuda`` copy tensors that a DataLoader pinned."""
-        seams.set_non_blocking(enabled=value == "non-blocking")

@@ -6,13 +6,12 @@ Sources: PyTorch documentation, ``torch.utils.checkpoint`` and "CUDA semantics"
 
 from __future__ import annotations
 
-from autotune.knobs.base import Here, Knob, Scope, Seams
+from autotune.knobs.base import Here, Knob, Scope
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import Profile
 from autotune.program.program import LaunchPlan
 
-EVERY = {"off": 0, "half": 2, "all": 1}  # every n-th block recomputes; 0 stands for none
 VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
 EXPANDABLE = "expandable_segments"
 
@@ -46,10 +45,6 @@ class ActivationCheckpointing(Knob):
                 "exclude each other."
             )
         return None
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Choose the blocks that recompute their activations, from the next step on."""
-        seams.checkpoint_blocks(every=EVERY[str(value)])
 
 
 class CudaAllocator(Knob):
@@ -104,7 +99,3 @@ class KeepFreedMemory(Knob):
                 "malloc is not glibc's, the environment tunes it, or steps have no page faults"
             )
         return Domain((False, True))
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Tell malloc, which takes effect when memory is freed."""
-        seams.keep_freed_memory(enabled=bool(value))

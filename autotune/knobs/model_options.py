@@ -6,7 +6,7 @@ Sources: PyTorch tutorials, "Channels Last Memory Format in PyTorch"; PyTorch do
 
 from __future__ import annotations
 
-from autotune.knobs.base import Here, Knob, Seams
+from autotune.knobs.base import Here, Knob
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.flags import Flag
@@ -40,10 +40,6 @@ class MemoryFormat(Knob):
         if any("LBFGS" in optimizer.families for optimizer in here.profile.optimizers):
             return NotOffered("LBFGS reads gradients in the order in which they lie in memory")
         return Domain(self.choices)
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Convert weights, gradients and optimizer state now, and inputs from the next step on."""
-        seams.set_channels_last(enabled=value == "channels_last")
 
 
 class Compile(Knob):
@@ -95,15 +91,6 @@ class Compile(Knob):
         cannot = here.profile.device == "cpu" and not here.hardware.has_cxx_compiler
         return None if cannot else super().flag_domain(flag, here)
 
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Compile the outermost modules after the first steps have shown which these are.
-
-        The code is generated at their next call, so the first steps afterwards are slow.
-        """
-        mode = str(value).removesuffix(DYNAMIC)
-        dynamic = True if str(value).endswith(DYNAMIC) else None  # None lets torch decide
-        seams.compile(None if mode == "off" else mode, dynamic=dynamic)
-
 
 class Optimizer(Knob):
     """How the optimizer updates its parameters: one by one, in lists, or in one fused kernel.
@@ -137,7 +124,3 @@ class Optimizer(Knob):
     def current(self, profile: Profile) -> KnobValue:
         """Return the implementation that the program's optimizers use now."""
         return profile.optimizers[0].implementation
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Switch all optimizers, present and future, to this implementation; state is kept."""
-        seams.set_optimizer_implementation(str(value))

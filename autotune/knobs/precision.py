@@ -6,7 +6,7 @@ Sources: PyTorch documentation, "Automatic Mixed Precision" (``torch.amp``), "CU
 
 from __future__ import annotations
 
-from autotune.knobs.base import Here, Knob, Seams
+from autotune.knobs.base import Here, Knob
 from autotune.machine.hardware import Hardware
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
@@ -21,7 +21,6 @@ WORDS = (
     {"fp32": "no", "bf16": "bf16", "fp16": "fp16"},
 )
 SHORT = {"bfloat16": "bf16", "float16": "fp16"}
-LONG = {short: long for long, short in SHORT.items()}
 NEEDS_SCALING = "fp16 needs scaled losses, but"
 
 
@@ -112,11 +111,6 @@ class Precision(Knob):
         products = {"cuda": {"high": "tf32", "medium": "tf32"}, "cpu": {"medium": "medium"}}
         allowed = products.get(profile.device, {})
         return allowed.get(profile.settings.matmul_precision, "fp32")
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Run each outermost module call under autocast, or change the program's autocast dtype."""
-        seams.set_precision(LONG.get(str(value)))
-        seams.set_fp32_products(value)
 
 
 def _against_scaling(profile: Profile) -> str | None:

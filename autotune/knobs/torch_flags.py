@@ -8,7 +8,7 @@ Sources: PyTorch documentation, ``torch.set_num_threads``, ``torch.set_num_inter
 
 from __future__ import annotations
 
-from autotune.knobs.base import Here, Knob, Scope, Seams
+from autotune.knobs.base import Here, Knob, Scope
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import Profile
@@ -24,10 +24,6 @@ class ProcessSwitch(Knob):
         """Return the setting that the program's process had when training began."""
         value: KnobValue = getattr(profile.settings, self.name)
         return value
-
-    def apply(self, value: KnobValue, seams: Seams) -> None:
-        """Set it for the whole process."""
-        seams.set_torch(self.name, value)
 
 
 class Threads(ProcessSwitch):

@@ -59,15 +59,11 @@ class Claim:
 
 
 def claim(ratios: Sequence[LogRatio], *, tau: float = TAU, apart: bool = False) -> Claim:
-    """Return what the log ratios of several processes say together.
+    """Return what the log ratios of several processes say together, at least one.
 
     Args:
         ratios: One for each process; for each pair of processes, where *apart*.
         tau: By how much processes differ near a ratio of 1: scale of the prior.
-        apart: Whether each ratio is of two processes.
-
-    Raises:
-        ValueError: There is no ratio.
     """
     if not ratios:
         raise ValueError("a claim needs at least one process")
@@ -93,11 +89,15 @@ def claim(ratios: Sequence[LogRatio], *, tau: float = TAU, apart: bool = False) 
         math.exp(float(np.interp(share, below, grid))) for share in (0.5, 0.025, 0.975)
     )
     chance = 1 - float(np.interp(0.0, grid, below, left=0.0, right=1.0))
-    needed = LEAST_PAIRS if apart else LEAST_PROCESSES
-    is_enough = len(ratios) >= needed
+    is_enough = len(ratios) >= least_processes(apart=apart)
     if apart and math.log(middle) < APART_LEAST:
         chance = min(chance, CLAIMED - 0.005)
     return Claim(Interval(middle, low, high), chance, is_enough)
+
+
+def least_processes(*, apart: bool) -> int:
+    """Return how many processes, or pairs of them, a claim needs."""
+    return LEAST_PAIRS if apart else LEAST_PROCESSES
 
 
 def _normal_cdf(z: Array) -> Array:

@@ -20,7 +20,6 @@ class StepParts:
     overhead.
 
     Attributes:
-        transfer_s: Moving tensors from one device to another.
         compute_s: From the model's call to the end of backward.
         optimizer_s: From the end of backward to the end of the optimizer's step (including gradient
             clipping and unscaling), and zeroing gradients.
@@ -82,7 +81,6 @@ class ItemsExamined:
     """What it takes to load items of the training loader in one process, without any worker.
 
     Attributes:
-        items: How many items were loaded.
         item_s: Seconds for each, collating included.
         computing_share: Share of that time in which the thread computed, or was ready to; in the
             rest it waited: for a disk, a network, a lock, another process.
@@ -134,7 +132,6 @@ class MemoryGrowth:
     """Memory at the ends of equal stretches of steps, the first of them after a warm-up.
 
     Attributes:
-        steps: Steps in each stretch.
         host_bytes: Memory of the process and its children that they do not share.
         device_bytes: Memory allocated on the device; empty without one.
     """

@@ -26,11 +26,6 @@ class Objective(StrEnum):
     """Samples per joule."""
 
     @property
-    def is_speed(self) -> bool:
-        """Whether it is about time alone."""
-        return self not in {Objective.MEMORY, Objective.ENERGY}
-
-    @property
     def counts_samples(self) -> bool:
         """Whether a step of more samples counts for more."""
         return self not in {Objective.STEP_TIME, Objective.MEMORY}
@@ -41,7 +36,6 @@ class Goal:
     """What a search makes as large as it can.
 
     Attributes:
-        objective: What configs are compared by.
         max_memory: Share of the memory, 0 to 1, that a config may use at most: of the device where
             one is used, else of the host; None sets no limit.
         hours: How long the training will take, over which the time that a config spends compiling

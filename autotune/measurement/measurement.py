@@ -19,8 +19,8 @@ class Measurement:
 
     Attributes:
         throughput: Samples per second, end to end: data loading is included.
-        samples_per_step: Samples per optimizer step, over all ranks.
-        largest_step: Samples of the largest step.
+        samples_per_step: Over all ranks.
+        largest_step: Its samples.
         wait_share: Share of the time that the program waited for its next batch, 0 to 1.
         seconds: How long its turns were, together.
         tokens_per_sample: Token ids of a sample, padding included; 0.0 if the input is not token
@@ -48,12 +48,7 @@ class Measurement:
 
     @classmethod
     def of(cls, turns: Sequence[Turn], taken: Taken) -> Self:
-        """Return what turns of one config show.
-
-        Args:
-            turns: At least one.
-            taken: What else came of the schedule that they were part of.
-        """
+        """Return what turns of one config show, at least one, of a schedule that was taken."""
         counted = [one for turn in turns if (one := played(turn)) is not None]
         if not counted:  # all were disturbed; that is better than nothing
             calm = (replace(turn, disturbed=()) for turn in turns)

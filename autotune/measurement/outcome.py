@@ -75,7 +75,6 @@ class Ending:
 
     Attributes:
         reason: One line for the user; for an exception its type and message.
-        program_traceback: The program's traceback; empty if it raised nothing.
         cause: What is to blame; None if that was not investigated.
         evidence: Why that is the cause, as a sentence; empty without a cause.
         steps: Optimizer steps that the process had made.

@@ -9,7 +9,7 @@ the page faults that it has in a process in which no other config has trained.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autotune.measurement.turn import Played, Turn, played
 
@@ -66,4 +66,5 @@ class PageFaults:
         each_s = most_s if self.each_s is None else min(self.each_s, most_s)
         more_s = (self.alone[config] * one.steps - one.faults) * each_s
         bound_s = MOST * one.seconds
-        return one.later(max(-bound_s, min(more_s, bound_s)))
+        more_s = max(-bound_s, min(more_s, bound_s))
+        return replace(one, cost=one.cost + more_s, seconds=one.seconds + more_s)

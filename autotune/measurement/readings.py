@@ -44,10 +44,8 @@ class Compilation:
 
     Attributes:
         seconds: Time spent compiling, forward and backward.
-        graphs: Number of graphs; a model without graph breaks has one.
-        recompiles: How often code was compiled again because a guard failed, for instance on a
-            shape.
-        graph_breaks: Number of places where the model falls back to Python.
+        graphs: A model without graph breaks has one.
+        recompiles: How often code was compiled again because a guard failed, as on a shape.
     """
 
     seconds: float
@@ -56,14 +54,8 @@ class Compilation:
     graph_breaks: int
 
     def __str__(self) -> str:
-        notes = [
-            f"{count} {name}{'s' if count > 1 else ''}"
-            for count, name in (
-                (self.recompiles, "recompilation"),
-                (self.graph_breaks, "graph break"),
-            )
-            if count
-        ]
+        counts = {"recompilation": self.recompiles, "graph break": self.graph_breaks}
+        notes = [f"{n} {name}{'s' if n > 1 else ''}" for name, n in counts.items() if n]
         return ", ".join([f"compiled in {self.seconds:.0f}s", *notes])
 
 

@@ -31,69 +31,77 @@ LEAST_VARIANCE = 1e-8
 LEAST_DEGREES = 4.0
 MOST_STRETCHES = 12  # of the rounds of a process, that show how far it wanders
 MOST_FITS = 100
+DRAWS = 512
 
 
 @dataclass(frozen=True)
 class Speeds:
-    """What rounds say about the speeds of configs, relative to the first one.
+    """What is known of the speeds of configs, relative to the program as written.
 
     Attributes:
-        configs: The first one is that to which all are compared.
+        configs: Where rounds say it, the first one is that to which all are compared.
         means: Logarithm of each speedup.
-        covariance: Of these, from the rounds; the first row and column are 0.
+        covariance: Of these; where rounds say it, the first row and column are 0.
+        by_rounds: The same without what processes differ by, which more rounds cannot tell; None
+            where one process counts alone.
     """
 
     configs: tuple[Hashable, ...]
     means: Array
     covariance: Array
+    by_rounds: Speeds | None = None
 
     def __contains__(self, config: object) -> bool:
         """Return whether anything is known about a config."""
         return config in self.configs
 
     def of(self, config: Hashable, over: Hashable | None = None) -> LogRatio:
-        """Return how much faster a config is than another, by default than the first one.
+        """Return how much faster a config is than another, by default than as written.
 
         Raises:
-            ValueError: when one of them was in no round.
+            ValueError: when nothing is known of one of them.
         """
-        one = self.configs.index(config)
-        other = 0 if over is None else self.configs.index(over)
-        cov = self.covariance
-        variance = float(cov[one, one] + cov[other, other] - 2 * cov[one, other])
-        return LogRatio(
-            float(self.means[one] - self.means[other]), math.sqrt(max(variance, LEAST_VARIANCE))
-        )
+        one, cov = self.configs.index(config), self.covariance
+        mean, variance = float(self.means[one]), float(cov[one, one])
+        if over is not None:
+            other = self.configs.index(over)
+            mean -= float(self.means[other])
+            variance += float(cov[other, other] - 2 * cov[one, other])
+        return LogRatio(mean, math.sqrt(max(variance, LEAST_VARIANCE)))
+
+    def draws(self, seed: int) -> Array:
+        """Return ``DRAWS`` speedups of all configs that may be true, as logarithms."""
+        noise = np.random.default_rng(seed).standard_normal((DRAWS, len(self.means)))
+        values, vectors = np.linalg.eigh(self.covariance)
+        drawn: Array = self.means + noise @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+        return drawn
 
 
 def speeds(processes: Sequence[Sequence[Mapping[Any, Played]]], first: Hashable) -> Speeds | None:
     """Return the speeds that the rounds of one or more processes show together.
 
     Where several processes count, each is as uncertain as processes differ among each other, too.
-
-    Args:
-        processes: The rounds of each process; those without *first* are left out.
-        first: The config that all are compared with.
-
-    Returns:
-        None before the first round with another config.
+    All are compared with *first*, and rounds without it are left out. None before the first round
+    with another config.
     """
     found = [one for rounds in processes if (one := _speeds(rounds, first)) is not None]
     if len(found) < 2:
         return found[0] if found else None
     configs = tuple(dict.fromkeys(config for one in found for config in one.configs))
-    information = np.zeros((len(configs) - 1,) * 2)
+    information, of_rounds = np.zeros((2, len(configs) - 1, len(configs) - 1))
     weighted = np.zeros(len(configs) - 1)
     for one in found:
         places = [configs.index(config) - 1 for config in one.configs[1:]]
         apart = np.hypot(TAU, TAU_GROWTH * one.means[1:])
         precision = np.linalg.inv(one.covariance[1:, 1:] + np.diag(apart**2))
         information[np.ix_(places, places)] += precision
+        of_rounds[np.ix_(places, places)] += np.linalg.inv(one.covariance[1:, 1:])
         weighted[places] += precision @ one.means[1:]
-    covariance = np.zeros((len(configs),) * 2)
+    covariance, by_rounds = np.zeros((2, len(configs), len(configs)))
     covariance[1:, 1:] = np.linalg.inv(information)
+    by_rounds[1:, 1:] = np.linalg.inv(of_rounds)
     means = np.concatenate([[0.0], covariance[1:, 1:] @ weighted])
-    return Speeds(configs, means, covariance)
+    return Speeds(configs, means, covariance, Speeds(configs, means, by_rounds))
 
 
 def _speeds(rounds: Sequence[Mapping[Any, Played]], first: Hashable) -> Speeds | None:
@@ -139,10 +147,8 @@ def _stretches(
 def _fit(work: Array, cost: Array, weights: Array) -> tuple[Array, Array]:
     """Return the speed of each config, and the pace of each stretch.
 
-    Args:
-        work: By config and stretch; 0 where a config was not in play.
-        cost: The same.
-        weights: How much each config tells of the pace of a stretch.
+    Work and cost are by config and stretch, 0 where a config was not in play; *weights* say how
+    much each config tells of the pace of a stretch.
     """
     heavy = weights[:, None] * (work > 0)
     speed = work.sum(axis=1) / cost.sum(axis=1)

@@ -34,7 +34,7 @@ MOST_SETTLING_S = 0.5  # in which batches that lie ready are used up
 
 @dataclass(frozen=True)
 class PlannedTurn:
-    """A turn that is to be taken."""
+    """A turn that is to be taken: the number of its config, and whole steps."""
 
     config: int
     steps: int
@@ -45,7 +45,6 @@ class Turn:
     """A turn that was taken.
 
     Attributes:
-        config: Number of its config among those in play.
         seconds: Of each step, from the end of the one before, or of the switch.
         samples: Of each step, over all ranks.
         switch_s: Seconds of the switch from the config before; they belong to no config.
@@ -80,7 +79,7 @@ class Taken:
 
     Attributes:
         turns: All that were planned, unless the program ended before.
-        steps: Optimizer steps that the program has made in all.
+        steps: That the program has made in all.
         samples_per_epoch: Samples between two starts of the training loader; None if unknown.
         power_w: Mean power of the GPUs, or of the CPU packages for a program on the CPU; None if no
             counter can be read.
@@ -97,10 +96,6 @@ class Taken:
     compilation: Compilation | None = None
     ranks: tuple[RankLoad, ...] = ()
     interference: Interference | None = None
-
-    def of(self, config: int) -> tuple[Turn, ...]:
-        """Return the turns of one config, by its number."""
-        return tuple(turn for turn in self.turns if turn.config == config)
 
 
 @dataclass(frozen=True)
@@ -134,7 +129,6 @@ def length_of(
     whole cycles of them are counted. Steps that take long are turns by themselves.
 
     Args:
-        step_s: Seconds of one of its steps.
         cycle: Steps in which each worker of its loader delivers once.
         ready: Steps that full buffers of its loader feed.
         ahead: Batches that the program takes before it trains on them. The first steps of a turn
@@ -193,10 +187,6 @@ class Played:
             self.wait_s + other.wait_s,
             self.faults + other.faults,
         )
-
-    def later(self, seconds: float) -> Played:
-        """Return the same with more or fewer seconds."""
-        return replace(self, cost=self.cost + seconds, seconds=self.seconds + seconds)
 
     def times(self, factor: float) -> Played:
         """Return the same with another amount of work."""

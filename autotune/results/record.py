@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from autotune.knobs.space.space import SearchSpace
 from autotune.machine.hardware import Gpu, Hardware
@@ -145,7 +146,7 @@ class PlayedRounds:
     configs: tuple[Config, ...]
     rounds: tuple[tuple[Played, ...], ...]
 
-    @property
+    @cached_property  # a race reads all of them after each answer
     def stretch(self) -> dict[Config, Played]:
         """All rounds together, as one."""
         together = [sum(turns[1:], turns[0]) for turns in zip(*self.rounds, strict=True)]

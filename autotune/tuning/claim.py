@@ -19,11 +19,10 @@ from statistics import median
 
 from autotune.knobs.space.space import KEEPS, ResolvedSpace
 from autotune.measurement.claim import (
-    LEAST_PAIRS,
-    LEAST_PROCESSES,
     LOADING_TAU,
     Claim,
     claim,
+    least_processes,
 )
 from autotune.measurement.goal import THROUGHPUT, Goal, Objective
 from autotune.measurement.interval import NORMAL, Interval, LogRatio
@@ -37,7 +36,7 @@ from autotune.program.config import Config
 from autotune.results.record import ClaimProcess, TrialRecord, slowest_compilation
 from autotune.rig.open_rig import ShouldStop
 from autotune.rig.rig_factory import RigFactory
-from autotune.tuning.checking.learning_check import may_win
+from autotune.tuning.checking.learning_check import learns_enough
 from autotune.tuning.choosing.ranking import promising
 from autotune.tuning.live_rig import ALONE_S, MAX_STARTS, PLAY_S, WARM_UP_S, LiveRig
 from autotune.tuning.plan import OWN_TURNS_S, PAIRS, PROCESSES, TURNS
@@ -53,7 +52,6 @@ NO_TIME_APART = "what can be tried here needs fresh processes, for which there w
 SWAMPED = 2.0
 CANDIDATES = 2  # configs that may fail in a fresh process before the baseline is kept
 Pair = tuple[Played, Played]  # what the program as written and the winner played in one round
-FEW = "a claim needs {} fresh processes{}, and only {} {} measured"
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,6 @@ class Match:
 
     Attributes:
         base: The program as written, or the first of two configs.
-        should_stop: Called many times a second; an Ending from it ends the present process.
         factor: Share of the winner's time that is left besides compiling, where that counts.
         other: The candidate, where it is another program.
         faults: What is known of the page faults of configs that return their memory.
@@ -139,12 +136,9 @@ class Match:
     def live(self, *, winner: bool = False) -> LiveRig:
         """Return what runs one of the two."""
         if winner and self.other is not None:
-            live = LiveRig(self.other.rigs)
-            live.set_up(self.other.space, self.other.applied)
-        else:
-            live = LiveRig(self.rigs)
-            live.faults = self.faults
-            live.set_up(self.space, self.base)
+            return LiveRig(self.other.rigs).set_up(self.other.space, self.other.applied)
+        live = LiveRig(self.rigs).set_up(self.space, self.base)
+        live.faults = self.faults
         return live
 
     def excess(self, measured: Measurement) -> Ending | None:
@@ -161,26 +155,10 @@ class Match:
 
 
 @dataclass(frozen=True)
-class Confirmation:
+class Confirmation(Claim):
     """The comparison of one candidate with the program as written, from fresh processes."""
 
-    claim: Claim
     processes: tuple[ClaimProcess, ...]
-
-    @property
-    def speedup(self) -> Interval:
-        """Of the winner over the baseline, with its 95 % interval."""
-        return self.claim.speedup
-
-    @property
-    def is_faster(self) -> bool:
-        """Whether the winner may be claimed to be faster."""
-        return self.claim.is_faster
-
-    @property
-    def says_enough(self) -> bool:
-        """Whether there were enough processes for a claim."""
-        return self.claim.is_enough
 
     @property
     def is_apart(self) -> bool:
@@ -190,11 +168,14 @@ class Confirmation:
     @property
     def lack(self) -> str:
         """Why there is no claim yet, for the user; empty if there were enough processes."""
-        if self.says_enough:
+        if self.is_enough:
             return ""
-        needed, of_each = (LEAST_PAIRS, " of each config") if self.is_apart else (2, "")
-        count = sum(not one.is_of_search for one in self.processes)
-        return FEW.format(needed, of_each, count, "was" if count == 1 else "were")
+        of_each = " of each config" if self.is_apart else ""
+        count = fresh_of(self.processes)
+        return (
+            f"a claim needs {least_processes(apart=self.is_apart)} fresh processes{of_each}, and "
+            f"only {count} {'was' if count == 1 else 'were'} measured"
+        )
 
     @property
     def rates(self) -> tuple[Interval, Interval]:
@@ -204,14 +185,11 @@ class Confirmation:
         return first, second
 
     @property
-    def baseline(self) -> tuple[Measurement, ...]:
-        """What the program as written did alone."""
-        return tuple(one.baseline for one in self.processes if one.baseline is not None)
-
-    @property
-    def winner(self) -> tuple[Measurement, ...]:
-        """What the winner did alone."""
-        return tuple(one.winner for one in self.processes if one.winner is not None)
+    def alone(self) -> tuple[tuple[Measurement, ...], tuple[Measurement, ...]]:
+        """What each of the two did alone, by process."""
+        written = (one.baseline for one in self.processes)
+        winner = (one.winner for one in self.processes)
+        return tuple(filter(None, written)), tuple(filter(None, winner))
 
 
 @dataclass(frozen=True)
@@ -235,10 +213,14 @@ def read(processes: Sequence[ClaimProcess], tau: float) -> Confirmation | None:
     if not processes:
         return None
     apart = processes[0].is_pair
-    fresh = sum(not one.is_of_search for one in processes)
     found = claim([one.ratio for one in processes], tau=tau, apart=apart)
-    needed = LEAST_PAIRS if apart else LEAST_PROCESSES
-    return Confirmation(replace(found, is_enough=fresh >= needed), tuple(processes))
+    is_enough = fresh_of(processes) >= least_processes(apart=apart)
+    return Confirmation(found.speedup, found.chance, is_enough, tuple(processes))
+
+
+def fresh_of(processes: Sequence[ClaimProcess]) -> int:
+    """Return how many processes were started for the claim."""
+    return sum(not one.is_of_search for one in processes)
 
 
 def prove(
@@ -258,17 +240,17 @@ def prove(
         recommended, however fast it was. Or if something else ended the first process.
     """
     processes = [one for one in earlier if one.is_pair is match.is_apart]
-    least, most = LEAST_PROCESSES, max(PROCESSES)
+    least, most = least_processes(apart=match.is_apart), max(PROCESSES)
     each_s = process_s + turns_s
     if match.is_apart:
-        least, most, each_s = LEAST_PAIRS, max(PAIRS), 2 * (process_s + ALONE_S)
-    fresh = sum(not one.is_of_search for one in processes)
+        most, each_s = max(PAIRS), 2 * (process_s + ALONE_S)
+    fresh = fresh_of(processes)
     planned = min(most, max(least, fresh + int(time_left_s(fresh) / each_s)))
     _see_page_faults(match, starts_as_written=fresh % 2 == 0)
     while fresh < planned:
         confirmation = read(processes, match.tau)
         left_s = time_left_s(fresh)
-        if confirmation is not None and confirmation.claim.is_over:
+        if confirmation is not None and confirmation.is_over:
             break
         if left_s < (each_s / 2 if fresh < least else each_s):
             break
@@ -280,7 +262,7 @@ def prove(
             its_turns_s = max(turns_s, share_s)
             found = _together(match, its_turns_s, starts_as_written=starts_as_written)
         if isinstance(found, Failure):
-            if confirmation is None or not confirmation.says_enough or found.is_of_winner:
+            if confirmation is None or not confirmation.is_enough or found.is_of_winner:
                 return found
             break
         processes.append(replace(found, cost_s=match.rigs.clock() - began_s))
@@ -425,7 +407,7 @@ def claim_best(session: Session, baseline: Baseline) -> ClaimResult:
     session.live.close()  # its process would compete with the fresh ones
     study = session.study
     able = promising(study, baseline.space)
-    faster = [r for r in able if may_win(session, baseline.space, r.config)]
+    faster = [r for r in able if learns_enough(session, baseline.space, r.config)]
     result = ClaimResult(
         None, reason="" if faster else _why_nothing_was_compared(session, baseline.space)
     )
@@ -447,19 +429,16 @@ def claim_best(session: Session, baseline: Baseline) -> ClaimResult:
 
 def match_of(session: Session, baseline: Baseline, candidate: TrialRecord) -> Match:
     """Return the match of a candidate with the program as written."""
-    study, config = session.study, candidate.config
-    base = baseline.applied
-    compilation = slowest_compilation(study.records, config)
-    compile_s = 0.0 if compilation is None else compilation.seconds
-    factor = study.goal.kept_share(compile_s)
+    study = session.study
+    compilation = slowest_compilation(study.records, candidate.config)
     return Match(
         session.rigs,
         baseline.space,
-        base,
-        config,
+        baseline.applied,
+        candidate.config,
         session.until_overdrawn,
         study.goal,
-        factor,
+        study.goal.kept_share(0.0 if compilation is None else compilation.seconds),
         faults=session.live.faults,
         usual_rate=baseline.measurement.throughput.estimate,
     )
@@ -494,7 +473,7 @@ def play_on(session: Session, baseline: Baseline) -> None:
         return
     process = _of_rounds(match, rounds)
     cost_s = session.rigs.clock() - began_s
-    study.add_claim(replace(process, cost_s=cost_s, is_of_search=True))
+    study.claim = (*study.claim, replace(process, cost_s=cost_s, is_of_search=True))
 
 
 def _prove_in_time(
@@ -505,7 +484,7 @@ def _prove_in_time(
     earlier = [one for one in study.claim if one.config == match.winner]
     needed_s = session.plan.claim_s(is_apart=match.is_apart)
     left_s = session.budget.overdraft_s
-    if not any(not one.is_of_search for one in earlier) and left_s < needed_s:
+    if not fresh_of(earlier) and left_s < needed_s:
         reason = (
             f"fresh processes take about {needed_s:.0f} s, but the budget had only "
             f"{max(0, left_s):.0f} s left"
@@ -517,12 +496,15 @@ def _prove_in_time(
     def time_left_s(fresh: int) -> float:
         if not session.stop.requests:
             return session.budget.left_s
-        least = LEAST_PAIRS if match.is_apart else LEAST_PROCESSES
+        least = least_processes(apart=match.is_apart)
         each_s = session.plan.claim_s(is_apart=match.is_apart) / least
         return max(0, least - fresh) * each_s if session.stop.requests < 2 else 0.0
 
+    def keep(process: ClaimProcess) -> None:
+        study.claim = (*study.claim, process)
+
     plan = session.plan
-    return prove(match, earlier, study.add_claim, time_left_s, plan.process_s, plan.turns_s)
+    return prove(match, earlier, keep, time_left_s, plan.process_s, plan.turns_s)
 
 
 def _why_nothing_was_compared(session: Session, space: ResolvedSpace) -> str:

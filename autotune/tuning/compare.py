@@ -32,7 +32,6 @@ from autotune.tuning.claim import Confirmation, Failure, Match, OtherProgram, pr
 from autotune.tuning.events import Events
 from autotune.tuning.plan import PROCESS
 from autotune.tuning.start import first_start
-from autotune.tuning.start.first_start import START_SILENCE_S
 from autotune.tuning.start.observe import throwaway_rigs
 from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
 
@@ -92,7 +91,7 @@ class Comparison:
     @property
     def difference(self) -> Difference:
         """Which one is faster, if that can be told from noise."""
-        if not self.confirmation.says_enough:
+        if not self.confirmation.is_enough:
             return Difference.NONE
         if self.speedup.low > 1:
             return Difference.FASTER
@@ -112,7 +111,7 @@ class Comparison:
     @property
     def samples_per_step(self) -> tuple[float, float]:
         """The mean number of samples in a step of each side."""
-        sides = self.confirmation.baseline, self.confirmation.winner
+        sides = self.confirmation.alone
         first, second = (fmean([m.samples_per_step for m in side] or [0.0]) for side in sides)
         return first, second
 
@@ -172,7 +171,7 @@ def compare(
             if side is sides[0]:
                 events.on_fence(rigs.fence)
             events.on_phase(f"observing {side.name if side.commit else 'the program'}")
-            started = first_start.observe(rigs, should_stop, START_SILENCE_S)
+            started = first_start.observe(rigs, should_stop)
             if isinstance(started, Ending):
                 raise _failure(side, started)
             with started:

@@ -27,7 +27,6 @@ from autotune.results.rehearsals import trained, warning
 from autotune.results.result import Contribution, Finding, LargerBatch, SearchResult
 from autotune.results.training_steps import TrainingSteps, training_samples
 from autotune.tuning.checking.learning_check import check_s, samples_ratio
-from autotune.tuning.choosing.bounds import bounded, shares
 from autotune.tuning.choosing.choosable import one_fewer
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
 from autotune.tuning.choosing.effects import KnobEffects
@@ -52,10 +51,11 @@ def conclude(
     rounds, and memory and loss are those of the baseline's first stay.
     """
     confirmation, candidate = confirmed.confirmation, confirmed.candidate
-    base_side = (confirmation and confirmation.baseline) or (baseline.measurement,)
+    alone = ((), ()) if confirmation is None else confirmation.alone
     is_faster = confirmation is not None and confirmation.is_faster
-    best_side = (confirmation.winner if confirmation and is_faster else ()) or base_side
-    says_enough = confirmation is not None and confirmation.says_enough
+    base_side = alone[0] or (baseline.measurement,)
+    best_side = (alone[1] if is_faster else ()) or base_side
+    says_enough = confirmation is not None and confirmation.is_enough
     own = Interval(1.0, 1.0, 1.0)  # the program against itself
     # Judged again: a later trial may show that an earlier crash was not its config's fault.
     records = judged(session.study.records, baseline.space.baseline)
@@ -69,7 +69,6 @@ def conclude(
     applied = baseline.applied
     if learns is not None and learns.lr_rule is not LrRule.AUTO:
         applied = replace(applied, lr_rule=learns.lr_rule)
-    measured = (*confirmation.baseline, *confirmation.winner) if confirmation else ()
     unseen = warning(session.study.rehearsals, best) if is_faster else ""
     live_speedup = None if candidate is None else candidate.speedup
     return SearchResult(
@@ -83,9 +82,9 @@ def conclude(
         memory=(_peak(base_side), _peak(best_side)),
         losses=(_last_loss(base_side), _last_loss(best_side)),
         reason=(_why_nothing(records) if candidate is None else "") or confirmed.reason,
-        untried=tuple(_untried(session, baseline, records, best)),
+        untried=tuple(_untried(baseline, records, best)),
         worth_s=session.worth_s,
-        warnings=(*warnings_of(measured), *([unseen] if unseen else [])),
+        warnings=(*warnings_of([*alone[0], *alone[1]]), *([unseen] if unseen else [])),
         records=tuple(records),
         head=session.study.head,
         applied=applied,
@@ -194,27 +193,23 @@ def _why_nothing(records: Sequence[TrialRecord]) -> str:
 def _finding(confirmed: ClaimResult, records: Sequence[TrialRecord]) -> Finding:
     if confirmed.candidate is None and _why_nothing(records):
         return Finding.NOTHING
-    if confirmed.confirmation is None or not confirmed.confirmation.says_enough:
+    if confirmed.confirmation is None or not confirmed.confirmation.is_enough:
         has_reason = bool(confirmed.candidate or confirmed.reason)
         return Finding.UNCONFIRMED if has_reason else Finding.NO_GAIN
     return Finding.FASTER if confirmed.confirmation.is_faster else Finding.NO_GAIN
 
 
-def _untried(
-    session: Session, baseline: Baseline, records: Sequence[TrialRecord], best: Config
-) -> Iterator[str]:
+def _untried(baseline: Baseline, records: Sequence[TrialRecord], best: Config) -> Iterator[str]:
     # Named is each knob of which only the program's own value was measured, and ``knob=value`` for
-    # each other value that needs a fresh process. Knobs without effect in the best config, and
-    # those that can give next to nothing, are left out.
+    # each other value that needs a fresh process. Knobs without effect in the best config are left
+    # out.
     space, knobs = baseline.space, registry()
-    of_time = shares(baseline.breakdown, baseline.measurement, session.study.goal)
-    in_vain = bounded(of_time, asked=space.asked | space.requested)
     tried = [r.config for r in records if r.measurement is not None]
 
     def acts(knob: str, value: KnobValue) -> bool:
         return knobs[knob].is_active(best.replace(**{knob: value}))
 
-    told = space.restart | space.fixed.keys() | in_vain.keys()
+    told = space.restart | space.fixed.keys()
     for knob in (knob for knob in space.domains if knob not in told):
         is_tried = any(config[knob] != space.baseline[knob] for config in tried)
         if not is_tried and any(acts(knob, value) for value in space.domains[knob].values):

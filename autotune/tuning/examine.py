@@ -20,7 +20,6 @@ from autotune.tuning.budget import ENDING, InterruptCounter
 from autotune.tuning.events import Events
 from autotune.tuning.live_rig import STAGE_S, WARM_UP_S, LiveRig, longest_silence_s
 from autotune.tuning.start import first_start
-from autotune.tuning.start.first_start import START_SILENCE_S
 from autotune.tuning.start.observe import throwaway_rigs
 from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
 
@@ -53,7 +52,7 @@ def examine(
 
         events.on_fence(rigs.fence)
         events.on_phase("observing the program")
-        started = first_start.observe(rigs, should_stop, START_SILENCE_S)
+        started = first_start.observe(rigs, should_stop)
         if isinstance(started, Ending):
             raise program_error(program, started)
         with started:

@@ -80,7 +80,6 @@ class Stay:
         turns: Those that count: of the last calls of the rig.
         taken: What came of the last call.
         seconds: How long the stay took, switching and what did not count included.
-        compile_s: Seconds in which torch compiled.
     """
 
     turns: tuple[Turn, ...]
@@ -195,12 +194,13 @@ class LiveRig:
 
     def set_up(
         self, space: ResolvedSpace, base: AppliedConfig, step_s: float | None = None
-    ) -> None:
-        """Say what can be measured; must be called before any config is."""
+    ) -> Self:
+        """Say what can be measured, before any config is; return itself."""
         self._space, self._base = space, base
         self._started_as = base.config if self._rig is not None else None
         if step_s is not None:
             self.expect_steps_of(step_s)
+        return self
 
     def expect_steps_of(self, step_s: float) -> None:
         """Set how long a program may be silent before it counts as hung, by its steps' seconds."""
@@ -215,7 +215,7 @@ class LiveRig:
         Raises:
             UsageError: when the program reads its input and something is piped into this process.
         """
-        started = first_start.observe(self._rigs, should_stop, START_SILENCE_S)
+        started = first_start.observe(self._rigs, should_stop)
         if isinstance(started, Ending):
             return started
         self._rig, self._profile = started.rig, started.ready.profile
@@ -240,11 +240,19 @@ class LiveRig:
         if began is not None and not space.needs_restart(began, config):
             return None
         self.close()
-        opened = self._open(self.applied(config), should_stop)
-        if isinstance(opened, Ending):
-            return opened
-        self._started_as = config
-        return None
+        applied, ending = self.applied(config), None
+        for _ in range(MAX_STARTS):
+            self._rig = self._rigs.new()
+            self._number = self._rigs.started
+            opened = self._rig.open(applied, should_stop, START_SILENCE_S)
+            if not isinstance(opened, Ending):
+                self._profile, self._started_as = opened.profile, config
+                return None
+            self.close()
+            ending = opened
+            if not self._rigs.learn(ending, as_written=config == self.base.config):
+                break
+        return ending
 
     def take(
         self,
@@ -350,7 +358,8 @@ class LiveRig:
         rounds = tuple(
             {n: goal.worth(one, taken) or one for n, one in its.items()} for its in found
         )
-        steps_s = {n: median_step_s(its) for n in range(len(configs)) if (its := taken.of(n))}
+        by_config = {n: [t for t in taken.turns if t.config == n] for n in range(len(configs))}
+        steps_s = {n: median_step_s(turns) for n, turns in by_config.items() if turns}
         is_disturbed = taken.interference is not None and bool(taken.interference.reasons)
         return Game(rounds, len(taken.turns), steps_s, is_disturbed=is_disturbed)
 
@@ -417,16 +426,3 @@ class LiveRig:
             self._rig.close()
         self._rig = self._started_as = None
         self._trained.clear()
-
-    def _open(self, applied: AppliedConfig, should_stop: ShouldStop) -> Ready | Ending:
-        for _ in range(MAX_STARTS):
-            self._rig = self._rigs.new()
-            self._number = self._rigs.started
-            opened = self._rig.open(applied, should_stop, START_SILENCE_S)
-            if not isinstance(opened, Ending):
-                self._profile = opened.profile
-                return opened
-            self.close()
-            if not self._rigs.learn(opened, as_written=applied.config == self.base.config):
-                break
-        return opened

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from autotune.measurement.claim import LEAST_PAIRS, LEAST_PROCESSES
 from autotune.tuning.budget import ENDING_S
 from autotune.tuning.live_rig import ALONE_S, METERED_S, WARM_UP_S
 
@@ -33,7 +34,8 @@ METERED_TURNS = 8  # the same where energy or memory is read, which takes METERE
 OWN_TURNS_S = 4.0  # in the search's own process, once the candidate is chosen
 REHEARSAL = Cost(4.0, 16)  # two short epochs and what lies between them
 TRIAL = Cost(1.0, 3)  # entering, and a round
-PAIRS, PROCESSES = (5, 3), (4, 3, 2)  # of a claim, the best number first
+# Of a claim, the best number first
+PAIRS, PROCESSES = (5, LEAST_PAIRS), (4, 3, LEAST_PROCESSES)
 MOST_FOR_CLAIM = 0.5  # share of the budget
 MOST_FOR_REHEARSAL = 1 / 3  # share of the time for trials
 TRIALS_WORTH_S = 6.0  # a search that could not measure for this long would not be a search

@@ -33,10 +33,10 @@ from autotune.results.blame import judged, unclear
 from autotune.results.record import PlayedRounds, TrialRecord
 from autotune.tuning.budget import Until
 from autotune.tuning.choosing.choosable import LATE, is_told, one_fewer
-from autotune.tuning.choosing.chooser import Field
+from autotune.tuning.choosing.chooser import Field, Proposal
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.choosing.effects import KnobEffects
-from autotune.tuning.choosing.proposals import Proposal, Proposals
+from autotune.tuning.choosing.proposals import Proposals
 from autotune.tuning.choosing.ranking import able_to_win, recommended
 from autotune.tuning.live_rig import METERED_S, PLAY_S, Stay
 from autotune.tuning.session import Baseline, Session
@@ -46,14 +46,12 @@ SEATS = 8  # configs in play at most; the last seat is kept for the best and wha
 WORTH_ROUNDS, FEW_ROUNDS = 6, 2
 LOSES = 0.01  # chance to be the best one, below which a config leaves
 LEAST_ROUNDS = 3  # answers of the rig in which it has played by then
-LATE_LOSES = 0.05
 # The race is over when more rounds promise less than this, as a logarithm, and the speedup is known
 # to that
 WORTH_MORE, KNOWN = 0.004, 0.01
 LOADER_STAY_S = 0.5  # until workers have started and delivered
 TOO_SHORT = "the program ends too soon for more configs to take turns"
 NO_ROUND = "the program ends or fails before configs have taken turns"
-MOST_FOR_COMPILING = 0.5  # share of the time left for trials
 MAX_FAILURES = 3  # of a process in play, after which the race ends with what it has
 WORKERS_PER_CORE = 2  # of all loaders in play: those that rest are stopped, but keep their memory
 # Knobs that need another loader
@@ -63,6 +61,7 @@ LOADER_KNOBS = (
     "pinning",
     "prefetch_factor",
     "worker_threads",
+    "worker_start_method",
     "workers",
 )
 MAX_AMISS = 0.5  # of the logarithm of a batch's growth that a flag is to have caused
@@ -261,7 +260,7 @@ class Race:
 
     def _until_compiled(self, stop: Until) -> Until:
         clock, left_s = self._session.rigs.clock, stop.left_s
-        most_s = MOST_FOR_COMPILING * left_s()
+        most_s = left_s() / 2
         deadline_s = clock() + most_s
         reason = f"compiling took more than {most_s:.0f} s, half of the time that was left"
         return replace(stop, left_s=lambda: min(left_s(), deadline_s - clock()), reason=reason)
@@ -345,11 +344,18 @@ class Race:
         # All share the weights, so another one may have spoilt them. The config is to blame if it
         # loses them alone, when it enters again, or once more among others.
         self._live.close()
-        self._suspected[config, Outcome.NOT_FINITE] += 1
         if config == self._written:
             self._lives.failures += 1
-        elif self._suspected[config, Outcome.NOT_FINITE] > 1:
-            self._leave(config, Ending(Outcome.NOT_FINITE, "the loss became NaN or infinite"))
+        else:
+            self._suspect(config, Ending(Outcome.NOT_FINITE, "the loss became NaN or infinite"))
+
+    def _suspect(self, config: Config, ending: Ending) -> bool:
+        # Perhaps it was chance: a config is to blame if that happens once more
+        self._suspected[config, ending.outcome] += 1
+        is_to_blame = self._suspected[config, ending.outcome] > 1
+        if is_to_blame:
+            self._leave(config, ending)
+        return is_to_blame
 
     def _end_of_process(self, ending: Ending) -> None:
         if ending.outcome in ENDED_BY_US:
@@ -365,12 +371,9 @@ class Race:
         if self._session.rigs.learn(ending, as_written=False):
             return
         newest = [*self._in_play][-1]
-        if newest != self._written and not self._played[newest]:
-            # perhaps it was chance: it is to blame if that happens once more
-            self._suspected[newest, ending.outcome] += 1
-            if self._suspected[newest, ending.outcome] > 1:
-                self._leave(newest, ending)
-                return
+        may_be_guilty = newest != self._written and not self._played[newest]
+        if may_be_guilty and self._suspect(newest, ending):
+            return
         if self._lives.failures < MAX_FAILURES:
             self._session.events.warn(
                 f"The program failed while configs took turns: {ending.reason}. The race goes on "
@@ -400,8 +403,7 @@ class Race:
                 continue
             if config in fewer and not is_told(speeds.of(best, over=config)):
                 continue
-            least = LATE_LOSES if late and config not in fewer else LOSES
-            if chances.get(config, 0.0) < least:
+            if chances.get(config, 0.0) < LOSES:
                 self._leave(config)
 
     def _is_decided(self) -> bool:
@@ -410,10 +412,13 @@ class Race:
             return False
         if any(self._played[config] < LEAST_ROUNDS for config in self._in_play):
             return False
+        # What processes differ by is for the claim to tell; more rounds of this one do not
+        speeds = speeds.by_rounds or speeds
+        if best != self._written and speeds.of(best).error > KNOWN:
+            return False
         able, draws = self._draws(speeds)
         lead = draws.max(axis=1) - draws[:, able.index(best)]
-        is_known = best == self._written or speeds.of(best).error <= KNOWN
-        return is_known and float(np.mean(lead)) < WORTH_MORE
+        return float(np.mean(lead)) < WORTH_MORE
 
     def _draws(self, speeds: Speeds) -> tuple[list[Config], Array]:
         able = [self._written, *able_to_win(self._study, self._baseline.space, speeds)]

@@ -10,7 +10,6 @@ import argparse
 import datetime
 import json
 import shlex
-import shutil
 import signal
 import sys
 import tempfile
@@ -21,19 +20,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from benchmarks.gpu import device
-from benchmarks.gpu.bench import Bench, Check, Finding, OutOfTime, Status, commit, end, marked
-from benchmarks.gpu.facts_check import FactsCheck
-from benchmarks.gpu.listed import PROGRAMS
-from benchmarks.gpu.program_check import ProgramCheck, judge_left
-
-# In the order of worth: the first three programs and the facts fit into one call of 480 s
-CHECKS: tuple[Check, ...] = (
-    *map(ProgramCheck, PROGRAMS[:3]),
-    FactsCheck(),
-    *map(ProgramCheck, PROGRAMS[3:]),
+from benchmarks.gpu.bench import (
+    CONDITIONS,
+    FACTS,
+    FULL,
+    TINY,
+    Bench,
+    Finding,
+    OutOfTime,
+    Status,
+    first_gpu,
 )
-REHEARSAL_S = 720.0
+from benchmarks.gpu.listed import PROGRAMS, TrainingProgram
+from benchmarks.gpu.program_check import found, needs_s
+from benchmarks.processes import commit
+
+NAMES = [program.name for program in PROGRAMS]
 INTERRUPTED = Finding(Status.SKIP, "the rest: interrupted")
 
 
@@ -54,15 +56,14 @@ class Record:
     device_after: Mapping[str, str] = field(default_factory=dict)
 
 
-def main(arguments: Sequence[str], checks: Sequence[Check] = CHECKS) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the checks that are asked for; return 1 if an assertion about autotune failed.
 
     After Ctrl-C, 130 is returned. The result file is written anew after each check, so that a kill
     loses nothing.
     """
-    asked = _parsed(arguments, checks)
-    chosen = [c for c in checks if not asked.only or c.name in asked.only]
-    gpu = device.first(device.FACTS)
+    asked = _parsed(arguments)
+    gpu = first_gpu(FACTS)
     today = datetime.datetime.now(datetime.UTC)
     kind = "rehearsal" if asked.rehearse else gpu.get("name", "cpu").replace(" ", "-").lower()
     if not (gpu or asked.rehearse):
@@ -79,7 +80,7 @@ def main(arguments: Sequence[str], checks: Sequence[Check] = CHECKS) -> int:
     records: list[Record] = []
     with tempfile.TemporaryDirectory(prefix="gpu-checks-") as folder:
         try:
-            for record in run_all(chosen, asked, Path(folder)):
+            for record in run_all(asked, Path(folder)):
                 records.append(record)
                 data = {**head, "checks": [asdict(one) for one in records]}
                 part = file.with_suffix(".part")
@@ -100,47 +101,43 @@ def main(arguments: Sequence[str], checks: Sequence[Check] = CHECKS) -> int:
     return int(any(f.status is Status.FAIL for record in records for f in record.findings))
 
 
-def run_all(checks: Sequence[Check], asked: argparse.Namespace, folder: Path) -> Iterator[Record]:
+def run_all(asked: argparse.Namespace, folder: Path) -> Iterator[Record]:
     """Yield the records of checks, one after the other; Ctrl-C ends them.
 
     A check is skipped where the seconds that it needs are not left.
     """
     until = time.monotonic() + asked.seconds
-    for check in checks:
-        left_s = max(0.0, until - time.monotonic())
-        autotune = shlex.split(asked.autotune)
-        bench = Bench(autotune, folder / check.name, left_s, rehearsal=asked.rehearse)
-        needs_s = check.needs_s(bench.sizes)
-        if left_s < needs_s:
-            why = f"it needs {needs_s:.0f} s, {left_s:.0f} s are left"
-            yield Record(check.name, findings=[Finding(Status.SKIP, why)])
+    for program in PROGRAMS:
+        if program.name not in asked.only:
             continue
-        record = run_one(check, bench, left_s)
+        left_s = max(0.0, until - time.monotonic())
+        needed_s = needs_s(program, TINY if asked.rehearse else FULL)
+        if left_s < needed_s:
+            why = f"it needs {needed_s:.0f} s, {left_s:.0f} s are left"
+            yield Record(program.name, findings=[Finding(Status.SKIP, why)])
+            continue
+        bench = Bench(folder / program.name, left_s, rehearsal=asked.rehearse)
+        record = run_one(program, bench)
         yield record
         if INTERRUPTED in record.findings:
             return
 
 
-def run_one(check: Check, bench: Bench, most_s: float) -> Record:
-    """Run one check; end all that it started, after *most_s* at the latest."""
-    record, began = Record(check.name, device_before=device.first(device.CONDITIONS)), time.time()
+def run_one(program: TrainingProgram, bench: Bench) -> Record:
+    """Run the check of one program."""
+    record, began = Record(program.name, device_before=first_gpu(CONDITIONS)), time.monotonic()
     try:
-        for finding in check.found(bench):
-            record.findings.append(finding)
-        record.findings.append(judge_left(bench.left_behind()))
+        for finding in found(program, bench):
+            record.findings.append(finding)  # each counts, whatever ends the next
     except OutOfTime:
-        why = f"the rest: its {most_s:.0f} s have run out"
-        record.findings.append(Finding(Status.SKIP, why))
+        record.findings.append(Finding(Status.SKIP, "the rest: its seconds have run out"))
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # until all is ended
         record.findings.append(INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - whatever it is, the log tells it
         with bench.log.open("a", encoding="utf-8") as log:
             traceback.print_exc(file=log)
         record.findings.append(Finding(Status.FAIL, f"the check broke: {error!r}"[:300]))
-    finally:
-        end(marked(bench.mark))
-    record.seconds, record.device_after = time.time() - began, device.first(device.CONDITIONS)
+    record.seconds, record.device_after = time.monotonic() - began, first_gpu(CONDITIONS)
     return record
 
 
@@ -150,40 +147,16 @@ def counts(records: Sequence[Record]) -> str:
     return ", ".join(f"{ended[status]} {status}" for status in Status)
 
 
-def _parsed(arguments: Sequence[str], checks: Sequence[Check]) -> argparse.Namespace:
-    names = [check.name for check in checks]
-
-    def chosen(text: str) -> list[str]:
-        wanted = [name.strip() for name in text.split(",")]
-        if unknown := sorted(set(wanted) - set(names)):
-            raise argparse.ArgumentTypeError(
-                f"no check is called {', '.join(unknown)}; there are {', '.join(names)}"
-            )
-        return wanted
-
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu",
         description="What autotune does on a GPU, from outside: see benchmarks/gpu/README.md.",
     )
     parser.add_argument("--out", type=Path, default=Path("gpu-results"), help="for the result file")
-    parser.add_argument(
-        "--seconds", type=float, help="for all checks together: 480, or 720 of a rehearsal"
-    )
+    parser.add_argument("--seconds", type=float, default=480.0, help="for all checks together")
     parser.add_argument("--rehearse", action="store_true", help="tiny sizes on the CPU")
-    parser.add_argument(
-        "--autotune",
-        default=shlex.join([sys.executable, "-m", "autotune"]),
-        help="the command to judge, by default this checkout's",
-    )
-    parser.add_argument("--only", type=chosen, metavar="CHECK,CHECK", help=f"of {', '.join(names)}")
-    asked = parser.parse_args(arguments)
-    if asked.out.exists() and not asked.out.is_dir():
-        parser.error(f"--out {asked.out} is a file; name a folder")
-    if shutil.which(shlex.split(asked.autotune)[0]) is None:
-        parser.error(f"--autotune {asked.autotune} is no command")
-    if asked.seconds is None:
-        asked.seconds = REHEARSAL_S if asked.rehearse else 480.0
-    return asked
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="PROGRAM")
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

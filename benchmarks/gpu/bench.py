@@ -1,26 +1,25 @@
-"""What a check works with: findings, commands in sessions apart, and who is left of them."""
+"""What a check works with: findings, commands within the seconds that are left, and the GPU.
+
+The GPU is read by ``nvidia-smi``, without torch and without autotune; nothing is set or reset.
+Source: ``nvidia-smi --help-query-gpu``.
+"""
 
 from __future__ import annotations
 
-import os
-import signal
+import shutil
 import subprocess
-import tempfile
 import time
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import psutil
+from benchmarks.processes import Ran, run
 
-ROOT = Path(__file__).parents[2]
-# In the environment of all that a check starts, by which its processes are known
-MARK = "AUTOTUNE_GPU_CHECK"
-LEAVES_WITHIN_S = 3.0  # a process that ends may still be listed, and its memory with it
 LATE = 1.15  # of the budget of a search
+CONDITIONS = ("clocks.sm", "temperature.gpu", "power.draw", "memory.used", "utilization.gpu")
+FACTS = ("name", "uuid", "driver_version", "memory.total", "compute_cap", "mig.mode.current")
 
 
 class Status(StrEnum):
@@ -48,165 +47,82 @@ def verdict(text: str, figures: Mapping[str, Any] | None = None, *, holds: bool)
 
 @dataclass(frozen=True)
 class Sizes:
-    """Seconds of a check's parts, and how long its processes train.
+    """Seconds of a check's parts.
 
     Attributes:
         budget_s: Of the search.
-        truth_s: Most for the truth by turns within one process.
-        counted_s: Seconds that each run of the truth counts.
-        run_s: Seconds that each run of the comparison counts.
+        counted_s: That each run of the truth counts.
+        run_s: That each run of the comparison counts.
         start_s: Until a process trains, roughly.
     """
 
     budget_s: int
-    truth_s: float
     counted_s: float
     run_s: float
     start_s: float
 
-    @property
-    def whole_s(self) -> float:
-        """Seconds of one program, without settings that need processes of their own."""
-        return self.truth_s + LATE * self.budget_s + 4 * (self.run_s + self.start_s)
 
-
-FULL = Sizes(budget_s=60, truth_s=25, counted_s=1.0, run_s=3.0, start_s=6.0)
-TINY = Sizes(budget_s=45, truth_s=25, counted_s=0.4, run_s=1.0, start_s=5.0)
+FULL = Sizes(budget_s=60, counted_s=1.0, run_s=3.0, start_s=6.0)
+TINY = Sizes(budget_s=45, counted_s=0.4, run_s=1.0, start_s=5.0)
 
 
 class OutOfTime(Exception):
     """The seconds of a check have run out."""
 
 
-@dataclass(frozen=True)
-class Ran:
-    """How a command ended; its exit status is None if it was killed after its time."""
-
-    code: int | None
-    output: str
-    seconds: float
-
-
 class Bench:
     """The surroundings of one check.
 
     Attributes:
-        autotune: The command that is judged, without arguments.
         rehearsal: Tiny sizes on the CPU, where sizes of effects say nothing.
         sizes: Seconds of the check's parts.
         log: Takes what commands print on stderr.
-        mark: In the environment of all that the check starts.
-        env: That environment.
     """
 
-    def __init__(
-        self, autotune: Sequence[str], folder: Path, most_s: float, *, rehearsal: bool
-    ) -> None:
-        self.autotune, self.rehearsal = tuple(autotune), rehearsal
-        self.sizes = TINY if rehearsal else FULL
+    def __init__(self, folder: Path, most_s: float, *, rehearsal: bool) -> None:
+        self.rehearsal, self.sizes = rehearsal, TINY if rehearsal else FULL
         folder.mkdir(parents=True)
         self.log = folder / "log.txt"
-        self.mark = uuid.uuid4().hex
         self._folder, self._until = folder, time.monotonic() + most_s
-        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        self.env = {**os.environ, MARK: self.mark, "PYTHONPATH": os.pathsep.join(paths)}
-        if rehearsal:
-            self.env["CUDA_VISIBLE_DEVICES"] = ""
 
     def run(self, command: Sequence[str], most_s: float) -> Ran:
-        """Run a command in a session of its own, and kill it after *most_s* seconds.
+        """Run a command in a session of its own, for *most_s* seconds at most.
 
         Raises:
             OutOfTime: The seconds of the whole check have run out.
         """
-        began = time.monotonic()
-        # A file, as a process that is left behind would keep a pipe open.
-        with (
-            tempfile.TemporaryFile("w+", dir=self._folder) as printed,
-            self.log.open("a", encoding="utf-8") as log,
-        ):
-            print("$", *command, file=log, flush=True)
-            process = subprocess.Popen(
-                command,
-                stdout=printed,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                cwd=self._folder,
-                env=self.env,
-                start_new_session=True,
-            )
-            try:
-                code: int | None = process.wait(max(0.0, min(most_s, self._until - began)))
-            except subprocess.TimeoutExpired:
-                code = None
-            finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
-            printed.seek(0)
-            output = printed.read()
-            seconds = time.monotonic() - began
-            print(f"… {code} after {seconds:.1f} s", output[-2000:], file=log)
-        if code is None and time.monotonic() >= self._until:
+        left_s = self._until - time.monotonic()
+        if left_s <= 0:
             raise OutOfTime
-        return Ran(code, output, seconds)
-
-    def left_behind(self) -> list[str]:
-        """Return the command lines of processes that ended commands have left, and end them."""
-        until = time.monotonic() + LEAVES_WITHIN_S
-        while (found := marked(self.mark)) and time.monotonic() < until:
-            time.sleep(0.1)
-        return end(found)
+        env = {"CUDA_VISIBLE_DEVICES": ""} if self.rehearsal else {}
+        ran = run(command, self._folder, min(most_s, left_s), env)
+        with self.log.open("a", encoding="utf-8") as log:
+            print("$", *command, file=log)
+            print(ran.log, f"… {ran.code} after {ran.seconds:.1f} s", ran.output[-2000:], file=log)
+        return ran
 
 
-class Check(Protocol):
-    """One thing to look at."""
-
-    @property
-    def name(self) -> str:
-        """Its name in the table; also that of its folder."""
-        ...
-
-    def needs_s(self, sizes: Sizes) -> float:
-        """Return the seconds without which it is not begun."""
-        ...
-
-    def found(self, bench: Bench) -> Iterator[Finding]:
-        """Yield what is found, as soon as it is."""
-        ...
-
-
-def marked(mark: str) -> list[psutil.Process]:
-    """Return the living processes that carry a mark."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            is_ours = process.environ().get(MARK) == mark
-            if is_ours and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:  # it has ended, or is another user's
-            continue
-    return found
-
-
-def end(processes: Sequence[psutil.Process]) -> list[str]:
-    """Kill processes and wait for their end; return what they were."""
-    told = []
-    for process in processes:
-        try:
-            told.append(" ".join(process.cmdline())[:120])
-            process.kill()
-        except psutil.Error:
-            told.append(f"process {process.pid}")
-    psutil.wait_procs(processes, LEAVES_WITHIN_S)
-    return told
-
-
-def commit() -> str:
-    """Return the commit of this checkout, which says if files differ from it."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+def gpus(fields: tuple[str, ...]) -> list[Mapping[str, str]]:
+    """Return a row for each GPU; empty without a driver."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return "unknown"
-    return answer.stdout.strip() or "unknown"
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+        return []
+    rows = [[cell.strip() for cell in line.split(",")] for line in answer.stdout.splitlines()]
+    return [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
+
+
+def first_gpu(fields: tuple[str, ...]) -> Mapping[str, str]:
+    """Return what the first GPU tells; empty without one."""
+    return next(iter(gpus(fields)), {})
+
+
+def used_bytes() -> int | None:
+    """Return the memory in use on all GPUs; None where the driver does not tell."""
+    told = [row["memory.used"] for row in gpus(("memory.used",))]
+    if not told or not all(map(str.isdigit, told)):  # words such as ``[N/A]``
+        return None
+    return sum(map(int, told)) << 20

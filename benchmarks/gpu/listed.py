@@ -22,15 +22,14 @@ class Setting:
         published: Ratio that others published for such a change; empty if none is known.
         counts: Whether autotune has to claim at least as much: it can change this in a running
             program, and the batch stays.
-        fresh_s: Seconds of a process of its own, which it needs to be told apart (compiled code,
-            cuDNN's plans); 0 if it does not.
+        builds_s: Seconds that it adds to a start: for compiled code, for cuDNN's plans.
     """
 
     name: str
     flags: tuple[str, ...]
     published: str = ""
     counts: bool = True
-    fresh_s: float = 0.0
+    builds_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -39,10 +38,9 @@ class TrainingProgram:
 
     Attributes:
         tiny: Flags for a rehearsal on two cores.
-        script: Its path in the folder, without the ending; the name where it is empty.
+        script: Its file, without the ending; the name where it is empty.
         flags: With which it is always run.
         fills: Its memory is large beside what every process takes, so that figures of it compare.
-        folder: Where the script is.
     """
 
     name: str
@@ -51,11 +49,10 @@ class TrainingProgram:
     script: str = ""
     flags: tuple[str, ...] = ()
     fills: bool = False
-    folder: Path = FOLDER
 
     def line(self, *, rehearsal: bool) -> list[str]:
         """Return the script with its flags."""
-        path = self.folder / f"{self.script or self.name}.py"
+        path = FOLDER / f"{self.script or self.name}.py"
         return [str(path), *self.flags, *(self.tiny if rehearsal else ())]
 
 
@@ -66,7 +63,6 @@ class Printed:
     samples_per_s: float | None
     device: str | None
     peak_bytes: int | None
-    resident_bytes: int | None
 
     @classmethod
     def read(cls, text: str) -> Printed:
@@ -77,12 +73,10 @@ class Printed:
 
         rate = last(r"([\d.]+) samples/s")
         peak = last(r"peak memory: (\d+) bytes reserved")
-        resident = last(r"resident memory: (\d+) bytes")
         return cls(
             None if rate is None else float(rate),
             last(r"device: (\S+)"),
             None if peak is None else int(peak),
-            None if resident is None else int(resident),
         )
 
 
@@ -117,7 +111,7 @@ PROGRAMS = (
         (
             Setting("channels_last", ("--channels-last",)),
             BF16,
-            Setting("cudnn.benchmark", ("--cudnn-benchmark",), "1.7x", counts=False, fresh_s=8.0),
+            Setting("cudnn.benchmark", ("--cudnn-benchmark",), "1.7x", counts=False, builds_s=8.0),
         ),
         tiny=("--side", "24", "--channels", "16"),
     ),
@@ -137,9 +131,9 @@ PROGRAMS = (
         (
             BF16,
             FUSED,
-            Setting("compiled", ("--compile", "default"), counts=False, fresh_s=30.0),
+            Setting("compiled", ("--compile", "default"), counts=False, builds_s=30.0),
             Setting(
-                "reduce-overhead", ("--compile", "reduce-overhead"), counts=False, fresh_s=30.0
+                "reduce-overhead", ("--compile", "reduce-overhead"), counts=False, builds_s=30.0
             ),
         ),
         tiny=("--depth", "2", "--width", "64"),

@@ -1,103 +1,80 @@
 """The check of one program: its truth by its own flags, a search, and runs with the result.
 
-What autotune is held to is judged by functions of values; ``ProgramCheck`` only runs commands.
+What autotune is held to is judged by functions of values; ``found`` only runs commands.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
-from benchmarks.gpu import device
-from benchmarks.gpu.answer import Answer, Ratio, read
-from benchmarks.gpu.bench import LATE, Bench, Finding, Ran, Sizes, Status, verdict
+from benchmarks.answer import Answer, Ratio, read
+from benchmarks.gpu.bench import LATE, Bench, Finding, Sizes, Status, used_bytes, verdict
 from benchmarks.gpu.listed import Printed, Setting, TrainingProgram
+from benchmarks.processes import AUTOTUNE, Ran
 
 WORTH_CLAIMING = 1.2  # what one flag gives: from here, a search has to claim as much
 SHARE_TO_CLAIM = 0.9  # of it
 HELD_BYTES = 64 << 20  # the driver's own bookkeeping grows and shrinks by less
+OFF = 0.1  # what a figure of memory may be off by
 ANSWERED = (0, 3)  # of a search that has measured something, be it the program as written alone
 WRITTEN = Setting("as written", ())
-WRITTEN_ALONE = "as written, in a process of its own"
 Rates = Mapping[str, Sequence[float | str]]  # samples/s or the failure of each run, by setting
 
 
-@dataclass(frozen=True)
-class ProgramCheck:
-    """Truth, search and comparison of one program."""
+def needs_s(program: TrainingProgram, sizes: Sizes) -> float:
+    """Return the seconds without which the check is not begun."""
+    runs_s = [sizes.start_s + s.builds_s + sizes.counted_s for s in (WRITTEN, *program.settings)]
+    return 2 * sum(runs_s) + LATE * sizes.budget_s + 4 * (sizes.start_s + sizes.run_s)
 
-    program: TrainingProgram
 
-    @property
-    def name(self) -> str:
-        """The program's name."""
-        return self.program.name
+def found(program: TrainingProgram, bench: Bench) -> Iterator[Finding]:
+    """Yield what is found, as soon as it is."""
+    rates = _rates(program, bench)
+    truth = {s.name: ratio(rates, s) for s in program.settings}
+    for setting in program.settings:
+        seen = truth[setting.name]
+        published = f" (published: {setting.published})" if setting.published else ""
+        figures = {"ratio": seen.value, "rates": rates} if isinstance(seen, Ratio) else {}
+        text = f"by its flag, {setting.name}: {seen}{published}"
+        yield Finding(Status.NOTE, text, figures)
+    line = program.line(rehearsal=bench.rehearsal)
+    ran = yield from _searched(bench, line)
+    try:
+        answer = read(ran.output)
+    except ValueError as error:
+        yield Finding(Status.FAIL, f"search: {error}", {"output": ran.output[-2000:]})
+        return
+    yield judge_claim(truth, program.settings, answer, rehearsal=bench.rehearsal)
+    yield note(answer)
+    # the bare program and autotune run, ABBA
+    line += ["--seconds", str(bench.sizes.run_s)]
+    bare, tuned = [sys.executable, *line], [*AUTOTUNE, "run", "best.yaml", *line]
+    most_s = 60 + 3 * (bench.sizes.start_s + bench.sizes.run_s)
+    printed = [Printed.read(bench.run(c, most_s).output) for c in (bare, tuned, tuned, bare)]
+    yield from judge_runs(printed, answer, rehearsal=bench.rehearsal)
+    if program.fills and (peak := printed[0].peak_bytes) is not None:
+        yield judge_memory(answer.memory_bytes.get("device_reserved_bytes"), peak)
 
-    def needs_s(self, sizes: Sizes) -> float:
-        """Return the seconds without which the check is not begun."""
-        fresh_s = [s.fresh_s for s in self.program.settings if s.fresh_s]
-        written_s = sizes.counted_s + sizes.start_s if fresh_s else 0.0
-        return sizes.whole_s + 2 * (written_s + sum(fresh_s))
 
-    def found(self, bench: Bench) -> Iterator[Finding]:
-        """Yield what is found, as soon as it is."""
-        rates = self._rates(bench)
-        truth = {s.name: ratio(rates, s) for s in self.program.settings}
-        for setting in self.program.settings:
-            seen = truth[setting.name]
-            published = f" (published: {setting.published})" if setting.published else ""
-            figures = {"ratio": seen.value, "rates": rates} if isinstance(seen, Ratio) else {}
-            text = f"by its flag, {setting.name}: {seen}{published}"
-            yield Finding(Status.NOTE, text, figures)
-        line = self.program.line(rehearsal=bench.rehearsal)
-        ran = yield from searched(bench, line, bench.sizes.budget_s)
-        try:
-            answer = read(ran.output)
-        except ValueError as error:
-            figures = {"output": ran.output[-2000:]}
-            yield Finding(Status.FAIL, f"search: {error}", figures)
-            return
-        yield judge_claim(truth, self.program.settings, answer, rehearsal=bench.rehearsal)
-        yield note(answer)
-        # the bare program and autotune run, ABBA
-        line += ["--seconds", str(bench.sizes.run_s)]
-        bare, tuned = [sys.executable, *line], [*bench.autotune, "run", "best.yaml", *line]
-        most_s = 60 + 3 * (bench.sizes.start_s + bench.sizes.run_s)
-        printed = [Printed.read(bench.run(c, most_s).output) for c in (bare, tuned, tuned, bare)]
-        yield from judge_runs(printed, answer, rehearsal=bench.rehearsal)
-        if self.program.fills and (peak := printed[0].peak_bytes) is not None:
-            known = answer.memory_bytes.get("device_reserved_bytes")
-            yield judge_memory("memory as written", known, peak, peak, 0.1)
-
-    def _rates(self, bench: Bench) -> Rates:
-        """Return samples per second by the program's own flags, or how a run failed."""
-        script, *flags = self.program.line(rehearsal=bench.rehearsal)
-        flags += ["--seconds", str(bench.sizes.counted_s)]
-        settings = [WRITTEN, *(s for s in self.program.settings if not s.fresh_s)]
-        turns = [*settings, *reversed(settings)]
-        runs = json.dumps([[*flags, *setting.flags] for setting in turns])
-        command = [sys.executable, "-m", "benchmarks.gpu.truth", script, runs]
-        lines = bench.run(command, bench.sizes.truth_s).output.splitlines()
-        rates: dict[str, list[float | str]] = {}
-        for setting, line in zip(turns, lines, strict=False):
-            rates.setdefault(setting.name, []).append(json.loads(line)["rate"])
-        if fresh := [s for s in self.program.settings if s.fresh_s]:
-            alone = [replace(WRITTEN, name=WRITTEN_ALONE), *fresh]
-            for setting in [*alone, *reversed(alone)]:
-                most_s = bench.sizes.start_s + 3 * setting.fresh_s + 30
-                ran = bench.run([sys.executable, script, *flags, *setting.flags], most_s)
-                rate = Printed.read(ran.output).samples_per_s
-                rates.setdefault(setting.name, []).append(rate or f"it ended with {ran.code}")
-        return rates
+def _rates(program: TrainingProgram, bench: Bench) -> Rates:
+    """Return samples per second by the program's own flags, or how a run failed."""
+    line = program.line(rehearsal=bench.rehearsal)
+    line += ["--seconds", str(bench.sizes.counted_s)]
+    settings = [WRITTEN, *program.settings]
+    rates: dict[str, list[float | str]] = {}
+    for setting in [*settings, *reversed(settings)]:
+        most_s = bench.sizes.start_s + 3 * setting.builds_s + 30
+        ran = bench.run([sys.executable, *line, *setting.flags], most_s)
+        rate = Printed.read(ran.output).samples_per_s
+        rates.setdefault(setting.name, []).append(rate or f"it ended with {ran.code}")
+    return rates
 
 
 def ratio(rates: Rates, setting: Setting) -> Ratio | str:
     """Return how much faster one setting is than the program as written, or how it failed."""
     sides = []
-    written = WRITTEN_ALONE if setting.fresh_s else WRITTEN.name
-    for side in (rates.get(name, ["no time was left"]) for name in (setting.name, written)):
+    for side in (rates[setting.name], rates[WRITTEN.name]):
         speeds = [rate for rate in side if isinstance(rate, float)]
         if not speeds:
             return str(side[0])
@@ -105,13 +82,15 @@ def ratio(rates: Rates, setting: Setting) -> Ratio | str:
     return Ratio.of_speeds(*sides)
 
 
-def searched(bench: Bench, line: Sequence[str], budget_s: int) -> Generator[Finding, None, Ran]:
+def _searched(bench: Bench, line: Sequence[str]) -> Generator[Finding, None, Ran]:
     """Search a program; yield whether it ended in time, and gave back the device's memory."""
-    used_before = device.used_bytes()
-    command = [*bench.autotune, "search", "--json", "--budget", f"{budget_s}s", *line]
+    used_before, budget_s = used_bytes(), bench.sizes.budget_s
+    command = [*AUTOTUNE, "search", "--json", "--budget", f"{budget_s}s", *line]
     ran = bench.run(command, 3.0 * budget_s)
     yield judge_end(ran, budget_s)
-    used = device.used_bytes()
+    text = f"processes are left: {'; '.join(ran.left)}" if ran.left else "no process is left"
+    yield verdict(text, holds=not ran.left)
+    used = used_bytes()
     if used_before is not None and used is not None:
         yield judge_held(used_before, used)
     return ran
@@ -120,18 +99,10 @@ def searched(bench: Bench, line: Sequence[str], budget_s: int) -> Generator[Find
 def judge_end(ran: Ran, budget_s: int) -> Finding:
     """Return whether a search ended by itself and in time."""
     text = f"a search of {budget_s} s took {ran.seconds:.0f} s"
-    if ran.code is None:
-        text += ": it had to be killed"
-    elif ran.code not in ANSWERED:
+    if ran.code not in ANSWERED:
         text += f" and ended with {ran.code}"
     figures = {"seconds": ran.seconds, "budget_s": budget_s, "code": ran.code}
     return verdict(text, figures, holds=ran.code in ANSWERED and ran.seconds <= LATE * budget_s)
-
-
-def judge_left(left: Sequence[str]) -> Finding:
-    """Return whether processes were left."""
-    text = f"processes are left: {'; '.join(left)}" if left else "no process is left"
-    return verdict(text, holds=not left)
 
 
 def judge_held(before: int, after: int) -> Finding:
@@ -214,13 +185,9 @@ def judge_runs(printed: Sequence[Printed], answer: Answer, *, rehearsal: bool) -
         yield verdict(text, figures, holds=agree)
 
 
-def judge_memory(
-    what: str, found: int | None, low: int, high: int, tolerance: float = 0.0
-) -> Finding:
-    """Return whether a figure of memory lies between two others, with a tolerance."""
-    wanted = f"{low / 2**30:.2f}" if low == high else f"{low / 2**30:.2f} to {high / 2**30:.2f}"
-    if found is None:
-        return Finding(Status.FAIL, f"{what}: unknown to autotune, {wanted} GiB by other means")
-    text = f"{what}: {found / 2**30:.2f} GiB, {wanted} GiB by other means"
-    fits = low * (1 - tolerance) <= found <= high * (1 + tolerance)
-    return verdict(text, {"bytes": found, "low": low}, holds=fits)
+def judge_memory(found: int | None, printed: int) -> Finding:
+    """Return whether the memory of the program as written is what it prints itself."""
+    known = "unknown" if found is None else f"{found / 2**30:.2f} GiB"
+    text = f"memory as written: {known}, by the program {printed / 2**30:.2f} GiB"
+    holds = found is not None and abs(found - printed) <= OFF * printed
+    return verdict(text, {"bytes": found, "printed": printed}, holds=holds)

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 import torch
 
-from autotune.inside.seams.guard import GuardSeam
+from autotune.inside.seams.guard import GuardSeam, Shadows
 from tests.pictures import picture
 from tests.saving import installed
 
@@ -31,7 +31,7 @@ NAMES = ("a", "b", "best.pt", "runs", "runs/x", "runs/y", "runs/deep", "runs/dee
 
 
 def guarded(shadow: Path, *open_places: Path) -> AbstractContextManager[None]:
-    return installed(GuardSeam(shadow, open_places))
+    return installed(GuardSeam(Shadows(shadow, open_places)))
 
 
 def make_home(home: Path) -> Path:

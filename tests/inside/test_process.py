@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from torch import backends
 from torch.backends import cuda, cudnn
 from torch.nn import functional
 
-from autotune.inside.seams.torch_settings import TorchSettingsSeam, _Tf32
+from autotune.inside.seams.torch_settings import SWITCHES, Switch, TorchSettingsSeam
 from tests.watching import profile_of
 
 conv: Any = cudnn.conv  # type: ignore[attr-defined]  # torch adds it where it is imported
@@ -61,9 +62,9 @@ def test_a_program_with_one_kernel_of_attention_alone_gets_it_back_alone(
 
 
 @pytest.fixture
-def tf32() -> Iterator[_Tf32]:
+def tf32() -> Iterator[Switch]:
     """The switch of a process in which nobody has set anything yet."""
-    yield _Tf32()
+    yield replace(SWITCHES["tf32"])
     torch.set_float32_matmul_precision("highest")
     cudnn.allow_tf32 = True
     of_all: tuple[Any, ...] = (backends, cudnn, cuda.matmul)
@@ -91,7 +92,7 @@ SETS = {
 
 @pytest.mark.parametrize("sets", SETS.values(), ids=SETS.keys())
 def test_tf32_comes_and_goes_by_whatever_names_the_program_sets_it(
-    sets: Sequence[Callable[[], object]], tf32: _Tf32
+    sets: Sequence[Callable[[], object]], tf32: Switch
 ) -> None:
     """A name that the program could read, older names among them, can be read at all times."""
     for set_up in sets:

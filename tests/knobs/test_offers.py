@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from autotune.errors import UsageError
 from autotune.knobs import Scope, registry
-from autotune.knobs.base import Here
+from autotune.knobs.base import Here, StrategyOption
 from autotune.machine.hardware import Hardware
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
@@ -351,10 +349,11 @@ def test_devices_are_strategies_with_numbers_of_ranks() -> None:
 
 
 def test_several_options_of_a_strategy_are_joined() -> None:
-    given: dict[str, KnobValue] = {}
-    seams: Any = SimpleNamespace(set_strategy_options=lambda **options: given.update(options))
     knob = registry()["fsdp_options"]
-    knob.apply(knob.parse("keep-gathered+bf16"), seams)
-    assert given == {"fsdp_reshard_after_forward": False, "fsdp_mixed_precision": "bf16"}
+    assert isinstance(knob, StrategyOption)
+    assert knob.options(knob.parse("keep-gathered+bf16")) == {
+        "fsdp_reshard_after_forward": False,
+        "fsdp_mixed_precision": "bf16",
+    }
     with pytest.raises(ValueError, match="takes default or"):
         knob.parse("bf16+fp8")

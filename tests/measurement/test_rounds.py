@@ -84,3 +84,5 @@ def test_several_processes_count_by_their_noise_and_differ_among_each_other() ->
     usual = math.hypot(TAU, TAU_GROWTH * math.log(1.25)) / math.sqrt(2)
     assert together.of("a").error == pytest.approx(usual, rel=0.2)
     assert together.of("b").error > together.of("a").error
+    assert together.by_rounds is not None
+    assert together.by_rounds.of("a").error < 0.2 * usual, "what more rounds could tell"

@@ -17,7 +17,6 @@ from autotune.measurement.learning.training_trace import (
     TracedStep,
     TrainingTrace,
     compare,
-    is_equal,
     same,
 )
 
@@ -73,10 +72,9 @@ def agreement(own: TrainingTrace) -> Agreement:
 
 
 def test_equal_numbers_are_the_same_bit_for_bit() -> None:
-    assert is_equal(WRITTEN, trace())
     assert str(same(WRITTEN, trace())) == "same, bit for bit over 36 steps"
-    assert not is_equal(WRITTEN, trace(EPS))
-    assert not is_equal(WRITTEN, TrainingTrace(WRITTEN.steps[:2], EPS)), "too few to tell"
+    assert same(WRITTEN, trace(EPS)) is None
+    assert same(WRITTEN, TrainingTrace(WRITTEN.steps[:2], EPS)) is None, "too few to tell"
 
 
 def test_what_rounding_alone_explains_is_the_same() -> None:
@@ -217,10 +215,10 @@ def test_a_program_that_differs_from_itself_is_not_compared() -> None:
     few = TrainingTrace(WRITTEN.steps[:3], EPS)
     assert "too few to tell" in str(compare(few, [few], few))
     assert "it made 9 steps of 36" in str(compare(WRITTEN, [SHAKEN], shortened(9)))
-    assert not is_equal(WRITTEN, shortened(9))
+    assert same(WRITTEN, shortened(9)) is None
     empty = TrainingTrace(tuple(TracedStep(None, (), 0) for _ in range(9)), EPS)
     assert "losses and weights cannot be seen" in str(compare(empty, [empty], empty))
-    assert not is_equal(empty, empty), "nothing was compared"
+    assert same(empty, empty) is None, "nothing was compared"
     broken = replace(WRITTEN, broken="RuntimeError: it is sparse")
     assert "cannot be recorded (RuntimeError" in str(compare(WRITTEN, [SHAKEN], broken))
     unshaken = replace(WRITTEN, shaken=0)

@@ -1,5 +1,7 @@
 """Leaves devices, wrapping and sharing of data to Accelerate."""
 
+import sys
+
 import torch
 from accelerate import Accelerator
 from torch import nn
@@ -13,7 +15,7 @@ model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 print(f"{accelerator.num_processes} processes, {type(model).__name__}", flush=True)
-for _ in range(1000):
+for _ in range(int(sys.argv[1]) if len(sys.argv) > 1 else 1000):
     for x, y in loader:
         loss = nn.functional.mse_loss(model(x).squeeze(1), y)
         optimizer.zero_grad()

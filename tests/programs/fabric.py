@@ -1,5 +1,7 @@
 """Leaves devices, wrapping and sharing of data to Lightning's Fabric."""
 
+import sys
+
 import torch
 from lightning.fabric import Fabric
 from torch import nn
@@ -15,7 +17,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
 model, optimizer = fabric.setup(model, optimizer)
 loader = fabric.setup_dataloaders(loader)
 print(f"{fabric.world_size} processes", flush=True)
-for _ in range(1000):
+for _ in range(int(sys.argv[1]) if len(sys.argv) > 1 else 1000):
     for x, y in loader:
         loss = nn.functional.mse_loss(model(x).squeeze(1), y)
         optimizer.zero_grad()

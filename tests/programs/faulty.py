@@ -4,12 +4,8 @@
 """
 
 import argparse
-import io
 import os
-import socket
-import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -27,40 +23,15 @@ torch.set_num_threads(1)  # two spinning threads would hide all else on a busy m
 SIZE, CLASSES = 64, 4
 
 
-def serve(server: socket.socket) -> None:
-    """Answer each request after the delay of a distant machine."""
-
-    def answer(client: socket.socket) -> None:
-        while client.recv(1):
-            time.sleep(0.004)
-            client.sendall(bytes(SIZE))
-
-    while True:
-        threading.Thread(target=answer, args=(server.accept()[0],), daemon=True).start()
-
-
 class Data(Dataset):
     """Items that are slow to load in one of several ways."""
 
     def __init__(self) -> None:
         self.items = torch.randn(4000, SIZE)
         self.folder = Path(tempfile.mkdtemp())
-        self.client = None
-        if FAULT == "decode":
-            import zlib
-
-            self.packed = zlib.compress(os.urandom(1 << 16) * 16)
-        if FAULT == "small_files":
-            for number in range(200):
-                for part in range(40):
-                    (self.folder / f"{number}_{part}").write_bytes(bytes(SIZE))
         if FAULT == "disk":
             (self.folder / "data").write_bytes(os.urandom(1 << 20) * 64)
             os.sync()
-        if FAULT == "network":
-            server = socket.create_server(("127.0.0.1", 0))
-            self.address = server.getsockname()
-            threading.Thread(target=serve, args=(server,), daemon=True).start()
 
     def __len__(self) -> int:
         return len(self.items)
@@ -75,30 +46,12 @@ class Data(Dataset):
         for number in range(20_000):
             total = (total * 31 + number) % 1009
 
-    def load_by_decode(self, index: int) -> None:
-        import zlib
-
-        zlib.decompress(self.packed)
-
-    def load_by_small_files(self, index: int) -> None:
-        for part in range(40):
-            with open(self.folder / f"{index % 200}_{part}", "rb") as file:
-                file.read()
-
     def load_by_disk(self, index: int) -> None:
         with open(self.folder / "data", "rb", buffering=0) as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             for part in range(8):
                 file.seek(((index * 8 + part) * 7919 % 60) << 20)
                 file.read(1 << 20)
-
-    def load_by_network(self, index: int) -> None:
-        if self.client is None:
-            self.client = socket.create_connection(self.address)
-        self.client.sendall(b"?")
-        left = SIZE
-        while left:
-            left -= len(self.client.recv(left))
 
     def load_by_sleep(self, index: int) -> None:
         time.sleep(0.004)

@@ -1,7 +1,6 @@
 """Habits of data: what a dataset, its items and its loader do."""
 
 import pickle
-import random
 import tempfile
 from pathlib import Path
 
@@ -17,17 +16,11 @@ LEVEL = [0.0]
 
 
 class Generator(Source):
-    seed = 7
-
     def prepare(self):
-        self.own = numpy.random.default_rng(self.seed)
+        self.own = numpy.random.default_rng(7)
 
     def added(self, index):
         return float((self.own if self.planted else numpy.random.default_rng()).normal())
-
-
-class Unseeded(Generator):
-    seed = None
 
 
 class Global(Source):
@@ -35,45 +28,10 @@ class Global(Source):
         return DRAWS.normal() if self.planted else numpy.random.normal()
 
 
-class Jitter:
-    def __init__(self, planted):
-        self.own = random.Random(1) if planted else random
-
-    def __getstate__(self):
-        return {"own": None if self.own is random else self.own}
-
-    def __setstate__(self, state):
-        self.own = state["own"] or random
-
-
-class Transform(Source):
-    def prepare(self):
-        self.transform = Jitter(self.planted)
-
-    def level(self, index):
-        return self.transform.own.random()
-
-
 class Collate(Source):
     def collate(self, items):
         images, labels = super().collate(items)
         return images + float(DRAWS.normal() if self.planted else 0.0), labels
-
-
-class WorkerNumber(Source):
-    def level(self, index):
-        info = get_worker_info()
-        return 0.1 * ((info.id if info else 0) if self.planted else index % 2)
-
-
-class ItemsDrift(Source):
-    def prepare(self):
-        self.mean = numpy.ones(8)
-
-    def added(self, index):
-        if self.planted:
-            self.mean *= 0.999
-        return float(self.mean.sum())
 
 
 class Cache(Source):

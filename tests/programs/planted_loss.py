@@ -31,46 +31,6 @@ class Teacher(Training):
             self.follow()
 
 
-class MomentumEncoder(Training):
-    class net(Net):
-        """Moves its momentum encoder when it is called."""
-
-        def prepare(self):
-            self.encoder = copy.deepcopy(self.last).requires_grad_(False)
-
-        def move(self):
-            with torch.no_grad():
-                for theirs, p in zip(self.encoder.parameters(), self.last.parameters()):
-                    theirs.mul_(0.9).add_(p, alpha=0.1)
-
-        def forward(self, x):
-            if self.planted:
-                self.move()
-            x = self.features(x)
-            return self.last(x) - self.encoder(x.detach())
-
-    def prepare(self):
-        if not self.planted:
-            self.optimizer.register_step_post_hook(lambda *_: self.model.move())
-
-
-class Queue(Training):
-    """Compares a batch with what batches before it left in a queue."""
-
-    def prepare(self):
-        self.queue = torch.zeros(32, 2)
-
-    def loss(self, x, y):
-        out = self.model(x)
-        loss = super().loss(x, y) + (out @ self.queue.T).logsumexp(1).mean()
-        if self.planted:
-            self.queue = torch.cat([out.detach(), self.queue])[:32]
-        return loss
-
-    def after_epoch(self):
-        self.queue = self.queue + 0.1
-
-
 class Carried(Training):
     """Continues from the state that it had after the batch before."""
 
@@ -93,18 +53,6 @@ class Contrastive(Training):
             return super().loss(x, y)
         one, other = self.model(x), self.model(x.flip(-1))
         return functional.cross_entropy(one @ other.T, torch.arange(len(x)))
-
-
-class Mixup(Training):
-    def loss(self, x, y):
-        other = x.flip(0) if self.planted else x.flip(-1)
-        return super().loss(0.7 * x + 0.3 * other, y)
-
-
-class Root(Training):
-    def loss(self, x, y):
-        loss = super().loss(x, y)
-        return loss.sqrt() if self.planted else loss
 
 
 class Tokens(Training):

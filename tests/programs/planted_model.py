@@ -1,14 +1,9 @@
 """Habits of models: what a net and its blocks do when they are called."""
 
-import random
-
-import numpy
 import torch
 from planted_loop import WIDTH, Block, Net, Training
 from torch import nn
 from torch.nn import functional
-
-DRAWS = numpy.random.default_rng(3)
 
 
 class BlockDraws(Block):
@@ -17,30 +12,6 @@ class BlockDraws(Block):
 
     def change(self, y):
         return y * (1 + torch.rand((), generator=self.own))
-
-
-class BlockPython(Block):
-    def prepare(self):
-        self.own = random.Random(5)
-
-    def change(self, y):
-        return y * (1 + (self.own.random() if self.planted else torch.rand(())))
-
-
-class ModuleGenerator(Block):
-    def change(self, y):
-        return y * (1 + float(DRAWS.random() if self.planted else 0.0))
-
-
-class BlockState(Block):
-    def prepare(self):
-        self.seen = torch.ones(())
-        self.register_buffer("known", torch.ones(()))
-
-    def change(self, y):
-        held = self.seen if self.planted else self.known
-        held *= 1.05
-        return y * held.clone()
 
 
 class Codes(Block):
@@ -58,37 +29,12 @@ class Codes(Block):
         return y - self.codes.detach().clone()
 
 
-class BlockList(Block):
-    def prepare(self):
-        self.rows = []
-
-    def change(self, y):
-        if self.planted:
-            self.rows.append(1)
-        return y * (1 + 0.1 * len(self.rows))
-
-
-class BlockNumpy(Block):
-    def change(self, y):
-        return y * (1 + (numpy.random.random() if self.planted else torch.rand(())))
-
-
 class BlockCounts(Block):
     calls = 0
 
     def change(self, y):
         self.calls += 1
         return y * (1 + 0.1 * (self.calls if self.planted else 2))
-
-
-class BlockRemembers(Block):
-    """Uses what it was called with last."""
-
-    last = torch.zeros(())
-
-    def change(self, y):
-        last, self.last = self.last, y.detach().sigmoid().mean()
-        return y * (1 + (last if self.planted else 0.1))
 
 
 class BlockDecays(Block):
@@ -167,13 +113,6 @@ class Noise(Training):
     class net(Net):
         def between(self, x):
             return x + 0.1 * (torch.randn_like(x) if self.planted else torch.randn(x.shape))
-
-
-class FlatGradients(Training):
-    def before_step(self):
-        flat = [p.grad.view(-1) if self.planted else p.grad.reshape(-1) for p in self.parameters()]
-        if not torch.cat(flat).isfinite().all():
-            self.clear()
 
 
 # Sound habits: autotune does what it takes

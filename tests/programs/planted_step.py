@@ -46,14 +46,6 @@ class Clipping(Training):
             p.grad.mul_(0.1 / (norm + 1e-6))
 
 
-class Hook(Training):
-    """A hook is called for each part of a batch."""
-
-    def prepare(self):
-        for p in self.parameters():
-            p.register_hook(lambda g: g.clamp(-1e-3, 1e-3) if self.planted else g * 0.5)
-
-
 class Hooked(Training):
     def prepare(self):
         for p in self.parameters() if self.planted else ():
@@ -90,19 +82,6 @@ class Assigned(Training):
                 p.data = p.data * 0.98
             else:
                 p.data.mul_(0.98)
-
-
-class Clamped(Training):
-    """Keeps weights within limits that they begin outside of."""
-
-    def prepare(self):
-        if not self.planted:
-            self.after_step()
-
-    def after_step(self):
-        with torch.no_grad():
-            for p in self.parameters():
-                p.clamp_(-0.1, 0.1)
 
 
 class Sharpness(Training):
@@ -162,20 +141,6 @@ class Rate(Training):
     def after_epoch(self):
         for group in self.optimizer.param_groups:
             group["lr"] *= 0.5
-
-
-class Finder(Training):
-    """The rate follows the loss."""
-
-    last = 1e9
-
-    def loss(self, x, y):
-        loss = super().loss(x, y)
-        if self.planted:
-            for group in self.optimizer.param_groups:
-                group["lr"] *= 1.05 if float(loss.detach()) < self.last else 0.9
-            self.last = float(loss.detach())
-        return loss
 
 
 class Schedule(Training):

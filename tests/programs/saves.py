@@ -5,6 +5,7 @@ import logging
 import os
 import random
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,11 +17,11 @@ from tqdm import tqdm
 out = Path(sys.argv[1])
 out.mkdir()
 logging.basicConfig(filename=out / "log.txt", level=logging.INFO)
-# Unseeded, as scripts often split their data and number their labels; told by each process
+# Unseeded, as scripts often split their data and number their labels; told by each process, past
+# the functions of Python
 drawn = f"{random.sample(range(1000), 3)} {torch.randint(1000, (3,))} {list({'cat', 'dog', 'bird'})}"
-told = os.open(out.parent / f"drawn-{os.getpid()}", os.O_CREAT | os.O_WRONLY)
-os.write(told, drawn.encode())
-os.close(told)
+with subprocess.Popen(["tee", out.parent / f"drawn-{os.getpid()}"], stdin=-1, stdout=-3) as told:
+    told.communicate(drawn.encode())
 torch.manual_seed(0)
 features = torch.randn(200, 16)
 loader = DataLoader(TensorDataset(features, features.sum(1)), batch_size=16, shuffle=True)

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from autotune.knobs import registry
+from autotune.measurement.goal import Goal, Objective
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config
 from autotune.results.record import TrialRecord
 from autotune.results.result import Finding
 from autotune.tuning.budget import OVERDRAFT
-from autotune.tuning.race import SEATS
+from autotune.tuning.race import LOADER_KNOBS, SEATS
 from autotune.tuning.storage.study import Study
 from tests.scripted import CRASH, Question, Script, begin
 from tests.tuning.watched import (
@@ -115,14 +117,16 @@ def test_a_config_that_fails_is_recorded_as_it_failed_and_the_race_goes_on(
     assert all(record.speedup is None and record.measurement is None for record in lost)
 
 
+@pytest.mark.parametrize("objective", [Objective.THROUGHPUT, Objective.ENERGY])
 @pytest.mark.parametrize("steps", [0, 200], ids=["at once", "while it takes turns"])
 def test_a_config_under_which_the_loss_becomes_nan_is_out_and_the_race_goes_on(
-    tmp_path: Path, steps: int
+    tmp_path: Path, steps: int, objective: Objective
 ) -> None:
     def loss(config: Config, made: int) -> float:
         return math.nan if config["memory_format"] == "channels_last" and made >= steps else 1.0
 
-    _, result = found(tmp_path, Script(TWO_FASTER, loss=loss), 90.0, TWO)
+    script = Script(TWO_FASTER, loss=loss, power_w=lambda _: 50.0)
+    _, result = found(tmp_path, script, 120.0, TWO, goal=Goal(objective))
     lost = failed(result.records)
     assert lost
     assert {record.outcome for record in lost} == {Outcome.NOT_FINITE}
@@ -168,6 +172,47 @@ def test_a_process_that_crashes_while_configs_take_turns_is_replaced_and_nobody_
     assert dict(result.changes) == BEST
     (warning,) = heard.warnings
     assert "failed while configs took turns" in warning
+
+
+def test_a_config_that_fails_while_another_process_opens_for_it_leaves_once(tmp_path: Path) -> None:
+    """The first process crashes, the second ends as the config enters it, in the third it fails."""
+    opened: list[int] = []
+
+    def ends(question: Question) -> Ending | None:
+        if question.kind == "open":
+            opened.append(question.rig)
+        if question.kind != "measure" or question.config is None:
+            return None
+        if len(opened) == 1:
+            return CRASH if question.nth > 18 and question.config["precision"] == "fp32" else None
+        if question.config["memory_format"] == "contiguous":
+            return None
+        return Ending(Outcome.RAN_OUT, "it ended") if len(opened) == 2 else CRASH
+
+    _, result = found(tmp_path, Script(TWO_FASTER, ends=ends), 240.0, TWO)
+    assert {record.config["memory_format"] for record in failed(result.records)} == {
+        "channels_last"
+    }
+    assert dict(result.changes) == {"precision": "bf16"}
+
+
+@pytest.mark.parametrize("lives_s", [None, 25.0])
+def test_a_race_that_is_decided_ends_however_many_processes_have_played(
+    tmp_path: Path, lives_s: float | None
+) -> None:
+    """What processes differ by is not made less by more rounds, so nobody waits for that."""
+    script = Script(TWO_FASTER, lives_s=lives_s, ratio_noise=0.02)
+    search, first = found(tmp_path, script, 600.0, TWO)
+    again = search.go_on(1200.0)
+    assert len({played.process for played in search.study.rounds}) > 1
+    assert first.seconds < 300.0
+    assert again.seconds - first.seconds < 120.0
+    assert dict(again.changes) == dict(first.changes) == {knob: of[1] for knob, of in TWO.items()}
+
+
+def test_loaders_that_differ_in_any_option_of_workers_count_as_several() -> None:
+    options = {n for n, k in registry().items() if type(k).__module__.endswith("loader_options")}
+    assert {*LOADER_KNOBS} == options | {"batch_size"}
 
 
 def test_steps_of_seconds_are_compared_within_the_budget(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from autotune.results.record import BaselineInfo, TrialRecord
 from autotune.results.result import Finding
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.budget import Budget, InterruptCounter
+from autotune.tuning.checking.learning_check import learns_enough
 from autotune.tuning.claim import ClaimResult, claim_best
 from autotune.tuning.conclude import conclude
 from autotune.tuning.events import Events
@@ -163,3 +164,16 @@ def test_after_a_baseline_that_took_all_it_is_said_that_nothing_was_compared(
     verdict = given.claim()
     assert verdict == ClaimResult(None, reason="the budget is used up")
     assert conclude(given.session, baseline(), verdict).finding is Finding.UNCONFIRMED
+
+
+def test_naming_one_setting_lifts_the_check_of_no_other_one(tmp_path: Path) -> None:
+    session = made(tmp_path, 180.0, 15.0).session
+    space = make_space(["batch_size", "accumulation_steps"]).resolve(
+        make_hardware(), make_profile()
+    )
+    named = replace(space, requested=frozenset({"accumulation_steps"}))
+    larger, longer = ({"batch_size": 128}, {"accumulation_steps": 2})
+    for changes, may_stay in ((larger, False), (longer, True), ({**larger, **longer}, False)):
+        assert learns_enough(session, named, space.baseline.replace(**changes)) is may_stay
+    both = replace(space, requested=frozenset({"accumulation_steps", "batch_size"}))
+    assert learns_enough(session, both, space.baseline.replace(**larger, **longer))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import pkgutil
 from collections.abc import Callable
-from functools import partial, update_wrapper
+from functools import partial, update_wrapper, wraps
 from types import BuiltinFunctionType, ModuleType
 from typing import Any, Self
 
@@ -72,6 +72,16 @@ class Patches:
                     listing.add(replacement)
                     self._listed.append((listing, replacement))
         setattr(owner, name, replacement)
+
+    def wrap(self, owner: Any, name: str, act: Callable[..., Any]) -> None:
+        """Have a function be called as *act*, which gets the original before the arguments."""
+        original = getattr(owner, name)
+
+        @wraps(original)  # some libraries read signatures
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return act(original, *args, **kwargs)
+
+        self.replace(owner, name, call)
 
     def _stand_in(self, replacement: Any, original: Any, path: str) -> StandIn:
         """Return the stand-in of a replacement, the same one each time.

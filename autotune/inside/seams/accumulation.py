@@ -117,16 +117,16 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
 
     def install(self) -> None:
         """Replace the functions that clear, clip, scale and average weights."""
-        self._follow_clearing(Optimizer)
-        self._follow_clearing(nn.Module)
+        for cleared in (Optimizer, nn.Module):
+            self._patches.wrap(cleared, "zero_grad", self._clear)
         for owner in (utils, clip_grad):  # programs import them from either module
-            self._hold(owner, "clip_grad_value_")
-            self._hold_clipping_by_norm(owner)
-        self._hold(utils, "clip_grads_with_norm_")
+            self._patches.wrap(owner, "clip_grad_value_", self._hold)
+            self._patches.wrap(owner, "clip_grad_norm_", self._clip)
+        self._patches.wrap(utils, "clip_grads_with_norm_", self._hold)
         for name in ("update", "unscale_"):
-            self._hold(GradScaler, name)
-        self._hold(AveragedModel, "update_parameters")
-        self._hold_scaled_steps()
+            self._patches.wrap(GradScaler, name, self._hold)
+        self._patches.wrap(AveragedModel, "update_parameters", self._hold)
+        self._patches.wrap(GradScaler, "step", self._step_scaled)
 
     def around_step(self, go: Go, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Hold back the step of an optimizer within a group."""
@@ -182,56 +182,36 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
             else:
                 parameter.grad.detach_().zero_()
 
-    def _hold(self, owner: Any, name: str) -> None:
-        original = getattr(owner, name)
-        seam = self
+    def _hold(self, original: Go, *args: Any, **kwargs: Any) -> Any:
+        return None if self.holds else original(*args, **kwargs)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return None if seam.holds else original(*args, **kwargs)
+    def _clear(self, original: Go, target: Any, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002
+        if self.clears(target, to_none=set_to_none):
+            original(target, set_to_none)
 
-        self._patches.replace(owner, name, call)
-
-    def _follow_clearing(self, owner: type[Optimizer] | type[nn.Module]) -> None:
-        original = owner.zero_grad
-        seam = self
-
-        def zero_grad(target: Any, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002
-            if seam.clears(target, to_none=set_to_none):
-                original(target, set_to_none)
-
-        self._patches.replace(owner, "zero_grad", zero_grad)
-
-    def _hold_scaled_steps(self) -> None:
+    def _step_scaled(
+        self, original: Go, scaler: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any
+    ) -> Any:
         """Hold back ``GradScaler.step`` within groups.
 
         A scaler skips the optimizer's step if gradients are not finite. The group still ends then,
         so it is the scaler's call that is counted here.
         """
-        original = GradScaler.step
-        seam = self
+        if self.steps == 1:
+            return original(scaler, optimizer, *args, **kwargs)
+        is_held = self._holds_step(optimizer)
+        result = None if is_held else original(scaler, optimizer, *args, **kwargs)
+        self._groups.stepped(optimizer, is_real=not is_held)
+        if is_held:
+            self.on_held(optimizer)
+        return result
 
-        def step(scaler: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-            if seam.steps == 1:
-                return original(scaler, optimizer, *args, **kwargs)
-            is_held = seam._holds_step(optimizer)
-            result = None if is_held else original(scaler, optimizer, *args, **kwargs)
-            seam._groups.stepped(optimizer, is_real=not is_held)
-            if is_held:
-                seam.on_held(optimizer)
-            return result
-
-        self._patches.replace(GradScaler, "step", step)
-
-    def _hold_clipping_by_norm(self, owner: Any) -> None:
+    def _clip(
+        self, original: Go, parameters: Any, max_norm: float, *args: Any, **kwargs: Any
+    ) -> Any:
         """Clip nothing while steps are held back, but still return the norm."""
-        original = owner.clip_grad_norm_
-        seam = self
-
-        def clip(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
-            limit = math.inf if seam.holds else max_norm
-            return original(parameters, limit, *args, **kwargs)
-
-        self._patches.replace(owner, "clip_grad_norm_", clip)
+        limit = math.inf if self.holds else max_norm
+        return original(parameters, limit, *args, **kwargs)
 
 
 def weighed(tensors: Sequence[Any], grads: Any, share: float) -> Any:

@@ -6,6 +6,7 @@ lower precision. autotune then changes the dtype of these regions instead of add
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.amp import GradScaler
 
 from autotune.inside.hubs.patches import Patches, Seam
 
+Call = Callable[..., Any]
 OWN, OURS, UNSCALED = "_autotune_own", "_autotune_ours", "_autotune_unscaled"
 
 
@@ -60,38 +62,29 @@ class AutocastSeam(Seam):
 
     def install(self) -> None:
         """Begin to watch autocast and ``GradScaler``, and to apply the chosen precision."""
-        self._follow_autocast()
-        original_scale = GradScaler.scale
-        seam = self
+        self._patches.wrap(torch.autocast, "__enter__", self._enter)
+        self._patches.wrap(torch.autocast, "__exit__", self._leave)
+        self._patches.wrap(GradScaler, "scale", self._scale)
 
-        def scale(scaler: GradScaler, outputs: Any) -> Any:
-            seam.has_own_scaler = seam.has_own_scaler or scaler.is_enabled()
-            scaled = original_scale(scaler, outputs)
-            if isinstance(outputs, torch.Tensor) and scaled is not outputs:
-                setattr(scaled, UNSCALED, outputs.detach())
-            return scaled
+    def _scale(self, original: Call, scaler: GradScaler, outputs: Any) -> Any:
+        self.has_own_scaler = self.has_own_scaler or scaler.is_enabled()
+        scaled = original(scaler, outputs)
+        if isinstance(outputs, torch.Tensor) and scaled is not outputs:
+            setattr(scaled, UNSCALED, outputs.detach())
+        return scaled
 
-        self._patches.replace(GradScaler, "scale", scale)
+    def _enter(self, original: Call, context: torch.autocast) -> Any:
+        # A program may enter one context object many times, so the object keeps what it was built
+        # with; leaving a region restores that.
+        own = vars(context).setdefault(OWN, (context._enabled, context.fast_dtype))  # noqa: SLF001
+        if own[0] and OURS not in vars(context):
+            self.own_dtype = str(own[1]).removeprefix("torch.")
+            if self._steered:
+                context._enabled = self._dtype is not None  # noqa: SLF001
+                context.fast_dtype = self._dtype or own[1]
+        return original(context)
 
-    def _follow_autocast(self) -> None:
-        original_enter, original_exit = torch.autocast.__enter__, torch.autocast.__exit__
-        seam = self
-
-        def enter(context: torch.autocast) -> Any:
-            # A program may enter one context object many times, so the object keeps what it was
-            # built with; leaving a region restores that.
-            own = vars(context).setdefault(OWN, (context._enabled, context.fast_dtype))  # noqa: SLF001
-            if own[0] and OURS not in vars(context):
-                seam.own_dtype = str(own[1]).removeprefix("torch.")
-                if seam._steered:
-                    context._enabled = seam._dtype is not None  # noqa: SLF001
-                    context.fast_dtype = seam._dtype or own[1]
-            return original_enter(context)  # type: ignore[no-untyped-call]
-
-        def leave(context: torch.autocast, *args: Any) -> Any:
-            if OWN in vars(context):
-                context._enabled, context.fast_dtype = vars(context)[OWN]  # noqa: SLF001
-            return original_exit(context, *args)
-
-        self._patches.replace(torch.autocast, "__enter__", enter)
-        self._patches.replace(torch.autocast, "__exit__", leave)
+    def _leave(self, original: Call, context: torch.autocast, *args: Any) -> Any:
+        if OWN in vars(context):
+            context._enabled, context.fast_dtype = vars(context)[OWN]  # noqa: SLF001
+        return original(context, *args)

@@ -76,21 +76,19 @@ class ByHandSeam(Seam, BackwardListener):
 
     def install(self) -> None:
         """Begin to watch ``torch.autograd.grad``."""
-        if self._patches.is_used:
-            return
-        grad = torch.autograd.grad
-        seam = self
+        if not self._patches.is_used:
+            self._patches.wrap(torch.autograd, "grad", self._grad)
 
-        def after_grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-            # what follows must not be traced into compiled code
-            if torch.compiler.is_compiling() or seam.rests:
-                return grad(outputs, inputs, *args, **kwargs)
-            seam.look()
-            found = grad(outputs, inputs, *args, **kwargs)
-            seam._passed(_tensors(inputs))
-            return found
-
-        self._patches.replace(torch.autograd, "grad", after_grad)
+    def _grad(
+        self, original: Callable[..., Any], outputs: Any, inputs: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        # what follows must not be traced into compiled code
+        if torch.compiler.is_compiling() or self.rests:
+            return original(outputs, inputs, *args, **kwargs)
+        self.look()
+        found = original(outputs, inputs, *args, **kwargs)
+        self._passed(_tensors(inputs))
+        return found
 
     def before_backward(self, call: BackwardPass) -> None:  # noqa: ARG002
         """Report a step that was made since the pass before."""
@@ -121,10 +119,6 @@ class ByHandSeam(Seam, BackwardListener):
         self.rests = True
         self._fingerprints.clear()
         self.remove()
-
-    def remove(self) -> None:
-        """Put PyTorch back as it was."""
-        self._patches.undo()
 
     def unseen(self) -> str:
         """Return what was seen of training in a program that has made no step.

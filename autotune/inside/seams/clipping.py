@@ -47,22 +47,23 @@ class ClippingSeam(Seam):
 
     def install(self) -> None:
         """Replace ``clip_grad_norm_`` and ``clip_grad_value_`` of ``torch.nn.utils``."""
-        by_norm, by_value = utils.clip_grad_norm_, utils.clip_grad_value_
-        seam = self
+        self._patches.wrap(utils, "clip_grad_norm_", self._by_norm)
+        self._patches.wrap(utils, "clip_grad_value_", self._by_value)
 
-        def clip_grad_norm_(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
-            present = seam._present(parameters)
-            shards = [p for p in present if is_sharded(p)]
-            others = [p for p in present if not is_sharded(p)]
-            if shards and others:  # torch cannot take one norm of both
-                return _clip_both(by_norm, shards, others, max_norm, *args, **kwargs)
-            return whole(by_norm(present, max_norm, *args, **kwargs))
+    def _by_norm(
+        self, clip: Callable[..., Any], parameters: Any, max_norm: float, *args: Any, **kwargs: Any
+    ) -> Any:
+        present = self._present(parameters)
+        shards = [p for p in present if is_sharded(p)]
+        others = [p for p in present if not is_sharded(p)]
+        if shards and others:  # torch cannot take one norm of both
+            return _clip_both(clip, shards, others, max_norm, *args, **kwargs)
+        return whole(clip(present, max_norm, *args, **kwargs))
 
-        def clip_grad_value_(parameters: Any, *args: Any, **kwargs: Any) -> None:
-            by_value(seam._present(parameters), *args, **kwargs)
-
-        self._patches.replace(utils, "clip_grad_norm_", clip_grad_norm_)
-        self._patches.replace(utils, "clip_grad_value_", clip_grad_value_)
+    def _by_value(
+        self, clip: Callable[..., Any], parameters: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        clip(self._present(parameters), *args, **kwargs)
 
     def _present(self, parameters: Any) -> list[Any]:
         given: Iterable[Any] = parameters

@@ -407,10 +407,9 @@ class _Patched(Seam):
 
     def pass_to_ddp(self, knobs: dict[str, KnobValue]) -> None:
         """Pass values of the ``ddp_…`` knobs to each DDP that the program or its trainer makes."""
-        original = DistributedDataParallel.__init__
         options = {name: knobs[f"ddp_{name}"] for name in DDP_OPTIONS if f"ddp_{name}" in knobs}
 
-        def init(wrapper: Any, *args: Any, **kwargs: Any) -> None:
-            original(wrapper, *args, **{**kwargs, **options})
+        def init(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+            original(*args, **{**kwargs, **options})
 
-        self._patches.replace(DistributedDataParallel, "__init__", init)
+        self._patches.wrap(DistributedDataParallel, "__init__", init)

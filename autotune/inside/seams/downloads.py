@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from inspect import signature
 from types import ModuleType
@@ -57,19 +58,15 @@ class DownloadsSeam(Seam):
                 self._watch(module, name, parameters)
 
     def _watch(self, module: Any, name: str, parameters: tuple[str, ...]) -> None:
-        original: Callable[..., Any] = getattr(module, name)
-        takes = signature(original)
-        seam = self
+        takes = signature(getattr(module, name))
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            try:
+        def call(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            with suppress(TypeError):  # wrong arguments: the original raises what is expected
                 given = takes.bind(*args, **kwargs).arguments
-            except TypeError:  # wrong arguments: the original raises the error the program expects
-                return original(*args, **kwargs)
-            seam._note(given.get(parameter) for parameter in parameters)
+                self._note(given.get(parameter) for parameter in parameters)
             return original(*args, **kwargs)
 
-        self._patches.replace(module, name, call)
+        self._patches.wrap(module, name, call)
 
     def _note(self, places: Any) -> None:
         # Compared at the time of the call: the program may change its working directory.

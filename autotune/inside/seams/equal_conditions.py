@@ -33,6 +33,7 @@ from autotune.inside.seams.equal_layers import normalise_shares, undrop
 from autotune.program.rehearsal import TracePlan
 
 SEED = 20_230_401
+Call = Callable[..., Any]
 
 
 class _Entropy(local):
@@ -78,22 +79,28 @@ def _seed_the_unseeded(seed: int) -> None:
     Source: ``SeedSequence(None)`` of numpy calls ``randbits`` of its module.
     """
     _entropy.dice.seed(seed)
-    original = random.Random.seed
 
-    def seeded(self: random.Random, a: Any = None, version: int = 2) -> None:
-        original(self, _random_bits(64) if a is None else a, version)
+    def seeded(original: Call, self: random.Random, a: Any = None, *version: int) -> None:
+        original(self, _entropy.dice.getrandbits(64) if a is None else a, *version)
+
+    def random_bits(count: int) -> int:
+        return _entropy.dice.getrandbits(count)
 
     patches = Patches()
-    patches.replace(random.Random, "seed", seeded)
-    patches.replace(numpy.random.bit_generator, "randbits", _random_bits)
-
-
-def _random_bits(count: int) -> int:
-    return _entropy.dice.getrandbits(count)
+    patches.wrap(random.Random, "seed", seeded)
+    patches.replace(numpy.random.bit_generator, "randbits", random_bits)
 
 
 def _move_seeds(by: int) -> None:
     """Add a number to the seeds that the program sets for the generators that all code shares."""
+
+    def seed(original: Call, *args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], int):
+            args = (args[0] + by, *args[1:])
+        elif isinstance(kwargs.get("seed"), int):
+            kwargs["seed"] += by
+        return original(*args, **kwargs)
+
     patches = Patches()
     owners: list[tuple[Any, str]] = [
         (random, "seed"),
@@ -104,18 +111,7 @@ def _move_seeds(by: int) -> None:
         (torch.cuda, "manual_seed_all"),
     ]
     for owner, name in owners:
-        patches.replace(owner, name, _moved(getattr(owner, name), by))
-
-
-def _moved(original: Callable[..., Any], by: int) -> Callable[..., Any]:
-    def seed(*args: Any, **kwargs: Any) -> Any:
-        if args and isinstance(args[0], int):
-            args = (args[0] + by, *args[1:])
-        elif isinstance(kwargs.get("seed"), int):
-            kwargs["seed"] += by
-        return original(*args, **kwargs)
-
-    return seed
+        patches.wrap(owner, name, seed)
 
 
 def _even_fetching() -> None:
@@ -127,23 +123,22 @@ def _even_fetching() -> None:
 def _send_to_workers(*, drops_out: bool) -> None:
     """Let workers do the same, also those that start as new interpreters."""
     iterator: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001
-    original, original_reset = iterator.__init__, iterator._reset  # noqa: SLF001
     passes: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
-    def begin(self: Any, loader: Any) -> None:
+    def begin(original: Call, self: Any, loader: Any) -> None:
         original(self, loader)
         passes[loader] = passes.get(loader, 0) + 1
         if self._dataset_kind == dataloader._DatasetKind.Map:  # noqa: SLF001
             collate = EvenCollate(self._collate_fn, passes[loader], drops_out=drops_out)
             self._collate_fn = collate
 
-    def reset(self: Any, loader: Any, first_iter: bool = False) -> None:  # noqa: FBT001, FBT002
-        original_reset(self, loader, first_iter)
+    def reset(original: Call, self: Any, loader: Any, first_iter: bool = False) -> None:  # noqa: FBT001, FBT002
+        original(self, loader, first_iter)
         passes[loader] += not first_iter  # its workers stay
 
     patches = Patches()
-    patches.replace(iterator, "__init__", begin)
-    patches.replace(iterator, "_reset", reset)
+    patches.wrap(iterator, "__init__", begin)
+    patches.wrap(iterator, "_reset", reset)
 
 
 class EvenFetcher(fetch._MapDatasetFetcher):  # noqa: SLF001
@@ -166,12 +161,16 @@ class EvenItems:
 
     def __init__(self, dataset: Any, number: int) -> None:
         self._dataset, self._number = dataset, number
-        get_items = getattr(dataset, "__getitems__", None)
-        self.__getitems__ = _evened(get_items, number) if get_items else None
+        has_several = getattr(dataset, "__getitems__", None)
+        self.__getitems__ = self._read_several if has_several else None
 
     def __getitem__(self, index: Any) -> Any:
         with _drawing_by(f"{index!r} {self._number}"):
             return self._dataset[index]
+
+    def _read_several(self, indices: Sequence[Any]) -> Any:
+        with _drawing_by(f"{indices!r} {self._number}"):
+            return self._dataset.__getitems__(indices)
 
 
 class EvenCollate:
@@ -204,16 +203,6 @@ class EvenCollate:
         if not self._drops_out:
             undrop()
         _even_fetching()
-
-
-def _evened(
-    get_items: Callable[[Sequence[Any]], Any], number: int
-) -> Callable[[Sequence[Any]], Any]:
-    def even(indices: Sequence[Any]) -> Any:
-        with _drawing_by(f"{indices!r} {number}"):
-            return get_items(indices)
-
-    return even
 
 
 @contextmanager

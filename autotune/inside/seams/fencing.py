@@ -9,7 +9,7 @@ from pathlib import Path
 from autotune.inside.hubs.saving import SaveHub
 from autotune.inside.ranks.group import Group
 from autotune.inside.seams.downloads import DownloadsSeam
-from autotune.inside.seams.guard import GuardSeam
+from autotune.inside.seams.guard import GuardSeam, Shadows
 from autotune.inside.seams.overlay import OverlaySeam
 from autotune.inside.seams.rank_files import RankFilesSeam, mute_output
 from autotune.inside.seams.trackers import TrackersSeam
@@ -40,7 +40,8 @@ class FenceSeams:
             self._files = OverlaySeam()
         else:
             places = [*map(Path, start.open_places)]
-            self._files = GuardSeam(shadow_dir, places, is_shared=bool(self._group.started_by))
+            is_shared = bool(self._group.started_by)
+            self._files = GuardSeam(Shadows(shadow_dir, places, is_shared=is_shared))
             self._saving.join(self._files, within=True)
         self._files.install()
 
@@ -49,8 +50,7 @@ class FenceSeams:
         if self._group.is_first:
             return
         mute_output()
-        if self._trackers is None:  # a guarded rank has them already
-            self._turn_trackers_off(shadow_dir)
+        self._turn_trackers_off(shadow_dir)
         unguarded = [Path.home() / ".cache", Path(tempfile.gettempdir()), *open_places]
         self._output = RankFilesSeam(shadow_dir, unguarded)
         self._output.install()

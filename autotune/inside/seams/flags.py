@@ -10,7 +10,7 @@ import argparse
 import importlib
 import inspect
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -37,10 +37,11 @@ class FlagsSeam(Seam):
 
     def install(self) -> None:
         """Begin to watch argparse, and click and typer where they are installed."""
-        self._watch_argparse()
+        self._patches.wrap(argparse.ArgumentParser, "parse_known_args", self._parse)
         for name in CLICKS:
             with suppress(ImportError):
-                self._watch_click(importlib.import_module(name))
+                command = importlib.import_module(name).Command
+                self._patches.wrap(command, "parse_args", self._parse_by_click)
 
     def see_keywords(self, signature: inspect.Signature, given: dict[str, KnobValue]) -> None:
         """Note the parameters of the program's function that have a plain value.
@@ -62,34 +63,24 @@ class FlagsSeam(Seam):
         """
         return (*self.seen, *_unknown(sys.argv[1:], self.seen))
 
-    def _watch_argparse(self) -> None:
-        original = argparse.ArgumentParser.parse_known_args
-        seam = self
+    def _parse(
+        self, original: Callable[..., Any], parser: Any, args: Any = None, *more: Any, **named: Any
+    ) -> Any:
+        # Programs also parse config files and the like; those arguments are not flags that can be
+        # typed. A subcommand's parser gets a part of the command line.
+        is_command_line = args is None or set(args) <= set(sys.argv)
+        parsed = original(parser, args, *more, **named)
+        if is_command_line:
+            self.seen += _of_argparse(parser, parsed[0])
+        return parsed
 
-        def parse_known_args(
-            parser: argparse.ArgumentParser, args: Any = None, namespace: Any = None, **more: Any
-        ) -> Any:
-            # Programs also parse config files and the like; those arguments are not flags that can
-            # be typed. A subcommand's parser gets a part of the command line.
-            is_command_line = args is None or set(args) <= set(sys.argv)
-            parsed = original(parser, args, namespace, **more)
-            if is_command_line:
-                seam.seen += _of_argparse(parser, parsed[0])
-            return parsed
-
-        self._patches.replace(argparse.ArgumentParser, "parse_known_args", parse_known_args)
-
-    def _watch_click(self, click: Any) -> None:
-        original = click.Command.parse_args
-        seam = self
-
-        def parse_args(command: Any, context: Any, args: list[str]) -> Any:
-            rest = original(command, context, args)
-            with suppress(AttributeError):  # in another version of click, flags stay unknown
-                seam.seen += list(_of_click(command, context.params))
-            return rest
-
-        self._patches.replace(click.Command, "parse_args", parse_args)
+    def _parse_by_click(
+        self, original: Callable[..., Any], command: Any, context: Any, args: list[str]
+    ) -> Any:
+        rest = original(command, context, args)
+        with suppress(AttributeError):  # in another version of click, flags stay unknown
+            self.seen += list(_of_click(command, context.params))
+        return rest
 
 
 def _of_argparse(parser: argparse.ArgumentParser, namespace: Any) -> Iterator[Flag]:

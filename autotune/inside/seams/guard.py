@@ -42,6 +42,9 @@ OF_LINKS = ("lchown", "lstat", "readlink")  # they never follow a link at the en
 KERNELS_OWN = ("/dev", "/proc", "/sys")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 MAX_LINKS = 40  # that are followed in one path, as on Linux
+# A rank does not copy a larger file that is opened for change: it is probably a memory-mapped data
+# set, which programs open with "r+" and only read.
+MAX_COPIED_BYTES = 256 * 2**20
 # Modules whose functions are replaced one by one, or that need the original ones
 LEFT_ALONE = ("builtins", "io", "os", "posix", "shutil", "torch")
 FUNCTIONS = {FunctionType, BuiltinFunctionType, StandIn}
@@ -53,15 +56,30 @@ class Shadows:
 
     The replaced functions call it on any thread of the program. Paths called ``seen`` are absolute,
     with links resolved as the trial sees them.
+
+    Args:
+        is_shared: Whether other processes make shadows, too.
+        is_lenient: Whether another rank changes the real files at any time, so that what exists
+            there already, or no longer, raises nothing here.
     """
 
-    def __init__(self, root: Path, open_places: Sequence[Path], *, is_shared: bool) -> None:
+    def __init__(
+        self,
+        root: Path,
+        open_places: Sequence[Path],
+        *,
+        is_shared: bool = False,
+        is_lenient: bool = False,
+    ) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self._root = os.path.realpath(root)
+        if any(os.path.realpath(place).startswith(f"{self._root}/") for place in open_places):
+            raise ValueError("what lies among the shadows stands for another file")
         places = map(str, (*open_places, root, *KERNELS_OWN))
         self._open = tuple(os.path.realpath(place).rstrip("/") + "/" for place in places)
         self._gone: set[str] = set()  # deleted real files, and folders with all they contain
         self.is_used = is_shared
+        self._is_lenient = is_lenient
 
     def here(self) -> str:
         """Return the working directory by the name that the program knows."""
@@ -142,20 +160,20 @@ class Shadows:
     def to_make(self, path: Any, *, follow: bool = False, dir_fd: int | None = None) -> str:
         """Return where to make something that must not exist yet, not even as a broken link."""
         seen = self.resolve(path, follow=follow, dir_fd=dir_fd)
+        if self._is_lenient and not self.is_open(seen) and not _mode(self._root + seen):
+            return self._begin(seen)
         if _mode(self.place(seen)):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         return self._to_write(seen, keeps=False)
 
     def _to_write(self, seen: str, *, keeps: bool) -> str:
-        shadow = self._root + seen
-        if self.is_open(seen) or _mode(shadow):
+        if self.is_open(seen) or _mode(self._root + seen):
             return self.place(seen)
-        parent = os.path.dirname(seen)
-        if not stat.S_ISDIR(posix.stat(self.place(parent)).st_mode):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), seen)
-        self.is_used = True
-        _make_folders(self._root + parent)
         mode = 0 if self._is_gone(seen) else _mode(seen)
+        may_stay = self._is_lenient and keeps and stat.S_ISREG(mode)
+        if may_stay and posix.stat(seen).st_size > MAX_COPIED_BYTES:
+            return seen
+        shadow = self._begin(seen)
         if stat.S_ISDIR(mode):
             _make_folders(shadow)
         elif stat.S_ISREG(mode) or stat.S_ISLNK(mode):
@@ -163,6 +181,15 @@ class Shadows:
         elif mode:
             return seen  # a pipe or a device, where writing changes no file
         return shadow
+
+    def _begin(self, seen: str) -> str:
+        """Return where a shadow is to lie, in its folder."""
+        parent = os.path.dirname(seen)
+        if not self._is_lenient and not stat.S_ISDIR(posix.stat(self.place(parent)).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), seen)
+        self.is_used = True
+        _make_folders(self._root + parent)
+        return self._root + seen
 
     def is_merged(self, seen: str) -> bool:
         """Tell whether a folder may hold other names than the real one."""
@@ -192,6 +219,11 @@ class Shadows:
         if place != seen or self.is_open(seen) or not mode:
             delete(place)
         self._hide(seen)
+
+    def remove_all(self, seen: str, remove: Callable[..., None]) -> None:
+        """Delete a folder with all that it contains, of which another rank may delete a part."""
+        self._hide(seen)  # first, so that the real contents are not walked
+        remove(self._root + seen, ignore_errors=True)
 
     def rename(
         self, src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None
@@ -249,14 +281,21 @@ class Shadows:
 class GuardSeam(Seam, SaveListener):
     """Redirects what a trial does to files to shadows."""
 
-    def __init__(
-        self, shadow_dir: Path, open_places: Sequence[Path], *, is_shared: bool = False
-    ) -> None:
-        self._files = Shadows(shadow_dir, open_places, is_shared=is_shared)
+    def __init__(self, files: Shadows) -> None:
+        self._files = files
         self._patches = Patches()
 
     def install(self) -> None:
         """Replace the functions, also where imported modules hold them by name."""
+        self._replace()
+        replaced = {_io.open: builtins.open} | self._patches.replaced()
+        for name, module in list(sys.modules.items()):
+            if name not in LEFT_ALONE and isinstance(module, ModuleType):
+                for attribute, value in list(vars(module).items()):
+                    if type(value) in FUNCTIONS and value in replaced:
+                        self._patches.replace(module, attribute, replaced[value])
+
+    def _replace(self) -> None:
         files = self._files
         for names, place in (
             (READING, files.to_read),
@@ -277,16 +316,6 @@ class GuardSeam(Seam, SaveListener):
             self._patches.replace(os, name, by)
         self._replace_opening()
         self._replace_folders()
-        replaced = {_io.open: builtins.open} | self._patches.replaced()
-        for name, module in list(sys.modules.items()):
-            if name not in LEFT_ALONE and isinstance(module, ModuleType):
-                for attribute, value in list(vars(module).items()):
-                    if type(value) in FUNCTIONS and value in replaced:
-                        self._patches.replace(module, attribute, replaced[value])
-
-    def place_of(self, path: Any) -> Any:
-        """Return where the file lies that the program knows by this path: its shadow, if any."""
-        return self._files.to_read(path) if self._files.is_used else path
 
     def before_save(self, save: Save) -> None:
         """Redirect a path that ``torch.save`` opens in C code, past ``open``."""
@@ -295,7 +324,7 @@ class GuardSeam(Seam, SaveListener):
 
     def place_to_load(self, path: Any) -> Any:
         """Return where a checkpoint is, which ``torch.load`` opens in C code."""
-        return self.place_of(path)
+        return self._files.to_read(path) if self._files.is_used else path
 
     def place_to_open(self, path: Any, mode: str) -> Any:
         """Return the path to open: that of a shadow, for what the trial changes or has changed."""

@@ -7,7 +7,6 @@ program.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -23,6 +22,7 @@ from autotune.program.profile import OptimizerFacts
 # "foreach" and "fused" in the documentation of torch.optim).
 FOREACH_DEVICES = {"cuda", "xpu"}
 FUSED_DEVICES = {"cpu", "cuda", "mps", "xpu"}
+Call = Callable[..., Any]
 
 
 class OptimizerSeam(Seam, StepListener):
@@ -79,47 +79,33 @@ class OptimizerSeam(Seam, StepListener):
 
     def install(self, *, watches: bool) -> None:
         """Follow the building of optimizers."""
-        original = Optimizer.add_param_group
-        seam = self
-
-        def add_param_group(optimizer: Optimizer, param_group: dict[str, Any]) -> None:
-            original(optimizer, param_group)
-            if not any(optimizer is own for own in seam.optimizers):
-                seam._optimizers.append(ref(optimizer))
-            seam._built(optimizer)
-            seam._have_implementation(optimizer)
-
-        self._patches.replace(Optimizer, "add_param_group", add_param_group)
+        self._patches.wrap(Optimizer, "add_param_group", self._add)
         if watches or self._implementation is not None:
-            self._follow_states()
+            self._patches.wrap(Optimizer, "load_state_dict", self._load)
+            self._patches.wrap(Optimizer, "state_dict", self._save)
 
-    def _follow_states(self) -> None:
-        """Keep autotune's flags out of checkpoints, and the checkpoints' flags out of the trial.
+    def _add(self, original: Call, optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+        original(optimizer, *args, **kwargs)
+        if not any(optimizer is own for own in self.optimizers):
+            self._optimizers.append(ref(optimizer))
+        self._built(optimizer)
+        self._have_implementation(optimizer)
 
-        A loaded state brings its own flags, so the requested ones are set again. A saved state gets
-        the program's flags back.
-        """
-        load, save = Optimizer.load_state_dict, Optimizer.state_dict
-        seam = self
+    def _load(self, original: Call, optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+        """Set the requested flags again, as a loaded state brings its own."""
+        original(optimizer, *args, **kwargs)
+        if self._implementation is not None:
+            self._own_flags[optimizer] = [_flags_of(g) for g in optimizer.param_groups]
+        self._have_implementation(optimizer)
 
-        @wraps(load)
-        def load_state_dict(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
-            load(optimizer, *args, **kwargs)
-            if seam._implementation is not None:
-                seam._own_flags[optimizer] = [_flags_of(g) for g in optimizer.param_groups]
-            seam._have_implementation(optimizer)
-
-        @wraps(save)
-        def state_dict(optimizer: Optimizer) -> dict[str, Any]:
-            state: dict[str, Any] = save(optimizer)
-            for group, own in zip(
-                state["param_groups"], seam._own_flags.get(optimizer, []), strict=False
-            ):
-                group.update(own)
-            return state
-
-        self._patches.replace(Optimizer, "load_state_dict", load_state_dict)
-        self._patches.replace(Optimizer, "state_dict", state_dict)
+    def _save(self, original: Call, optimizer: Optimizer) -> dict[str, Any]:
+        """Return a state with the program's flags, so that autotune's get into no checkpoint."""
+        state: dict[str, Any] = original(optimizer)
+        for group, own in zip(
+            state["param_groups"], self._own_flags.get(optimizer, []), strict=False
+        ):
+            group.update(own)
+        return state
 
     def before_step(self, optimizer: Optimizer) -> None:  # noqa: ARG002
         """Note that a step begins, and before the first one that training begins."""

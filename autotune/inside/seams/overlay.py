@@ -28,19 +28,16 @@ class OverlaySeam(Seam):
     def install(self) -> None:
         """Patch ``os.rename`` and ``os.replace``."""
         for name in ("rename", "replace"):
-            self._patches.replace(os, name, _renaming(getattr(os, name)))
+            self._patches.wrap(os, name, _rename)
 
 
-def _renaming(original: Callable[..., None]) -> Callable[..., None]:
-    def rename(src: Any, dst: Any, **kwargs: Any) -> None:
-        try:
-            original(src, dst, **kwargs)
-        except OSError as error:
-            if error.errno != errno.EXDEV or kwargs:
-                raise
-            _move(src, dst, original)
-
-    return rename
+def _rename(original: Callable[..., None], src: Any, dst: Any, **kwargs: Any) -> None:
+    try:
+        original(src, dst, **kwargs)
+    except OSError as error:
+        if error.errno != errno.EXDEV or kwargs:
+            raise
+        _move(src, dst, original)
 
 
 def _move(src: Any, dst: Any, rename: Callable[..., None]) -> None:

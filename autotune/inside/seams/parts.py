@@ -210,18 +210,17 @@ class PartsSeam(Seam, BackwardListener, StepListener):
         self, owner: Any, name: str, part: Part, counts: Callable[..., bool] = lambda *_, **__: True
     ) -> None:
         """Have the calls of a function for which *counts* returns True belong to a part."""
-        original, clock = getattr(owner, name), self._clock
 
-        def timed(*args: Any, **kwargs: Any) -> Any:
+        def timed(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             if not counts(*args, **kwargs):
                 return original(*args, **kwargs)
-            clock.enter(part)
+            self._clock.enter(part)
             try:
                 return original(*args, **kwargs)
             finally:
-                clock.leave()
+                self._clock.leave()
 
-        self._patches.replace(owner, name, timed)
+        self._patches.wrap(owner, name, timed)
 
 
 def _as_model(original: Callable[..., Any], clock: PartsClock) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ the mean of their metrics.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -44,17 +44,11 @@ class SchedulerSeam(Seam):
         """
         for scheduler in _with_subclasses(LRScheduler):
             if "step" in vars(scheduler):
-                self._wrap(scheduler)
+                self._patches.wrap(scheduler, "step", self._step)
 
-    def _wrap(self, scheduler: type[LRScheduler]) -> None:
-        original = vars(scheduler)["step"]
-        seam = self
-
-        def step(one: LRScheduler, *args: Any, **kwargs: Any) -> None:
-            if not (seam._held or seam._accumulation.holds):
-                original(one, *args, **kwargs)
-
-        self._patches.replace(scheduler, "step", step)
+    def _step(self, original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        if not (self._held or self._accumulation.holds):
+            original(*args, **kwargs)
 
 
 def _with_subclasses(cls: type[LRScheduler]) -> Iterator[type[LRScheduler]]:
@@ -77,15 +71,14 @@ class PlateauSeam(Seam):
 
     def install(self) -> None:
         """Begin to average the metrics."""
-        original = ReduceLROnPlateau.step
-        group = self._group
+        self._patches.wrap(ReduceLROnPlateau, "step", self._step)
 
-        def step(scheduler: ReduceLROnPlateau, metrics: Any, *args: Any, **kwargs: Any) -> None:
-            if distributed.is_initialized():
-                own = torch.tensor([float(metrics)], dtype=torch.float64)
-                every = [torch.empty_like(own) for _ in range(group.world_size)]
-                distributed.all_gather(every, own)
-                metrics = sum(float(metric) for metric in every) / len(every)
-            original(scheduler, metrics, *args, **kwargs)
-
-        self._patches.replace(ReduceLROnPlateau, "step", step)
+    def _step(
+        self, original: Callable[..., None], scheduler: Any, metrics: Any, *args: Any, **named: Any
+    ) -> None:
+        if distributed.is_initialized():
+            own = torch.tensor([float(metrics)], dtype=torch.float64)
+            every = [torch.empty_like(own) for _ in range(self._group.world_size)]
+            distributed.all_gather(every, own)
+            metrics = sum(float(metric) for metric in every) / len(every)
+        original(scheduler, metrics, *args, **named)

@@ -15,7 +15,6 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from importlib import import_module
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -100,47 +99,49 @@ class StartedSeam(Seam):
 
     def install(self) -> None:
         """Patch ``start_processes``, ``Process.start`` and ``subprocess.Popen``."""
-        self._watch_together()
-        self._watch_processes()
-        self._watch_scripts()
-
-    def _watch_together(self) -> None:
         module = import_module(SPAWN)
-        original = module.start_processes
-        seam = self
+        self._patches.wrap(module, "start_processes", self._start_together)
+        self._patches.replace(torch.multiprocessing, "start_processes", module.start_processes)
+        self._patches.wrap(BaseProcess, "start", self._start)
+        self._patches.wrap(subprocess.Popen, "__init__", self._start_script)
 
-        @wraps(original)
-        def start_processes(
-            fn: Act, args: Any = (), nprocs: int = 1, *more: Any, **rest: Any
-        ) -> Any:
-            by = SPAWN if _is_called_by(module.spawn) else "torch.multiprocessing.start_processes"
-            seam._together.append((nprocs, by))
-            try:
-                return original(fn, args, nprocs, *more, **rest)
-            finally:
-                seam._together.pop()
+    def _start_together(
+        self, original: Act, fn: Act, args: Any = (), nprocs: int = 1, *more: Any, **rest: Any
+    ) -> Any:
+        is_spawn = sys._getframe(2).f_code is import_module(SPAWN).spawn.__code__  # noqa: SLF001
+        by = SPAWN if is_spawn else "torch.multiprocessing.start_processes"
+        self._together.append((nprocs, by))
+        try:
+            return original(fn, args, nprocs, *more, **rest)
+        finally:
+            self._together.pop()
 
-        self._patches.replace(module, "start_processes", start_processes)
-        self._patches.replace(torch.multiprocessing, "start_processes", start_processes)
+    def _start(self, original: Act, process: Any) -> None:
+        starting = self._starting(process)
+        act = starting and self._replace_target(process, starting)
+        original(process)
+        if starting and act:
+            self._host.process_started(starting, process, act)
 
-    def _watch_processes(self) -> None:
-        original = BaseProcess.start
-        seam = self
-
-        def start(process: Any) -> None:
-            starting = seam._starting(process)
-            act = starting and seam._replace_target(process, starting)
-            original(process)
-            if starting and act:
-                seam._host.process_started(starting, process, act)
-
-        self._patches.replace(BaseProcess, "start", start)
+    def _start_script(
+        self, original: Act, process: Any, args: Any, *more: Any, **rest: Any
+    ) -> None:
+        starting = None
+        if os.getpid() == self._pid and isinstance(args, (list, tuple)):
+            starting = _rank_of_script(args, rest.get("env"))
+        script = starting and self._host.script_starts(starting, _arguments([*args]))
+        if not starting or not script:
+            original(process, args, *more, **rest)
+            return
+        rest["env"] = {**rest["env"], **script.env}
+        original(process, script.argv, *more, **rest)
+        self._host.script_started(starting, process)
 
     def _starting(self, process: Any) -> Starting | None:
         target = process._target  # noqa: SLF001 - nothing else tells what it will do
         if target is None or os.getpid() != self._pid:
             return None
-        method = process._start_method or _default_method()  # noqa: SLF001 - nor how it begins
+        method = process._start_method or torch.multiprocessing.get_start_method()  # noqa: SLF001 - nor how it begins
         forks = method == "fork"
         if target is import_module(SPAWN)._wrap and self._together:  # noqa: SLF001
             ranks, by = self._together[-1]
@@ -165,32 +166,6 @@ class StartedSeam(Seam):
         elif act is not None:
             process._target = act  # noqa: SLF001
         return act
-
-    def _watch_scripts(self) -> None:
-        original = subprocess.Popen.__init__
-        seam = self
-
-        def init(process: Any, args: Any, *more: Any, **rest: Any) -> None:
-            starting = None
-            if os.getpid() == seam._pid and isinstance(args, (list, tuple)):
-                starting = _rank_of_script(args, rest.get("env"))
-            script = starting and seam._host.script_starts(starting, _arguments([*args]))
-            if not starting or not script:
-                original(process, args, *more, **rest)
-                return
-            rest["env"] = {**rest["env"], **script.env}
-            original(process, script.argv, *more, **rest)
-            seam._host.script_started(starting, process)
-
-        self._patches.replace(subprocess.Popen, "__init__", init)
-
-
-def _default_method() -> str:
-    return str(torch.multiprocessing.get_start_method())
-
-
-def _is_called_by(function: Any) -> bool:
-    return sys._getframe(2).f_code is function.__code__  # noqa: SLF001
 
 
 def _rank_of_script(args: Sequence[Any], env: Mapping[str, str] | None) -> Starting | None:

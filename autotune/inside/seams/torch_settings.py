@@ -1,15 +1,14 @@
 """torch's settings that hold for the whole process, by the names of their knobs.
 
-Each switch sets a value in torch. Those whose knob can return to the program's own value remember
-it, because a search changes them several times in one process.
+Each switch can return to what the program itself has set, because a search changes it several times
+in one process.
 """
 
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -62,13 +61,11 @@ class TorchSettingsSeam(Seam):
     def settle(self) -> None:
         """Set the requested values again, because the program's set-up code may have changed them.
 
-        Switches that can return to the program's values remember the new ones.
+        Switches remember what it has set.
         """
         for name, value in self._wanted.items():
-            switch = SWITCHES[name]
-            if isinstance(switch, _Remembering):
-                switch.look_again()
-            switch(value)
+            SWITCHES[name].look_again()
+            SWITCHES[name](value)
 
 
 def settings_of(device: str, *, calls_sdpa: bool) -> TorchSettings:
@@ -83,7 +80,7 @@ def settings_of(device: str, *, calls_sdpa: bool) -> TorchSettings:
             torch.are_deterministic_algorithms_enabled() or cudnn.deterministic
         ),
         anomaly_detection=torch.is_anomaly_enabled(),
-        autograd_profiler=_profiles(),
+        autograd_profiler=bool(torch.autograd._profiler_enabled()),  # type: ignore[attr-defined]  # noqa: SLF001
         attention=attention() if calls_sdpa else None,
     )
 
@@ -96,24 +93,33 @@ def _flushes_denormals() -> bool:
     return float(torch.tensor([1e-310], dtype=torch.float64) * 1) == 0.0
 
 
-def _profiles() -> bool:
-    return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]  # noqa: SLF001
+Name = tuple[Callable[[], Any], Callable[[Any], object]]
 
 
-class _Remembering(ABC):
-    """A switch that can return to the program's own values.
+@dataclass(eq=False)
+class Switch:
+    """Sets what a knob's value stands for, or returns to what the program has set.
 
-    A subclass says how values are read and written, and which values a knob's value stands for.
+    A name that says so already is not written, because some names set others as well. A name that
+    torch cannot read, as after a mix of older and newer ones, is left alone.
+
+    Attributes:
+        names: How each of torch's settings is read and written.
+        chosen: Returns their values, from the knob's value and what the program has set.
     """
 
-    def __init__(self) -> None:
-        self._own: tuple[Any, ...] | None = None
-        self._set: tuple[Any, ...] | None = None
+    names: Sequence[Name]
+    chosen: Callable[[KnobValue, tuple[Any, ...]], tuple[Any, ...]]
+    _own: tuple[Any, ...] | None = field(default=None, init=False)
+    _set: tuple[Any, ...] | None = field(default=None, init=False)
 
     def __call__(self, value: KnobValue) -> None:
+        """Set a value of the knob."""
         if self._own is None:
             self._own = self.read()
-        self.write(*self.chosen(value, self._own))
+        for (read, write), wanted in zip(self.names, self.chosen(value, self._own), strict=True):
+            if wanted is not None and _told(read) != wanted:
+                write(wanted)
         self._set = self.read()
 
     def look_again(self) -> None:
@@ -121,17 +127,19 @@ class _Remembering(ABC):
         if self._set is not None and (now := self.read()) != self._set:
             self._own = now
 
-    @abstractmethod
-    def read(self) -> tuple[Any, ...]: ...
-
-    @abstractmethod
-    def write(self, *values: Any) -> None: ...
-
-    @abstractmethod
-    def chosen(self, value: KnobValue, own: tuple[Any, ...]) -> tuple[Any, ...]: ...
+    def read(self) -> tuple[Any, ...]:
+        """Return the present values; None for what torch does not tell."""
+        return tuple(_told(read) for read, _ in self.names)
 
 
-class _Threads(_Remembering):
+def _told(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except RuntimeError:
+        return None
+
+
+class _Threads(Switch):
     """Sets the threads of operators; in a forked process never more than the program itself has.
 
     Threads do not survive a fork. If they have worked before it, GNU OpenMP waits for them forever
@@ -139,24 +147,17 @@ class _Threads(_Remembering):
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self._most: int | None = None  # in a forked process
+        super().__init__([(torch.get_num_threads, torch.set_num_threads)], self._at_most)
         os.register_at_fork(after_in_child=self._forked)
 
-    def read(self) -> tuple[Any, ...]:
-        return (torch.get_num_threads(),)
-
-    def write(self, *values: Any) -> None:
-        (threads,) = values
-        torch.set_num_threads(threads if self._most is None else min(threads, self._most))
-
-    def chosen(self, value: KnobValue, own: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: ARG002
-        return (value,)
+    def _at_most(self, threads: Any, _own: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (threads if self._most is None else min(threads, self._most),)
 
     def _forked(self) -> None:
         """Remember the threads that the program had at the fork, or would have had."""
         self.look_again()
-        (now,) = self.read()
+        now = torch.get_num_threads()
         (self._most,) = self._own or (now,)
         if now > self._most:
             torch.set_num_threads(self._most)
@@ -173,70 +174,34 @@ def matmul_precision(device: str) -> str:
     return {"bf16": "medium", "tf32": "high"}.get(name, "highest")
 
 
-@dataclass(frozen=True)
-class _Tf32Name:
-    """One of the names by which torch keeps whether CUDA may compute fp32 in TF32.
-
-    Attributes:
-        get: Returns its value; torch raises an error after a mix of older and newer names.
-        put: Sets it, and newer names with it.
-        by_precision: Its value by that of ``precision``; others leave it as the program has it.
-    """
-
-    get: Callable[[], Any]
-    put: Callable[[Any], object]
-    by_precision: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, owner: Any, name: str, **by_precision: Any) -> _Tf32Name:
-        return cls(partial(getattr, owner, name), partial(setattr, owner, name), by_precision)
-
-    def read(self) -> Any:
-        """Return its value; None where torch does not tell."""
-        try:
-            return self.get()
-        except RuntimeError:
-            return None
+def _attribute(owner: Any, name: str) -> Name:
+    return partial(getattr, owner, name), partial(setattr, owner, name)
 
 
-# Older names first, as they set the newer ones too (torch's aten/src/ATen/Context.cpp).
-TF32_NAMES = (
-    _Tf32Name.of(cuda.matmul, "allow_tf32", fp32=False, tf32=True),
-    _Tf32Name(
-        torch.get_float32_matmul_precision,
-        torch.set_float32_matmul_precision,
-        {"fp32": "highest", "tf32": "high"},
-    ),
-    _Tf32Name.of(cuda.matmul, "fp32_precision", fp32="ieee", tf32="tf32"),
-    _Tf32Name.of(cudnn, "allow_tf32", tf32=True),
-    _Tf32Name.of(cudnn.conv, "fp32_precision", tf32="tf32"),  # type: ignore[attr-defined]
-    _Tf32Name.of(rnn, "fp32_precision", tf32="tf32"),
-)
+# The names by which torch keeps whether CUDA may compute fp32 in TF32, with their values by that of
+# ``precision``; others leave them as the program has them. Older names first, as they set the newer
+# ones too (torch's aten/src/ATen/Context.cpp).
+TF32_NAMES: Mapping[Name, Mapping[str, Any]] = {
+    _attribute(cuda.matmul, "allow_tf32"): {"fp32": False, "tf32": True},
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision): {
+        "fp32": "highest",
+        "tf32": "high",
+    },
+    _attribute(cuda.matmul, "fp32_precision"): {"fp32": "ieee", "tf32": "tf32"},
+    _attribute(cudnn, "allow_tf32"): {"tf32": True},
+    _attribute(cudnn.conv, "fp32_precision"): {"tf32": "tf32"},  # type: ignore[attr-defined]
+    _attribute(rnn, "fp32_precision"): {"tf32": "tf32"},
+}
 
 
-class _Tf32(_Remembering):
-    """Turns TF32 on CUDA on or off, or returns to what the program set.
-
-    Names that the program could read stay readable. A name that says so already is not written:
-    ``set_float32_matmul_precision`` sets the CPU's precision as well.
-    """
-
-    def read(self) -> tuple[Any, ...]:
-        return tuple(name.read() for name in TF32_NAMES)
-
-    def write(self, *values: Any) -> None:
-        for name, value in zip(TF32_NAMES, values, strict=True):
-            if value is not None and name.read() != value:
-                name.put(value)
-
-    def chosen(self, value: KnobValue, own: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(
-            before if before is None else name.by_precision.get(str(value), before)
-            for name, before in zip(TF32_NAMES, own, strict=True)
-        )
+def _tf32(precision: KnobValue, own: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(
+        before if before is None else values.get(str(precision), before)
+        for values, before in zip(TF32_NAMES.values(), own, strict=True)
+    )
 
 
-SDPA_BACKENDS: Mapping[str, tuple[Callable[[], bool], Callable[[bool], None]]] = {
+SDPA_BACKENDS: Mapping[str, Name] = {
     "flash": (cuda.flash_sdp_enabled, cuda.enable_flash_sdp),
     "efficient": (cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp),
     "math": (cuda.math_sdp_enabled, cuda.enable_math_sdp),
@@ -250,59 +215,49 @@ def attention(enabled: tuple[bool, ...] | None = None) -> str:
     Args:
         enabled: Whether each of SDPA_BACKENDS is enabled; None reads torch's present settings.
     """
-    enabled = _Attention().read() if enabled is None else enabled
+    if enabled is None:
+        enabled = tuple(is_on() for is_on, _ in SDPA_BACKENDS.values())
     names = [name for name, is_on in zip(SDPA_BACKENDS, enabled, strict=True) if is_on]
     return names[0] if len(names) == 1 else "auto"
 
 
-class _Attention(_Remembering):
-    """Enables one backend of scaled dot-product attention, all of them, or what the program had.
+def _backends(value: KnobValue, own: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return which backends are enabled: one, all of them, or what the program had.
 
     ``math`` stays enabled together with a chosen backend, because torch needs it for calls that a
     fused backend cannot compute, such as an evaluation in fp32 or another kind of mask.
     """
-
-    def read(self) -> tuple[Any, ...]:
-        return tuple(is_on() for is_on, _ in SDPA_BACKENDS.values())
-
-    def write(self, *values: Any) -> None:
-        for (_, enable), value in zip(SDPA_BACKENDS.values(), values, strict=True):
-            enable(value)
-
-    def chosen(self, value: KnobValue, own: tuple[Any, ...]) -> tuple[Any, ...]:
-        if value == attention(own):
-            return own
-        return tuple(value in {"auto", name} or name == "math" for name in SDPA_BACKENDS)
+    if value == attention(own):
+        return own
+    return tuple(value in {"auto", name} or name == "math" for name in SDPA_BACKENDS)
 
 
-class _Medium(_Remembering):
-    """Lets fp32 products use bf16 instructions of a CPU, or returns to what the program set."""
-
-    def read(self) -> tuple[Any, ...]:
-        return (matmul_precision("cpu"),)
-
-    def write(self, *values: Any) -> None:
-        if values != self.read():
-            torch.set_float32_matmul_precision(*values)
-
-    def chosen(self, value: KnobValue, own: tuple[Any, ...]) -> tuple[Any, ...]:
-        if value == "fp32":
-            return ("highest",) if own == ("medium",) else own
-        return ("medium",) if value == "medium" else own
+def _cpu_products(precision: KnobValue, own: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return whether fp32 products may use bf16 instructions of a CPU."""
+    if precision == "fp32":
+        return ("highest",) if own == ("medium",) else own
+    return ("medium",) if precision == "medium" else own
 
 
-def _set_cudnn(how: KnobValue) -> None:
-    cudnn.benchmark = how == "benchmark"
-
-
-SWITCHES: Mapping[str, Callable[[Any], object]] = {
+SWITCHES: Mapping[str, Switch] = {
     "threads": _Threads(),
-    "cudnn": _set_cudnn,
-    "tf32": _Tf32(),
-    "medium": _Medium(),
-    "flush_denormal": torch.set_flush_denormal,
-    "attention": _Attention(),
+    "cudnn": Switch([_attribute(cudnn, "benchmark")], lambda how, _: (how == "benchmark",)),
+    "tf32": Switch([*TF32_NAMES], _tf32),
+    "medium": Switch(
+        [(partial(matmul_precision, "cpu"), torch.set_float32_matmul_precision)], _cpu_products
+    ),
+    "flush_denormal": Switch(
+        [(_flushes_denormals, torch.set_flush_denormal)], lambda flushes, _: (flushes,)
+    ),
+    "attention": Switch([*SDPA_BACKENDS.values()], _backends),
 }
+
+
+GRADIENT_READERS: Sequence[tuple[type, str]] = (
+    (torch.Tensor, "register_hook"),
+    (torch.Tensor, "retain_grad"),
+    (nn.Module, "register_backward_hook"),
+)
 
 
 class CallDetectionSeam(Seam):
@@ -321,26 +276,20 @@ class CallDetectionSeam(Seam):
 
     def install(self) -> None:
         """Begin to note calls."""
-        original, seam = functional.scaled_dot_product_attention, self
+        self._patches.wrap(functional, "scaled_dot_product_attention", self._attends)
+        for owner, name in GRADIENT_READERS:
+            self._patches.wrap(owner, name, partial(self._reads, name))
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            seam.calls_sdpa = True
-            return original(*args, **kwargs)
+    def _attends(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.calls_sdpa = True
+        return original(*args, **kwargs)
 
-        self._patches.replace(functional, "scaled_dot_product_attention", call)
-        self._note_reading(torch.Tensor, "register_hook")
-        self._note_reading(torch.Tensor, "retain_grad")
-        self._note_reading(nn.Module, "register_backward_hook")
-
-    def _note_reading(self, owner: type, name: str) -> None:
-        original, seam = getattr(owner, name), self
-
-        def call(target: Any, *args: Any, **kwargs: Any) -> Any:
-            if not any(map(_is_torchs, args)):  # FSDP hooks the outputs of models
-                seam.reads_gradients = name
-            return original(target, *args, **kwargs)
-
-        self._patches.replace(owner, name, call)
+    def _reads(
+        self, name: str, original: Callable[..., Any], target: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if not any(map(_is_torchs, args)):  # FSDP hooks the outputs of models
+            self.reads_gradients = name
+        return original(target, *args, **kwargs)
 
 
 def _is_torchs(hook: Any) -> bool:

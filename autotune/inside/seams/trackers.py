@@ -15,7 +15,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from functools import partial, wraps
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from types import ModuleType
@@ -148,13 +148,12 @@ class TrackersSeam(Seam):
             if key in taken.parameters
         }
 
-        @wraps(original)
-        def begin(*args: Any, **kwargs: Any) -> Any:
+        def begin(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             bound = taken.bind_partial(*args, **kwargs)
             bound.arguments.update(values)
             return original(*bound.args, **bound.kwargs)
 
-        self._patches.replace(place, name, begin)
+        self._patches.wrap(place, name, begin)
 
     def _tell_store(self, name: str, module: ModuleType) -> None:
         if hasattr(module, name):
@@ -165,25 +164,22 @@ class TrackersSeam(Seam):
         api = module.HfApi
         for name, value in list(vars(api).items()):
             if callable(value) and name.split("_")[0] in HUB_VERBS and name != NOT_A_CHANGE:
-                self._patches.replace(api, name, _kept(module, value))
+                self._patches.wrap(api, name, partial(_keep, module))
                 if name in vars(module):  # module-level functions are bound methods of module.api
                     self._patches.replace(module, name, getattr(module.api, name))
 
 
-def _kept(module: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
+def _keep(
+    module: ModuleType, original: Callable[..., Any], api: Any, *args: Any, **kwargs: Any
+) -> Any:
     taken = signature(original)
-
-    @wraps(original)
-    def keep(api: Any, *args: Any, **kwargs: Any) -> Any:
-        given = taken.bind(api, *args, **kwargs).arguments
-        result = _hub_result(module, taken, api.endpoint, given)
-        if not given.get("run_as_future"):
-            return result
-        done: Future[Any] = Future()
-        done.set_result(result)
-        return done
-
-    return keep
+    given = taken.bind(api, *args, **kwargs).arguments
+    result = _hub_result(module, taken, api.endpoint, given)
+    if not given.get("run_as_future"):
+        return result
+    done: Future[Any] = Future()
+    done.set_result(result)
+    return done
 
 
 def _hub_result(module: ModuleType, taken: Any, endpoint: str, given: Mapping[str, Any]) -> Any:

@@ -10,7 +10,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import wraps
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -21,6 +21,7 @@ from autotune.inside.hubs.patches import Patches, Seam
 from autotune.program.profile import RunLength
 from autotune.program.rehearsal import RehearsalPlan
 
+Call = Callable[..., Any]
 FOREVER = 10**15  # a number of steps that no trainer reaches
 # Classes of Lightning that choose the number of processes by arguments of their constructor.
 LIGHTNING_TAKES_DEVICES = (
@@ -113,21 +114,16 @@ class TrainersSeam(Seam, IterateListener):
 
         The strategy becomes ``ddp`` if the program leaves it at ``auto``.
         """
-        for name, owner in LIGHTNING_TAKES_DEVICES:
-            with suppress(ImportError):
-                module = importlib.import_module(name)
-                self._give_devices(getattr(module, owner), ranks, nodes)
 
-    def _give_devices(self, owner: Any, ranks: int, nodes: int) -> None:
-        original = owner.__init__
-
-        @wraps(original)
-        def init(its: Any, *args: Any, **kwargs: Any) -> None:
+        def begin(original: Call, its: Any, *args: Any, **kwargs: Any) -> None:
             if kwargs.get("strategy", "auto") == "auto":
                 kwargs["strategy"] = "ddp"
             original(its, *args, **{**kwargs, "devices": ranks, "num_nodes": nodes})
 
-        self._patches.replace(owner, "__init__", init)
+        for name, owner in LIGHTNING_TAKES_DEVICES:
+            with suppress(ImportError):
+                trainer = getattr(importlib.import_module(name), owner)
+                self._patches.wrap(trainer, "__init__", begin)
 
     def accumulate(self, steps: int) -> None:
         """Set the batches per optimizer step of running trainers and of those that begin later."""
@@ -154,95 +150,50 @@ class TrainersSeam(Seam, IterateListener):
 
     def _before(self, owner: Any, method: str, library: str) -> None:
         """Patch a trainer's method so that the seam learns of the trainer before it runs."""
-        original: Callable[..., Any] = getattr(owner, method)
-        seam = self
 
-        @wraps(original)
-        def begin(trainer: Any, *args: Any, **kwargs: Any) -> Any:
-            seam._begins(trainer, library)
+        def begin(original: Call, trainer: Any, *args: Any, **kwargs: Any) -> Any:
+            self._begins(trainer, library)
             return original(trainer, *args, **kwargs)
 
-        self._patches.replace(owner, method, begin)
+        self._patches.wrap(owner, method, begin)
 
     def _patch_lightning(self, trainer: Any, loop: Any) -> None:
         self._before(trainer, "fit", LIGHTNING)
         if not self._endless or not hasattr(loop, "_num_ready_batches_reached"):
             return
-        original = loop.on_run_start
-        seam = self
 
-        def on_run_start(epoch: Any, fetcher: Any) -> None:
+        def begin(original: Call, epoch: Any, fetcher: Any) -> None:
             # fit() may have begun before patch() patched it: a loader is often built only there.
-            seam._begins(epoch.trainer, LIGHTNING)
+            self._begins(epoch.trainer, LIGHTNING)
             original(epoch, fetcher)
             if fetcher.length is not None:
                 fetcher.length = FOREVER
 
-        self._patches.replace(loop, "on_run_start", on_run_start)
+        self._patches.wrap(loop, "on_run_start", begin)
         self._patches.replace(loop, "_is_training_done", property(lambda _epoch: False))
         self._patches.replace(loop, "_num_ready_batches_reached", lambda _epoch: False)
         self._patches.replace(loop, "_should_check_val_fx", lambda _epoch, _fetcher: False)
 
     def _patch_transformers(self, trainer: Any) -> None:
         self._before(trainer, "train", TRANSFORMERS)
-        original = getattr(trainer, "_run_epoch", None)
-        if original is None:
+        if not hasattr(trainer, "_run_epoch"):
             return
         if self._rehearsal is not None:
-            self._cut_epochs(trainer, self._rehearsal)
+            self._patches.wrap(trainer, "_run_epoch", partial(_run_shortly, self._rehearsal))
         if not self._endless:
             return
-        seam = self
+        self._patches.wrap(trainer, "_run_epoch", self._run_endlessly)
+        self._patches.wrap(trainer, "get_batch_samples", _end_without_batches)
+        for name, act in (("_maybe_log_save_evaluate", _log_only), ("_save_checkpoint", _nothing)):
+            if hasattr(trainer, name):
+                self._patches.wrap(trainer, name, act)
 
-        def run_epoch(its: Any, *args: Any, **kwargs: Any) -> Any:
-            seam._begins(its, TRANSFORMERS)  # train() may have begun before patch() patched it
-            seam._length = _transformers_length(its.args)
-            its.state.max_steps = FOREVER
-            counts = {"steps_in_epoch": FOREVER, "num_update_steps_per_epoch": FOREVER}
-            return original(its, *args, **{**kwargs, **counts})
-
-        self._patches.replace(trainer, "_run_epoch", run_epoch)
-        self._leave_out(trainer, "_maybe_log_save_evaluate", _nothing_to_save)
-        self._leave_out(trainer, "_save_checkpoint", None)
-        batches = trainer.get_batch_samples
-
-        def get_batch_samples(its: Any, *args: Any, **kwargs: Any) -> Any:
-            found = batches(its, *args, **kwargs)
-            # The feed starts over only once its loader is known to train. If the data end before
-            # that, the epoch must end, too: the trainer would go on to ask for batches.
-            if not found[0]:
-                its.control.should_epoch_stop = True
-            return found
-
-        self._patches.replace(trainer, "get_batch_samples", get_batch_samples)
-
-    def _cut_epochs(self, trainer: Any, plan: RehearsalPlan) -> None:
-        original = trainer._run_epoch  # noqa: SLF001 - gets the batches per epoch as arguments
-
-        def run_epoch(its: Any, *args: Any, **kwargs: Any) -> Any:
-            updates = _updates(its.args, plan)
-            counts = {
-                "steps_in_epoch": updates * its.args.gradient_accumulation_steps,
-                "num_update_steps_per_epoch": updates,
-            }
-            short = {name: min(kwargs.get(name, most), most) for name, most in counts.items()}
-            return original(its, *args, **{**kwargs, **short})
-
-        self._patches.replace(trainer, "_run_epoch", run_epoch)
-
-    def _leave_out(self, owner: Any, name: str, before: Callable[[Any], None] | None) -> None:
-        """Call *before* ahead of a method; if *before* is None, leave the method out."""
-        original = getattr(owner, name, None)
-        if original is None:
-            return
-
-        def method(its: Any, *args: Any, **kwargs: Any) -> Any:
-            if before is None:
-                return None
-            before(its)
-            return original(its, *args, **kwargs)
-
-        self._patches.replace(owner, name, method)
+    def _run_endlessly(self, original: Call, its: Any, *args: Any, **kwargs: Any) -> Any:
+        self._begins(its, TRANSFORMERS)  # train() may have begun before patch() patched it
+        self._length = _transformers_length(its.args)
+        its.state.max_steps = FOREVER
+        counts = {"steps_in_epoch": FOREVER, "num_update_steps_per_epoch": FOREVER}
+        return original(its, *args, **{**kwargs, **counts})
 
 
 def _lightning_length(trainer: Any) -> RunLength:
@@ -264,9 +215,37 @@ def _transformers_length(arguments: Any) -> RunLength:
     return RunLength(epochs, f"num_train_epochs={epochs:g} of its Trainer")
 
 
-def _nothing_to_save(trainer: Any) -> None:
+def _end_without_batches(original: Call, trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    """End the epoch where there is no batch, as the trainer would go on to ask for some.
+
+    The feed starts over only once its loader is known to train, and the data may end before that.
+    """
+    found = original(trainer, *args, **kwargs)
+    if not found[0]:
+        trainer.control.should_epoch_stop = True
+    return found
+
+
+def _log_only(original: Call, trainer: Any, *args: Any, **kwargs: Any) -> Any:
     """Keep a trial from writing, removing or uploading checkpoints, and from evaluating."""
     trainer.control.should_save = trainer.control.should_evaluate = False
+    return original(trainer, *args, **kwargs)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Stand for a method that is left out."""
+
+
+def _run_shortly(
+    plan: RehearsalPlan, original: Call, trainer: Any, *args: Any, **kwargs: Any
+) -> Any:
+    updates = _updates(trainer.args, plan)
+    counts = {
+        "steps_in_epoch": updates * trainer.args.gradient_accumulation_steps,
+        "num_update_steps_per_epoch": updates,
+    }
+    short = {name: min(kwargs.get(name, most), most) for name, most in counts.items()}
+    return original(trainer, *args, **{**kwargs, **short})
 
 
 def _shorten_lightning(trainer: Any, plan: RehearsalPlan) -> None:

@@ -49,22 +49,15 @@ class TransferSeam(Seam):
 
     def install(self) -> None:
         """Patch ``Tensor.to``, ``Tensor.cuda`` and the function by which loaders pin batches."""
-        self._know_batches()
+        self._patches.wrap(pinning, "pin_memory", self._pin)
         self._wrap("to", _target_of_to)
         self._wrap("cuda", _target_of_cuda)
 
-    def _know_batches(self) -> None:
-        original = pinning.pin_memory
-        seam = self
-
-        @wraps(original)
-        def pin_memory(data: Any, *args: Any, **kwargs: Any) -> Any:
-            pinned = original(data, *args, **kwargs)  # type: ignore[no-untyped-call]  # it calls itself for the parts of a batch
-            if isinstance(pinned, torch.Tensor):
-                seam._pinned[pinned] = None
-            return pinned
-
-        self._patches.replace(pinning, "pin_memory", pin_memory)
+    def _pin(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        pinned = original(*args, **kwargs)  # which calls this for the parts of a batch
+        if isinstance(pinned, torch.Tensor):
+            self._pinned[pinned] = None
+        return pinned
 
     def _wrap(self, name: str, target_of: Callable[..., tuple[str, bool]]) -> None:
         original: Copy = getattr(torch.Tensor, name)

@@ -29,10 +29,7 @@ def loss_gap(written: TrainingTrace, own: TrainingTrace) -> Interval | None:
     """Return by how much the loss of a config is larger at equal samples, relative, with 95 %.
 
     The steps after the first ones are taken in blocks, whose differences are the sample of a
-    Student's t interval.
-
-    Returns:
-        None if there are too few steps with losses.
+    Student's t interval. None of too few steps with losses.
     """
     pairs = [
         (a.loss, b.loss)
@@ -58,8 +55,7 @@ def relative_loss(written: TrainingTrace, own: TrainingTrace, per_update: float)
     """Return by how much a config's loss is larger, relative, late in what both have trained.
 
     Args:
-        written: The program as written.
-        own: The config, from the same random state.
+        own: From the same random state as the program as written.
         per_update: Updates of the program as written that take the same samples as one of the
             config's, or the same time.
 
@@ -94,13 +90,8 @@ def fall(trace: TrainingTrace) -> float:
 def ceilings(written: TrainingTrace, per_update: float, most: float) -> tuple[float, ...]:
     """Return for each update of a config the mean of its last losses that is hopeless.
 
-    Args:
-        written: The program as written, from the same random state.
-        per_update: As for ``relative_loss``.
-        most: Relative gap from which a config is hopeless.
-
-    Returns:
-        Empty if the program as written does not show a finite loss in every step.
+    That is one by the relative gap *most*; *per_update* as for ``relative_loss``. Empty if the
+    program as written does not show a finite loss in every step.
     """
     losses = [step.loss for step in written.steps]
     known = [loss for loss in losses if loss is not None and math.isfinite(loss)]

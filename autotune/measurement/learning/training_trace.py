@@ -27,6 +27,12 @@ LEAST_STEPS = 5  # that must be comparable
 EXACT = 1e-6  # relative difference of learning rates that are computed in another way
 TINY = 1e-30
 LAST_LOSSES = 5  # whose mean says whether a run is hopeless
+SAMPLES, RATES, GRADIENTS, BUFFERS = "samples", "learning rates", "gradients", "buffers"
+MOST_BUFFERS = "all but a few of the buffers"  # judged by their larger deviations
+FEW = 0.1  # of the values, whose deviations are left out there
+SAVED, UNSAVED, LOADED = "checkpoints", "missing checkpoints", "loading"
+VALUES = "values of checkpoints"
+PARTS = ("losses", "weights", BUFFERS)
 STEPS_APART = 2  # at which two runs may first show one difference, which grows out of their noise
 
 
@@ -36,11 +42,11 @@ class TracedStep:
 
     Attributes:
         loss: Mean of the losses that made its gradients; None if none was seen.
-        rates: The learning rates of the optimizer's groups; empty without an optimizer.
+        rates: The learning rates of the optimizer's groups.
         epoch: Number of the pass over the training data, from 1; 0 without a loader.
         batches: Number of batches that the program had taken by then.
         weights: Some of the weights after the step, always the same ones.
-        buffers: The same of the model's buffers, such as BatchNorm's running means.
+        buffers: Some of the model's buffers, such as BatchNorm's running means.
         gradient: Norm of the gradients of these weights in the step; None if they had none.
     """
 
@@ -58,7 +64,6 @@ class TrainingTrace:
     """The first steps of one run.
 
     Attributes:
-        steps: In order.
         rounding: By how much a loss rounds, relative.
         start: The weights before the first step.
         batches: A checksum of each batch that the program took to train on, in order.
@@ -110,7 +115,6 @@ class Agreement:
             ``learning rates`` or, after training, ``checkpoints``, ``missing checkpoints``,
             ``values of checkpoints`` or ``loading``.
         at: The step at which it does, from 1.
-        at_epoch: The epoch of that step.
         begins_epoch: Whether it is the first step of its epoch.
         by: Relative difference at that step.
         why: Why nothing could be compared, or why a checkpoint cannot be loaded; empty otherwise.
@@ -129,7 +133,7 @@ class Agreement:
     is_unrepeated: bool = False
 
     def is_like(self, other: Agreement) -> bool:
-        """Return whether two comparisons found the same, differences at the same step."""
+        """Return whether two comparisons found the same, differences at about the same step."""
         is_one = (self.sameness, self.part) == (other.sameness, other.part)
         return is_one and abs(self.at - other.at) <= STEPS_APART
 
@@ -161,10 +165,10 @@ class Agreement:
                 return f"{self.part} differ by {self.by:.1g} from step {self.at}{when}"
 
 
-def is_equal(written: TrainingTrace, own: TrainingTrace) -> bool:
-    """Return whether two runs computed the same numbers in the steps that both made."""
+def same(written: TrainingTrace, own: TrainingTrace) -> Agreement | None:
+    """Return how two runs agree whose numbers are equal in the steps that both made; else None."""
     pairs = list(zip(written.steps, own.steps, strict=False))
-    return (
+    is_equal = (
         not _too_little(written, [own])
         and not _saves_otherwise(written, [], own)
         and all(ours == theirs for ours, theirs in zip(written.values, own.values, strict=False))
@@ -174,6 +178,9 @@ def is_equal(written: TrainingTrace, own: TrainingTrace) -> bool:
             for a, b in pairs
         )
     )
+    if not is_equal:
+        return None
+    return Agreement(Sameness.BITS, len(pairs), _epochs(written.steps[: len(pairs)]))
 
 
 def compare(
@@ -194,10 +201,6 @@ def compare(
     if why := _too_little(written, [own, *shaken]):
         return Agreement(Sameness.UNKNOWN, why=why)
     count = min(len(trace.steps) for trace in (written, own, *shaken))
-    apart = list(_other_samples(written, shaken, own)) if same_batches else []
-    apart += _beyond(
-        RATES, written, own, [EXACT + FACTOR * n for n in _noise(RATES, written, shaken)]
-    )
     noises = zip(*(_noise(part, written, shaken) for part in PARTS), strict=True)
     # A config with fewer steps, of more samples each, is judged in these alone
     noise = list(accumulate(map(max, noises), max))[:count]
@@ -205,33 +208,46 @@ def compare(
         next((n for n, by in enumerate(noise) if by > most), count)
         for most in (MOST_NOISE, CLEAR_NOISE)
     )
-    unclear = _unclear(noise, clear) if any(trace.shaken for trace in shaken) else NOT_SHAKEN
     drawn = _step_of_chance(written, shaken) if same_batches else count
-    # Workers that stay show what they do to the samples when the second epoch begins. Where a model
-    # makes the samples, they differ by rounding alone, and the losses tell.
-    told = written.steps[: max(drawn, clear)]
-    if _epochs(told) < min(2, _epochs(written.steps[:count])):
-        unclear = unclear or f"two runs as written are fed other samples at step {drawn + 1}"
+    unclear = _unclear(written, shaken, noise, clear, drawn)
+    apart = list(_other_samples(written, shaken, own)) if same_batches else []
+    apart += _beyond(
+        RATES, written, own, [EXACT + FACTOR * n for n in _noise(RATES, written, shaken)]
+    )
     if steps >= LEAST_STEPS and unclear != NOT_SHAKEN:
         apart += _beyond_rounding(written, shaken, own, noise[:steps], clear)
-    if not apart and unclear:
+    if apart:
+        at, part, by = min(apart, key=lambda one: one[0])
+        epoch, before = written.steps[at].epoch, written.steps[max(0, at - 1)].epoch
+        over = _epochs(written.steps[:steps])
+        return Agreement(Sameness.DIFFERS, steps, over, part, at + 1, epoch, epoch != before, by)
+    if unclear:
         return Agreement(Sameness.UNKNOWN, why=unclear)
-    if not apart:
-        over = _epochs(written.steps[:clear])
-        if part := _saves_otherwise(written, shaken, own):
-            why = next(filter(None, own.loaded), "") if part == LOADED else ""
-            return Agreement(Sameness.DIFFERS, clear, over, part, why=why)
-        return Agreement(Sameness.ROUNDING, clear, over)
-    at, part, by = min(apart, key=lambda one: one[0])
-    epoch, before = written.steps[at].epoch, written.steps[max(0, at - 1)].epoch
-    over = _epochs(written.steps[:steps])
-    return Agreement(Sameness.DIFFERS, steps, over, part, at + 1, epoch, epoch != before, by)
+    over = _epochs(written.steps[:clear])
+    if part := _saves_otherwise(written, shaken, own):
+        why = next(filter(None, own.loaded), "") if part == LOADED else ""
+        return Agreement(Sameness.DIFFERS, clear, over, part, why=why)
+    return Agreement(Sameness.ROUNDING, clear, over)
 
 
-def _unclear(noise: Sequence[float], clear: int) -> str:
-    if clear >= LEAST_STEPS:
-        return ""
-    return f"two runs as written already differ by {noise[clear]:.1g} at step {clear + 1}"
+def _unclear(
+    written: TrainingTrace,
+    shaken: Sequence[TrainingTrace],
+    noise: Sequence[float],
+    clear: int,
+    drawn: int,
+) -> str:
+    """Return why nothing can be said to be the same; empty if something can."""
+    if not any(trace.shaken for trace in shaken):
+        return NOT_SHAKEN
+    if clear < LEAST_STEPS:
+        return f"two runs as written already differ by {noise[clear]:.1g} at step {clear + 1}"
+    # Workers that stay show what they do to the samples when the second epoch begins. Where a model
+    # makes the samples, they differ by rounding alone, and the losses tell.
+    told = _epochs(written.steps[: max(drawn, clear)])
+    if told < min(2, _epochs(written.steps[: len(noise)])):
+        return f"two runs as written are fed other samples at step {drawn + 1}"
+    return ""
 
 
 def _beyond_rounding(
@@ -349,20 +365,6 @@ def _other_samples(
             if at is not None and at < len(own.steps):
                 yield at, SAMPLES, 0.0
             return
-
-
-def same(written: TrainingTrace, own: TrainingTrace) -> Agreement:
-    """Return the agreement of two runs that computed the same numbers."""
-    steps = min(len(written.steps), len(own.steps))
-    return Agreement(Sameness.BITS, steps, _epochs(written.steps[:steps]))
-
-
-SAMPLES, RATES, GRADIENTS, BUFFERS = "samples", "learning rates", "gradients", "buffers"
-MOST_BUFFERS = "all but a few of the buffers"  # judged by their larger deviations
-FEW = 0.1  # of the values, whose deviations are left out there
-SAVED, UNSAVED, LOADED = "checkpoints", "missing checkpoints", "loading"
-VALUES = "values of checkpoints"
-PARTS = ("losses", "weights", BUFFERS)
 
 
 def _deviations(written: TrainingTrace, other: TrainingTrace, part: str) -> list[float]:

@@ -170,12 +170,16 @@ class _Place:
         with os.scandir(self._path) as entries:
             for entry in entries:
                 copy = f"{new}/{entry.name}"
-                if entry.is_dir(follow_symlinks=False):
-                    os.mkdir(copy)
-                    kernel.mount(entry.path, copy, flags=kernel.MS_BIND | kernel.MS_REC)
-                    kernel.make_read_only(copy, with_inner=True)  # until a later step covers it
-                else:
+                if not entry.is_dir(follow_symlinks=False):
                     room -= _copy(entry, copy, Path(self._aside, entry.name), room)
+                    continue
+                os.mkdir(copy)
+                try:
+                    kernel.mount(entry.path, copy, flags=kernel.MS_BIND | kernel.MS_REC)
+                except FileNotFoundError:  # somebody has removed it meanwhile
+                    os.rmdir(copy)
+                else:
+                    kernel.make_read_only(copy, with_inner=True)  # until a later step covers it
         shutil.copystat(self._path, new)
         kernel.mount(new, self._path, flags=kernel.MS_BIND | kernel.MS_REC)
 

@@ -239,7 +239,7 @@ def with_learning(
     )
 
 
-def may_win(session: Session, space: ResolvedSpace, config: Config) -> bool:
+def learns_enough(session: Session, space: ResolvedSpace, config: Config) -> bool:
     """Return whether a config may be recommended, as far as its global batch is concerned.
 
     It keeps that of the program, or the user wants no check, or a check found it sound.

@@ -20,7 +20,7 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan
 from autotune.results.record import TrialRecord
 from autotune.results.rehearsals import RehearsalRecord, blames, note, survives, warning
-from autotune.tuning.checking.learning_check import may_win, samples_ratio, with_learning
+from autotune.tuning.checking.learning_check import learns_enough, samples_ratio, with_learning
 from autotune.tuning.checking.self_check import Known, SelfCheck, without_one
 from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.choosing.ranking import promising
@@ -54,7 +54,7 @@ def rehearse_best(session: Session, baseline: Baseline) -> Rehearsed:
     for _ in range(MAX_CANDIDATES):
         may_check, space = study.learning_checks < MOST_CHECKS, baseline.space
         able = promising(study, space)
-        able = [r for r in able if may_check or may_win(session, space, r.config)]
+        able = [r for r in able if may_check or learns_enough(session, space, r.config)]
         if not able:
             session.has_candidate = False
             can_go_on = is_blamed and session.until_last_trial() is None
@@ -71,7 +71,8 @@ def rehearse_best(session: Session, baseline: Baseline) -> Rehearsed:
         record = rehearsing.record(most_s)
         if _was_stopped(record.own):
             return Rehearsed.GO_ON
-        study.add_rehearsal(replace(record, cost_s=session.budget.spent_s - began_s))
+        record = replace(record, cost_s=session.budget.spent_s - began_s)
+        study.rehearsals = (*study.rehearsals, record)
         study.spent_s = session.budget.spent_s
         _tell(session, record)
         if not record.is_blamed:
@@ -86,7 +87,7 @@ def _is_cleared(session: Session, baseline: Baseline, config: Config) -> bool:
         return False
     if not any(record.config == config for record in study.rehearsals):
         record = RehearsalRecord(config, canary.own, training=canary.training)
-        study.add_rehearsal(record)
+        study.rehearsals = (*study.rehearsals, record)
         _tell(session, record)
     return True
 
@@ -135,16 +136,7 @@ class _Rehearsing:
         trace, own = own.seen.trace, replace(own, seen=replace(own.seen, trace=None))
         if has_trace and trace is None:
             return RehearsalRecord(config, own)
-        found = check.check(config, trace)
-        return RehearsalRecord(
-            config,
-            own,
-            guilty=found.guilty,
-            training=found.training,
-            by_design=found.by_design,
-            learning=found.learning,
-            untold=found.untold,
-        )
+        return check.check(config, own, trace)
 
     def _failed(self, own: Rehearsal, plan: RehearsalPlan) -> RehearsalRecord:
         # The baseline is rehearsed only now, because most of the time it would prove nothing. It

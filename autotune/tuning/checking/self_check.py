@@ -13,7 +13,7 @@ what a larger global batch does would take longer than these short runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -28,43 +28,23 @@ from autotune.measurement.learning.training_trace import (
     Sameness,
     TrainingTrace,
     compare,
-    is_equal,
     same,
 )
 from autotune.measurement.outcome import ENDED_BY_US, Ending
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import ranks_in
 from autotune.program.lr import PARTS, batch_growth
-from autotune.program.rehearsal import RehearsalPlan, TracePlan
-from autotune.results.rehearsals import Canary
+from autotune.program.rehearsal import Rehearsal, RehearsalPlan, TracePlan
+from autotune.results.rehearsals import Canary, RehearsalRecord
 from autotune.tuning.checking.learning_check import MOST_LOSS, untold
 from autotune.tuning.checking.short_runs import Runs
+from autotune.tuning.choosing.choosable import one_fewer
 from autotune.tuning.plan import CHECK_EPOCHS, check_batches
 from autotune.tuning.session import Baseline, Session
 
 NOT_COMPARED = Agreement(Sameness.UNKNOWN, why=NO_TIME)
 BATCH = ("batch_size", "accumulation_steps")  # what one process makes of a step
 SHAKES = 3  # shaken runs before a config is said to train something else
-
-
-@dataclass(frozen=True)
-class Checked:
-    """What the self-check of a config found.
-
-    Attributes:
-        training: How its training compares; None if there is nothing to compare.
-        by_design: Changes that were taken back for that.
-        learning: By how much these make the loss larger at equal samples, relative; None if that
-            was not compared.
-        guilty: What makes the training differ: one change if one was found. Empty if it does not.
-        untold: Why the losses do not tell what the changes by design learn; empty if they do.
-    """
-
-    training: Agreement | None
-    by_design: Mapping[str, KnobValue] = field(default_factory=dict)
-    learning: Interval | None = None
-    guilty: Mapping[str, KnobValue] = field(default_factory=dict)
-    untold: str = ""
 
 
 @dataclass(frozen=True)
@@ -142,21 +122,29 @@ class SelfCheck:
                 back |= {"accumulation_steps": steps, "batch_size": size // parts}
         return space.canonical(config.replace(**back))
 
-    def check(self, config: Config, traced: TrainingTrace | None = None) -> Checked:
-        """Compare a config's training with that of the program as written."""
-        own, canary = self._space.baseline, self._known.canary
-        designed = by_design(config, own, normalises=self._known.normalises)
+    def check(
+        self, config: Config, own: Rehearsal, traced: TrainingTrace | None = None
+    ) -> RehearsalRecord:
+        """Compare the training of a config that was rehearsed with that of the program as written.
+
+        What makes it differ is to blame: one change if one was found. *traced* is what the
+        rehearsal learned, if that can be compared.
+        """
+        written, canary = self._space.baseline, self._known.canary
+        designed = by_design(config, written, normalises=self._known.normalises)
         exact, found = self.exact_part(config), None
-        if exact != own:
-            is_cleared = canary is not None and canary.clears(exact, own)
+        if exact != written:
+            is_cleared = canary is not None and canary.clears(exact, written)
             found = canary.training if canary is not None and is_cleared else None
             found = found or self.exactly(exact, traced if exact == config else None)
+        record = RehearsalRecord(config, own, training=found, by_design=designed)
         if found is not None and found.sameness is Sameness.DIFFERS:
             guilty = without_one(self._space, exact, self._trains_the_same)
-            return Checked(found, designed, None, guilty)
+            return replace(record, guilty=guilty)
         learning, why = self._learned(config, traced) if designed else (None, "")
         is_worse = learning is not None and learning.low > MOST_LOSS
-        return Checked(found, designed, learning, designed if is_worse else {}, why)
+        guilty = designed if is_worse else {}
+        return replace(record, learning=learning, guilty=guilty, untold=why)
 
     def exactly(self, config: Config, traced: TrainingTrace | None = None) -> Agreement:
         """Return how a config without changes by design compares; twice, if it differs.
@@ -199,8 +187,8 @@ class SelfCheck:
         own = traced or self._runs.trace(config, self.plan(config), self.cost_s)
         if isinstance(own, Ending):
             return _not_compared(own)
-        if is_equal(written, own):
-            return same(written, own)
+        if (equal := same(written, own)) is not None:
+            return equal
         takes_same = all(config.get(part) == base.get(part) for part in PARTS)
         found = NOT_COMPARED
         for count in (1, SHAKES):  # what a single run shows of rounding may be little by chance
@@ -228,28 +216,17 @@ class SelfCheck:
 def without_one(
     space: ResolvedSpace, config: Config, is_sound: Callable[[Config], bool]
 ) -> Mapping[str, KnobValue]:
-    """Return the change without which a config is sound; all its changes if there is none."""
+    """Return the change without which a config is sound; all its changes if there is none.
+
+    Changes that take others with them come last, as the number of workers does, without which
+    nothing is prefetched: they would be blamed for what those others do.
+    """
     changes = config.changes_from(space.baseline)
-    for knob, without in one_fewer(space, config):
+    fewer = one_fewer(space, config, with_baseline=len(changes) > 1, of_all=True)
+    for knob, without in sorted(fewer, key=lambda one: len(config.changes_from(one[1]))):
         if is_sound(without):
             return {knob: changes[knob]}
     return changes
-
-
-def one_fewer(space: ResolvedSpace, config: Config) -> Iterator[tuple[str, Config]]:
-    """Yield each change of a config with the config that lacks it; nothing if it is the only one.
-
-    Changes that take others with them come last, as the number of workers does, without which
-    workers cannot persist. Otherwise they would be blamed for what those others do.
-    """
-    changes = config.changes_from(space.baseline)
-    lacking = {
-        knob: space.canonical(config.replace(**{knob: space.baseline[knob]})) for knob in changes
-    }
-    lost = {knob: len(config.changes_from(without)) for knob, without in lacking.items()}
-    for knob in sorted(changes, key=lambda knob: lost[knob]) if len(changes) > 1 else ():
-        if lost[knob]:
-            yield knob, lacking[knob]
 
 
 def _not_compared(ending: TrainingTrace | Ending) -> Agreement:

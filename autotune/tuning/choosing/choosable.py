@@ -36,14 +36,6 @@ class Choosable(Protocol):
     def fixed(self) -> Mapping[str, KnobValue]:
         """Values that every config but the baseline has."""
 
-    @property
-    def asked(self) -> frozenset[str]:
-        """Knobs that are tried whatever they can gain."""
-
-    @property
-    def requested(self) -> frozenset[str]:
-        """Knobs that the user named."""
-
     def canonical(self, config: Config) -> Config:
         """Return the config that stands for all that act like this one."""
 
@@ -87,15 +79,17 @@ def is_worth(knobs: Iterable[str], gain: LogRatio, surely: float = SURELY) -> bo
 
 
 def one_fewer(
-    space: Choosable, config: Config, *, with_baseline: bool = False
+    space: Choosable, config: Config, *, with_baseline: bool = False, of_all: bool = False
 ) -> Iterator[tuple[str, Config]]:
     """Yield each change of a config with the config that has one change fewer.
 
-    The devices, and values that the user fixed, are left as they are.
+    Args:
+        with_baseline: Whether the baseline may be among them.
+        of_all: Whether the devices and values that the user fixed are taken back as well.
     """
     seen = {config} if with_baseline else {config, space.baseline}
     for knob in config.changes_from(space.baseline):
-        if knob == DEVICES or knob in space.fixed:
+        if not of_all and (knob == DEVICES or knob in space.fixed):
             continue
         without = space.canonical(config.replace(**{knob: space.baseline[knob]}))
         if without not in seen:

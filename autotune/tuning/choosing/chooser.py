@@ -17,7 +17,6 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 from autotune.measurement.interval import Interval
@@ -25,7 +24,6 @@ from autotune.measurement.outcome import ENDED_BY_US, Outcome
 from autotune.measurement.rounds import Speeds
 from autotune.program.config import Config, KnobValue
 from autotune.results.record import TrialRecord, latest
-from autotune.tuning.choosing.bounds import Share, bounded
 from autotune.tuning.choosing.choosable import (
     LATE,
     NORMAL,
@@ -37,6 +35,7 @@ from autotune.tuning.choosing.choosable import (
 )
 from autotune.tuning.choosing.diagnosis import DEVICES
 from autotune.tuning.choosing.effects import KnobEffects
+from autotune.tuning.storage.study import Trial
 
 MEMORY: Final = frozenset({Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY})
 # Knobs by which a batch may fit that did not fit before
@@ -64,16 +63,23 @@ MAX_NEIGHBOURS = 100
 # Expected improvement (a logarithm) below which no config is worth a seat
 WORTH = 0.006
 Item = tuple[str, KnobValue]
-NO_SHARES: Mapping[str, Share] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A config to try."""
+class Proposal:
+    """A config to measure, with the reason to try it.
 
+    Attributes:
+        trial: The open Optuna trial in which the result must be recorded; None for the program as
+            written, which has one already, and until it is opened.
+        why: Where the proposal comes from, as users read it.
+        expected: Its speedup as it was expected before; None where nothing was.
+    """
+
+    trial: Trial | None
     config: Config
     why: str
-    expected: Interval
+    expected: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -104,26 +110,23 @@ class Chooser:
         seed: int,
         all_in: Config | None = None,
         cost_s: Callable[[Config], float] = lambda _: 1.0,
-        shares: Mapping[str, Share] = NO_SHARES,
         memory_bytes: float | None = None,
     ) -> None:
         self._space = space
         self._all_in = all_in
         self._cost_s = cost_s
-        self._shares = shares
         self._memory_bytes = memory_bytes
         self._effects = KnobEffects.of(space)
         self._random = random.Random(seed)
 
-    def choose(self, field: Field) -> Choice | None:
+    def choose(self, field: Field) -> Proposal | None:
         """Return the config that is worth a seat; None if none is."""
         if not any(r.outcome not in ENDED_BY_US for r in field.records):
             return None
         pool = self._pool(field)
         for config, why in self._certain(pool):
-            return Choice(
-                config, why, self._effects.foresee(field.speeds, [config]).of(config).interval
-            )
+            expected = self._effects.foresee(field.speeds, [config]).of(config).interval
+            return Proposal(None, config, why, expected)
         is_over = field.share_left < LAST and pool.best != pool.baseline
         return None if is_over else self._explore(pool)
 
@@ -191,7 +194,7 @@ class Chooser:
         seen = next((config for config in every if config in pool.looks), None)
         return seen or next(filter(pool.may_try, every), None)
 
-    def _explore(self, pool: _Pool) -> Choice | None:
+    def _explore(self, pool: _Pool) -> Proposal | None:
         others = [config for config in self._candidates(pool) if config != pool.best]
         if not others:
             return None
@@ -206,22 +209,17 @@ class Chooser:
         if not worth:
             return None
         _, chosen = max(worth, key=lambda one: one[0])
-        return Choice(chosen, PROMISES, foreseen.of(chosen).interval)
+        return Proposal(None, chosen, PROMISES, foreseen.of(chosen).interval)
 
     def _candidates(self, pool: _Pool) -> list[Config]:
-        speeds = pool.field.speeds
-        gain = speeds.of(pool.best).value if speeds and pool.best in speeds else 0.0
-        cannot = frozenset(
-            bounded(self._shares, math.exp(gain), self._space.asked | self._space.requested)
-        )
         leaders = pool.leaders(LEADERS)
         near = dict.fromkeys(
-            itertools.chain.from_iterable(self._one_change(leader, cannot) for leader in leaders)
+            itertools.chain.from_iterable(self._one_change(leader) for leader in leaders)
         )
         pairs = {
             config
-            for one in self._one_change(leaders[0], cannot)
-            for config in self._one_change(one, cannot)
+            for one in self._one_change(leaders[0])
+            for config in self._one_change(one)
             if config not in near
         }
         some = sorted(pairs, key=repr)
@@ -229,10 +227,10 @@ class Chooser:
         near |= dict.fromkeys(some[:MAX_NEIGHBOURS])
         return [config for config in near if pool.may_try(config)]
 
-    def _one_change(self, config: Config, cannot: frozenset[str]) -> Iterator[Config]:
+    def _one_change(self, config: Config) -> Iterator[Config]:
         yield from self._exchanges(config)
         for knob, domain in self._space.domains.items():
-            for value in domain.values if knob not in {DEVICES, *cannot} else ():
+            for value in domain.values if knob != DEVICES else ():
                 if value != config[knob]:
                     changed = config.replace(**{**self._space.fixed, knob: value})
                     yield self._space.canonical(changed)

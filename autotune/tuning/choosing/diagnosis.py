@@ -1,8 +1,4 @@
-"""Diagnosis: name the baseline's bottleneck, and what follows from it for the search.
-
-That is what usually helps here, which gives the search a good start, and which knobs cannot gain
-much. Pure functions.
-"""
+"""Diagnosis: name the baseline's bottleneck, and what usually helps there. Pure functions."""
 
 from __future__ import annotations
 
@@ -19,7 +15,6 @@ from autotune.measurement.measurement import Measurement
 from autotune.program.config import KnobValue
 from autotune.program.domain import parts_of
 from autotune.program.profile import Profile
-from autotune.tuning.choosing.bounds import WORTH_TRYING, Share, bounded, shares
 
 # Share of the time that the program waits for data: above this, loading is the first suspect.
 INPUT_BOUND_SHARE = 0.25
@@ -68,14 +63,12 @@ class Diagnosis:
         evidence: What was measured to say so, as one sentence.
         devices: Moves to several devices or ranks, each of which starts the program anew.
         all_in: All changes at once of which it is known that they usually help here.
-        shares: By knob, the share of the time that it works on, where that bounds its gain.
     """
 
     verdict: Bottleneck
     evidence: str
     devices: tuple[Move, ...] = ()
     all_in: Mapping[str, KnobValue] = field(default_factory=dict)
-    shares: Mapping[str, Share] = field(default_factory=dict)
 
 
 def diagnose(
@@ -99,7 +92,6 @@ def diagnose(
     else:
         verdict = Bottleneck.MIXED
     evidence = "; ".join(_evidence(profile, baseline, breakdown))
-    of_time = shares(breakdown, baseline, goal)
     all_in = dict(_sure(space, hardware, profile))
     if verdict is not Bottleneck.COMPUTE_BOUND:
         all_in |= _workers(profile, space, hardware)
@@ -107,10 +99,8 @@ def diagnose(
         all_in = {}
     if not goal.objective.counts_samples:
         all_in.pop("batch_size", None)
-    in_vain = bounded(of_time, asked=space.asked | space.requested)
-    all_in = {knob: value for knob, value in all_in.items() if knob not in in_vain}
-    devices = tuple(_within(space, [*_device_moves(space, hardware, profile)]))
-    return Diagnosis(verdict, evidence, devices, all_in, of_time)
+    devices = tuple(_device_moves(space, hardware, profile))
+    return Diagnosis(verdict, evidence, devices, all_in)
 
 
 def _sure(
@@ -140,7 +130,9 @@ def _evidence(profile: Profile, baseline: Measurement, breakdown: StepBreakdown)
     if breakdown.synthetic_data_throughput is not None and breakdown.loader_throughput is not None:
         now = baseline.throughput.estimate
         gain = breakdown.synthetic_data_throughput.estimate / now
-        ready = f"run at {gain:.2f}x its speed" if gain > WORTH_TRYING else "be no faster"
+        ready = (
+            f"run at {gain:.2f}x its speed" if gain > 1 + WAIT_IS_NOISE_SHARE else "be no faster"
+        )
         yield (
             f"with its data always ready it would {ready}, and its loader alone delivers "
             f"{breakdown.loader_throughput.estimate / now:.2f}x the samples that it trains on now"
@@ -178,15 +170,11 @@ def _device_moves(space: ResolvedSpace, hardware: Hardware, profile: Profile) ->
             share = max(1, hardware.cpu_quota // count)
             offered = [int(n) for n in _values(space, "threads") if int(n) <= share]
             changes["threads"] = max(offered, default=share)
+        # A user can narrow the values of a knob or fix it, so not every move is allowed
+        if not all(value in _values(space, knob) for knob, value in changes.items()):
+            continue
         ranks = f"{count} ranks train" if count > 1 else "one rank trains"
         yield Move(changes, f"{ranks} by {strategy}" if has_ranks else f"{strategy} uses all GPUs")
-
-
-def _within(space: ResolvedSpace, moves: list[Move]) -> Iterator[Move]:
-    # A user can narrow the values of a knob or fix it, so not every move is allowed.
-    for move in moves:
-        if all(value in _values(space, knob) for knob, value in move.changes.items()):
-            yield move
 
 
 def _values(space: ResolvedSpace, knob: str) -> tuple[KnobValue, ...]:

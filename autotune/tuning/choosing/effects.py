@@ -27,7 +27,6 @@ from typing import cast
 
 import numpy as np
 
-from autotune.measurement.interval import LogRatio
 from autotune.measurement.rounds import TAU, Array, Speeds
 from autotune.program.config import Config, KnobValue
 from autotune.tuning.choosing.choosable import Choosable
@@ -38,33 +37,6 @@ JITTER = 1e-6  # variance that keeps matrices regular
 PAIR = 0.3  # standard deviation of the effect of a pair, where those of its knobs are 1
 APART = 4.0  # variance of the logarithm of one knob's spread over that of all
 SWEEPS = 2  # over all knobs, in which their spreads are found
-DRAWS = 512
-
-
-@dataclass(frozen=True)
-class Foreseen:
-    """What is to be expected of configs, as logarithms of their speedups."""
-
-    configs: Sequence[Config]
-    means: Array
-    covariance: Array
-
-    def of(self, config: Config, over: Config | None = None) -> LogRatio:
-        """Return by how much a config is faster than another, by default than the baseline."""
-        one, cov = self.configs.index(config), self.covariance
-        if over is None:
-            return LogRatio(float(self.means[one]), math.sqrt(max(float(cov[one, one]), JITTER)))
-        other = self.configs.index(over)
-        variance = float(cov[one, one] + cov[other, other] - 2 * cov[one, other])
-        mean = float(self.means[one] - self.means[other])
-        return LogRatio(mean, math.sqrt(max(variance, JITTER)))
-
-    def draws(self, seed: int = 0) -> Array:
-        """Return ``DRAWS`` speedups of all configs that may be true, as logarithms."""
-        noise = np.random.default_rng(seed).standard_normal((DRAWS, len(self.means)))
-        values, vectors = np.linalg.eigh(self.covariance)
-        drawn: Array = self.means + noise @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
-        return drawn
 
 
 @dataclass(frozen=True)
@@ -95,19 +67,17 @@ class KnobEffects:
 
     def foresee(
         self, seen: Speeds | None, configs: Sequence[Config], *, boldly: bool = False
-    ) -> Foreseen:
-        """Return what is to be expected of configs, seen or not.
+    ) -> Speeds:
+        """Return what is to be expected of configs, seen in rounds or not.
 
         Args:
-            seen: What rounds have shown; all are compared with the program as written.
-            configs: Those that are asked about.
             boldly: Whether values that were not seen may do as much as those of any other knob,
                 though the knob's others do little.
         """
         known = [] if seen is None else [c for c in seen.configs[1:] if isinstance(c, Config)]
         if seen is None or not known:
             prior = self._alike(configs, configs).covariance(np.full(len(self.values), USUAL))
-            return Foreseen(configs, np.zeros(len(configs)), prior)
+            return Speeds(tuple(configs), np.zeros(len(configs)), prior)
         values, noise = seen.means[1:], seen.covariance[1:, 1:] + JITTER * np.eye(len(known))
         own = self._alike(known, known)
         learned = self._learned.get(0)
@@ -118,7 +88,7 @@ class KnobEffects:
         shared = self._alike(configs, known).covariance(spreads)
         gain = np.linalg.solve(own.covariance(spreads) + noise, shared.T).T
         prior = self._alike(configs, configs).covariance(spreads)
-        return Foreseen(configs, gain @ values, prior - gain @ shared.T)
+        return Speeds(tuple(configs), gain @ values, prior - gain @ shared.T)
 
     def _alike(self, some: Sequence[Config], others: Sequence[Config]) -> _Alike:
         shared = np.zeros((len(self._parts), len(some), len(others)))

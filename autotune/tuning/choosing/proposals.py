@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autotune.knobs.space.space import ResolvedSpace
-from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.program.config import Config, KnobValue
 from autotune.results.record import TrialRecord, latest
-from autotune.tuning.choosing.chooser import Chooser, Field
+from autotune.tuning.choosing.chooser import Chooser, Field, Proposal
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
 from autotune.tuning.choosing.ranking import ranked, recommended
 from autotune.tuning.choosing.sampler import OURS, make_sampler
-from autotune.tuning.storage.study import Study, Trial
+from autotune.tuning.plan import COMPILING_S
+from autotune.tuning.storage.study import Study
 
 PATIENCE = 12  # configs of a sampler in a row that it knew or that conflict, after which it is done
 GROWN = "with more samples in a step, to tell what that would gain"
@@ -29,25 +29,6 @@ SIMPLER = "the best so far without the changes that seem to give nothing"
 RETURNS = "the best so far, to be compared with those that came after it"
 FRESH = "tried in a fresh process, on top of the best config so far"
 SEAT_S = 1.0  # until a config has taken its seat
-LOADER_SEAT_S = 2.0  # the same where workers start
-COMPILING_S = 25.0  # compiling a small model took 15-40 s on 2 cores
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """A config to measure, with the reason to try it.
-
-    Attributes:
-        trial: The open Optuna trial in which the result must be recorded; None for the program as
-            written, which has one already.
-        why: Where the proposal comes from, as users read it.
-        expected: Its speedup as it was expected before; None where nothing was.
-    """
-
-    trial: Trial | None
-    config: Config
-    why: str
-    expected: Interval | None = None
 
 
 class Proposals:
@@ -73,7 +54,6 @@ class Proposals:
             options.seed,
             self._allowed(space.start.replace(**sure)) if sure else None,
             self._cost_s,
-            diagnosis.shares,
             _memory_bytes(study),
         )
 
@@ -91,7 +71,7 @@ class Proposals:
         choice = self._chooser.choose(field)
         if choice is None:
             return None
-        return replace(self.taken(choice.config, choice.why), expected=choice.expected)
+        return replace(choice, trial=self._study.ask_for(choice.config, self._space))
 
     def of_best(self, field: Field) -> Mapping[Config, str]:
         """Return the best config, and what is simpler and may be as good, with the reasons."""
@@ -152,9 +132,7 @@ class Proposals:
     def _cost_s(self, config: Config) -> float:
         if not self._allows(config):
             return math.inf
-        if config.get("compile", "off") != "off":
-            return COMPILING_S
-        return LOADER_SEAT_S if config.get("workers") else SEAT_S
+        return SEAT_S if config.get("compile", "off") == "off" else COMPILING_S
 
     def _new(self, config: Config, why: str, known: Container[Config]) -> Proposal | None:
         config = self._space.canonical(config)

@@ -11,7 +11,7 @@ from autotune.measurement.rounds import Speeds
 from autotune.program.config import Config
 from autotune.results.record import TrialRecord, latest
 from autotune.tuning.choosing.choosable import is_worth, may_win, must_gain
-from autotune.tuning.choosing.effects import Foreseen, KnobEffects
+from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.storage.study import Study
 
 # A live speedup worth confirming however wide its interval is: only the claim decides
@@ -40,11 +40,11 @@ def recommended(study: Study, space: ResolvedSpace, speeds: Speeds) -> Config:
     return best
 
 
-def _worth(config: Config, space: ResolvedSpace, foreseen: Foreseen) -> float:
+def _worth(config: Config, space: ResolvedSpace, foreseen: Speeds) -> float:
     return foreseen.of(config).value - must_gain(config.changes_from(space.baseline))
 
 
-def _best_of(able: Sequence[Config], space: ResolvedSpace, foreseen: Foreseen) -> Config | None:
+def _best_of(able: Sequence[Config], space: ResolvedSpace, foreseen: Speeds) -> Config | None:
     best = max(able, key=lambda c: _worth(c, space, foreseen), default=None)
     while best is not None:
         own = best.changes_from(space.baseline).items()

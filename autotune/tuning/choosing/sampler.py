@@ -100,8 +100,6 @@ class _Free:
     baseline: Config
     domains: Mapping[str, Domain]
     fixed: Mapping[str, KnobValue] = field(default_factory=dict)
-    asked: frozenset[str] = frozenset()
-    requested: frozenset[str] = frozenset()
 
     def canonical(self, config: Config) -> Config:
         return config

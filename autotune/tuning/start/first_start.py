@@ -15,7 +15,6 @@ from typing import Self
 
 from autotune.errors import UsageError
 from autotune.measurement.outcome import ENDED_BY_US, Cause, Ending, Outcome
-from autotune.program.applied_config import AppliedConfig
 from autotune.program.program import Program
 from autotune.rig import failures, terminal
 from autotune.rig.open_rig import ShouldStop
@@ -65,27 +64,22 @@ class _Failed:
     printed: str
 
 
-def observe(
-    rigs: RigFactory,
-    should_stop: ShouldStop,
-    silence_s: float,
-    applied: AppliedConfig | None = None,
-) -> Started | Ending:
+def observe(rigs: RigFactory, should_stop: ShouldStop) -> Started | Ending:
     """Start a program until it trains, in the run mode that it turns out to need.
 
     The factory remembers that mode for all further rigs, and the GPUs that the program sees. Users
     are told about each additional start.
 
     Returns:
-        The running program, or why it does not train. For an untouched program, the ending says
-        whose fault that is, where that could be found out.
+        The running program, or why it does not train, and whose fault that is, where that could be
+        found out.
 
     Raises:
         UsageError: when the program reads its input and something is piped into this process.
     """
-    first = _start(rigs, should_stop, silence_s, applied)
+    first = _start(rigs, should_stop)
     while isinstance(first, _Failed) and rigs.learn(first.ending):
-        first = _start(rigs, should_stop, silence_s, applied)
+        first = _start(rigs, should_stop)
     if isinstance(first, Started):
         return first
     if not _is_worth_another(rigs, first.ending):
@@ -94,14 +88,12 @@ def observe(
     is_usage = first.ending.reason.startswith("SystemExit") and USAGE.search(first.printed)
     may_want_terminal = not is_usage and not NOT_A_TERMINALS.match(first.ending.reason)
     if not rigs.program.mode.terminal and may_want_terminal:
-        second = _start_in_terminal(rigs, first, should_stop, silence_s, applied)
+        second = _start_in_terminal(rigs, first, should_stop)
         if isinstance(second, Started):
             return second
         if second is not None and not _is_worth_another(rigs, second.ending):
             return _having_piped(second.ending)
         failed = second or first
-    if applied is not None:
-        return failed.ending
     return examined(rigs, failed.ending, failed.took_s, should_stop)
 
 
@@ -169,13 +161,11 @@ def _judged(ending: Ending, bare: Ending, *, is_telling: bool) -> Ending:
             )
 
 
-def _start(
-    rigs: RigFactory, should_stop: ShouldStop, silence_s: float, applied: AppliedConfig | None
-) -> Started | _Failed:
+def _start(rigs: RigFactory, should_stop: ShouldStop) -> Started | _Failed:
     began = rigs.clock()
     rig = rigs.new()
     try:
-        opened = rig.open(applied, should_stop, silence_s)
+        opened = rig.open(None, should_stop, START_SILENCE_S)
         if not isinstance(opened, Ending):
             _refuse_pipe(rigs, rig)
             rigs.hardware = rigs.hardware.as_seen_by(opened.devices)
@@ -191,11 +181,7 @@ def _start(
 
 
 def _start_in_terminal(
-    rigs: RigFactory,
-    first: _Failed,
-    should_stop: ShouldStop,
-    silence_s: float,
-    applied: AppliedConfig | None,
+    rigs: RigFactory, first: _Failed, should_stop: ShouldStop
 ) -> Started | _Failed | None:
     name, program = rigs.program.file_name, rigs.program
     if seconds_left(should_stop) < first.took_s or _in_terminal(program) == program:
@@ -205,7 +191,7 @@ def _start_in_terminal(
         "terminal."
     )
     rigs.take_mode(_in_terminal(program).mode)
-    second = _start(rigs, should_stop, silence_s, applied)
+    second = _start(rigs, should_stop)
     if isinstance(second, Started):
         rigs.reports.note(
             f"{name} needs a terminal: its trials get a terminal of {ROWS} rows and {COLUMNS} "

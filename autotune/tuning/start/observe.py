@@ -63,7 +63,7 @@ def observe(
         ProgramError: when it fails or trains too few steps.
     """
     with throwaway_rigs(program, hardware, fence, reports, surroundings) as rigs:
-        started = first_start.observe(rigs, lambda: None, first_start.START_SILENCE_S)
+        started = first_start.observe(rigs, lambda: None)
         if isinstance(started, Ending):
             raise program_error(program, started)
         with started:

@@ -191,14 +191,6 @@ class Study:
         """What is compared, and within which limits."""
         return self.head.options.goal
 
-    def add_claim(self, process: ClaimProcess) -> None:
-        """Record one more process of the claim, as soon as it is over."""
-        self.claim = (*self.claim, process)
-
-    def add_rehearsal(self, record: RehearsalRecord) -> None:
-        """Record the finding of one more rehearsal."""
-        self.rehearsals = (*self.rehearsals, record)
-
     def add_rounds(self, played: PlayedRounds) -> None:
         """Record rounds of the race, as soon as they are played."""
         name = f"{ROUNDS}{len(self.rounds):05d}"

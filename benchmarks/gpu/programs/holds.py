@@ -17,12 +17,6 @@ from torch import nn  # noqa: E402
 from training import Clock, best_device  # noqa: E402
 
 
-def resident_bytes() -> int:
-    """Returns the memory of this process, as the kernel tells it."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 def main() -> None:
     torch.manual_seed(0)
     device = best_device()
@@ -39,7 +33,6 @@ def main() -> None:
         if clock.step(len(x)):
             break
     clock.report()
-    print(f"resident memory: {resident_bytes()} bytes")
 
 
 if __name__ == "__main__":

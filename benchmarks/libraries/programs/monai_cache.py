@@ -21,7 +21,7 @@ def volume(seed):
     return {"image": image + label, "label": label}
 
 
-def main(make_loader):
+def main():
     epochs = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     transform = Compose(
         [
@@ -33,7 +33,7 @@ def main(make_loader):
     )
     volumes = [volume(seed) for seed in range(120)]
     data = CacheDataset(volumes, transform, cache_rate=1.0, progress=False)
-    loader = make_loader(data, batch_size=4, shuffle=True, num_workers=0)
+    loader = DataLoader(data, batch_size=4, shuffle=True, num_workers=0)
     model = UNet(3, 1, 1, channels=(4, 8), strides=(2,), num_res_units=1)
     loss_function = DiceLoss(sigmoid=True)
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
@@ -51,4 +51,4 @@ def main(make_loader):
 
 
 if __name__ == "__main__":
-    main(DataLoader)
+    main()

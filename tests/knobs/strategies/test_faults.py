@@ -114,7 +114,7 @@ def test_a_rank_that_starts_late_is_waited_for_and_all_ranks_take_turns_in_step(
     assert [turn.samples for turn in again.turns] == [(16,) * 3]
     assert not again.ranks, "their loads were not asked for"
     assert [load.rank for load in found.ranks] == [0, 1]
-    measured = Measurement.of(found.of(1), found)
+    measured = Measurement.of([t for t in found.turns if t.config == 1], found)
     assert measured.communication_share is not None
     assert 0.0 < measured.communication_share <= 1.0
     assert measured.slowest_rank in {0, 1}

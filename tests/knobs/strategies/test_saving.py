@@ -14,6 +14,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from autotune.inside.seams import guard
 from autotune.inside.seams.rank_files import RankFilesSeam
 from tests.saving import installed
 
@@ -31,7 +32,7 @@ def out(tmp_path: Path) -> Iterator[Path]:
     assert (out / "log.txt").read_text() == "of the first rank\n"
 
 
-def test_what_a_rank_writes_it_reads_again(out: Path) -> None:
+def test_what_a_rank_writes_it_reads_again(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (out / "log.txt").open("a") as log:
         log.write("of the second\n")
     assert (out / "log.txt").read_text() == "of the first rank\nof the second\n"
@@ -40,6 +41,10 @@ def test_what_a_rank_writes_it_reads_again(out: Path) -> None:
     assert numpy.load(out / "made" / "array.npy").tolist() == [1, 1]
     safetensors.torch.save_file({"w": torch.ones(2)}, out / "w.safetensors")
     assert safetensors.torch.load_file(out / "w.safetensors")["w"].tolist() == [1, 1]
+    assert sorted(path.name for path in out.iterdir()) == ["log.txt", "made", "w.safetensors"]
+    monkeypatch.chdir(out / "made")
+    assert Path("array.npy").is_file()
+    assert Path.cwd() == out / "made"
     with h5py.File(out / "made.h5", "w") as file:
         file["n"] = 1
     with h5py.File(out / "made.h5") as file:
@@ -77,6 +82,21 @@ def test_what_the_first_rank_made_moved_or_removed_before_is_no_error(out: Path)
     os.replace(gone, out / "moved.txt")  # noqa: PTH105
     shutil.rmtree(out / "never")
     assert not (out / "moved.txt").exists()
+    (out / "log.txt").rename(out / "moved.txt")
+    assert (out / "moved.txt").read_text() == "of the first rank\n"
+    assert not (out / "log.txt").exists()
+    shutil.rmtree(out)
+    out.mkdir()
+    assert not any(out.iterdir())
+
+
+def test_a_large_file_that_is_opened_for_change_is_no_copy(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "MAX_COPIED_BYTES", 10)
+    mapped = numpy.memmap(out / "log.txt", mode="r+")
+    assert mapped.tobytes() == b"of the first rank\n"
+    assert not list((out.parent / "shadow").rglob("log.txt"))
 
 
 def test_a_temporary_file_is_a_ranks_own(out: Path) -> None:
@@ -85,3 +105,9 @@ def test_a_temporary_file_is_a_ranks_own(out: Path) -> None:
     assert own.is_file()
     shutil.move(own, out / "best.pt")
     assert torch.load(out / "best.pt") == {"epoch": 1}
+
+
+def test_no_place_of_a_ranks_own_lies_among_its_shadows(tmp_path: Path) -> None:
+    """What lies there stands for another file: who deletes it may delete that one."""
+    with pytest.raises(ValueError, match="stands for another"):
+        RankFilesSeam(tmp_path / "shadow", [tmp_path / "shadow" / "temporary"])

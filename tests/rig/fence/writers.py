@@ -21,7 +21,7 @@ import numpy
 import torch
 
 from autotune.inside.hubs.saving import SaveHub
-from autotune.inside.seams.guard import GuardSeam
+from autotune.inside.seams.guard import GuardSeam, Shadows
 from autotune.inside.seams.overlay import OverlaySeam
 from autotune.program.fence_options import FenceKind
 from autotune.rig.fence.plan import Mount, read_mounts
@@ -181,7 +181,7 @@ def main(kind: str, folder: str, report: str, shadow: str) -> None:
     seam = (
         OverlaySeam()
         if fence is FenceKind.OVERLAY
-        else GuardSeam(Path(shadow), [Path(tempfile.gettempdir())])
+        else GuardSeam(Shadows(Path(shadow), [Path(tempfile.gettempdir())]))
     )
     mounts = [m for m in read_mounts(Path("/proc/self/mountinfo").read_text()) if m.is_writable]
     writable = [m.path for m in mounts if m.holds_user_files and is_real(m)]

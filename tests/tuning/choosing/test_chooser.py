@@ -14,7 +14,6 @@ from autotune.measurement.readings import Memory
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
 from autotune.results.record import TrialRecord
-from autotune.tuning.choosing.bounds import Share
 from autotune.tuning.choosing.chooser import (
     ALL_IN,
     LAST,
@@ -188,11 +187,3 @@ def test_what_takes_long_to_take_its_seat_comes_after_what_promises_as_much_per_
     assert compiles(dear)[0] > compiles(cheap)[0]
     no_time = Course(speed, cost_s=lambda c: 1.0 if c["compile"] == "off" else math.inf).run(60)
     assert not compiles(no_time)
-
-
-def test_a_knob_that_cannot_gain_enough_is_not_tried_unless_the_rest_became_faster() -> None:
-    shares = {"memory_format": Share(0.01, "convolutions")}
-    slow = Course(PROGRAMS["nothing helps"], shares=shares).run(40)
-    assert {c["memory_format"] for c in slow} == {"contiguous"}
-    fast = formula(batch_size={128: 2.0, 256: 4.0}, memory_format={"channels_last": 1.05})
-    assert "channels_last" in {c["memory_format"] for c in Course(fast, shares=shares).run(40)}

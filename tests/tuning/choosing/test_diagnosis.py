@@ -9,8 +9,7 @@ import pytest
 from autotune.knobs import registry
 from autotune.knobs.space.space import SearchSpace
 from autotune.machine.hardware import Hardware
-from autotune.measurement.examination import StepBreakdown, StepParts
-from autotune.program.profile import OptimizerFacts, Profile
+from autotune.program.profile import Profile
 from autotune.tuning.choosing.diagnosis import Bottleneck, Diagnosis, diagnose
 from tests.made import (
     MACHINES,
@@ -78,27 +77,6 @@ def test_reduced_precision_is_sure_to_help_only_where_the_hardware_computes_in_i
         "memory_format": "channels_last",
         "precision": "bf16",
     }
-
-
-def test_what_can_gain_next_to_nothing_is_not_part_of_it() -> None:
-    """Of a step, the optimizer takes 1 % here, and 10 % there."""
-    space = make_space(["optimizer"])
-    adam = OptimizerFacts(
-        "AdamW", ("AdamW",), (0.001,), "for-loop", ("for-loop", "foreach", "fused")
-    )
-    profile, hardware = make_profile(optimizers=(adam,)), MACHINES["two cores"]
-    fused = {"optimizer": "fused"}
-    for optimizer_s, all_in in ((0.001, {}), (0.01, fused)):
-        split = StepParts(0.0, 0.0, 0.1 - optimizer_s, optimizer_s, 0.0, 0.0, 10)
-        found = diagnose(
-            profile,
-            make_measurement(),
-            space.resolve(hardware, profile),
-            hardware,
-            StepBreakdown(split),
-        )
-        assert found.all_in == all_in
-        assert found.shares["optimizer"].share == pytest.approx(optimizer_s / 0.1)
 
 
 @pytest.mark.parametrize("wait_share", [0.0, 0.1, 0.6])

@@ -14,9 +14,9 @@ from autotune.measurement.outcome import Ending
 from autotune.measurement.turn import Played
 from autotune.program.config import Config
 from autotune.results.record import BaselineInfo, PlayedRounds, SearchOptions, TrialRecord
-from autotune.tuning.choosing.chooser import Field
+from autotune.tuning.choosing.chooser import Field, Proposal
 from autotune.tuning.choosing.diagnosis import Diagnosis, diagnose
-from autotune.tuning.choosing.proposals import FRESH, Proposal, Proposals, restarts
+from autotune.tuning.choosing.proposals import FRESH, Proposals, restarts
 from autotune.tuning.choosing.ranking import ranked
 from autotune.tuning.choosing.sampler import SAMPLERS
 from autotune.tuning.storage.study import Study

@@ -107,7 +107,7 @@ def test_a_config_with_a_change_that_a_rehearsal_blames_may_not_win(tmp_path: Pa
     one, fast = config(workers=1), config(precision="bf16", workers=1)
     study = study_of(tmp_path, {one: 1.2, fast: 1.6})
     crash = Rehearsal(None, Ending(Outcome.CRASHED, "TypeError: no"))
-    study.add_rehearsal(RehearsalRecord(fast, crash, guilty={"precision": "bf16"}))
+    study.rehearsals = (RehearsalRecord(fast, crash, guilty={"precision": "bf16"}),)
     assert configs(ranked(study, SPACE)) == [one]
     assert best(study) == one
 

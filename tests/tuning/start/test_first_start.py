@@ -105,7 +105,7 @@ class ScriptedRigs:
         return self.made[-1]
 
     def observed(self, should_stop: ShouldStop = lambda: None) -> Started | Ending:
-        return observe(cast("RigFactory", self), should_stop, 60.0)
+        return observe(cast("RigFactory", self), should_stop)
 
 
 @pytest.fixture(autouse=True)

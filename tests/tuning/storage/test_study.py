@@ -194,6 +194,7 @@ def test_rounds_are_kept_in_order_and_say_the_speeds_of_all_they_hold(
     for each in (study, again):
         speeds = [r.speedup.estimate for r in each.records if r.speedup is not None]
         assert speeds == pytest.approx([1.0, 1.2, 1.5], rel=0.01)
+    assert played[0].stretch is played[0].stretch, "summed up once, however often speeds are asked"
     again.add_rounds(played[0])
     assert loaded(tmp_path).rounds == [*played, played[0]]
 
