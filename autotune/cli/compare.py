@@ -111,11 +111,7 @@ def _side(
 
 
 def best_file(name: str) -> Path:
-    """Return the best.yaml that is named by its path, or as that of a run.
-
-    Raises:
-        UsageError: There is neither.
-    """
+    """Return the best.yaml that is named by its path, or as that of a run; else UsageError."""
     from autotune.program.revision import WRITTEN
     from autotune.tuning.storage import search_dir
 

@@ -39,11 +39,7 @@ SIZES = (
 def examine(
     program: Program | None, console: Console, fence: FenceOptions, *, as_json: bool
 ) -> None:
-    """Look at the machine, and at a program if there is one; print what was found on stdout.
-
-    Args:
-        program: The program; None looks at the machine alone.
-    """
+    """Look at the machine, and at a program if there is one; print what was found on stdout."""
     from autotune.machine import conditions, hardware, preflight
     from autotune.rig.fence import describe_fence
     from autotune.tuning import examine as examining
@@ -135,7 +131,18 @@ def show_program(report: DoctorReport) -> None:
     out.print(_table(_figures(report)))
     if report.measurement.ranks:
         out.print("Where a step of each rank goes; communication includes waiting for other ranks")
-        out.print(_table(_ranks(report)))
+        out.print(
+            _table(
+                (
+                    f"rank {load.rank}",
+                    ms(load.step_s),
+                    f"data wait {ms(load.wait_s)}",
+                    "communication "
+                    + ("unknown" if load.communication_s is None else ms(load.communication_s)),
+                )
+                for load in report.measurement.ranks
+            )
+        )
     if (split := report.breakdown.split) is not None:
         out.print(f"Where a step of {ms(split.step_s)} goes ({split.steps} steps)")
         shares = {name: seconds / split.step_s for name, seconds in split.parts.items()}
@@ -175,13 +182,6 @@ def _figures(report: DoctorReport) -> Iterator[tuple[str, str]]:
             yield label, gib(size)
     if (joules := measured.joules_per_sample) is not None:
         yield "energy", f"{joules:.3g} J per sample"
-
-
-def _ranks(report: DoctorReport) -> Iterator[tuple[str, str, str, str]]:
-    for load in report.measurement.ranks:
-        sent = "unknown" if load.communication_s is None else ms(load.communication_s)
-        wait = f"data wait {ms(load.wait_s)}"
-        yield f"rank {load.rank}", ms(load.step_s), wait, f"communication {sent}"
 
 
 def _ceilings(report: DoctorReport) -> Iterator[tuple[str, str, str]]:

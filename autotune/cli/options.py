@@ -196,10 +196,10 @@ def _completion(offers: Sequence[str] | str) -> Callable[[str], list[str]] | Non
         found: Callable[[str], list[str]] = getattr(completion, offers)
         return found
 
-    def beginning(incomplete: str) -> list[str]:  # typer takes no partial
+    def offered(incomplete: str) -> list[str]:  # typer reads the annotations of a function
         return completion.beginning(incomplete, offers)
 
-    return beginning if offers else None
+    return offered if offers else None
 
 
 def _made(request: Any, typed: dict[str, Any]) -> Any:

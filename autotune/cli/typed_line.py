@@ -26,12 +26,6 @@ def program_typed(
 ) -> Program:
     """Return the program that a command line starts, and warn about what was not taken as typed.
 
-    Args:
-        program: The first word of the line.
-        args: The other words.
-        is_module: ``-m`` stood before the line.
-        ranks: How many ranks ``--nproc-per-node`` asks for; None starts what the line says.
-
     Raises:
         UsageError: The line starts no program of Python.
     """
@@ -47,8 +41,7 @@ def program_typed(
 def _strayed(command: Any, program: Program, words: Sequence[str]) -> Iterator[str]:
     """Yield a warning if options of autotune stand after the program, with the line to type.
 
-    Such an option goes to the program. It is only warned about if the program's file does not
-    contain its name.
+    They go to the program, and are only warned about if its file does not contain their names.
     """
     names = [arg.partition("=")[0] for arg in program.args if arg.startswith("-")]
     # A program that knows an option of the same name contains it, with dashes or as an identifier.

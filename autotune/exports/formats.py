@@ -135,11 +135,7 @@ def formats() -> tuple[str, ...]:
 
 
 def format_named(name: str) -> Format:
-    """Return a format by its name.
-
-    Raises:
-        UsageError: There is no such format; the message lists those that there are.
-    """
+    """Return a format by its name; a wrong one raises a ``UsageError`` with the names."""
     file = named("format", name, {one: f"{one}.yaml" for one in formats()})
     text = files("autotune.exports").joinpath("templates", file).read_text(encoding="utf-8")
     return Format.model_validate(yaml.safe_load(text))

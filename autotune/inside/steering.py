@@ -104,7 +104,7 @@ class Steering:
             if knob in {"batch_size", "accumulation_steps"}:
                 self._seams.steps.rates.follow(**{knob: int(value)})
             elif knob == "pinning":
-                self._seams.model.transfer.set_non_blocking(enabled=value == "non-blocking")
+                self._seams.model.transfer.is_needed = value == "non-blocking"
         # At once: a feed in another thread must not rebuild its loader for each knob of the config
         if self._loader_options:
             self._seams.loader.options.request(**self._loader_options)
@@ -178,7 +178,7 @@ class Steering:
 
     def _checkpoint(self, blocks: str) -> None:
         """Recompute repeated blocks; ``SeamSet`` does it for models that are known later."""
-        self._seams.model.checkpoint.choose(EVERY[blocks])
+        self._seams.model.checkpoint.every = EVERY[blocks]
         self._seams.model.checkpoint.act_on(self._seams.model.forward.roots)
 
 

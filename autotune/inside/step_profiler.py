@@ -165,7 +165,8 @@ def loader_alone(feed: Feed, seconds: float) -> Interval:
     is: for at most *seconds*. What is left is measured for at least *seconds*.
     """
     until = perf_counter() + seconds
-    for _ in range(feed.buffered_batches):
+    loader = feed.present.loader
+    for _ in range(loader.num_workers * (loader.prefetch_factor or 0)):
         if perf_counter() < until:
             feed.take()
     blocks: list[Played] = []
@@ -174,7 +175,7 @@ def loader_alone(feed: Feed, seconds: float) -> Interval:
         began, samples = perf_counter(), 0
         while perf_counter() - began < BLOCK_S:
             # Workers deliver in bursts of one batch each, so whole rounds are measured.
-            for _ in range(max(1, feed.num_workers)):
+            for _ in range(max(1, loader.num_workers)):
                 samples += feed.take()
         blocks.append(Played(perf_counter() - began, samples))
     return rate(blocks)

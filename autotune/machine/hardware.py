@@ -27,6 +27,7 @@ from typing import NamedTuple
 import psutil
 
 from autotune.machine import cgroups
+from autotune.machine.kernel_files import text_of
 
 PACKAGES = ("torch", "torchvision", "optuna", "autotune-torch")
 # bfloat16 instruction sets as /proc/cpuinfo names them: the first three of x86, the last of ARM
@@ -65,7 +66,6 @@ class Hardware:
         shm_bytes: Free bytes in /dev/shm; None if it does not exist.
         gpus: The GPUs that CUDA_VISIBLE_DEVICES leaves visible, in its order, or those that a
             program sees, in the program's order.
-        has_cxx_compiler: Whether a C++ compiler is on PATH; torch.compile on the CPU needs one.
         versions: Versions of Python and of those of ``PACKAGES`` that are installed, by name.
     """
 
@@ -111,11 +111,7 @@ class Hardware:
         return replace(self, gpus=devices) if devices else self
 
     def differences(self, other: Hardware) -> list[str]:
-        """Return the differences from *other* that affect speed, as clauses for the user.
-
-        They read ``cores: 8 during the search, 4 now``. "During the search" is this object, such as
-        the machine recorded in a best.yaml; "now" is *other*.
-        """
+        """Return what affects speed and differs in *other*, the machine of now, as clauses."""
         pairs = {
             "CPU": (self.cpu_name, other.cpu_name),
             "cores": (self.cpu_quota, other.cpu_quota),
@@ -175,11 +171,9 @@ def memory_bytes(proc: Path = cgroups.PROC) -> int:
 
 def _of_cpu(*names: str) -> str:
     """Return the value of the first line of /proc/cpuinfo with one of these names; else empty."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith(names):
-                return line.partition(":")[2].strip()
-    return ""
+    lines = text_of(Path("/proc/cpuinfo")).splitlines()
+    found = (line.partition(":")[2].strip() for line in lines if line.startswith(names))
+    return next(found, "")
 
 
 def _cpu_flags() -> set[str]:
@@ -319,14 +313,10 @@ PEAKS: tuple[Peak, ...] = (
 
 
 def peak_flops(gpu_name: str, dtype: str) -> float | None:
-    """Return the published peak dense FLOP/s of a GPU.
+    """Return the published peak dense FLOP/s of a GPU, by its name as NVML reports it.
 
-    Args:
-        gpu_name: As NVML reports it, such as "NVIDIA H100 80GB HBM3" or "Tesla T4".
-
-    Returns:
-        FLOP/s; None if the GPU is not in the table or has no unit for this dtype. CPUs are not in
-        it: their clock under load and their number of vector units are not in their names.
+    None if it is not in the table or has no unit for this dtype. CPUs are not in it: their clock
+    under load and their number of vector units are not in their names.
     """
     for peak in PEAKS:
         if re.fullmatch(rf"(NVIDIA )?((Tesla|GeForce) )?({peak.name_pattern})", gpu_name):

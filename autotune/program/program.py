@@ -92,10 +92,9 @@ class Program:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The shortest command line from which autotune's own process reads this program again.
+        """The shortest command line from which ``autotune run``'s process reads this program again.
 
-        ``autotune run`` passes these words to the process that trains. Variables, ranks and
-        interpreter options are not among them, because that process is already started with them.
+        Variables, ranks and interpreter options are not among them: that process has them already.
         """
         target = self.path_typed or self.target
         # A script at "tools/time" or "lr=1/train" would be read as a command or a variable. After
@@ -255,7 +254,11 @@ def program_of(function: Callable[..., Any], args: Sequence[str], pickle_dir: Pa
     imported and is pickled with cloudpickle.
     """
     module, name = function.__module__, function.__name__
-    if _is_importable(function):
+    # A fresh process has another __main__. A nested function has "<locals>" in its qualified name
+    # and is not found; neither is one whose name now refers to something else, such as a wrapper.
+    found = getattr(sys.modules.get(module), function.__qualname__, None)
+    is_importable = module != "__main__" and found is function
+    if is_importable and inspect.getsourcefile(function) is not None:
         root, source = _module(module, Path.cwd())
         kind, target = ProgramKind.MODULE_FUNCTION, module
         fingerprint = fingerprint_of(source.read_bytes())
@@ -284,30 +287,16 @@ def program_of(function: Callable[..., Any], args: Sequence[str], pickle_dir: Pa
     )
 
 
-def _is_importable(function: Callable[..., Any]) -> bool:
-    # A fresh process has another __main__. A nested function has "<locals>" in its qualified name
-    # and is not found; neither is one whose name now refers to something else, such as a wrapper.
-    module = sys.modules.get(function.__module__)
-    return (
-        function.__module__ != "__main__"
-        and getattr(module, function.__qualname__, None) is function
-        and inspect.getsourcefile(function) is not None
-    )
-
-
 def fingerprint_of(source: bytes) -> str:
     """Return a hash of the source that changes whenever the program changes."""
     return hashlib.sha256(source).hexdigest()
 
 
 def find_module(dotted: str, roots: Iterable[Path]) -> tuple[Path, Path] | None:
-    """Return the import root and the file of a module, without importing it.
+    """Return the import root and the file of a module (``__init__.py`` for a package), or None.
 
-    Importing runs its code and may import torch, which the parent must never do. The folders are
-    searched first; a module that is not in them may still be installed in editable mode.
-
-    Returns:
-        The import root and the source file (``__init__.py`` for a package); None if not found.
+    It is not imported: that runs its code, and may import torch. The folders are searched first; a
+    module that is not in them may still be installed in editable mode.
     """
     relative = Path(*dotted.split("."))
     places = [(root, root / relative) for root in (Path(entry).resolve() for entry in roots)]
@@ -321,8 +310,7 @@ def find_module(dotted: str, roots: Iterable[Path]) -> tuple[Path, Path] | None:
 def _installed_in_place(dotted: str) -> Iterator[tuple[Path, Path]]:
     """Yield where a module of a package is that was installed with ``pip install -e``.
 
-    Such an install may register an import finder instead of a folder on the path, so only the
-    import system knows where the top-level package is.
+    Only the import system knows where: such an install may register an import finder.
     """
     # Only the top package is looked up: find_spec() of a submodule would import its parents.
     top, *below = dotted.split(".")

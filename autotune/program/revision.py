@@ -62,7 +62,13 @@ def at_revision(program: Program, revision: str) -> Iterator[AtRevision]:
             not in it.
     """
     root = _root_of(program)
-    commit = _commit(root, revision)
+    name = _git(root, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+    if name.returncode:
+        raise UsageError(
+            f"There is no revision '{revision}' in {root}. Write git:HEAD~1, git:BRANCH "
+            "or git:COMMIT; 'git log --oneline' lists commits."
+        )
+    commit = name.stdout.split()[-1]
     source = Path(program.source).relative_to(root)
     if _git(root, "cat-file", "-e", f"{commit}:{source.as_posix()}").returncode:
         raise UsageError(
@@ -99,17 +105,6 @@ def _root_of(program: Program) -> Path:
             "autotune compare written best.yaml PROGRAM"
         )
     return Path(found.stdout.rstrip("\n")).resolve()
-
-
-def _commit(root: Path, revision: str) -> str:
-    """Return the full name of a revision's commit."""
-    found = _git(root, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
-    if found.returncode:
-        raise UsageError(
-            f"There is no revision '{revision}' in {root}. Write git:HEAD~1, git:BRANCH "
-            "or git:COMMIT; 'git log --oneline' lists commits."
-        )
-    return found.stdout.split()[-1]
 
 
 def _remove_left(root: Path) -> None:

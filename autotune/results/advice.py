@@ -55,7 +55,6 @@ class Gain:
 
     Attributes:
         most: As a speedup: 1.3 is 1.3 times the samples/s.
-        basis: How that was estimated, as a clause.
     """
 
     most: float
@@ -183,11 +182,7 @@ def debug_switches(report: DoctorReport) -> Iterator[Advice]:
 
 
 def data_parallel(report: DoctorReport) -> Iterator[Advice]:
-    """Say that DataParallel is in use.
-
-    Source: PyTorch documentation of ``nn.DataParallel``, which recommends DistributedDataParallel
-    even on one machine.
-    """
+    """Say that DataParallel is in use; source: PyTorch's documentation of ``nn.DataParallel``."""
     if report.profile.ranks.distributed_by != "nn.DataParallel":
         return
     count = len(report.hardware.gpus)

@@ -10,16 +10,10 @@ from autotune.results.verdict import changes_of
 
 
 def as_data(result: SearchResult) -> dict[str, Any]:
-    """Return a result as data that JSON can hold.
+    """Return a result as data that JSON can hold; ``cli/SKILL.md`` explains the keys.
 
-    Returns:
-        ``finding``, ``reason``, ``run``, ``seconds``, ``first_step_s`` (from the program's start to
-        the end of its first step; None if unknown), ``best`` (the content of best.yaml),
-        ``claim`` (a row for each process in which the program as written and the candidate took
-        turns), ``untried`` (a reason by the name of each knob that could not be tried here, and by
-        ``knob`` or ``knob=value`` for which no time was left) and ``trials``: a row for each trial,
-        as in ``SearchResult.trials``, but with ``changes`` in place of all knobs, and without what
-        is unknown.
+    A row of ``trials`` is that of ``SearchResult.trials``, with ``changes`` for all knobs, and
+    without what is unknown.
     """
     knobs = set(result.baseline)
     first_step_s = None if result.facts is None else result.facts.first_step_s

@@ -10,7 +10,7 @@ import json
 import os
 import shlex
 from collections.abc import Collection
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
@@ -35,9 +35,8 @@ from autotune.measurement.readings import Memory
 from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config, KnobValue
 from autotune.program.dangerous_variables import refuse_unless_allowed
-from autotune.program.flags import AS_WRITTEN, KEYWORD, Flag, as_text
+from autotune.program.flags import AS_WRITTEN, KEYWORD, as_text
 from autotune.program.lr import LrRule
-from autotune.program.profile import LoaderFacts, OptimizerFacts
 from autotune.program.program import Program
 
 VERSION = 1
@@ -55,10 +54,9 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class ProgramSection(_Section):
+@dataclass(frozen=True, kw_only=True)
+class ProgramSection(ProgramTraits):
     """Which program was searched, and the traits that its knobs depend on.
-
-    The traits are described at ``ProgramTraits``.
 
     Attributes:
         fingerprint: SHA-256 of the program's source, to notice changes.
@@ -67,17 +65,6 @@ class ProgramSection(_Section):
 
     command: str
     fingerprint: str
-    device: str
-    loader: LoaderFacts | None = None
-    program_knobs: tuple[str, ...] = ()
-    program_autocast: bool = False
-    program_scaler: bool = False
-    trainer: str = ""
-    flags: dict[str, Flag] = Field(default_factory=dict)
-    distributes_itself: str = ""
-    optimizers: tuple[OptimizerFacts, ...] = ()
-    bounded_by_steps: str = ""
-    mmap_threshold: int | None = None
     ranks: int | None = None
 
     @property
@@ -170,7 +157,6 @@ class SearchSection(_Section):
         break_even_steps: Steps after which a run that compiles has caught up with the baseline;
             null if it never does.
         confirmed: Whether the config was confirmed to be faster in fresh processes.
-        date: When the search started, in ISO 8601.
     """
 
     objective: str = "throughput"
@@ -220,11 +206,7 @@ class BestFile(_Section):
         )
 
     def warnings(self, hardware: Hardware, program: Program | None) -> list[str]:
-        """Return what differs from where the file was made, one sentence each.
-
-        Args:
-            program: The present program; None skips the comparison of the programs.
-        """
+        """Return what differs from where the file was made, one sentence each."""
         there = Hardware(**{**vars(self.hardware), "versions": self.versions})
         found = [
             f"{difference}. Another config may be faster here; search again."
@@ -278,11 +260,7 @@ class BestFile(_Section):
         return HEADER.format(name=name, program=on_one_line) + body
 
     def write(self, path: Path) -> None:
-        """Write the file so that readers see either the old or the new one, never a part.
-
-        It is written to a part file next to it, which then replaces it. Missing folders are
-        created.
-        """
+        """Write the file; readers see the old or the new one. Missing folders are created."""
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
@@ -296,8 +274,7 @@ class BestFile(_Section):
 def _shown(value: str) -> str:
     """Return a value for a message: quoted if it is empty, contains spaces or cannot be printed.
 
-    Values come from a file that somebody else may have written, and control characters could change
-    what a terminal shows.
+    It may be somebody else's, and control characters could change what a terminal shows.
     """
     return value if value.isprintable() and value and " " not in value else repr(value)
 
@@ -332,11 +309,7 @@ def read(path: Path) -> BestFile:
 
 
 def _parse_knobs(file: yamlfile.YamlFile, data: dict[str, Any], section: str) -> list[str]:
-    """Replace the values of a section in *data* by what the knobs parse them to.
-
-    Returns:
-        The faults, one sentence each: unknown knobs and values that a knob does not take.
-    """
+    """Replace the values of a section in *data* by what knobs parse them to; return the faults."""
     faults = []
     entries = data.get(section)
     if not isinstance(entries, dict):
@@ -362,17 +335,14 @@ def _fault(file: yamlfile.YamlFile, fault: dict[str, Any]) -> str:
     name = ".".join(keys)
     match fault["type"]:
         case "extra_forbidden" | "unexpected_keyword_argument":
-            hint = did_you_mean(keys[-1], _known_keys(keys[:-1]))
+            model: Any = BestFile
+            for key in keys[:-1]:
+                field = getattr(model, "model_fields", {}).get(key)
+                model = field.annotation if field is not None else None
+            known = getattr(model, "model_fields", getattr(model, "__dataclass_fields__", {}))
+            hint = did_you_mean(keys[-1], known)
             return f"{file.where(*keys)}: Unknown key '{name}'.{hint}"
         case "missing":
             return f"{file.where(*keys)}: '{name}' is missing."
         case _:
             return f"{file.where(*keys)}: '{name}': {fault['msg']}, found {fault['input']!r}."
-
-
-def _known_keys(above: tuple[str, ...]) -> list[str]:
-    model: Any = BestFile
-    for key in above:
-        field = getattr(model, "model_fields", {}).get(key)
-        model = field.annotation if field is not None else None
-    return list(getattr(model, "model_fields", getattr(model, "__dataclass_fields__", {})))

@@ -69,10 +69,9 @@ class DoctorReport:
 
     @property
     def roofline_share(self) -> float | None:
-        """Achieved FLOP/s as a share of the GPU's peak for ``dtype``, normally 0 to 1.
+        """Achieved FLOP/s as a share of the GPU's peak for ``dtype``; None where a part is unknown.
 
-        It is not clipped: more than 1 shows that the FLOPs or the dtype are wrong. None if the
-        FLOPs of a step or the peak are unknown, as on a CPU.
+        It is not clipped: more than 1 shows that the FLOPs or the dtype are wrong.
         """
         flops, gpus = self.breakdown.flops_per_step, self.hardware.used_gpus
         if flops is None or not gpus or self.profile.device != "cuda":

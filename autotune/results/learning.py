@@ -71,11 +71,7 @@ class Learning:
 
     @property
     def note(self) -> str:
-        """What the config changes about learning, as sentences for the user.
-
-        It covers the batch, the learning rates, BatchNorm and flags whose meaning autotune does not
-        know.
-        """
+        """What the config changes about learning, as sentences for the user."""
         note = self._batch_note
         if names := ", ".join(self._own_flags):
             note += f" What {names} means for learning is yours to judge: it is your program's own."
@@ -96,22 +92,17 @@ class Learning:
             change = f"The batch goes from {before} to {after}"
         if "batch_size" in self.applied.traits.program_knobs:
             return f"{change}; the program sets its own learning rate."
-        note = f"{change} and {self._rates_note}: check the final accuracy once."
+        scaled = dict.fromkeys(
+            f"{name} is multiplied by {factor:.3g} ({rule} rule)"
+            for name, rule, factor in self._factors
+            if factor != 1.0
+        )
+        rates = "in each step the learning rate of " + " and that of ".join(scaled)
+        rates = rates if scaled else "the learning rate stays"
+        note = f"{change} and {rates}: check the final accuracy once."
         if growth > ADVISE_WARMUP_ABOVE:
             note += " A few epochs of learning-rate warm-up are advisable at this factor."
         return f"{note}{self._micro_batch_note} --keep-global-batch searches without this change."
-
-    @property
-    def _rates_note(self) -> str:
-        """What happens to the learning rates, as the second half of a sentence."""
-        scaled = {
-            f"{name} is multiplied by {factor:.3g} ({rule} rule)": None
-            for name, rule, factor in self._factors
-            if factor != 1.0
-        }
-        if not scaled:
-            return "the learning rate stays"
-        return "in each step the learning rate of " + " and that of ".join(scaled)
 
     @property
     def _own_flags(self) -> list[str]:

@@ -29,19 +29,14 @@ def parallel_notes(records: Sequence[TrialRecord], best: Config) -> tuple[str, .
     fastest = sorted(measured, key=lambda r: -(r.speedup.estimate if r.speedup else 0.0))
     for record in (*own, *fastest[:1]):
         assert record.measurement is not None, "only measured records are left"
-        head = _head(record, has_won=record.config == best)
+        strategy = strategy_in(record.config)
+        head = f"{len(record.measurement.ranks)} ranks"
+        if strategy not in {"", "own"}:
+            head += f" by {strategy}"
+        if record.config != best and record.speedup is not None:
+            head += f" reached {record.speedup.estimate:.2f}x"
         return tuple(f"{head}: {note}" for note in _notes(record.measurement))
     return ()
-
-
-def _head(record: TrialRecord, *, has_won: bool) -> str:
-    assert record.measurement is not None, "only measured records have ranks"
-    count = len(record.measurement.ranks)
-    strategy = strategy_in(record.config)
-    head = f"{count} ranks by {strategy}" if strategy not in {"", "own"} else f"{count} ranks"
-    if has_won or record.speedup is None:
-        return head
-    return f"{head} reached {record.speedup.estimate:.2f}x"
 
 
 def _notes(measurement: Measurement) -> Iterator[str]:

@@ -115,8 +115,6 @@ class SearchResult:
             number is unknown.
         bottleneck: What limits the program as written, such as ``input-bound``; empty if unknown.
         bottleneck_evidence: What was measured to say so, as a sentence without its full stop.
-        contributions: What each change of ``best`` gives, or of ``candidate`` if nothing was
-            confirmed.
         facts: What was learned from the program as written; None if it was not measured.
         claim: The processes in which ``candidate`` was compared with the program as written.
         canary: What the exact settings train; None if that was not compared before the search.

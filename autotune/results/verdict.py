@@ -88,9 +88,7 @@ class Verdict:
         more: Further sentences about the finding.
         changes: The knobs of the recommended config, with what each of them gives.
         why: What limits the program, how long it trains, and what the changes mean for learning.
-        next: What to type.
         notes: What else there is to know: doubts, failures, what was not tried.
-        cost: What the search took, as a sentence.
     """
 
     tone: Tone
@@ -111,19 +109,23 @@ class Verdict:
 
 
 def verdict(result: SearchResult, output: Path) -> Verdict:
-    """Return what a search found, in words.
-
-    Args:
-        output: Where best.yaml was written, for the commands to type.
-    """
+    """Return what a search found, in words; *output* is where best.yaml was written."""
     tone, headline, basis = _headline(result)
+    gains = {one.knob: one.gain for one in result.contributions}
     return Verdict(
         tone,
         headline,
         basis,
         tuple(_more(result)),
         tuple(_figures(result)),
-        tuple(_changes(result)),
+        tuple(
+            Change(
+                knob,
+                f"{result.baseline[knob]} → {value}",
+                "" if (gain := gains.get(knob)) is None else times(gain),
+            )
+            for knob, value in result.changes.items()
+        ),
         tuple(_why(result)),
         tuple(_next(result, output)),
         tuple(_notes(result)),
@@ -165,12 +167,23 @@ def _headline(result: SearchResult) -> tuple[Tone, str, str]:
 def _more(result: SearchResult) -> Iterator[str]:
     match result.finding:
         case Finding.FASTER:
-            yield from _winners_curse(result)
+            # The best of many noisy measurements overestimates its true value (the winner's curse)
+            searched = [r.speedup for r in result.records if r.config == result.best and r.speedup]
+            if searched and searched[0].estimate > result.speedup.estimate:
+                yield (
+                    f"The search measured {searched[0].estimate:.2f}x: the best of "
+                    f"{len({r.config for r in result.records})} is partly luck, so only the "
+                    "confirmation counts."
+                )
         case Finding.NO_GAIN:
             yield _why_no_gain(result)
         case Finding.UNCONFIRMED if result.candidate is not None:
-            few = result.unclaimed
-            yield f"{_live(result)}{'' if few is None else f'; fresh processes gave {times(few)}'}."
+            assert result.candidate_speedup is not None, "a candidate was measured"
+            changes, few = changes_of(result.candidate, result.baseline), result.unclaimed
+            yield (
+                f"During the search, {changes} gave {times(result.candidate_speedup)}"
+                f"{'' if few is None else f'; fresh processes gave {times(few)}'}."
+            )
         case _:
             pass
     if result.finding is not Finding.NOTHING:
@@ -198,27 +211,6 @@ def _why_no_gain(result: SearchResult) -> str:
     return "There was no other config that could be tried here."
 
 
-def _live(result: SearchResult) -> str:
-    assert result.candidate is not None, "the finding is about one"
-    assert result.candidate_speedup is not None, "a candidate was measured"
-    changes = changes_of(result.candidate, result.baseline)
-    return f"During the search, {changes} gave {times(result.candidate_speedup)}"
-
-
-def _winners_curse(result: SearchResult) -> Iterator[str]:
-    """Explain why the confirmed speedup is lower than the one the search measured, if it is.
-
-    The best of many noisy measurements overestimates its true value (the winner's curse).
-    """
-    searched = [r.speedup for r in result.records if r.config == result.best and r.speedup]
-    if searched and searched[0].estimate > result.speedup.estimate:
-        yield (
-            f"The search measured {searched[0].estimate:.2f}x: the best of "
-            f"{len({r.config for r in result.records})} is partly luck, so only the confirmation "
-            "counts."
-        )
-
-
 def _figures(result: SearchResult) -> Iterator[Row]:
     yield Row("samples/s", *map(rate, result.throughput))
     for label, name in (
@@ -229,14 +221,6 @@ def _figures(result: SearchResult) -> Iterator[Row]:
         sizes = [getattr(memory, name) for memory in result.memory]
         if sizes[0] is not None:
             yield Row(label, *map(gib, sizes))
-
-
-def _changes(result: SearchResult) -> Iterator[Change]:
-    gains = {one.knob: one for one in result.contributions}
-    for knob, value in result.changes.items():
-        one = gains.get(knob)
-        gain = "" if one is None else times(one.gain)
-        yield Change(knob, f"{result.baseline[knob]} → {value}", gain)
 
 
 def _why(result: SearchResult) -> Iterator[str]:

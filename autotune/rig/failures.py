@@ -120,6 +120,7 @@ FENCED_OFF = re.compile(
 MIN_STEPS = 10
 
 
+NO_ROOM = "{name} does not fit as it is written: {reason}."
 # What a program that does not train as it is written is told, by how it ended
 COMPLAINTS = {
     Outcome.RAN_OUT: (
@@ -130,13 +131,9 @@ COMPLAINTS = {
     Outcome.INTERRUPTED: (
         "Stopped before the baseline of {name} was measured; there is nothing to report."
     ),
-    Outcome.OUT_OF_MEMORY: (
-        "{name} does not fit as it is written: {reason}. Make its batch or its model smaller first."
-    ),
-    Outcome.HOST_OUT_OF_MEMORY: (
-        "{name} does not fit as it is written: {reason}. Make its batch or its model smaller first."
-    ),
-    Outcome.SHARED_MEMORY: "{name} does not fit as it is written: {reason}.",
+    Outcome.OUT_OF_MEMORY: f"{NO_ROOM} Make its batch or its model smaller first.",
+    Outcome.HOST_OUT_OF_MEMORY: f"{NO_ROOM} Make its batch or its model smaller first.",
+    Outcome.SHARED_MEMORY: NO_ROOM,
     Outcome.HUNG: (
         "{name} hangs: {reason}. Its last output is above. Run it once without autotune to see "
         "whether it hangs there too."
@@ -156,12 +153,16 @@ UNSEEN_STEPS = (
 def from_exception(ended: Ended) -> Ending:
     """Return the ending of a program whose rig could still report how it ended.
 
-    That is a program that returned, called ``sys.exit()`` without an error, or raised. Without an
-    exception the outcome is ``RAN_OUT``. Errors about memory are recognised by their message, and
-    every other exception is ``CRASHED``, with the first line of its text (up to 300 characters) as
-    the reason.
+    Without an exception the outcome is ``RAN_OUT``. Errors about memory are recognised by their
+    message; every other exception is ``CRASHED``, with the first line of its text as the reason.
     """
-    text, traceback = _of_child(ended.exception, ended.traceback)
+    text, traceback = ended.exception, ended.traceback
+    if RAISED_IN_CHILD in text.partition(":")[0]:  # it ends with the child's whole traceback
+        begin = text.find("Traceback (most recent call last)")
+        last = [line for line in text[begin:].splitlines() if line and not line.startswith(" ")]
+        text, traceback = (
+            (last[-1], text[begin:].strip()) if begin >= 0 and last else (text, traceback)
+        )
     if not text:
         reason = f"the program ended after {ended.steps} steps"
         ending = Ending(Outcome.RAN_OUT, f"{reason}: {ended.unseen}" if ended.unseen else reason)
@@ -177,19 +178,6 @@ def from_exception(ended: Ended) -> Ending:
         steps_under_config=ended.steps_under_config,
         suspect=ended.suspect,
     )
-
-
-def _of_child(text: str, traceback: str) -> tuple[str, str]:
-    """Return the exception of a child process, and its traceback, instead of what spawn() raises.
-
-    The text of torch's ``ProcessRaisedException`` ends with the child's whole traceback. Other
-    exceptions are returned as they are.
-    """
-    if RAISED_IN_CHILD not in text.partition(":")[0]:
-        return text, traceback
-    begin = text.find("Traceback (most recent call last)")
-    last = [line for line in text[begin:].splitlines() if line and not line.startswith(" ")]
-    return (last[-1], text[begin:].strip()) if begin >= 0 and last else (text, traceback)
 
 
 def having_asked(ending: Ending, ago_s: float, prompt: str) -> Ending:
@@ -293,8 +281,7 @@ def is_settled(program: Program, ending: Ending) -> bool:
 def is_fenced_off(ending: Ending) -> bool:
     """Tell whether a program may have failed because a fence refused a write.
 
-    The errors are the kernel's ordinary ones, so the program may also fail this way without a
-    fence; the message to the user says both.
+    The errors are the kernel's ordinary ones, so it may also fail this way without a fence.
     """
     return FENCED_OFF.search(ending.reason) is not None
 
@@ -305,11 +292,7 @@ def _wants_launcher(program: Program, ending: Ending) -> bool:
 
 
 def program_error(program: Program, ending: Ending) -> ProgramError:
-    """Return the error to raise for a program that fails, or does not train, as it is written.
-
-    Without a baseline there is nothing to compare with, so the search, or the command, ends. The
-    message says what is wrong and what to do; the program's traceback goes along with it.
-    """
+    """Return the error that ends a search: a program fails, or does not train, as it is written."""
     if ending.reason == FORKS_MEND:
         return ProgramError(f"{program.name} cannot be searched: {FORKS_MEND}")
     said = COMPLAINTS.get(ending.outcome)

@@ -23,7 +23,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +53,6 @@ class Launch:
 
     Attributes:
         codes: JSON file for the exit codes of failed ranks, by rank; None prints them on stderr.
-        pass_fds: File descriptors that rank 0 inherits, such as the wire to the parent.
     """
 
     ranks: int
@@ -111,12 +110,10 @@ def environment_of(rank: int, ranks: int, port: int, run_id: str, key: str) -> d
 
 
 class Ranks:
-    """The running ranks of a launch, in the order of their numbers.
-
-    Making the object starts them; if one cannot be started, those before it are ended again.
+    """The running ranks of a launch, in the order of their numbers; making the object starts them.
 
     Raises:
-        OSError: when the command cannot be started.
+        OSError: when the command cannot be started; the ranks before are ended again.
     """
 
     def __init__(self, launch: Launch, signals: Signals) -> None:
@@ -125,6 +122,8 @@ class Ranks:
         # Rank 0 serves the store and may only end after the others, which still read from it. It
         # waits for the end of this pipe, which is closed here once rank 0 is the last.
         self._told, self._alone = os.pipe()
+        # Without what an outer launch set for its ranks
+        outer = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
         run_id, key = secrets.token_hex(8), secrets.token_hex(32)
         with socket.create_server((LOOPBACK, 0), backlog=1024) as listener:
             fds = (listener.fileno(), self._told, *launch.pass_fds)
@@ -133,27 +132,20 @@ class Ranks:
             try:
                 for rank in range(launch.ranks):
                     environment = environment_of(rank, launch.ranks, port, run_id, key)
-                    self._start(launch.command, environment | first, fds)
+                    process = subprocess.Popen(
+                        launch.command,
+                        env={**outer, **environment, **first},
+                        pass_fds=fds,
+                        start_new_session=True,
+                        preexec_fn=_prepare_rank,  # noqa: PLW1509 - we have no threads
+                    )
+                    self._started.append(process)
                     first, fds = {}, ()
             except OSError:
                 self.end(signal.SIGTERM, GRACE_S)
                 raise
         for inherited in (self._told, *launch.pass_fds):
             os.close(inherited)
-
-    def _start(
-        self, command: Sequence[str], environment: dict[str, str], fds: Collection[int]
-    ) -> None:
-        # without what an outer launch set for its ranks
-        outer = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
-        process = subprocess.Popen(
-            command,
-            env={**outer, **environment},
-            pass_fds=fds,
-            start_new_session=True,
-            preexec_fn=_prepare_rank,  # noqa: PLW1509 - we have no threads
-        )
-        self._started.append(process)
 
     def codes(self) -> list[int | None]:
         """Return the exit codes of all ranks; None for each one that still runs.
@@ -183,8 +175,7 @@ class Ranks:
     def end(self, number: int, grace_s: float) -> None:
         """Send a signal to the running ranks, wait, and kill whatever is left of them.
 
-        Args:
-            grace_s: How long to wait; a second signal to this process ends the wait at once.
+        A second signal to this process ends the wait at once.
         """
         for process in self._started:
             process.send_signal(number)  # does nothing if the process has ended
@@ -259,11 +250,7 @@ def _note(failed: dict[int, int], path: Path | None) -> None:
 
 
 def _prepare_rank() -> None:
-    """Unblock the launcher's signals, and have the kernel kill this rank when the launcher dies.
-
-    Runs in the rank between fork and exec. A launcher that is killed by SIGKILL cannot end its
-    ranks itself.
-    """
+    """Unblock the launcher's signals, and have the kernel kill this rank when the launcher dies."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     with suppress(AttributeError, OSError):  # a C library without prctl()
         ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGKILL)

@@ -208,11 +208,7 @@ class OpenRig:
         return tail_of(self.place.log)
 
     def _ended(self, word: Ended | None) -> Ending:
-        """Return how the program ended; of several ranks, how the one ended that failed first.
-
-        Args:
-            word: Final message of the first process; None if it died before it could send one.
-        """
+        """Return how the program ended; of several ranks, how the one ended that failed first."""
         words = [word] if word is not None else []
         codes: dict[int, int] = {}
         if not self.place.has_ranks:  # autotune started no ranks, but the program may have

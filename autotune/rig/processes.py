@@ -133,16 +133,11 @@ def _kill(processes: Iterable[psutil.Process]) -> None:
         except psutil.NoSuchProcess:
             continue
     until = monotonic() + REAP_S
-    while any(map(_is_running, living)) and monotonic() < until:
+    while living and monotonic() < until:
         sleep(0.01)
-
-
-def _is_running(process: psutil.Process) -> bool:
-    """Tell whether a process still runs.
-
-    A zombie counts as ended: its entry stays until its parent reaps it, which may be never.
-    """
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+        # A zombie counts as ended: its entry stays until its parent reaps it, which may be never
+        for process in [*living]:
+            with suppress(psutil.NoSuchProcess):
+                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                    continue
+            living.remove(process)

@@ -30,11 +30,7 @@ HELD_BYTES = 64 << 20  # less than this is the driver's bookkeeping, which grows
 
 
 class ResourceMonitor:
-    """Samples memory, GPUs and energy while a rig works.
-
-    The rig's parent calls ``sample()`` each time it looks for a message, and ``complete()`` when
-    the measurement has arrived.
-    """
+    """Samples memory, GPUs and energy while a rig works."""
 
     def __init__(
         self, pid: int, gpu_uuids: tuple[str, ...], used_before: Mapping[str, int]
@@ -53,6 +49,7 @@ class ResourceMonitor:
         others do on another GPU neither disturbs it nor is its memory or power.
         """
         self._gpu_memory = NvmlMemory(gpu_uuids, self._pid)
+        self._memory: tuple[HostMemory | NvmlMemory, ...]
         self._memory = (HostMemory(self._pid), self._gpu_memory)
         self._gpus = GpuWatch(gpu_uuids, self._pid)
         self._due = [0.0] * len(self._memory)  # when each of these probes is read next
@@ -131,11 +128,7 @@ class ResourceMonitor:
 
 
 def mean_power_w(readings: Sequence[tuple[float, float]]) -> float | None:
-    """Return the mean power in watts, from readings of an energy counter.
-
-    Returns:
-        None if there are fewer than two readings, or if they are less than ``MIN_POWER_S`` apart.
-    """
+    """Return the mean power in watts, from readings of an energy counter; None from too few."""
     if len(readings) < 2 or readings[-1][0] - readings[0][0] < MIN_POWER_S:
         return None
     return (readings[-1][1] - readings[0][1]) / (readings[-1][0] - readings[0][0])

@@ -62,7 +62,7 @@ class FollowerRank(Rank):
             self._turns.step(*step)
             if self._turns.is_done:
                 taken, self._turns = self._turns.told(), None
-                self.tracker.seams.steps.rates.hold(held=False)
+                self.tracker.seams.steps.rates.is_held = False
                 self._meet(turns=taken)
         elif self._meetings.steps_left <= 0:
             self._meet()

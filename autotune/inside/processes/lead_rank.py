@@ -158,7 +158,7 @@ class LeadRank(Rank):
         with self._reporter.lock:
             self._begin(None)
         if isinstance(task, Turns):
-            self.tracker.seams.steps.rates.hold(held=False)
+            self.tracker.seams.steps.rates.is_held = False
         if isinstance(task, Turns) and self._meetings.has_others:
             reports = self._meetings.gather(turns=task.told())
             taken, asked = self._taken_by(task, reports), self._asked

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autotune.machine.hardware import Gpu
-from autotune.machine.probes.base import Probe
 from autotune.measurement.readings import Memory
 
 
 def torch_gpus(device: str) -> tuple[Gpu, ...]:
     """Return the GPUs that a program sees, in its order; none for one that trains on the CPU.
 
-    In use are those on which torch's allocator holds memory. Besides the GPU of the weights, these
-    are the others of ``nn.DataParallel`` and of a model that is spread over several.
+    In use are those on which torch's allocator holds memory.
     """
     if device != "cuda":
         return ()
@@ -35,11 +33,10 @@ def torch_gpus(device: str) -> tuple[Gpu, ...]:
     )
 
 
-class TorchMemory(Probe):
+class TorchMemory:
     """Peak allocated and reserved bytes, added over all CUDA devices; None on other devices.
 
-    The lead rank calls it when turns begin and end. Samples in between are not needed, because
-    the allocator records peaks itself.
+    The allocator records peaks itself, so samples in between are not needed.
     """
 
     def __init__(self, device: str) -> None:

@@ -106,35 +106,22 @@ def _reader_of(words: tuple[str, ...], known: Known, shell: Shell) -> Reader | N
     word = words[0]
     # After an interpreter, only a script or -m MODULE can follow, whatever the word looks like.
     if known.is_python:
-        return _reader_of_module(words, known, shell) if word == "-m" else None
+        module = words[1] if word == "-m" and len(words) > 1 else ""
+        if module in elsewhere.PROFILERS:
+            raise elsewhere.profiler(words, known, shell)
+        if module == launchers.FORMER_TORCHRUN:
+            raise launchers.refuse_former(words, known, shell)
+        return take_launcher_module if module in launchers.MODULES else None
     if word.startswith("-"):  # interpreter options without "python", as in -u train.py
         return take_options
-    if _is_users_file(word, shell):
+    # A file called ``time`` in the current directory is a script of the user's. A path to an
+    # executable file is not: typed in a shell, it would be run as a command.
+    path = shell.cwd / word
+    is_script = "/" not in word or is_assignment(word) or not os.access(path, os.X_OK)
+    if is_script and path.is_file() and not word.endswith(elsewhere.SCRIPT_ENDS):
         return None
     if is_assignment(word):
         return take_assignments
     if error := elsewhere.refusal(words, known, shell):
         raise error
     return take_python if is_python(word) else READERS.get(Path(word).name)
-
-
-def _is_users_file(word: str, shell: Shell) -> bool:
-    """Return whether a word that looks like a command or like ``A=1`` is a script of the user's.
-
-    A file called ``time`` in the current directory is such a script. A path to an executable file
-    is not: typed in a shell, it would be run as a command.
-    """
-    path = shell.cwd / word
-    if word.endswith(elsewhere.SCRIPT_ENDS) or not path.is_file():
-        return False
-    return "/" not in word or is_assignment(word) or not os.access(path, os.X_OK)
-
-
-def _reader_of_module(words: tuple[str, ...], known: Known, shell: Shell) -> Reader | None:
-    """Return the reader for ``-m MODULE``, or None if the module is the program."""
-    module = words[1] if len(words) > 1 else ""
-    if module in elsewhere.PROFILERS:
-        raise elsewhere.profiler(words, known, shell)
-    if module == launchers.FORMER_TORCHRUN:
-        raise launchers.refuse_former(words, known, shell)
-    return take_launcher_module if module in launchers.MODULES else None

@@ -141,14 +141,10 @@ class View:
 
 
 def try_out(spec: FenceSpec, *command: str) -> dict[str, str]:
-    """Enter a fence by a short process.
-
-    Returns:
-        The folders that could not be covered, with the reasons; empty if all could.
+    """Enter a fence by a short process; return the folders that could not be covered, with why.
 
     Raises:
-        Refused: when the fence cannot be entered at all, the command fails, or it takes longer than
-            ``PATIENCE_S``.
+        Refused: when it cannot be entered at all, or the command fails or takes too long.
     """
     with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
         answer_file = Path(folder, "answer")

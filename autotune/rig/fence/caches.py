@@ -51,7 +51,6 @@ class Prepared:
 
     Attributes:
         upper: The overlay's upper layer, which holds what the rig wrote.
-        files: Size and modification time of the cache files, by path below the upper layer.
         others: Number and bytes of all other files, by the real folder by which they are counted:
             an immediate folder of the working directory, or the folder that they lie in.
     """
@@ -77,12 +76,9 @@ class Prepared:
                 self.others[folder] = (count + 1, size + found[0])
 
     def keep(self, layer: Path) -> bool:
-        """Move the files that have not changed since ``note()`` into a layer for later rigs.
+        """Move what has not changed since ``note()`` into a layer; return if anything was.
 
         Call it after the rig has ended: the files leave the upper layer.
-
-        Returns:
-            Whether any file was moved.
         """
         kept = False
         for relative, before in self.files.items():
@@ -106,10 +102,7 @@ class Prepared:
 def told_of_unknown(prepared: Iterable[Prepared]) -> str | None:
     """Return a sentence about the folder to which a program wrote most, unless it is a known cache.
 
-    It is probably prepared data, which the user can have kept by ``--cache-dir``.
-
-    Returns:
-        None if writing the files again in each trial would take less than seconds.
+    None if writing the files again in each trial would take less than seconds.
     """
     found = [(*size, folder) for each in prepared for folder, size in each.others.items()]
     files, size, folder = max(found, default=(0, 0, Path()))

@@ -68,9 +68,7 @@ def rights() -> Rights:
 class OverlayFence(Fence):
     """Covers everything that this user may write by overlays.
 
-    Making it plans which folders to cover, looks for places for the upper layers, and tries all of
-    that out with short processes. Folders that cannot be covered become read-only and are listed in
-    ``warnings``.
+    Folders that cannot be covered become read-only and are listed in ``warnings``.
 
     Raises:
         Refused: when overlays do not work here, or the working directory cannot be covered.
@@ -144,8 +142,7 @@ class OverlayFence(Fence):
         """Keep the cache files that the program made before its first step, for later rigs.
 
         Returns:
-            A sentence for the user, if the program also prepared much data outside of known caches:
-            each trial will prepare that again, unless the user names the folder.
+            A sentence for the user if it also prepared much data outside of known caches.
         """
         found = [
             Prepared(Path(step.path), self._scratch_for(step.path) / name / str(number) / "upper")
@@ -207,11 +204,7 @@ class OverlayFence(Fence):
         return failed
 
     def _make_read_only_what_fails(self, mounts: Sequence[Mount]) -> tuple[str, ...]:
-        """Try the plan out, and make read-only what cannot be covered.
-
-        Returns:
-            One sentence for the user for each such folder.
-        """
+        """Make read-only what cannot be covered; return a sentence for the user for each folder."""
         steps = self._steps
         lost = {s.path: NO_SCRATCH for s in steps if not self._has_place(s)}
         self._steps = tuple(s for s in steps if s.path not in lost)

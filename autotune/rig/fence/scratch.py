@@ -11,7 +11,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,11 +38,10 @@ FREE_SHARE = 0.10  # the default limit, as a share of the disk space that is fre
 
 
 def candidates(scratch_dir: Path | None, run_dir: Path) -> tuple[Path, ...]:
-    """Return the folders that may hold upper layers, in the order in which to try them.
+    """Return the writable folders that may hold upper layers, in the order in which to try them.
 
-    Only folders that exist and are writable are returned. ``/dev/shm`` comes last, because it takes
-    memory. It is needed on some clusters and in most containers, where everything else is a network
-    file system or an overlay, and neither can hold upper layers.
+    ``/dev/shm`` comes last, because it takes memory. In most containers all else is a network file
+    system or an overlay, and neither can hold upper layers.
     """
     named = [scratch_dir] if scratch_dir is not None else []
     temporary = (Path(tempfile.gettempdir()), Path("/var/tmp"), Path("/dev/shm"))  # noqa: S108
@@ -89,13 +88,10 @@ class Scratch:
 
 
 def short_place() -> Path:
-    """Return a folder for temporary files with a path short enough for sockets in it.
-
-    Worker processes make Unix sockets below their temporary folder, and the kernel limits the
-    length of a socket's path.
+    """Return a writable folder for temporary files with a path short enough for sockets in it.
 
     Raises:
-        FenceError: when there is no such folder that is writable.
+        FenceError: when there is none.
     """
     usual = Path(tempfile.gettempdir())
     for place in (usual, Path("/tmp"), Path("/var/tmp")):  # noqa: S108
@@ -155,9 +151,7 @@ class Room:
     """How much trials may write to scratch folders that share a file system.
 
     Attributes:
-        folders: The scratch folders; at least one.
         free_bytes: Free space on their file system when the search began.
-        max_bytes: How much the folders may hold together.
     """
 
     folders: tuple[Path, ...]
@@ -173,20 +167,23 @@ class Room:
 
         Reading the free space takes microseconds, so that is done first. Other programs may also
         fill the disk: only a second look, at the files themselves, shows if these folders did.
-
-        Returns:
-            How much was written, how much is allowed, and the largest file; None if all is well.
         """
         free = _free_bytes(self.folders[0].parent)
         if self.free_bytes - free <= self.max_bytes and free > self.max_bytes // 100:
             return None
-        files = sorted(_files(self.folders), reverse=True)
+        files = []  # disk space in bytes, and path
+        for folder in self.folders:
+            for path, _, names in os.walk(folder):
+                for one in (Path(path, name) for name in names):
+                    with suppress(OSError):  # deleted meanwhile
+                        files.append((one.lstat().st_blocks * 512, one))
+        files.sort(reverse=True)
         total = sum(size for size, _ in files)
         if total <= self.max_bytes and free > self.max_bytes // 100:
             return None
-        size, path = files[0] if files else (0, self.folders[0])
+        size, largest = files[0] if files else (0, self.folders[0])
         return (
-            f"it wrote {_mib(total)} to files, of which {_mib(size)} to {path.name}; "
+            f"it wrote {_mib(total)} to files, of which {_mib(size)} to {largest.name}; "
             f"{_mib(self.max_bytes)} are allowed"
         )
 
@@ -202,18 +199,6 @@ def rooms(folders: Sequence[Path], max_bytes: int | None) -> tuple[Room, ...]:
         allowed = int(FREE_SHARE * free) if max_bytes is None else max_bytes
         found.append(Room(tuple(on_device), free, allowed))
     return tuple(found)
-
-
-def _files(folders: Iterable[Path]) -> Iterator[tuple[int, Path]]:
-    """Yield the disk space, in bytes, and the path of each file."""
-    for folder in folders:
-        for path, _, names in os.walk(folder):
-            for name in names:
-                try:
-                    status = os.lstat(os.path.join(path, name))  # noqa: PTH118
-                except OSError:  # deleted meanwhile
-                    continue
-                yield status.st_blocks * 512, Path(path, name)
 
 
 def _free_bytes(folder: Path) -> int:
