@@ -19,7 +19,7 @@ BREACHES: dict[str, dict[str, int]] = {
     "at most 3 tuned constants per 1,000 code lines": {"constants": 360},
     "lines per room": {
         "cli": 1916,
-        "inside": 14331,
+        "inside": 13767,
         "measurement": 1930,
         "program": 2804,
         "tuning": 6571,

@@ -20,7 +20,7 @@ from pathlib import Path
 from autotune.errors import UsageError
 from autotune.inside import run_program
 from autotune.inside.hubs.patches import Patches, Seam
-from autotune.inside.processes.children import RunChildren
+from autotune.inside.processes.child_rank import RunChildren
 from autotune.inside.ranks.group import Group, is_rank, join, join_in_place
 from autotune.inside.seam_set import STEPS_UNTIL_ROOTS_ARE_KNOWN, ModelSeams, SeamSet, StepSeams
 from autotune.inside.steering import install

@@ -9,12 +9,13 @@ parent. The other ranks follow rank 0 through a key-value store on the loopback 
 
 from __future__ import annotations
 
+import gc
 import os
 import queue
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,9 @@ from pydantic import TypeAdapter
 from autotune.inside import run_program
 from autotune.inside.processes import rank_process
 from autotune.inside.ranks.group import PATIENCE, Group
+from autotune.inside.seams.started import Host, Script, StartedSeam, Starting
+from autotune.inside.steering import install
+from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
 from autotune.program.flags import Flag
 from autotune.rig.local_ranks import LOOPBACK, OURS
@@ -178,6 +182,45 @@ def tell_of_first_step(link: Link) -> None:
             link.send(Progress("start-up", 1))
 
     register_optimizer_step_post_hook(tell)
+
+
+class Configured:
+    """Runs in a spawned process instead of the program's function: apply the config, then train."""
+
+    def __init__(self, act: Act, applied: AppliedConfig) -> None:
+        self._act = act
+        self._applied = applied
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Apply the config, run the program's function and return what it returns."""
+        seams = install(self._applied, is_late=True)
+        try:
+            return self._act(*args, **kwargs)
+        finally:
+            # A model that outlives its process group ends the process by SIGABRT (gloo's threads).
+            seams.remove()
+            gc.collect()
+
+
+class RunChildren(Host):
+    """Applies a config to the processes that a program starts under ``autotune run``.
+
+    Forked processes begin as copies of one that has the config. Spawned processes and scripts begin
+    without it. Workers of pools do not train, and are left as they are.
+    """
+
+    def __init__(self, applied: AppliedConfig, command: Sequence[str]) -> None:
+        self._applied = applied
+        self._command = command
+        StartedSeam(self).install()
+
+    def process_starts(self, starting: Starting, act: Act) -> Act | None:
+        """Return what a process runs in place of its target; None leaves it as it is."""
+        return None if starting.forks or starting.pools else Configured(act, self._applied)
+
+    def script_starts(self, starting: Starting, args: Sequence[str]) -> Script:  # noqa: ARG002
+        """Return the command that starts the script again as a rank, under the config."""
+        return Script((sys.executable, *self._command, *args), {})
 
 
 def main(*args: str) -> None:

@@ -3,12 +3,11 @@
 The rig's first process keeps the connection to the parent. The first child process that makes an
 optimizer step, together with those that started with it, trains in its place: messages are relayed
 between their rank 0 and the parent. If a second training begins after the first one has ended, only
-the first is measured; ``autotune run`` applies the config to both: ``RunChildren``.
+the first is measured; ``autotune run`` applies the config to both: ``child_rank.RunChildren``.
 """
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import queue
@@ -31,8 +30,6 @@ from autotune.inside.processes.child_rank import CHILD, Act, ChildStart, Trainin
 from autotune.inside.processes.rank_process import quit_process
 from autotune.inside.ranks.group import served_store
 from autotune.inside.seams.started import PROCESS, Host, Script, StartedSeam, Starting
-from autotune.inside.steering import install
-from autotune.program.applied_config import AppliedConfig
 from autotune.rig.local_ranks import LOOPBACK
 from autotune.rig.wire import (
     Close,
@@ -248,42 +245,3 @@ class Children(Host):
 
 def _code(process: BaseProcess | subprocess.Popen[Any]) -> int | None:
     return process.poll() if isinstance(process, subprocess.Popen) else process.exitcode
-
-
-class Configured:
-    """Runs in a spawned process instead of the program's function: apply the config, then train."""
-
-    def __init__(self, act: Act, applied: AppliedConfig) -> None:
-        self._act = act
-        self._applied = applied
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Apply the config, run the program's function and return what it returns."""
-        seams = install(self._applied, is_late=True)
-        try:
-            return self._act(*args, **kwargs)
-        finally:
-            # A model that outlives its process group ends the process by SIGABRT (gloo's threads).
-            seams.remove()
-            gc.collect()
-
-
-class RunChildren(Host):
-    """Applies a config to the processes that a program starts under ``autotune run``.
-
-    Forked processes begin as copies of one that has the config. Spawned processes and scripts begin
-    without it. Workers of pools do not train, and are left as they are.
-    """
-
-    def __init__(self, applied: AppliedConfig, command: Sequence[str]) -> None:
-        self._applied = applied
-        self._command = command
-        StartedSeam(self).install()
-
-    def process_starts(self, starting: Starting, act: Act) -> Act | None:
-        """Return what a process runs in place of its target; None leaves it as it is."""
-        return None if starting.forks or starting.pools else Configured(act, self._applied)
-
-    def script_starts(self, starting: Starting, args: Sequence[str]) -> Script:  # noqa: ARG002
-        """Return the command that starts the script again as a rank, under the config."""
-        return Script((sys.executable, *self._command, *args), {})
