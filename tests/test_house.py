@@ -20,7 +20,7 @@ BREACHES: dict[str, dict[str, int]] = {
     "no small modules with one importer": {"inside.processes.run_children": 30},
     "lines per room": {
         "cli": 1916,
-        "inside": 14331,
+        "inside": 14265,
         "measurement": 1930,
         "program": 2804,
         "tuning": 6571,
