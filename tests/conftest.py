@@ -27,7 +27,6 @@ os.environ.setdefault("AUTOTUNE_TESTS_COMPILED", str(Path(os.environ["TMPDIR"]) 
 # Tests compile small models: processes that compile for it take longer to start than that does.
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
-PROGRAMS = Path(__file__).parent / "programs"
 THREADS_OF_LIBRARIES = ("tqdm", "pin_memory", "QueueFeeder")
 VARIABLES_OF_LIBRARIES = {
     "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR",
@@ -89,7 +88,7 @@ def _nothing_leaks(_fence: None) -> Iterator[None]:
         if not thread.name.startswith(THREADS_OF_LIBRARIES)
     ]
     assert not leaked, f"threads left behind: {leaked}"
-    assert not _wait_for_none(lambda: _children() - children), "processes were left behind"
+    assert not _left_of(children), "processes were left behind"
     assert not _scratch() - scratch, "scratch folders were left behind"
 
 
@@ -111,11 +110,6 @@ def emulated_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have this CPU taken for one with bf16 instructions: torch emulates them where they lack."""
     known = hardware._cpu_flags()
     monkeypatch.setattr(hardware, "_cpu_flags", lambda: {*known, "avx512_bf16"})
-
-
-@pytest.fixture
-def programs() -> Path:
-    return PROGRAMS
 
 
 @pytest.fixture
@@ -161,12 +155,9 @@ def _scratch() -> set[Path]:
     return set(Path(tempfile.gettempdir()).glob("autotune-*"))
 
 
-def _wait_for_none(found: object, patience_s: float = 5.0) -> set[int]:
-    """Processes that were told to end may need a moment to be gone."""
-    assert callable(found)
+def _left_of(children: set[int], patience_s: float = 5.0) -> set[int]:
+    """Return what runs besides; processes that were told to end may need a moment to be gone."""
     until = time.monotonic() + patience_s
-    while left := set(found()):
-        if time.monotonic() > until:
-            return left
+    while (left := _children() - children) and time.monotonic() < until:
         time.sleep(0.05)
-    return set()
+    return left
