@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
@@ -19,6 +20,8 @@ import pytest
 from autotune.machine import hardware
 from tests import rigging, warm
 
+# What is imported stays: to look through it again and again takes seconds of each worker.
+gc.disable()
 # A scratch root of this run's own, so that another run beside it is not taken for a leak.
 os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="at-", dir="/tmp")
 tempfile.tempdir = None
@@ -51,6 +54,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         begin, end = (len(rest) * n // workers for n in (worker, worker + 1))
         stretches += [item for item in slow if item.path in own] + rest[begin:end]
     items[:] = stretches
+    gc.freeze()
+    gc.enable()
 
 
 @cache
