@@ -15,14 +15,14 @@ BREACHES: dict[str, dict[str, int]] = {
         "SearchResult": 30,
     },
     "at most 14 modules that import each other in a row": {"modules": 24},
-    "at most 3 tuned constants per 1,000 code lines": {"constants": 364},
+    "at most 3 tuned constants per 1,000 code lines": {"constants": 360},
     "no small modules with one importer": {"inside.processes.run_children": 30},
     "lines per room": {
-        "cli": 1926,
-        "inside": 14505,
-        "measurement": 1941,
-        "program": 2822,
-        "tuning": 6742,
+        "cli": 1916,
+        "inside": 14331,
+        "measurement": 1930,
+        "program": 2804,
+        "tuning": 6571,
     },
 }
 

@@ -12,7 +12,7 @@ from autotune.results.verdict import changes_of
 def as_data(result: SearchResult) -> dict[str, Any]:
     """Return a result as data that JSON can hold; ``cli/SKILL.md`` explains the keys.
 
-    A row of ``trials`` is that of ``SearchResult.trials``, with ``changes`` instead of all knobs, and
+    A row of ``trials`` is that of ``SearchResult.trials``, with ``changes`` for all knobs, and
     without what is unknown.
     """
     knobs = set(result.baseline)

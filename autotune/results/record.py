@@ -25,7 +25,7 @@ from autotune.program.profile import Profile
 from autotune.program.program import Program
 
 # Increased when older records cannot be read, or lack something that is needed to go on
-FORMAT = 6
+FORMAT = 7
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,6 @@ class SearchInfo:
         program: What is searched, with a fingerprint of its source.
         hardware: The machine as it was before the program ran; measurements from another one do
             not count.
-        created: When the search started, in ISO 8601 (UTC).
     """
 
     program: Program
@@ -164,11 +163,8 @@ class ClaimProcess:
         baseline: What the program as written did alone, before the first switch; None if the
             process began under the config.
         winner: What the config did alone; None if the process began as the program is written.
-        rates: Samples per second of the two while they took turns.
         cost_s: Wall time in seconds, the start included.
         is_pair: Whether each had a process, because they cannot share one.
-        is_of_search: Whether it is the search's process, by turns that came after the config was
-            chosen.
     """
 
     config: Config
@@ -180,7 +176,6 @@ class ClaimProcess:
     rounds: int
     cost_s: float
     is_pair: bool = False
-    is_of_search: bool = False
 
 
 @dataclass(frozen=True)
