@@ -1,18 +1,12 @@
 # ruff: noqa: N802, N803 - the names are those of pynvml
 """Recorded readings: stands in for pynvml, and for torch's GPUs, where there is no NVIDIA driver.
 
-A module-like object, because the real one needs a driver; error classes and constants are
-nvidia-ml-py's own, the fields of its answers too. What they answer follows these documents:
+A module-like object, because the real one needs a driver; error classes, constants and the fields
+of its answers are nvidia-ml-py's own. What they answer follows these documents:
 
-- NVML API Reference, "Device Queries" (https://docs.nvidia.com/deploy/nvml-api/):
-  nvmlDeviceGetProcessUtilization returns samples newer than a timestamp in microseconds, of
-  processes with "some non-zero utilization during the last sample period", for "Maxwell or newer
-  fully supported devices", and NVML_ERROR_NOT_FOUND if there are none; "On MIG-enabled GPUs,
-  querying process utilization is not currently supported". nvmlDeviceGetComputeRunningProcesses
-  lists processes with a compute context, nvmlDeviceGetGraphicsRunningProcesses those with a
-  graphics context "(eg. applications using OpenGL, DirectX)": a display server is among these.
-  nvmlDeviceGetMemoryInfo and nvmlDeviceGetHandleByIndex return NVML_ERROR_NOT_SUPPORTED,
-  NVML_ERROR_NO_PERMISSION and NVML_ERROR_GPU_IS_LOST; indices are ordered by PCI bus.
+- NVML API Reference, "Device Queries" (https://docs.nvidia.com/deploy/nvml-api/): utilization of
+  processes is of Maxwell and newer, not of MIG, and NVML_ERROR_NOT_FOUND if there is none; a
+  display server is among the graphics processes; indices are ordered by PCI bus.
 - Memory is NVML_ERROR_NOT_SUPPORTED on GB10, whose GPU shares the memory of the host
   (https://forums.developer.nvidia.com/t/358869).
 - MIG User Guide, "MIG Device Names" (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/): a
@@ -93,12 +87,7 @@ MIG_GPU = Gpu(
     4864 << 20,
     (8, 0),
 )
-MIG_SLICE = GpuState(
-    reasons=None,
-    temperature_c=None,
-    energy_mj=None,
-    samples=None,
-)
+MIG_SLICE = GpuState(reasons=None, temperature_c=None, energy_mj=None, samples=None)
 GB10 = Gpu("NVIDIA GB10", "GPU-00000000-0000-0000-0000-000000000121", None, (12, 1))
 
 

@@ -7,6 +7,7 @@ plain line is printed for each trial. stdout stays free for results.
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 from collections.abc import Sequence
@@ -237,18 +238,8 @@ def results_console() -> RichConsole:
     )
 
 
-class _WithoutPadding:
+class _WithoutPadding(io.TextIOBase):
     """Standard output, whose lines end where their text does: tables pad their last column."""
-
-    @property
-    def encoding(self) -> str:
-        return sys.stdout.encoding
-
-    def isatty(self) -> bool:
-        return False
 
     def write(self, text: str) -> int:
         return sys.stdout.write(PADDING.sub("", text))
-
-    def flush(self) -> None:
-        sys.stdout.flush()

@@ -29,7 +29,6 @@ class Row:
     Attributes:
         changes: ``live`` if a running process can change it, ``restart`` if it needs a fresh one.
         now: The program's own value; empty if the knob is not offered.
-        reason: Why it is not offered; empty if it is.
         is_hidden: Whether only ``--tune`` and the space ``full`` search it.
     """
 

@@ -38,8 +38,6 @@ class Tracked:
             empty if nothing is recommended.
         metrics: Speedup with the bounds of its 95 % interval, samples/s and peak memory before and
             after, and what the search cost. What is unknown is left out.
-        tags: What the figures are about: the finding, the program, the machine.
-        files: Texts of best.yaml and report.html by file name.
     """
 
     search: str

@@ -11,11 +11,12 @@ process in the container can read; cpusets, which the process's CPU affinity alr
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
+
+from autotune.machine.kernel_files import text_of, unescaped
 
 PROC = Path("/proc/self")
 V2 = "cgroup2"  # the kernel's file system types for the two versions
@@ -50,9 +51,11 @@ class _Mount:
 
 def levels(controller: str, proc: Path = PROC) -> list[Level]:
     """Return the groups of a controller that contain this process, the innermost first."""
-    mounts = [m for line in _lines(proc / "mountinfo") if (m := _mount(line)) is not None]
+    mounts = [
+        m for line in text_of(proc / "mountinfo").splitlines() if (m := _mount(line)) is not None
+    ]
     found: list[Level] = []
-    for line in _lines(proc / "cgroup"):
+    for line in text_of(proc / "cgroup").splitlines():
         number, names, place = line.split(":", 2)
         if number == "0" and not names:  # the entry of v2, see cgroups(7)
             found += _walk(PurePosixPath(place), [m for m in mounts if m.kind == V2], 2)
@@ -79,9 +82,10 @@ def cpu_quotas(proc: Path = PROC) -> dict[Path, float]:
 def memory_limit(proc: Path = PROC) -> int | None:
     """Return the tightest memory limit in bytes, or None without a limit."""
     names = {1: "memory.limit_in_bytes", 2: "memory.max"}
-    limits = [_words(level.path / names[level.version]) for level in levels("memory", proc)]
+    files = [level.path / names[level.version] for level in levels("memory", proc)]
+    limits = [text_of(path).strip() for path in files]
     # Without a limit, v2 says "max"; v1 says a number larger than any memory.
-    return min((int(words[0]) for words in limits if words and words[0].isdigit()), default=None)
+    return min((int(limit) for limit in limits if limit.isdigit()), default=None)
 
 
 def throttling(proc: Path = PROC) -> tuple[Throttling, ...]:
@@ -100,7 +104,7 @@ def throttling(proc: Path = PROC) -> tuple[Throttling, ...]:
 
 def _cpu_quota(level: Level) -> float | None:
     files = ("cpu.max",) if level.version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-    words = [word for name in files for word in _words(level.path / name)]
+    words = [word for name in files for word in text_of(level.path / name).split()]
     match words:
         # Without a quota, v2 says "max" and v1 says -1; neither consists of digits alone.
         case [quota, period] if quota.isdigit() and int(quota) > 0:
@@ -133,25 +137,9 @@ def _mount(line: str) -> _Mount | None:
     match here.split(), there.split():
         case [_, _, _, root, point, *_], [kind, _, options] if kind in {V1, V2}:
             return _Mount(
-                PurePosixPath(_unescaped(root)),
-                Path(_unescaped(point)),
+                PurePosixPath(unescaped(root)),
+                Path(unescaped(point)),
                 kind,
                 frozenset(options.split(",")),
             )
     return None
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), text)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        # Names of groups and mount points need not be valid UTF-8.
-        return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return []
-
-
-def _words(path: Path) -> list[str]:
-    return [word for line in _lines(path) for word in line.split()]

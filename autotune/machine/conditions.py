@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.machine import cgroups
+from autotune.machine.kernel_files import text_of
 
 FAST_GOVERNORS = {"performance", "schedutil", "ondemand"}  # the last two follow the load
 # With these drivers, the governor "powersave" follows the load up to the highest frequency
@@ -33,12 +34,10 @@ class Conditions:
     Attributes:
         quota: Cores that the tightest CPU quota allows, as a fraction; None without a quota.
         throttled_share: Share of the periods in which a quota held a group back; None without one.
-        drivers: Drivers of their frequencies, such as ``intel_pstate``.
         throttle_events: Times that cores were slowed down by heat since the machine started; None
             if the system does not tell.
         numa_nodes: Cores of each NUMA node, as the kernel writes them: ``0-31``.
         driver_cuda: Newest CUDA version that the driver supports, as ``(major, minor)``.
-        torch_cuda: CUDA version that torch was built for; None for a CPU build, or if unknown.
     """
 
     cores: int
@@ -122,7 +121,7 @@ def read(sys: Path = SYS, proc: Path = cgroups.PROC) -> Conditions:
     driver, driver_cuda = _driver()
     cpus = sys / "devices/system/cpu"
     quotas = cgroups.cpu_quotas(proc)
-    stats = [dict(map(str.split, _text(path / "cpu.stat").splitlines())) for path in quotas]
+    stats = [dict(map(str.split, text_of(path / "cpu.stat").splitlines())) for path in quotas]
     ran = [stat for stat in stats if int(stat.get("nr_periods", 0))]
     shares = [int(stat["nr_throttled"]) / int(stat["nr_periods"]) for stat in ran]
     heat = _values(cpus, "cpu[0-9]*/thermal_throttle/core_throttle_count")
@@ -161,7 +160,7 @@ def _torch_cuda() -> tuple[int, int] | None:
     found = importlib.util.find_spec("torch")
     if found is None or found.origin is None:
         return None
-    text = _text(Path(found.origin).with_name("version.py"))
+    text = text_of(Path(found.origin).with_name("version.py"))
     version = re.search(r"^cuda\b.*= ['\"](\d+)\.(\d+)", text, re.MULTILINE)
     return None if version is None else (int(version[1]), int(version[2]))
 
@@ -171,11 +170,4 @@ def _for_cuda(before: str, version: tuple[int, int] | None) -> str:
 
 
 def _values(folder: Path, pattern: str) -> list[str]:
-    return [text for path in sorted(folder.glob(pattern)) if (text := _text(path).strip())]
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+    return [text for path in sorted(folder.glob(pattern)) if (text := text_of(path).strip())]

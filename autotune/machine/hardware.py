@@ -27,6 +27,7 @@ from typing import NamedTuple
 import psutil
 
 from autotune.machine import cgroups
+from autotune.machine.kernel_files import text_of
 
 PACKAGES = ("torch", "torchvision", "optuna", "autotune-torch")
 # bfloat16 instruction sets as /proc/cpuinfo names them: the first three of x86, the last of ARM
@@ -65,7 +66,6 @@ class Hardware:
         shm_bytes: Free bytes in /dev/shm; None if it does not exist.
         gpus: The GPUs that CUDA_VISIBLE_DEVICES leaves visible, in its order, or those that a
             program sees, in the program's order.
-        has_cxx_compiler: Whether a C++ compiler is on PATH; torch.compile on the CPU needs one.
         versions: Versions of Python and of those of ``PACKAGES`` that are installed, by name.
     """
 
@@ -171,11 +171,9 @@ def memory_bytes(proc: Path = cgroups.PROC) -> int:
 
 def _of_cpu(*names: str) -> str:
     """Return the value of the first line of /proc/cpuinfo with one of these names; else empty."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith(names):
-                return line.partition(":")[2].strip()
-    return ""
+    lines = text_of(Path("/proc/cpuinfo")).splitlines()
+    found = (line.partition(":")[2].strip() for line in lines if line.startswith(names))
+    return next(found, "")
 
 
 def _cpu_flags() -> set[str]:

@@ -9,7 +9,6 @@ from time import sleep
 
 import psutil
 
-from autotune.machine.probes.base import Probe
 from autotune.measurement.readings import Memory
 
 WATCH_S = 0.5  # how long a tree is watched for work
@@ -49,7 +48,7 @@ def _cpu_s(processes: list[psutil.Process]) -> float:
     return total
 
 
-class HostMemory(Probe):
+class HostMemory:
     """Peak of the process tree's memory over the samples.
 
     The parent process samples it once a second, or less often where that costs too much. It adds

@@ -22,7 +22,6 @@ class Flag:
     Attributes:
         name: Its longest spelling, such as ``--batch-size``; ``keyword.hidden`` for a function's
             parameter.
-        value: Its value when the program started; None if it had none.
         choices: The only values it accepts, as text; empty if it accepts any.
         is_switch: Whether it takes no value: it is present (``true``) or absent (``false``).
         negation: The spelling that turns a switch off, such as ``--no-amp``; empty without one.

@@ -104,8 +104,6 @@ class OptimizerFacts:
         families: Names of its class and of the optimizers among its base classes.
         lrs: The learning rate of each of its parameter groups at the first step; 0.0 in a warm-up
             that begins there.
-        implementation: The one in use: ``for-loop``, ``foreach`` or ``fused``.
-        implementations: Those that it offers on its parameters' device.
         initial_lrs: The same before any of torch's schedulers changed it; as ``lrs`` without one.
         has_own_step: Whether its step is not one of torch's. torch's steps update each parameter
             independently; another may combine parameters.
@@ -151,7 +149,6 @@ class PrecisionFacts:
     Attributes:
         weights_dtype: dtype of the floating-point parameters; the smallest if they differ.
         autocast: dtype of the program's autocast; None if it uses none.
-        has_scaler: Whether the program scales its losses with its own GradScaler.
     """
 
     weights_dtype: str
@@ -168,9 +165,7 @@ class TorchSettings:
     Attributes:
         cudnn: ``benchmark`` if ``torch.backends.cudnn.benchmark`` is on, else ``default``.
         matmul_precision: Precision of fp32 matrix products: ``highest``, ``high`` or ``medium``.
-        flush_denormal: Whether its arithmetic treats denormal numbers as 0.
         deterministic_algorithms: Whether deterministic algorithms are required of torch or cuDNN.
-        autograd_profiler: Whether one of torch's profilers is recording.
         attention: The only attention backend that is enabled, or ``auto``; None if the program
             does not call ``scaled_dot_product_attention``.
     """
@@ -206,7 +201,6 @@ class LoopFacts:
 
     Attributes:
         trainer: The library whose trainer runs the loop: ``lightning``, ``transformers`` or empty.
-        batches_per_step: Batches of the training loader per optimizer step.
         reads_ahead: Whether it fetches the next batch before it trains on the current one, or
             another thread fetches the batches.
         copies_without_blocking: Whether it copies batches to the device with ``non_blocking=True``.

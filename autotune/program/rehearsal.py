@@ -70,7 +70,6 @@ class Seen:
     """What a program did in its rehearsal.
 
     Attributes:
-        epochs: Number of epochs in which it made a step.
         evaluations: How often it computed without gradients outside its training loop.
         silent_s: Seconds since the program last requested a batch, called its model or made a step.
         is_at_work: Whether the program was silent, but used the processor, or was saving.

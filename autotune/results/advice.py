@@ -55,7 +55,6 @@ class Gain:
 
     Attributes:
         most: As a speedup: 1.3 is 1.3 times the samples/s.
-        basis: How that was estimated, as a clause.
     """
 
     most: float

@@ -12,8 +12,8 @@ from autotune.results.verdict import changes_of
 def as_data(result: SearchResult) -> dict[str, Any]:
     """Return a result as data that JSON can hold; ``cli/SKILL.md`` explains the keys.
 
-    A row of ``trials`` is that of ``SearchResult.trials``, with ``changes`` instead of all knobs,
-    and without what is unknown.
+    A row of ``trials`` is that of ``SearchResult.trials``, with ``changes`` for all knobs, and
+    without what is unknown.
     """
     knobs = set(result.baseline)
     first_step_s = None if result.facts is None else result.facts.first_step_s
@@ -30,6 +30,7 @@ def as_data(result: SearchResult) -> dict[str, Any]:
                 "error_pct": round(100 * one.ratio.error, 2),
                 "rounds": one.rounds,
                 "starts_as_written": one.starts_as_written,
+                "of_search": one.is_of_search,
             }
             for one in result.claim
         ],

@@ -34,11 +34,7 @@ class Lived:
 
         All steps of the process count, since a config before it may have made some of them.
         """
-        self._most[epochs] = max(steps, self.steps(epochs))
-
-    def steps(self, epochs: Epochs) -> int:
-        """Return the most steps seen in one process whose epochs ended in this way; 0 if none."""
-        return self._most.get(epochs, 0)
+        self._most[epochs] = max(steps, self._most.get(epochs, 0))
 
     def is_enough(self, epochs: Epochs, ending: Ending) -> bool:
         """Return whether the evidence suffices to blame a config for its crash.
@@ -46,7 +42,7 @@ class Lived:
         It does if the baseline made no fewer steps than the config. A process that worked until its
         config changed and then failed at once is evidence too.
         """
-        if ending.steps <= self.steps(epochs):
+        if ending.steps <= self._most.get(epochs, 0):
             return True
         return ending.steps_under_config < min(AT_ONCE + 1, ending.steps)
 

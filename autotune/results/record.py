@@ -59,7 +59,6 @@ class SearchInfo:
         program: What is searched, with a fingerprint of its source.
         hardware: The machine as it was before the program ran; measurements from another one do
             not count.
-        created: When the search started, in ISO 8601 (UTC).
     """
 
     program: Program
@@ -164,7 +163,6 @@ class ClaimProcess:
         baseline: What the program as written did alone, before the first switch; None if the
             process began under the config.
         winner: What the config did alone; None if the process began as the program is written.
-        rates: Samples per second of the two while they took turns.
         cost_s: Wall time in seconds, the start included.
         is_pair: Whether each had a process, because they cannot share one.
     """

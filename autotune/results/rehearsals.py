@@ -18,7 +18,6 @@ class RehearsalRecord:
     """What was found out about a config beyond its training loop.
 
     Attributes:
-        own: The result under that config.
         baseline: The result for the baseline; None if the config did not fail or time was short.
         guilty: The part of the config that fails although the baseline does not, or that trains
             something else: a single knob if one was found, otherwise all differences from the

@@ -88,9 +88,7 @@ class Verdict:
         more: Further sentences about the finding.
         changes: The knobs of the recommended config, with what each of them gives.
         why: What limits the program, how long it trains, and what the changes mean for learning.
-        next: What to type.
         notes: What else there is to know: doubts, failures, what was not tried.
-        cost: What the search took, as a sentence.
     """
 
     tone: Tone

@@ -120,6 +120,7 @@ FENCED_OFF = re.compile(
 MIN_STEPS = 10
 
 
+NO_ROOM = "{name} does not fit as it is written: {reason}."
 # What a program that does not train as it is written is told, by how it ended
 COMPLAINTS = {
     Outcome.RAN_OUT: (
@@ -130,13 +131,9 @@ COMPLAINTS = {
     Outcome.INTERRUPTED: (
         "Stopped before the baseline of {name} was measured; there is nothing to report."
     ),
-    Outcome.OUT_OF_MEMORY: (
-        "{name} does not fit as it is written: {reason}. Make its batch or its model smaller first."
-    ),
-    Outcome.HOST_OUT_OF_MEMORY: (
-        "{name} does not fit as it is written: {reason}. Make its batch or its model smaller first."
-    ),
-    Outcome.SHARED_MEMORY: "{name} does not fit as it is written: {reason}.",
+    Outcome.OUT_OF_MEMORY: f"{NO_ROOM} Make its batch or its model smaller first.",
+    Outcome.HOST_OUT_OF_MEMORY: f"{NO_ROOM} Make its batch or its model smaller first.",
+    Outcome.SHARED_MEMORY: NO_ROOM,
     Outcome.HUNG: (
         "{name} hangs: {reason}. Its last output is above. Run it once without autotune to see "
         "whether it hangs there too."

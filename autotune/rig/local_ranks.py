@@ -53,7 +53,6 @@ class Launch:
 
     Attributes:
         codes: JSON file for the exit codes of failed ranks, by rank; None prints them on stderr.
-        pass_fds: File descriptors that rank 0 inherits, such as the wire to the parent.
     """
 
     ranks: int

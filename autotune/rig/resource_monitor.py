@@ -49,6 +49,7 @@ class ResourceMonitor:
         others do on another GPU neither disturbs it nor is its memory or power.
         """
         self._gpu_memory = NvmlMemory(gpu_uuids, self._pid)
+        self._memory: tuple[HostMemory | NvmlMemory, ...]
         self._memory = (HostMemory(self._pid), self._gpu_memory)
         self._gpus = GpuWatch(gpu_uuids, self._pid)
         self._due = [0.0] * len(self._memory)  # when each of these probes is read next

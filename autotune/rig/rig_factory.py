@@ -29,7 +29,6 @@ class RigFactory:
 
     Attributes:
         program: The program, in the mode in which the next rigs run it.
-        directory: The run directory; the rigs' folders are ``rigs/001``, ``rigs/002``, ….
         hardware: The machine; once the program was observed, with the GPUs that it sees.
         started: Number of rigs made in this run, those of earlier sessions included.
         remember: Called with the new run mode whenever it changes, so that it can be saved.

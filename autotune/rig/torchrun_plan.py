@@ -29,10 +29,8 @@ class Nodes:
     """The machines that train together, in torchrun's terms.
 
     Attributes:
-        count: Number of machines; 1 needs no endpoint.
         rank: Number of this machine, from 0; None lets torchrun's rendezvous number them.
         endpoint: ``host:port`` of the first machine, to which all others connect.
-        job: Name of the rendezvous, the same on all machines.
 
     Raises:
         UsageError: when several machines have no endpoint, or *rank* is out of range.

@@ -140,10 +140,8 @@ class Progress:
     afterwards, every few seconds.
 
     Attributes:
-        phase: What the program is doing. Between true epochs it may be silent for long.
         steps: Optimizer steps made so far; given before ``Ready`` only.
         elapsed_s: Seconds since the rig's start; given before ``Ready`` only.
-        doing: What the program does instead of a step; empty if that is not known.
         unseen: Signs of training of which no step could be seen, as a clause; empty if none.
     """
 
@@ -215,8 +213,6 @@ class Ended:
     Attributes:
         exception: Class name and message of the exception; empty if there was none, and for an
             exit with code 0.
-        traceback: The program's part of the traceback; empty for ``sys.exit()``.
-        exit_code: What the interpreter would have exited with.
         at_s: When it ended, by ``time.time()``, so that ranks can be put in order.
         unseen: Signs of training of which no step could be seen, as a clause; empty if none.
         steps_under_config: How many of the steps were made under the present config.

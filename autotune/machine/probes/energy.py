@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from autotune.machine.kernel_files import text_of
+
 POWERCAP = Path("/sys/class/powercap")
 
 
@@ -23,7 +25,7 @@ class CpuEnergy:
     def __init__(self, powercap: Path = POWERCAP) -> None:
         # Zones below a package are parts of it, and the ``psys`` zone contains the packages
         zones = (z for z in powercap.glob("*") if re.fullmatch(r"intel-rapl:\d+", z.name))
-        packages = sorted(zone for zone in zones if _read_text(zone / "name") != "psys")
+        packages = sorted(zone for zone in zones if text_of(zone / "name").strip() != "psys")
         self._counters = [_Counter(zone) for zone in packages]
 
     def joules(self) -> float | None:
@@ -59,12 +61,5 @@ class _Counter:
 
 
 def _read_int(path: Path) -> int | None:
-    text = _read_text(path)
+    text = text_of(path).strip()
     return int(text) if text.isdecimal() else None
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""

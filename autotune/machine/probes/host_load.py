@@ -18,6 +18,7 @@ import psutil
 
 from autotune.machine import cgroups
 from autotune.machine.cgroups import Throttling
+from autotune.machine.kernel_files import text_of
 from autotune.measurement.readings import Interference
 
 PRESSURE = (Path("/sys/fs/cgroup/cpu.pressure"), Path("/proc/pressure/cpu"))  # container, machine
@@ -142,7 +143,7 @@ def _pressure_s(paths: Iterable[Path]) -> float | None:
 
     This is the field ``total`` of the line ``some`` in the first readable file.
     """
-    for line in (line for path in paths for line in _lines(path)):
+    for line in (line for path in paths for line in text_of(path).splitlines()):
         kind, *fields = line.split()
         for field in fields:
             if kind == "some" and field.startswith("total="):
@@ -155,23 +156,13 @@ def _throttled_s(sources: Iterable[Throttling]) -> float | None:
     seconds = [
         int(value) * source.unit_s
         for source in sources
-        for name, _, value in (line.partition(" ") for line in _lines(source.path))
+        for name, _, value in (line.partition(" ") for line in text_of(source.path).splitlines())
         if name == source.key
     ]
     return sum(seconds) if seconds else None
 
 
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except OSError:  # if PSI was switched off at boot, the file exists but cannot be read
-        return []
-
-
 def queued_s(task: Path) -> float:
     """Return the seconds that a thread was ready to run and had no core (proc(5), schedstat)."""
-    try:
-        fields = (task / "schedstat").read_text("ascii").split()
-    except OSError:
-        return 0.0
+    fields = text_of(task / "schedstat").split()
     return int(fields[1]) / 1e9 if len(fields) > 1 else 0.0

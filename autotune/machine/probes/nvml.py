@@ -20,7 +20,6 @@ from typing import Any
 
 import psutil
 
-from autotune.machine.probes.base import Probe
 from autotune.machine.process_tree import tree
 from autotune.measurement.readings import FOREIGN_SHARE, GpuReading, Memory
 
@@ -37,7 +36,7 @@ SLOWDOWNS = (
 SM_S = 1.0  # how far back SM shares are asked for: the driver samples them up to once a second
 
 
-class NvmlMemory(Probe):
+class NvmlMemory:
     """Peak memory in use on the visible GPUs: in total, and by the rig."""
 
     def __init__(
@@ -122,10 +121,21 @@ class GpuWatch:
         handles = self._driver.handles()
         users = {uuid: self._busy(handle) for uuid, handle in handles.items()}
         strangers = _strangers(frozenset().union(*users.values()), self._pid)
+        ask, nvml = self._driver.ask, self._driver.nvml
         for uuid, handle in handles.items():
-            reading = self._reading(GpuReading(now_s, uuid), handle)
-            foreign = tuple(sorted(users[uuid] & strangers))
-            self._readings.append(replace(reading, foreign_processes=foreign))
+            energy_mj = ask("nvmlDeviceGetTotalEnergyConsumption", handle)
+            reasons = ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
+            if reasons is None:  # the name before driver 535, with the same bits
+                reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle) or 0
+            reading = GpuReading(
+                now_s,
+                uuid,
+                slowdowns=tuple(w for name, w in SLOWDOWNS if reasons & getattr(nvml, name, 0)),
+                temperature_c=ask("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU),
+                energy_j=None if energy_mj is None else energy_mj / 1000,
+                foreign_processes=tuple(sorted(users[uuid] & strangers)),
+            )
+            self._readings.append(reading)
 
     def strangers(self) -> dict[str, dict[int, int | None]]:
         """Return who else is on each GPU to compute, idle or not; a process that also draws is not.
@@ -139,19 +149,6 @@ class GpuWatch:
             uuid: {pid: sizes[pid] for pid in sorted(sizes.keys() & foreign)}
             for uuid, sizes in listed.items()
         }
-
-    def _reading(self, reading: GpuReading, handle: Any) -> GpuReading:
-        ask, nvml = self._driver.ask, self._driver.nvml
-        energy_mj = ask("nvmlDeviceGetTotalEnergyConsumption", handle)
-        reasons = ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
-        if reasons is None:  # the name before driver 535, with the same bits
-            reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle) or 0
-        return replace(
-            reading,
-            slowdowns=tuple(w for name, w in SLOWDOWNS if reasons & getattr(nvml, name, 0)),
-            temperature_c=ask("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU),
-            energy_j=None if energy_mj is None else energy_mj / 1000,
-        )
 
     def _busy(self, handle: Any) -> frozenset[int]:
         """Return the ids of the processes that take a GPU's time, ours included.

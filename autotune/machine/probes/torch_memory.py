@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autotune.machine.hardware import Gpu
-from autotune.machine.probes.base import Probe
 from autotune.measurement.readings import Memory
 
 
@@ -34,7 +33,7 @@ def torch_gpus(device: str) -> tuple[Gpu, ...]:
     )
 
 
-class TorchMemory(Probe):
+class TorchMemory:
     """Peak allocated and reserved bytes, added over all CUDA devices; None on other devices.
 
     The allocator records peaks itself, so samples in between are not needed.

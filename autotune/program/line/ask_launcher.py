@@ -39,7 +39,6 @@ class Answer:
     """What a launcher would do.
 
     Attributes:
-        refused: Why autotune cannot do the same; empty if it can.
         words: The words that each process runs, without the interpreter.
         ranks: Number of processes that train together; None for one process.
         is_python: Whether an interpreter runs the words.

@@ -24,7 +24,6 @@ class Shell:
     interpreter.
 
     Attributes:
-        python: The interpreter that runs autotune.
         prefix: The root of its environment, whose ``bin`` folder holds the interpreter.
         command: What was typed before the line, such as ``autotune search --budget 90s``. Messages
             repeat it in the line to type.
@@ -66,7 +65,6 @@ class Known:
     """What has been read of a command line so far.
 
     Attributes:
-        warning_filters: Values of ``python -W``.
         is_safe_path: Whether ``python -P`` keeps the script's folder off the import path.
         is_python: Whether an interpreter was read, so that a script or ``-m MODULE`` must follow.
     """

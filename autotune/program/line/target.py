@@ -109,8 +109,12 @@ def _console_script(script: Path, words: tuple[str, ...], known: Known, shell: S
     The generated wrapper is what runs. The fingerprint is computed from the entry point's file,
     because the wrapper does not change when the program does.
     """
-    python = _python_of(script, known, shell)
-    if python is None:
+    # Binary, and only the beginning: the file may be any executable.
+    with script.open("rb") as file:
+        shebang = SHEBANG.match(file.read(1024))
+    named = "" if shebang is None else os.fsdecode(shebang[1] or shebang[2])
+    python = named and (shell.which(named, known) or named)
+    if not python:
         raise other(words, known, shell) or UsageError(
             f"'{words[0]}' is {script}, which is not a Python program, so autotune cannot "
             "tune it. Name the Python program that it starts."
@@ -124,14 +128,3 @@ def _console_script(script: Path, words: tuple[str, ...], known: Known, shell: S
             fingerprint = fingerprint_of(found[1].read_bytes())
             program = replace(program, source=str(found[1]), fingerprint=fingerprint)
     return replace(program, name=script.name)
-
-
-def _python_of(script: Path, known: Known, shell: Shell) -> str | None:
-    """Return the interpreter in a script's shebang; None if there is none or it is not Python."""
-    # Binary, and only the beginning: the file may be any executable.
-    with script.open("rb") as file:
-        found = SHEBANG.match(file.read(1024))
-    if found is None:
-        return None
-    python = os.fsdecode(found[1] or found[2])
-    return shell.which(python, known) or python

@@ -17,6 +17,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autotune.errors import FenceError
+from autotune.machine.kernel_files import text_of
 from autotune.program.fence_options import FenceKind, FenceOptions
 from autotune.rig.fence.base import Fence, Refused, View
 from autotune.rig.fence.guard import GuardFence
@@ -106,10 +107,5 @@ def describe_fence(options: FenceOptions) -> tuple[str, tuple[str, ...]]:
 
 def _switch() -> str:
     """Return the system setting that denies overlays and how to change it, in parentheses."""
-    for path, value, mend in SWITCHES:
-        try:
-            if Path(path).read_text(encoding="utf-8").strip() == value:
-                return f" ({mend})"
-        except OSError:
-            continue
-    return ""
+    found = (mend for path, value, mend in SWITCHES if text_of(Path(path)).strip() == value)
+    return next((f" ({mend})" for mend in found), "")

@@ -51,7 +51,6 @@ class Prepared:
 
     Attributes:
         upper: The overlay's upper layer, which holds what the rig wrote.
-        files: Size and modification time of the cache files, by path below the upper layer.
         others: Number and bytes of all other files, by the real folder by which they are counted:
             an immediate folder of the working directory, or the folder that they lie in.
     """
@@ -77,7 +76,7 @@ class Prepared:
                 self.others[folder] = (count + 1, size + found[0])
 
     def keep(self, layer: Path) -> bool:
-        """Move the files that have not changed since ``note()`` into a layer; tell if any were.
+        """Move what has not changed since ``note()`` into a layer; return if anything was.
 
         Call it after the rig has ended: the files leave the upper layer.
         """

@@ -143,22 +143,20 @@ class _Place:
         """Cover the folder in the way that its step says."""
         match self.covering.step.cover:
             case Cover.OVERLAY:
-                self._overlay(overlay_options)
+                # An overlay hides the mounts inside of the folder, so they are bound in again
+                attached = [(p, os.open(p, os.O_PATH)) for p in self.covering.step.attached]
+                layers = ":".join(map(_by_fd, (*self._layers, self._lower)))
+                upper, work = _by_fd(self._upper), _by_fd(self._work)
+                data = f"lowerdir={layers},upperdir={upper},workdir={work}{overlay_options}"
+                kernel.mount("overlay", self._path, "overlay", data=data)
+                for path, real in attached:
+                    kernel.mount(_by_fd(real), path, flags=kernel.MS_BIND | kernel.MS_REC)
             case Cover.REBUILT:
                 self._rebuild()
             case Cover.MEMORY:
                 self._memory()
             case Cover.READ_ONLY:
                 _make_read_only(self._path)
-
-    def _overlay(self, options: str) -> None:
-        # An overlay hides the mounts inside of the folder, so they are bound into it again.
-        attached = [(path, os.open(path, os.O_PATH)) for path in self.covering.step.attached]
-        layers = ":".join(map(_by_fd, (*self._layers, self._lower)))
-        data = f"lowerdir={layers},upperdir={_by_fd(self._upper)},workdir={_by_fd(self._work)}"
-        kernel.mount("overlay", self._path, "overlay", data=data + options)
-        for path, real in attached:
-            kernel.mount(_by_fd(real), path, flags=kernel.MS_BIND | kernel.MS_REC)
 
     def _rebuild(self) -> None:
         """Cover the folder by a new one with the same entries.

@@ -18,11 +18,12 @@ it is tested without mounting anything.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePosixPath
+
+from autotune.machine.kernel_files import unescaped
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - shm_open(3) knows no other place
 KERNELS_OWN = ("/proc", "/sys", "/dev")
@@ -70,7 +71,19 @@ def read_mounts(mountinfo: str) -> tuple[Mount, ...]:
 
     A mount is left out if a later one at the same path, or at a folder above it, hides it.
     """
-    mounts = {number: (parent, mount) for number, parent, mount in _parse(mountinfo)}
+    mounts: dict[int, tuple[int, Mount]] = {}
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, super_fields = before.split(" "), after.split(" ")
+        if len(fields) > 5 and len(super_fields) > 2:
+            mount = Mount(
+                path=unescaped(fields[4]),
+                file_system=super_fields[0],
+                options=tuple(fields[5].split(",")),
+                super_options=tuple(super_fields[2].split(",")),
+                root=unescaped(fields[3]),
+            )
+            mounts[int(fields[0])] = int(fields[1]), mount
     inner: dict[int, list[int]] = {}
     for number, (parent, _) in mounts.items():
         inner.setdefault(parent, []).append(number)
@@ -104,25 +117,6 @@ def _found_at(
         if not on_the_way:
             return here
         here = min(on_the_way, key=lambda number: len(mounts[number][1].path))
-
-
-def _parse(mountinfo: str) -> Iterator[tuple[int, int, Mount]]:
-    for line in mountinfo.splitlines():
-        before, _, after = line.partition(" - ")
-        fields, super_fields = before.split(" "), after.split(" ")
-        if len(fields) > 5 and len(super_fields) > 2:
-            mount = Mount(
-                path=_unescaped(fields[4]),
-                file_system=super_fields[0],
-                options=tuple(fields[5].split(",")),
-                super_options=tuple(super_fields[2].split(",")),
-                root=_unescaped(fields[3]),
-            )
-            yield int(fields[0]), int(fields[1]), mount
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 class Cover(StrEnum):
@@ -232,7 +226,10 @@ class _Planner:
                 innermost = max(holding, key=lambda m: len(PurePosixPath(m).parts))
                 yield Step(Cover.READ_ONLY, innermost)
             if may_write or depth < MAX_DEPTH or any(is_below(t, path) for t in self.towards):
-                yield from self._cover_inside(path, depth)
+                for folder in self.folders.inside(path):  # mounts are planned for themselves
+                    is_left_alone = _is_kernels_own(folder) or folder in {*self.mounts, SOCKETS}
+                    if not is_left_alone and self.folders.may_enter(folder):
+                        yield from self.cover(folder, depth + 1)
 
     def _cover_beyond_others(self, path: str) -> Iterator[Step]:
         """Cover what lies behind a folder of another owner, within a covered folder.
@@ -249,11 +246,3 @@ class _Planner:
                 elif inner is not None:
                     yield Step(Cover.OVERLAY, inner)
                 break
-
-    def _cover_inside(self, path: str, depth: int) -> Iterator[Step]:
-        """Cover the inner folders, except for mounts, which are planned for themselves."""
-        for folder in self.folders.inside(path):
-            is_left_alone = _is_kernels_own(folder) or folder in self.mounts
-            is_left_alone = is_left_alone or folder == SOCKETS
-            if not is_left_alone and self.folders.may_enter(folder):
-                yield from self.cover(folder, depth + 1)

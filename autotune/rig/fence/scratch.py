@@ -11,7 +11,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -151,9 +151,7 @@ class Room:
     """How much trials may write to scratch folders that share a file system.
 
     Attributes:
-        folders: The scratch folders; at least one.
         free_bytes: Free space on their file system when the search began.
-        max_bytes: How much the folders may hold together.
     """
 
     folders: tuple[Path, ...]
@@ -173,13 +171,19 @@ class Room:
         free = _free_bytes(self.folders[0].parent)
         if self.free_bytes - free <= self.max_bytes and free > self.max_bytes // 100:
             return None
-        files = sorted(_files(self.folders), reverse=True)
+        files = []  # disk space in bytes, and path
+        for folder in self.folders:
+            for path, _, names in os.walk(folder):
+                for one in (Path(path, name) for name in names):
+                    with suppress(OSError):  # deleted meanwhile
+                        files.append((one.lstat().st_blocks * 512, one))
+        files.sort(reverse=True)
         total = sum(size for size, _ in files)
         if total <= self.max_bytes and free > self.max_bytes // 100:
             return None
-        size, path = files[0] if files else (0, self.folders[0])
+        size, largest = files[0] if files else (0, self.folders[0])
         return (
-            f"it wrote {_mib(total)} to files, of which {_mib(size)} to {path.name}; "
+            f"it wrote {_mib(total)} to files, of which {_mib(size)} to {largest.name}; "
             f"{_mib(self.max_bytes)} are allowed"
         )
 
@@ -195,18 +199,6 @@ def rooms(folders: Sequence[Path], max_bytes: int | None) -> tuple[Room, ...]:
         allowed = int(FREE_SHARE * free) if max_bytes is None else max_bytes
         found.append(Room(tuple(on_device), free, allowed))
     return tuple(found)
-
-
-def _files(folders: Iterable[Path]) -> Iterator[tuple[int, Path]]:
-    """Yield the disk space, in bytes, and the path of each file."""
-    for folder in folders:
-        for path, _, names in os.walk(folder):
-            for name in names:
-                try:
-                    status = os.lstat(os.path.join(path, name))  # noqa: PTH118
-                except OSError:  # deleted meanwhile
-                    continue
-                yield status.st_blocks * 512, Path(path, name)
 
 
 def _free_bytes(folder: Path) -> int:

@@ -32,11 +32,9 @@ class FenceSpec:
     """How a process fences itself before it executes the program.
 
     Attributes:
-        coverings: Folders to cover, in order; if it is empty, the mounts stay as they are.
         passed_through: Folders that stay real behind the fence.
         in_user_namespace: Whether mounting needs a user namespace, as for everyone but root.
         writable: Paths outside of which Landlock denies writes; None does without Landlock.
-        answer_file: File to which the process writes, as JSON, what went wrong.
         exercised: Folders in which a probe tries to write, in addition to the covered ones.
     """
 

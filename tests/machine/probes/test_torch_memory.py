@@ -13,14 +13,9 @@ from tests.readings import MIG_GPU, torch_sees, unused
 def test_gpus_are_told_in_the_programs_order_with_nvmls_ids_and_whether_they_are_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen = (unused(H100), A100, unused(V100))
-    torch_sees(monkeypatch, *seen)
-    assert torch_gpus("cuda") == seen
-
-
-def test_a_slice_is_told_by_the_id_that_nvml_has_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch_sees(monkeypatch, MIG_GPU)
-    assert torch_gpus("cuda") == (MIG_GPU,)
+    for seen in ((unused(H100), A100, unused(V100)), (MIG_GPU,)):
+        torch_sees(monkeypatch, *seen)
+        assert torch_gpus("cuda") == seen
 
 
 def test_the_gpus_of_a_program_on_the_cpu_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,23 @@
+"""Read the small files in which the kernel tells of itself; one that is missing is empty."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+
+def text_of(path: Path) -> str:
+    """Return a file's text; empty if it cannot be read.
+
+    Names of groups and mount points need not be valid UTF-8. A file of a feature that was switched
+    off at boot may exist and refuse to be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ""
+
+
+def unescaped(text: str) -> str:
+    r"""Return a path of /proc/self/mountinfo as it is: a space stands there as ``\040``."""
+    return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), text)
