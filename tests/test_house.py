@@ -15,14 +15,15 @@ BREACHES: dict[str, dict[str, int]] = {
         "SearchRequest": 27,  # one declaration of all options of a search
         "SearchResult": 30,
     },
-    "at most 14 modules that import each other in a row": {"modules": 24},
-    "at most 3 tuned constants per 1,000 code lines": {"constants": 360},
+    "at most 14 modules that import each other in a row": {"modules": 25},
+    "at most 3 tuned constants per 1,000 code lines": {"constants": 359},
+    "no small modules with one importer": {"inside.processes.run_children": 30},
     "lines per room": {
         "cli": 1916,
-        "inside": 14265,
-        "measurement": 1930,
+        "inside": 13700,
+        "measurement": 1926,
         "program": 2804,
-        "tuning": 6571,
+        "tuning": 6575,
     },
 }
 
