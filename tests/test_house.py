@@ -20,10 +20,9 @@ BREACHES: dict[str, dict[str, int]] = {
     "at most 3 tuned constants per 1,000 code lines": {"constants": 364},
     "no small modules with one importer": {"inside.processes.run_children": 30},
     "lines per room": {
-        "cli": 1926,
+        "cli": 1916,
         "inside": 14505,
         "measurement": 1941,
-        "program": 2822,
         "tuning": 6742,
     },
 }
