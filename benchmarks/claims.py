@@ -49,7 +49,6 @@ SHOWN = {  # with what stands above the column
     "half_width_pct": "± %",
     "right_change": "right",
     "and_no_other": "alone",
-    "live_intervals_that_hold": "live",
     "worst_seconds_over": "over s",
 }
 
@@ -74,7 +73,6 @@ class Searched:
         high: Upper end.
         is_right: Whether it recommends the change that gives something.
         is_alone: Whether it recommends that and nothing else.
-        live: For each config of the race, whether its interval held the truth.
         over_s: Seconds beyond the budget.
     """
 
@@ -84,7 +82,6 @@ class Searched:
     high: float
     is_right: bool
     is_alone: bool
-    live: tuple[bool, ...]
     over_s: float
 
     @property
@@ -139,11 +136,6 @@ def search(case: Case, seed: int) -> Searched:
     is_proven = result.candidate is not None and result.claim and result.unclaimed is None
     speedup = result.candidate_speedup if is_proven else None
     config = result.candidate if speedup is not None else None
-    live = [
-        r.speedup.low <= script.rate(r.config) / base <= r.speedup.high
-        for r in result.records[1:]
-        if r.speedup is not None
-    ]
     return Searched(
         result.finding,
         None if config is None else script.rate(config) / base,
@@ -151,7 +143,6 @@ def search(case: Case, seed: int) -> Searched:
         1.0 if speedup is None else speedup.high,
         result.changes.get(KNOB) == VALUE,
         dict(result.changes) == {KNOB: VALUE},
-        tuple(live),
         result.seconds - case.budget_s,
     )
 
@@ -171,7 +162,6 @@ def told(name: str, found: Sequence[Searched]) -> dict[str, object]:
         "half_width_pct": round(50 * median(widths), 2) if widths else None,
         "right_change": _share([one.is_right for one in found]),
         "and_no_other": _share([one.is_alone for one in found]),
-        "live_intervals_that_hold": _share([held for one in found for held in one.live]),
         "worst_seconds_over": round(max(one.over_s for one in found), 1),
     }
     print(f"{name:12}", *(f"{figures[key]!s:>8}" for key in SHOWN), flush=True)

@@ -50,7 +50,6 @@ from statistics import fmean, median
 from typing import Any, NamedTuple
 
 import yaml
-from scipy.stats import t as student_t  # type: ignore[import-untyped]
 
 from autotune.errors import AutotuneError
 from autotune.measurement.interval import Interval
@@ -102,25 +101,15 @@ def table(file: Path) -> list[Script]:
 
 
 class Mark(NamedTuple):
-    """What was done by a time.
-
-    Attributes:
-        seconds: The time.
-        done: In the script's unit; it never goes back.
-        epoch: The epoch that the script names; 0 if it names none.
-    """
+    """What was done by a time, in the script's unit; it never goes back."""
 
     seconds: float
     done: float
-    epoch: int = 0
+    epoch: int = 0  # that the script names
 
 
 class Progress:
-    """Counts what a script has done, from what it prints.
-
-    Attributes:
-        marks: What was done, by time.
-    """
+    """Counts what a script has done, from what it prints."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = re.compile(pattern)
@@ -281,6 +270,8 @@ def truths(rows: Sequence[Row]) -> list[Ratio | None]:
     A standard error from two pairs is hardly known itself, so it is no smaller than the root mean
     square of all of them.
     """
+    from scipy.stats import t as student_t  # type: ignore[import-untyped]
+
     found = [row.get("truth") or {} for row in rows]
     errors = [one["se"] for one in found if "log" in one]
     usual = math.sqrt(fmean(error**2 for error in errors)) if errors else 0.0

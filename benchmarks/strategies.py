@@ -44,7 +44,7 @@ def main() -> None:
         RigFactory(program, Path(folder), machine) as rigs,
     ):
         with rigs.new() as rig:
-            ready = rig.open(None, _never, START_SILENCE_S)
+            ready = rig.open(None, lambda: None, START_SILENCE_S)
         if isinstance(ready, Ending):
             raise SystemExit(f"the program failed: {ready.reason}")
         baseline = Config({"devices": "single"})
@@ -81,7 +81,7 @@ def main() -> None:
 
 def _measure(rigs: RigFactory, applied: AppliedConfig) -> Measurement:
     with rigs.new() as rig:
-        opened = rig.open(applied, _never, START_SILENCE_S)
+        opened = rig.open(applied, lambda: None, START_SILENCE_S)
         if isinstance(opened, Ending):
             raise SystemExit(f"{applied.config} failed: {opened.reason}")
         live = LiveRig.on(rigs, rig, applied)
@@ -91,14 +91,10 @@ def _measure(rigs: RigFactory, applied: AppliedConfig) -> Measurement:
 
 
 def _stay(live: LiveRig, config: Config, seconds: float) -> Stay:
-    stay = live.stay(config, _never, seconds, with_loads=True)
+    stay = live.stay(config, lambda: None, seconds, with_loads=True)
     if isinstance(stay, Ending):
         raise SystemExit(f"{config} failed: {stay.reason}")
     return stay
-
-
-def _never() -> Ending | None:
-    return None
 
 
 if __name__ == "__main__":

@@ -61,22 +61,45 @@ def tree_of(module: str) -> ast.Module:
 
 
 @cache
-def imports() -> dict[str, frozenset[str]]:
-    """Return which modules of the package each one imports, anywhere in it."""
-    return {name: frozenset(_imported(name)) - {name} for name in modules()}
+def imported_by(module: str, *, anywhere: bool = True) -> list[tuple[str, str]]:
+    """Return what a module imports, as source and name; the name is empty for a whole module.
 
-
-def _imported(module: str) -> Iterator[str]:
-    for node in ast.walk(tree_of(module)):
+    Args:
+        module: The module.
+        anywhere: Also what is imported in functions, and for type checkers alone.
+    """
+    found = list[tuple[str, str]]()
+    todo: list[ast.AST] = [tree_of(module)]
+    while todo:
+        node = todo.pop()
         match node:
             case ast.Import():
-                names = [alias.name for alias in node.names]
-                yield from (n.partition(".")[2] for n in names if n.split(".")[0] == "autotune")
-            case ast.ImportFrom(level=0, module=str(source)) if source.split(".")[0] == "autotune":
-                base = source.partition(".")[2]
-                for alias in node.names:
-                    full = f"{base}.{alias.name}".lstrip(".")
-                    yield full if full in modules() else base
+                found += [(alias.name, "") for alias in node.names]
+            case ast.ImportFrom(level=0, module=str(source)):
+                found += [(source, alias.name) for alias in node.names]
+            case ast.ImportFrom():
+                raise AssertionError(f"{module}: imports are absolute")
+            case ast.FunctionDef() | ast.AsyncFunctionDef() if not anywhere:
+                pass
+            case ast.If() if not anywhere and "TYPE_CHECKING" in ast.dump(node.test):
+                todo.extend(node.orelse)
+            case _:
+                todo.extend(ast.iter_child_nodes(node))
+    return found
+
+
+@cache
+def imports() -> dict[str, frozenset[str]]:
+    """Return which modules of the package each one imports, anywhere in it."""
+    return {name: frozenset(_targets(name)) - {name} for name in modules()}
+
+
+def _targets(module: str) -> Iterator[str]:
+    for source, name in imported_by(module):
+        if source.split(".")[0] == "autotune":
+            base = source.partition(".")[2]
+            full = f"{base}.{name}".strip(".")
+            yield full if full in modules() else base
 
 
 def room(module: str) -> str:

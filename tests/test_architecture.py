@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
-from functools import cache
 
 import pytest
 
@@ -49,37 +47,12 @@ TORCH_IN_FUNCTIONS = {
 }
 
 
-@cache
-def _imports(module: str, *, anywhere: bool = True) -> tuple[str, ...]:
-    """Names of imported modules: all of them, or those at import time alone."""
-    return tuple(_imported(module, anywhere=anywhere))
-
-
-def _imported(module: str, *, anywhere: bool) -> Iterator[str]:
-    todo: list[ast.AST] = [house.tree_of(module)]
-    while todo:
-        node = todo.pop()
-        match node:
-            case ast.Import():
-                yield from (alias.name for alias in node.names)
-            case ast.ImportFrom():
-                assert node.module is not None, f"{module}: imports are absolute"
-                yield node.module
-                yield from (f"{node.module}.{alias.name}" for alias in node.names)
-            case ast.If() if "TYPE_CHECKING" in ast.dump(node.test):
-                todo.extend(node.orelse)
-            case ast.FunctionDef() | ast.AsyncFunctionDef() if not anywhere:
-                pass
-            case _:
-                todo.extend(ast.iter_child_nodes(node))
-
-
 def _users(package: str, *, anywhere: bool = True) -> set[str]:
     return {
         module
         for module in house.modules()
-        for name in _imports(module, anywhere=anywhere)
-        if name == package or name.startswith(f"{package}.")
+        for source, name in house.imported_by(module, anywhere=anywhere)
+        if f"{source}.{name}.".startswith(f"{package}.")
     }
 
 
@@ -119,29 +92,6 @@ def test_only_the_seams_change_attributes_of_pytorch() -> None:
                     pytest.fail(f"{module}:{node.lineno} uses setattr")
 
 
-def test_a_place_with_a_hub_is_patched_by_its_hub_alone() -> None:
-    """What acts there listens to the hub, so that the order can be read in one place."""
-    places = {
-        ("torch.autograd", "'backward'"): "hubs/backward.py",
-        ("torch.Tensor", "'backward'"): "hubs/backward.py",
-        ("torch", "'save'"): "hubs/saving.py",
-        ("torch", "'load'"): "hubs/saving.py",
-        ("cls", "'step'"): "hubs/step.py",
-        ("Optimizer", "'step'"): "hubs/step.py",
-        ("DataLoader", "'__init__'"): "hubs/iterate.py",
-        ("DataLoader", "'__iter__'"): "hubs/iterate.py",
-        ("DataLoader", "'_get_iterator'"): "hubs/iterate.py",
-        ("DataLoader", "'__len__'"): "hubs/iterate.py",
-    }
-    for module, path in house.modules().items():
-        for node in ast.walk(house.tree_of(module)):
-            match node:
-                case ast.Call(func=ast.Attribute(attr="replace"), args=[owner, name, _]):
-                    place = places.get((ast.unparse(owner), ast.unparse(name)))
-                    is_its = place is None or path.as_posix().endswith(place)
-                    assert is_its or "scheduler" in path.name, f"{path}:{node.lineno}"
-
-
 def test_optuna_is_imported_by_two_modules_and_tools_of_users_within_functions() -> None:
     assert {one.split(".")[-1] for one in _users("optuna")} == {"sampler", "study"}
     for tool in ("mlflow", "wandb", "tensorboard", "IPython"):
@@ -154,9 +104,8 @@ def test_members_of_a_family_never_import_each_other(family: str) -> None:
     allowed = {"base", "strategies"} if family == "knobs" else {"base"}
     for module in house.modules():
         if module.rpartition(".")[0] == family and not module.endswith(".base"):
-            inner = f"autotune.{family}."
-            own = {name for name in _imports(module) if name.startswith(inner)}
-            assert {name.removeprefix(inner).split(".")[0] for name in own} <= allowed, module
+            own = {name for name in house.imports()[module] if name.startswith(f"{family}.")}
+            assert {name[len(family) + 1 :].split(".")[0] for name in own} <= allowed, module
 
 
 def test_each_room_imports_only_what_the_table_allows() -> None:

@@ -31,7 +31,7 @@ def test_shapes_that_change_in_every_step_do_not_recompile_for_ever(tmp_path: Pa
 def test_a_program_is_compiled_and_not_in_turns_and_compiles_its_model_once(
     tmp_path: Path,
 ) -> None:
-    with open_rig(tmp_path, "plain.py", str(tmp_path / "losses")) as opened:
+    with open_rig(tmp_path, "loops.py", "iterable") as opened:
         configs = opened.base, applied_with(opened.base, compile="default")
         schedule = [PlannedTurn(n, 3) for n in (0, 1, 0, 1, 0)]
         first, again = (opened.rig.take_turns(configs, schedule, never, 600.0) for _ in range(2))

@@ -15,7 +15,7 @@ from autotune.machine import hardware
 from tests.rigging import open_rig
 
 PROGRAMS = Path(__file__).parents[1] / "benchmarks" / "gpu" / "programs"
-CONV = str(PROGRAMS / "conv.py"), "--side", "16", "--channels", "16"
+CONV = str(PROGRAMS / "conv.py"), "--side", "8", "--channels", "8", "--layers", "3"
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,19 +12,34 @@ import pytest
 import yaml
 
 import autotune
-from autotune.knobs.space.space import SearchSpace
+from autotune.knobs.space.space import ResolvedSpace, SearchSpace
 from autotune.machine import hardware
 from autotune.program.config import KnobValue
+from autotune.results.record import TrialRecord
+from autotune.tuning.events import Events
 from tests.made import changed
 from tests.rigging import PROGRAMS, open_rig
-from tests.watching_search import StopsAfter
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
 FLAGGED = str(PROGRAMS / "flagged.py")
-
-
 ARGS = ("--hidden", "4")
+
+
+class StopsAfter(Events):
+    """Ends a search as two Ctrl-C do, once so many trials are recorded: nothing is confirmed then.
+
+    Args:
+        trials: The baseline counts.
+    """
+
+    def __init__(self, trials: int) -> None:
+        self._trials = trials
+
+    def on_trial_end(self, number: int, record: TrialRecord, space: ResolvedSpace) -> None:
+        if number + 1 == self._trials:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
 
 
 def restarted(

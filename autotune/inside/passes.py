@@ -114,7 +114,7 @@ class EpochEnds:
         config is the likelier cause.
         """
         is_recent = self._has_switched_beyond and steps - self.switched_at <= JUST_SWITCHED
-        is_configs = is_recent or any(feed.is_short for feed in self._training)
+        is_configs = is_recent or any(feed.present.is_short for feed in self._training)
         return Epochs.TRUE if self._is_beyond and not is_configs else None
 
     @property

@@ -28,7 +28,6 @@ from autotune.inside.seams.loader import LoaderSeam
 from autotune.inside.seams.optimizer import OptimizerSeam
 from autotune.inside.seams.rates import RatesSeam
 from autotune.inside.seams.scaling import ScalingSeam
-from autotune.inside.seams.scheduler import SchedulerSeam
 from autotune.inside.seams.torch_settings import CallDetectionSeam, TorchSettingsSeam
 from autotune.inside.seams.trainers import TrainersSeam
 from autotune.inside.seams.transfer import TransferSeam
@@ -48,7 +47,6 @@ class StepSeams:
     accumulation: AccumulationSeam
     scaling: ScalingSeam
     rates: RatesSeam
-    scheduler: SchedulerSeam
     by_hand: ByHandSeam
 
 
@@ -108,12 +106,12 @@ class SeamSet:
             accumulation=accumulation,
             scaling=ScalingSeam(living),
             rates=rates,
-            scheduler=SchedulerSeam(accumulation),
             by_hand=ByHandSeam(optimizer, forward, self._stepped_by_hand),
         )
         self.model = ModelSeams(
             forward, distribution, CheckpointSeam(), AutocastSeam(), TransferSeam()
         )
+        forward.on_late_root = lambda root: self.model.checkpoint.add([root])
         self.trainers = TrainersSeam(
             endless=listener is not None and listener.is_endless,
             rehearsal=listener.rehearsal if listener is not None else None,
@@ -134,7 +132,7 @@ class SeamSet:
             accumulation,
             self.steps.scaling,
             self.steps.by_hand,
-            distribution.averaging,
+            distribution,
         )
         hubs.steps.order = (accumulation, self.steps.scaling, optimizer, rates)
         hubs.saving.order = measuring
@@ -160,7 +158,6 @@ class SeamSet:
         self._join()
         if is_measured or self.steps.accumulation.is_needed:
             self.steps.accumulation.install()
-            self.steps.scheduler.install()
         # What torch was built for, not what is there: to ask the driver for devices would fix which
         # of them the program sees, and keep processes that it forks from using any.
         may_copy = is_measured and torch.accelerator.current_accelerator() is not None
@@ -219,6 +216,7 @@ class SeamSet:
         for seam in (
             self._imported,
             self.fence,
+            self.process,
             self.model.transfer,
             self.model.autocast,
             self.watched.uses,
@@ -226,7 +224,6 @@ class SeamSet:
             self.model.checkpoint,
             self.model.forward,
             self.trainers,
-            self.steps.scheduler,
             self.steps.accumulation,
             self.steps.by_hand,
             self.model.distribution,

@@ -136,7 +136,7 @@ class ShortEpochs(Listener):
         )
         self._recorder: TrainingRecorder | None = None
         if (traces := plan.traces) is not None:
-            self.seams.model.distribution.randomness.is_agreed = True
+            self.seams.model.distribution.patches.is_agreed = True
             equalise(traces, compiles=applied.config.get("compile", "off") != "off")
             self._recorder = TrainingRecorder(
                 lambda: self.seams.model.forward.roots,

@@ -107,7 +107,7 @@ class Steering:
             if knob in {"batch_size", "accumulation_steps"}:
                 self._seams.steps.rates.follow(**{knob: int(value)})
             elif knob == "pinning":
-                self._seams.model.transfer.set_non_blocking(enabled=value == "non-blocking")
+                self._seams.model.transfer.is_needed = value == "non-blocking"
         # At once: a feed in another thread must not rebuild its loader for each knob of the config
         if self._loader_options:
             self._seams.loader.options.request(**self._loader_options)
@@ -188,7 +188,7 @@ class Steering:
         It acts on the models that are known so far; ``SeamSet`` applies it to the others once they
         are known.
         """
-        self._seams.model.checkpoint.choose(EVERY[blocks])
+        self._seams.model.checkpoint.every = EVERY[blocks]
         self._seams.model.checkpoint.act_on(self._seams.model.forward.roots)
 
 

@@ -185,7 +185,8 @@ def loader_alone(feed: Feed, seconds: float) -> Interval:
         seconds: How long to empty the buffers at most, and how long to measure at least.
     """
     until = perf_counter() + seconds
-    for _ in range(feed.buffered_batches):
+    loader = feed.present.loader
+    for _ in range(loader.num_workers * (loader.prefetch_factor or 0)):
         if perf_counter() < until:
             feed.take()
     blocks: list[Played] = []
@@ -194,7 +195,7 @@ def loader_alone(feed: Feed, seconds: float) -> Interval:
         began, samples = perf_counter(), 0
         while perf_counter() - began < BLOCK_S:
             # Workers deliver in bursts of one batch each, so whole rounds are measured.
-            for _ in range(max(1, feed.num_workers)):
+            for _ in range(max(1, loader.num_workers)):
                 samples += feed.take()
         blocks.append(Played(perf_counter() - began, samples))
     return rate(blocks)

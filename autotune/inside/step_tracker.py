@@ -173,7 +173,7 @@ class StepTracker(Listener):
             self.epoch.trains(feed)
             if is_after_a_pause:
                 counts.begin()
-                self._rank.resumed(feed.begin_s)
+                self._rank.resumed(feed.present.begin_s)
         if counts.clock is not None:
             counts.clock.asked()
 
@@ -234,15 +234,15 @@ class StepTracker(Listener):
         True epochs have the number of steps that the schedules were planned for.
         """
         if self.is_endless:
-            self.seams.steps.scheduler.hold()
+            self.seams.steps.accumulation.stops_schedules = True
 
     def begin_turns(self, asked: TakeTurns, hands: Hands) -> Turns:
         """Begin with a schedule of turns, and return it.
 
         Loaders of configs that rest are kept, and rates stay as the program sets them.
         """
-        self.seams.steps.rates.hold(held=True)
-        self.seams.loader.keep()
+        self.seams.steps.rates.is_held = True
+        self.seams.loader.variants.keeps = True
         devices = (p.device for root in self.seams.model.forward.roots for p in root.parameters())
         return Turns(asked, hands, edges_of(devices))
 

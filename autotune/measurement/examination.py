@@ -83,11 +83,9 @@ class ItemsExamined:
     Attributes:
         item_s: Seconds for each, collating included.
         computing_share: Share of that time in which the thread computed, or was ready to; in the
-            rest it waited: for a disk, a network, a lock, another process.
-        where: The program's line that most of the time passes in, such as ``data.py:31``; empty if
-            no line of the program is involved.
-        within: The innermost line that most of the time of ``where`` passes in, in a library;
-            empty if it is the program's line itself.
+            rest it waited, as for a disk, a network, a lock.
+        where: The program's line that most of the time passes in, such as ``data.py:31``.
+        within: A library's innermost line that most of that time passes in.
         opens: Files that Python opens to read, for each item.
     """
 

@@ -13,11 +13,9 @@ class Memory:
         device_allocated_bytes: torch's peak of live tensors on the device.
         device_reserved_bytes: torch's peak of memory reserved from the device.
         device_used_bytes: What all processes use on the device, according to its driver.
-        device_process_bytes: What the rig's own processes use, according to the driver.
-        alloc_retries: How often torch's allocator had to empty its cache to continue; a sign that
-            the memory is nearly full.
-        host_bytes: Host memory of the rig's process tree; shared pages count once if PSS can be
-            read.
+        device_process_bytes: What the rig's processes use, according to the driver.
+        alloc_retries: How often torch's allocator had to empty its cache, as if nearly full.
+        host_bytes: Of the rig's process tree; shared pages count once if PSS can be read.
     """
 
     device_allocated_bytes: int | None = None
@@ -122,7 +120,7 @@ class Interference:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What disturbed the block, the most direct cause first; empty for an undisturbed block."""
+        """What disturbed the block, the most direct cause first."""
         found = []
         # Without PSI nobody can tell whether a task waited, so foreign CPU time alone decides.
         somebody_waited = self.pressure_share is None or self.pressure_share >= PRESSURE_SHARE

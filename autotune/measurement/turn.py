@@ -100,13 +100,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Length:
-    """How long the turns of a config are.
-
-    Attributes:
-        steps: Whole steps.
-        settling: Of these, the first ones, which do not count.
-        seconds: About how long it takes.
-    """
+    """How long the turns of a config are: whole steps, of which the settling ones do not count."""
 
     steps: int
     settling: int
@@ -194,9 +188,9 @@ class Played:
 
 
 def played(turn: Turn, settling: int = 0) -> Played | None:
-    """Return what counts of a turn: its steps but the settling ones and those that were disturbed.
+    """Return what counts of a turn, without settling and disturbed steps.
 
-    None if none is left, or the turn was disturbed for the most part.
+    None if no step is left, or the turn was disturbed for the most part.
     """
     counted = [n for n in range(settling, len(turn.seconds)) if n not in turn.disturbed]
     if 2 * len(counted) < len(turn.seconds) - settling or not counted:
@@ -217,8 +211,7 @@ Round = Mapping[int, Played]
 def rounds_of(turns: Sequence[Turn], lengths: Sequence[Length]) -> list[Round]:
     """Return whole rounds of turns that were taken in the order of ``in_random_order``.
 
-    A round in which nothing of a config counts is left out, whole: the rest of it would be compared
-    with other rounds.
+    A round in which nothing of a config counts is left out, whole.
     """
     size = len(lengths)
     found: list[Round] = []

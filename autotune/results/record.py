@@ -25,7 +25,7 @@ from autotune.program.profile import Profile
 from autotune.program.program import Program
 
 # Increased when older records cannot be read, or lack something that is needed to go on
-FORMAT = 6
+FORMAT = 7
 
 
 @dataclass(frozen=True)
@@ -165,8 +165,6 @@ class ClaimProcess:
         winner: What the config did alone; None if the process began as the program is written.
         cost_s: Wall time in seconds, the start included.
         is_pair: Whether each had a process, because they cannot share one.
-        is_of_search: Whether it is the search's process, by turns that came after the config was
-            chosen.
     """
 
     config: Config
@@ -178,7 +176,6 @@ class ClaimProcess:
     rounds: int
     cost_s: float
     is_pair: bool = False
-    is_of_search: bool = False
 
 
 @dataclass(frozen=True)

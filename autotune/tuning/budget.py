@@ -51,10 +51,7 @@ def parse_duration(text: str) -> float:
 class Budget:
     """A wall-time budget that counts down from the moment it is created.
 
-    Args:
-        total_s: The whole budget.
-        spent_s: What earlier sessions of the same run used of it.
-        clock: Seconds that never go back.
+    Earlier sessions of the same run used *spent_s* of it; the clock never goes back.
     """
 
     def __init__(
@@ -93,10 +90,7 @@ class Budget:
 class Until:
     """Callable that says how long work may go on; a ``ShouldStop`` that also knows its time.
 
-    Attributes:
-        stopped: Returns the Ending that the user requested, None if there was no request.
-        left_s: Returns the seconds left.
-        reason: Reason of the Ending when no time is left, as users read it.
+    It ends as the user requested (*stopped*), or for *reason* when no time is left.
     """
 
     stopped: Callable[[], Ending | None]
@@ -121,11 +115,7 @@ class InterruptCounter:
     The third Ctrl-C raises at once, for the case that a request is not answered. Outside of the
     main thread nothing is counted, because Python lets only that thread set signal handlers.
 
-    Args:
-        on_request: Called with the count at the first and the second Ctrl-C, in the signal handler.
-
-    Attributes:
-        requests: Number of Ctrl-C since this was entered.
+    *on_request* is called with the count at the first and the second Ctrl-C, in the signal handler.
     """
 
     def __init__(self, on_request: Callable[[int], None] = lambda _: None) -> None:

@@ -51,7 +51,6 @@ class ComparedSide:
     """One of two sides: a program, and the config that it runs under.
 
     Attributes:
-        program: The program; another one where the sides are two commits.
         file: Holds the config; None is the program as written.
         commit: Full name of the commit that the program is of; empty for the files of today.
     """
@@ -85,7 +84,7 @@ class Comparison:
 
     @property
     def speedup(self) -> Interval:
-        """Of the second side over the first, with its 95 % interval."""
+        """Of the second side over the first."""
         return self.confirmation.speedup
 
     @property

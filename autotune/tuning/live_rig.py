@@ -95,11 +95,11 @@ class Stay:
 
 @dataclass(frozen=True)
 class Game:
-    """Some rounds, as one answer of a rig gave them.
+    """Some rounds, as one answer of a rig gave them, by the numbers of configs.
 
     Attributes:
-        rounds: What each config played, by its number; whole rounds alone.
-        steps_s: Median seconds of a step of each config, by its number.
+        rounds: What each config played; whole rounds alone.
+        steps_s: Median seconds of a step.
         lost: Number of the config under which the loss became NaN or infinite; None if none did.
             The process has lost its weights then, and is closed.
         is_disturbed: Whether others took the machine meanwhile.
@@ -132,6 +132,7 @@ class LiveRig:
     Attributes:
         lived: How many steps the baseline was seen to make in one process; evidence for blame.
         faults: What is known of the page faults of configs that return their memory.
+        number: Of the rig that it opened last; rigs of a run are numbered from 1.
     """
 
     def __init__(self, rigs: RigFactory) -> None:
@@ -144,15 +145,12 @@ class LiveRig:
         self._silence_s = self._profile_silence_s = START_SILENCE_S
         self.lived = Lived()
         self.faults = PageFaults()
-        self._number = rigs.started
+        self.number = rigs.started
         self._trained: set[Config] = set()  # in the open process
 
     @classmethod
     def on(cls, rigs: RigFactory, rig: Rig, applied: AppliedConfig) -> Self:
-        """Return one for a rig that is open already, under the only config that it will run.
-
-        Whoever uses the result as a context manager closes the rig.
-        """
+        """Return one for a rig that is open already, under the only config that it will run."""
         live = cls(rigs)
         live._rig, live._base, live._started_as = rig, applied, applied.config
         return live
@@ -168,11 +166,6 @@ class LiveRig:
         """The program as written, against which every config is applied."""
         assert self._base is not None, "set_up() comes first"
         return self._base
-
-    @property
-    def number(self) -> int:
-        """Number of the rig that it opened last; rigs of a run are numbered from 1."""
-        return self._number
 
     def length(self, config: Config, step_s: float) -> Length:
         """Return how long the turns of a config are, by what its loader and the program do."""
@@ -208,9 +201,7 @@ class LiveRig:
         self._profile_silence_s = longest_silence_s(step_s, PROFILE_SILENCE_S)
 
     def observe(self, should_stop: ShouldStop) -> Ready | Ending:
-        """Start the untouched program and return what its first steps revealed.
-
-        The rig stays open, so that the baseline can be measured on it.
+        """Start the untouched program, which stays open, and return what its first steps revealed.
 
         Raises:
             UsageError: when the program reads its input and something is piped into this process.
@@ -219,7 +210,7 @@ class LiveRig:
         if isinstance(started, Ending):
             return started
         self._rig, self._profile = started.rig, started.ready.profile
-        self._number = self._rigs.started
+        self.number = self._rigs.started
         return started.ready
 
     @property
@@ -243,7 +234,7 @@ class LiveRig:
         applied, ending = self.applied(config), None
         for _ in range(MAX_STARTS):
             self._rig = self._rigs.new()
-            self._number = self._rigs.started
+            self.number = self._rigs.started
             opened = self._rig.open(applied, should_stop, START_SILENCE_S)
             if not isinstance(opened, Ending):
                 self._profile, self._started_as = opened.profile, config
@@ -262,10 +253,7 @@ class LiveRig:
         *,
         with_loads: bool = False,
     ) -> Taken | Ending:
-        """Let configs, for which ``ready_for()`` succeeded, take turns on the open rig.
-
-        With loads, several ranks record how they spend their time.
-        """
+        """Let configs take turns on the open rig; with loads, ranks record how they spend them."""
         assert self._rig is not None, "a rig is open"
         # Compiling may take minutes in which no step is made.
         compiles = any(config.get("compile", "off") != "off" for config in configs)

@@ -15,10 +15,7 @@ from autotune.tuning.live_rig import ALONE_S, METERED_S, WARM_UP_S
 
 
 class Cost(NamedTuple):
-    """What some work takes, without starts: seconds and steps, of which the larger counts.
-
-    Turns need some steps, however long these are.
-    """
+    """What some work takes, without starts: seconds, or steps where these take longer."""
 
     seconds: float
     steps: float
@@ -31,7 +28,6 @@ class Cost(NamedTuple):
 PROCESS = Cost(3.5, 4)  # a process of the claim until its turns begin: two stays
 TURNS = Cost(6.0, 16)  # of two configs, in such a process
 METERED_TURNS = 8  # the same where energy or memory is read, which takes METERED_S each
-OWN_TURNS_S = 4.0  # in the search's own process, once the candidate is chosen
 REHEARSAL = Cost(4.0, 16)  # two short epochs and what lies between them
 TRIAL = Cost(1.0, 3)  # entering, and a round
 # Of a claim, the best number first
@@ -59,7 +55,7 @@ class Plan:
     Attributes:
         divided_s: What is left of it, to be divided.
         startup_s: From the start of a process to the end of the steps that are observed.
-        step_s: Seconds of a step; None before the baseline.
+        step_s: None before the baseline.
         needs_pairs: Whether the user wants values that need a fresh process, whose claim takes
             pairs of processes.
         is_metered: Whether configs are compared by meters, which are read over longer turns.
@@ -144,9 +140,8 @@ class Plan:
 
     @property
     def kept_s(self) -> float:
-        """Seconds that trials must leave for rehearsal, confirmation and own turns."""
-        kept_s = self.reserve_s + self.rehearsal_s
-        return kept_s + OWN_TURNS_S if kept_s else 0.0
+        """Seconds that trials must leave for rehearsal and confirmation."""
+        return self.reserve_s + self.rehearsal_s
 
     @property
     def least_trial_s(self) -> float:

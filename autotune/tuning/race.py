@@ -32,7 +32,6 @@ from autotune.program.lr import batch_parts
 from autotune.results.blame import judged, unclear
 from autotune.results.record import PlayedRounds, TrialRecord
 from autotune.tuning.budget import Until
-from autotune.tuning.choosing.choosable import LATE, is_told, one_fewer
 from autotune.tuning.choosing.chooser import Field, Proposal
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.choosing.effects import KnobEffects
@@ -112,7 +111,7 @@ class Race:
                 continue
             session.has_candidate = self._best() != self._written
             if len(self._in_play) < 2 or self._is_decided():
-                last = self._last()
+                last = self._proposals.grown(self._field())
                 if last is None or len(self._in_play) >= SEATS:
                     session.events.note("Nothing that the time left allows promises more.")
                     break
@@ -144,13 +143,6 @@ class Race:
                 self._returned.add((self._live.number, config))
                 return self._proposals.taken(config, why)
         return self._proposals.next(field) if self._may_seat(SEATS - 1, WORTH_ROUNDS) else None
-
-    def _last(self) -> Proposal | None:
-        field = self._field()
-        for config, why in self._proposals.of_best(replace(field, share_left=0.0)).items():
-            if field.speeds is None or config not in field.speeds:
-                return self._proposals.taken(config, why)
-        return self._proposals.grown(field)
 
     def _record(self, entrant: Entrant, ending: Ending | None = None) -> TrialRecord:
         speeds, config = self._study.speeds, entrant.proposal.config
@@ -395,15 +387,10 @@ class Race:
         able, draws = self._draws(speeds)
         firsts = draws.argmax(axis=1)
         chances = {config: float(np.mean(firsts == n)) for n, config in enumerate(able)}
-        best, late = self._best(), self._session.share_left < LATE
         stays = self._proposals.of_best(self._field())
-        fewer = set(dict(one_fewer(self._baseline.space, best)).values()) if late else set()
         for config in [*self._in_play][1:]:
-            if self._played[config] < LEAST_ROUNDS or config in stays:
-                continue
-            if config in fewer and not is_told(speeds.of(best, over=config)):
-                continue
-            if chances.get(config, 0.0) < LOSES:
+            has_played = self._played[config] >= LEAST_ROUNDS
+            if has_played and config not in stays and chances.get(config, 0.0) < LOSES:
                 self._leave(config)
 
     def _is_decided(self) -> bool:
@@ -443,8 +430,8 @@ def work_factor(
 ) -> float:
     """Return the factor on a config's work, where the samples of a turn are not what counts.
 
-    In a program that makes a fixed number of steps, a larger batch adds samples without saving
-    steps. And the seconds of compiling are no training.
+    In a program of a fixed number of steps, a larger batch adds samples without saving steps. And
+    the seconds of compiling are no training.
     """
     goal = session.study.goal
     factor, base = goal.kept_share(compile_s), session.live.base

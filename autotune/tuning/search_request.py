@@ -26,8 +26,16 @@ if TYPE_CHECKING:
     from autotune.results.record import SearchOptions
     from autotune.tuning.events import Events
 
-SAMPLERS = ("autotune", "tpe", "gp", "random")
 _T = TypeVar("_T")
+
+
+class Sampler(StrEnum):
+    """What chooses configs: autotune, or one of Optuna's. Users write the values."""
+
+    AUTOTUNE = "autotune"
+    TPE = "tpe"
+    GP = "gp"
+    RANDOM = "random"
 
 
 @dataclass(frozen=True)
@@ -209,7 +217,7 @@ class SearchRequest:
         "autotune",
         "What chooses configs: autotune, or Optuna's tpe, gp or random.",
         str,
-        offers=SAMPLERS,
+        offers=[*Sampler],
         panel=FILES,
     )
     seed: int = option(0, "Seed of the sampler.", int, panel=FILES)
@@ -260,7 +268,8 @@ class SearchRequest:
         from autotune.results.record import SearchOptions
         from autotune.tuning.choosing.sampler import make_sampler
 
-        make_sampler(self.sampler, self.seed)  # fails now, not after the baseline
+        # It fails now, not after the baseline
+        make_sampler(_member("sampler", self.sampler, Sampler), self.seed)
         if self.for_hours is not None and self.for_hours <= 0:
             raise UsageError(f"--for-hours takes hours of training, not {self.for_hours:g}.")
         objective = _member("objective", self.objective, Objective)

@@ -51,7 +51,6 @@ class Session:
     """What the phases of a search share.
 
     Attributes:
-        startup: What the program was seen to do before it was ready.
         plan: The division of the budget; ``divide()`` makes it.
         has_candidate: Whether some config may be confirmed. The race sets it.
         trouble: Why no config could take turns, as a clause; empty if some did.
@@ -72,11 +71,7 @@ class Session:
     traces: dict[RehearsalPlan, TrainingTrace] = field(default_factory=dict)
 
     def divide(self, *, needs_pairs: bool | None = None) -> None:
-        """Divide the time that is left, by the facts of the baseline.
-
-        Args:
-            needs_pairs: Whether the claim takes pairs of processes; None leaves that as it was.
-        """
+        """Divide the time that is left; for a claim by pairs of processes, if these are needed."""
         facts, canary = self.study.facts, self.study.canary
         assert facts is not None, "the baseline was measured"
         self.plan = Plan(

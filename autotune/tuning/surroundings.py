@@ -17,9 +17,7 @@ from autotune.rig.rig_factory import RigFactory
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The parts of the outside world that a search depends on.
-
-    The defaults are the real ones; ``THIS_MACHINE`` holds them.
+    """The parts of the outside world that a search depends on, by default the real ones.
 
     Attributes:
         clock: Returns seconds that never go back; all times of a search come from it.

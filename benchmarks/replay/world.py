@@ -119,7 +119,7 @@ def profile_of(table: Table) -> Profile:
 
 
 def reached_in(name: str, sampler: str, budget_s: float, seed: int) -> tuple[float, float]:
-    """Return the same as ``reached`` for a table by its name."""
+    """Run a search of a table by its name; see ``reached``."""
     return reached(read(FOLDER / f"{name}.json"), sampler, budget_s, seed)
 
 

@@ -6,11 +6,14 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.docs.pages import ROOT
 
 SKETCH = ROOT / "docs" / "contribute" / "sketch.py"
 
 
+@pytest.mark.slow
 def test_the_sketch_of_the_idea_is_short_and_ends_with_a_verdict() -> None:
     assert len(SKETCH.read_text(encoding="utf-8").splitlines()) <= 150
     done = subprocess.run([sys.executable, SKETCH], capture_output=True, text=True, check=False)

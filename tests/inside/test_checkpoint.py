@@ -72,7 +72,7 @@ def kept_bytes(net: Net) -> int:
 @contextmanager
 def recomputing(every: int, *models: nn.Module) -> Iterator[None]:
     seam = CheckpointSeam()
-    seam.choose(every)
+    seam.every = every
     seam.act_on(models)
     try:
         yield

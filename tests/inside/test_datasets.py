@@ -186,7 +186,7 @@ def test_what_a_dataset_holds_open_refuses_workers_unless_items_open_it(
             seen = train(DataLoader(Subset(dataset, range(SAMPLES)), 4), steps=24)
             feed = borders.tracker.epoch.feed
             assert feed is not None
-            assert feed.num_workers == (0 if at_once else 2)
+            assert feed.present.loader.num_workers == (0 if at_once else 2)
         assert torch.equal(*torch.cat(seen).unbind(1))
         assert borders.profile is not None
         offered = registry()["workers"].domain(Here(make_hardware(), borders.profile))

@@ -24,6 +24,7 @@ def test_a_config_has_only_the_hubs_that_it_needs() -> None:
     assert "Groups micro-batches of the training loader" in said
     assert "autocast" not in said
     assert torch.autograd.backward is backward
+    assert "ReduceLROnPlateau.step" in acting(devices="ddp-2")
 
 
 def test_what_leaves_after_the_first_steps_is_said() -> None:

@@ -185,3 +185,30 @@ def test_a_model_is_traced_as_it_is() -> None:
     with acting(Roots()):
         traced = torch.jit.trace(model, x)
         assert torch.equal(traced(x), model(x))
+
+
+def test_a_model_that_trains_later_is_compiled_and_told_of_as_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As those of later folds; one that is only evaluated, such as an average, is left alone."""
+    compiled: list[nn.Module] = []
+    told: list[nn.Module] = []
+
+    def note(call: Any, **_: object) -> Any:
+        compiled.append(call.__self__)
+        return call
+
+    monkeypatch.setattr(torch, "compile", note)
+    first, later, evaluated = Net(), Net(), Net()
+    with acting() as seam:
+        seam.on_late_root = told.append
+        seam.compile_in(mode="default")
+        first(torch.randn(2, 8))
+        seam.narrow()
+        for model in (later, evaluated):
+            with torch.no_grad():
+                model(torch.randn(2, 8))
+        later(torch.randn(2, 8))
+        later(torch.randn(2, 8))
+    assert compiled == [first, later]
+    assert told == [later]

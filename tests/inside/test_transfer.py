@@ -34,7 +34,7 @@ def flags(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 def seam(flags: list[bool], monkeypatch: pytest.MonkeyPatch) -> Iterator[TransferSeam]:
     monkeypatch.setattr(pinning, "pin_memory", lambda data, *_: data)  # there is no driver for it
     seam = TransferSeam()
-    seam.set_non_blocking(enabled=True)
+    seam.is_needed = True
     seam.install()
     yield seam
     seam.remove()
@@ -69,7 +69,7 @@ def test_copies_from_pinned_memory_alone_are_changed_however_the_device_is_named
     for unmoved in ("cpu", torch.float16, torch.ones(1)):
         pinned().to(unmoved)
     torch.ones(3, device="meta").to("meta", torch.float16)
-    seam.set_non_blocking(enabled=False)
+    seam.is_needed = False
     pinned().to("meta")
     assert flags == [False] * 7
     assert not seam.own_non_blocking

@@ -14,8 +14,8 @@ LONG = 10_000
 
 
 def linear():
-    """A model and its optimizer."""
-    model = nn.Linear(8, 1)
+    """A model and its optimizer; matrix products alone, so that no C++ has to be compiled."""
+    model = nn.Linear(8, 1, bias=False)
     return model, torch.optim.SGD(model.parameters(), lr=1e-3)
 
 
@@ -282,7 +282,7 @@ def breaks_out():
 def changing_shapes():
     """Batches of another width in every step, as unpadded text gives them."""
     loader = DataLoader(TensorDataset(torch.randn(2048, 400, 4)), batch_size=16)
-    model = nn.Linear(4, 4, bias=False)  # matrix products alone: no C++ has to be compiled
+    model = nn.Linear(4, 4, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     widths = itertools.cycle(range(2, 400))
     narrow = lambda tokens: tokens[:, : next(widths)].contiguous()

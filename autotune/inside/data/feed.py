@@ -105,6 +105,7 @@ class Feed:
 
     Attributes:
         loader: The loader that the program iterates.
+        present: What it takes batches from now.
         handed: Batches that the program got in this pass.
         is_mixed: Whether the batches of this pass are not one pass over the program's data: the
             loader was swapped or has another length, a batch was repeated, or autotune took
@@ -117,7 +118,7 @@ class Feed:
         self.loader = loader
         self.handed = 0
         self._has_started_over = False
-        self._loaders = passes
+        self._passes = passes
         self._listener = listener
         self._version = passes.options.version
         self._resting: dict[DataLoader[Any], LoaderPass] = {}
@@ -126,7 +127,7 @@ class Feed:
         self._cached: _Cached | None = None
         first = passes.variants.of(loader) if listener.trains_on(self) else loader
         self.is_mixed = self._differs(first)
-        self._pass = LoaderPass(first, loader, passes)
+        self.present = LoaderPass(first, loader, passes)
 
     def __iter__(self) -> Feed:
         return self
@@ -136,21 +137,21 @@ class Feed:
             self._drop_resting()
 
     def __len__(self) -> int:
-        return len(self._pass.loader)
+        return len(self.present.loader)
 
     def __next__(self) -> Any:
         listener = self._listener
         self.thread = threading.get_ident()
         listener.before_batch(self)
         if not listener.is_endless and listener.cuts(self):
-            self._pass.end()
+            self.present.end()
             listener.pass_ended(self)
             raise StopIteration
         is_steered = listener.trains_on(self)
-        if is_steered and self._version != self._loaders.options.version:
+        if is_steered and self.is_behind:
             self._swap()
         asked = perf_counter()
-        if is_steered and self._loaders.replays:
+        if is_steered and self._passes.replays:
             self.is_mixed = True
             self._cached = self._cached or _Cached(*self._next(starts_over=True))
             batch, samples = self._cached.batch(), self._cached.samples
@@ -159,9 +160,8 @@ class Feed:
             starts_over = is_steered and (listener.is_endless or listener.starts_over(self))
             batch, samples = self._next(starts_over=starts_over)
         self.handed += 1
-        present = self._pass
-        trains = is_steered or present.is_target
-        self._loaders.hand_out(present.loader, present.number, trains=trains)
+        trains = is_steered or self.present.is_target
+        self._passes.hand_out(self.present.loader, self.present.number, trains=trains)
         listener.after_batch(self, batch, samples, perf_counter() - asked)
         return batch
 
@@ -176,12 +176,12 @@ class Feed:
     @property
     def limit(self) -> int | None:
         """The number of batches that the program takes for one pass; None if that is unknown."""
-        return self._loaders.sizes.length_read(self.loader)
+        return self._passes.sizes.length_read(self.loader)
 
     @property
     def is_behind(self) -> bool:
         """Whether the loader's options changed since this feed took its loader."""
-        return self._version != self._loaders.options.version
+        return self._version != self._passes.options.version
 
     def goes_beyond(self) -> bool:
         """Return whether the program got more batches than it takes for one pass.
@@ -193,29 +193,9 @@ class Feed:
 
     def __getattr__(self, name: str) -> Any:
         """Return attributes of PyTorch's iterator, since a program may read its workers there."""
-        if name.startswith("__") or "_pass" not in vars(self):
+        if name.startswith("__") or "present" not in vars(self):
             raise AttributeError(name)
-        return getattr(self._pass.iterator, name)
-
-    @property
-    def begin_s(self) -> float:
-        """Seconds in which PyTorch's iterator was made and workers started."""
-        return self._pass.begin_s
-
-    @property
-    def is_short(self) -> bool:
-        """Whether the last batch is a smaller one that the program alone might never meet."""
-        return self._pass.is_short
-
-    @property
-    def num_workers(self) -> int:
-        """The number of worker processes that load now."""
-        return self._pass.loader.num_workers
-
-    @property
-    def buffered_batches(self) -> int:
-        """The most batches that the workers prefetch together; 0 without workers."""
-        return self.num_workers * (self._pass.loader.prefetch_factor or 0)
+        return getattr(self.present.iterator, name)
 
     @property
     def samples_per_epoch(self) -> int | None:
@@ -223,30 +203,30 @@ class Feed:
 
         None if data or batches have no known size.
         """
-        sizes, loader = self._loaders.sizes, self._pass.loader
+        sizes, loader = self._passes.sizes, self.present.loader
         batches, size = sizes.length(loader), sizes.batch_size(loader)
         if batches is None or size is None:
             return None
         whole = batches * size
-        if self._loaders.built.facts(self.loader).drop_last:
+        if self._passes.built.facts(self.loader).drop_last:
             return whole
         return min(whole, sizes.dataset_len(self.loader) or whole)
 
     def _next(self, *, starts_over: bool) -> tuple[Any, int]:
         """Return the next batch and its sample count; start over at the data's end if wanted."""
         try:
-            return self._pass.take()
+            return self.present.take()
         except StopIteration:
             if not starts_over:
                 self._listener.pass_ended(self)
                 raise
             self._listener.epoch_ended(self)
             self._has_started_over = True
-            self._pass = LoaderPass(self._pass.loader, self.loader, self._loaders)
-            return self._pass.take()
+            self.present = LoaderPass(self.present.loader, self.loader, self._passes)
+            return self.present.take()
 
     def _differs(self, variant: DataLoader[Any]) -> bool:
-        sizes = self._loaders.sizes
+        sizes = self._passes.sizes
         return sizes.length(variant) != sizes.length(self.loader)
 
     def _swap(self) -> None:
@@ -256,25 +236,25 @@ class Feed:
         had stopped. Otherwise the old workers end before new ones start, because both at once would
         slow the new ones down.
         """
-        self._version = self._loaders.options.version
-        variant = self._loaders.variants.of(self.loader)
+        self._version = self._passes.options.version
+        variant = self._passes.variants.of(self.loader)
         self.is_mixed = bool(self.handed) or self._differs(variant)
         rested = None
-        if not self._loaders.variants.keeps:
+        if not self._passes.variants.keeps:
             self._drop_resting()
-            self._pass.end()
-            end_workers(self._pass.loader)
-        elif variant is self._pass.loader:
+            self.present.end()
+            end_workers(self.present.loader)
+        elif variant is self.present.loader:
             return
         else:
             rested = self._change_turns(variant)
-        self._pass = rested or LoaderPass(variant, self.loader, self._loaders)
+        self.present = rested or LoaderPass(variant, self.loader, self._passes)
 
     def _change_turns(self, variant: DataLoader[Any]) -> LoaderPass | None:
         """Let the present pass rest; return the one over *variant*, awake, if it has rested."""
-        resting = self._loaders.resting
-        resting.stop(self._pass)
-        self._resting[self._pass.loader] = self._pass
+        resting = self._passes.resting
+        resting.stop(self.present)
+        self._resting[self.present.loader] = self.present
         wanted = self._resting.pop(variant, None)
         most_workers = MOST_WORKERS - variant.num_workers
         while self._resting and sum(loader.num_workers for loader in self._resting) > most_workers:
@@ -285,7 +265,7 @@ class Feed:
 
     def _drop_resting(self) -> None:
         while self._resting:
-            self._loaders.resting.wake(self._resting.popitem()[1])
+            self._passes.resting.wake(self._resting.popitem()[1])
 
 
 class LoaderPass:

@@ -40,11 +40,6 @@ class RequestedOptions:
         self.values.update(options)
         self.version += 1
 
-    @property
-    def change_workers(self) -> bool:
-        """Whether a config decides on worker processes."""
-        return "num_workers" in self.values
-
 
 # A class, because spawned workers get it pickled, which a local function does not allow.
 @dataclass(frozen=True)

@@ -30,31 +30,23 @@ class LoaderShares:
 
     Attributes:
         group: The processes that train together; one until ``begin()``.
+        begins: Called when the program begins to iterate a loader that is shared out.
     """
 
     def __init__(self, built: BuiltLoaders) -> None:
         self.group = ALONE
         self._loaders = built
-        self._begins: Callable[[], None] = lambda: None
+        self.begins: Callable[[], None] = lambda: None
         self._made = 0
         self._shards: WeakKeyDictionary[DataLoader[Any], ShardedSampler] = WeakKeyDictionary()
 
     def begin(self, group: Group, begins: Callable[[], None]) -> None:
         """Share the training loader's data from here on."""
-        self.group, self._begins = group, begins
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether there are several ranks."""
-        return self.group.world_size > 1
+        self.group, self.begins = group, begins
 
     def divides(self, loader: DataLoader[Any]) -> bool:
         """Return whether each rank gets a part of this loader's data only."""
-        return self.is_shared and self._loaders.is_target(loader)
-
-    def iterates(self) -> None:
-        """Note that the program begins to iterate a loader that is shared out."""
-        self._begins()
+        return self.group.world_size > 1 and self._loaders.is_target(loader)
 
     def of(self, loader: DataLoader[Any]) -> ShardedSampler | None:
         """Return the sampler of this rank's share; None if the rank gets all data.
@@ -80,7 +72,11 @@ class LoaderShares:
 
 
 class LoaderSizes:
-    """Counts the batches and samples of loaders, and remembers which lengths were read."""
+    """Counts the batches and samples of loaders.
+
+    Attributes:
+        read: Which length the program last got of each loader for a training pass.
+    """
 
     def __init__(
         self, length: Callable[[DataLoader[Any]], int], built: BuiltLoaders, shares: LoaderShares
@@ -88,7 +84,7 @@ class LoaderSizes:
         self._length = length
         self._built = built
         self._shares = shares
-        self._read: WeakKeyDictionary[DataLoader[Any], int] = WeakKeyDictionary()
+        self.read: WeakKeyDictionary[DataLoader[Any], int] = WeakKeyDictionary()
 
     def length(self, loader: DataLoader[Any]) -> int | None:
         """Return the number of batches in an epoch; None for data without a length."""
@@ -96,13 +92,9 @@ class LoaderSizes:
             return self._length(loader)
         return None
 
-    def note_read(self, loader: DataLoader[Any], batches: int) -> None:
-        """Note which length the program has got for a training pass."""
-        self._read[loader] = batches
-
     def length_read(self, loader: DataLoader[Any]) -> int | None:
         """Return the length that the program last read from a loader, or else the present one."""
-        read = self._read.get(loader)
+        read = self.read.get(loader)
         return self.length(loader) if read is None else read
 
     def dataset_len(self, loader: DataLoader[Any]) -> int | None:

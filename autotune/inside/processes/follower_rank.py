@@ -78,7 +78,7 @@ class FollowerRank(Rank):
             self._turns.step(step.samples, step.wait_s, step.tokens)
             if self._turns.is_done:
                 taken, self._turns = self._turns.told(), None
-                self.tracker.seams.steps.rates.hold(held=False)
+                self.tracker.seams.steps.rates.is_held = False
                 self._meet(turns=taken)
             return
         self._steps_left -= 1

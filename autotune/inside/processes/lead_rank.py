@@ -236,7 +236,7 @@ class LeadRank(Rank):
         with self._reporter.lock:
             self._begin(None)
         if isinstance(task, Turns):
-            self.tracker.seams.steps.rates.hold(held=False)
+            self.tracker.seams.steps.rates.is_held = False
             if self._meetings.has_others:
                 self._end_together(task)
                 return

@@ -20,7 +20,7 @@ before a recommendation shows these. A program with several optimizers is not of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -29,41 +29,46 @@ from torch.amp import GradScaler
 from torch.nn import utils
 from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
 from autotune.inside.hubs.backward import BackwardListener, BackwardPass
 from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.hubs.step import Go, StepListener
-from autotune.inside.micro_batches import EpochShape, Groups
+from autotune.inside.micro_batches import Groups
 
 
 class AccumulationSeam(Seam, BackwardListener, StepListener):
     """Groups micro-batches of the training loader, and holds back steps within a group.
 
-    The loader seam reports each micro-batch with ``begin()`` and the end of an iteration with
-    ``end()``. The replaced functions run where the program calls them, on its training thread.
+    The replaced functions run where the program calls them, on its training thread.
 
     Attributes:
+        groups: The loader seam tells it of each micro-batch and of the end of each pass.
         on_held: Called with an optimizer after each of its steps that is held back.
         clears_to_none: Whether the program's calls of ``zero_grad`` set gradients to None. False if
             it asked for zeros at least once; None if it has never called it.
+        stops_schedules: Whether the steps of all schedulers are skipped, also outside of groups. A
+            trial's training loop does not end but a schedule does: OneCycleLR raises after its last
+            step, and a linear decay goes below zero.
     """
 
     def __init__(self, optimizers: Callable[[], Iterable[Optimizer]]) -> None:
         self.on_held: Callable[[Optimizer], None] = lambda _: None
-        self._groups = Groups(self._drop)
+        self.groups = Groups(self._drop)
         self.clears_to_none: bool | None = None
+        self.stops_schedules = False
         self._optimizers = optimizers
         self._patches = Patches()
 
     @property
     def steps(self) -> int:
         """Number of micro-batches in a group; 1 turns accumulation off."""
-        return self._groups.steps
+        return self.groups.steps
 
     @steps.setter
     def steps(self, steps: int) -> None:
-        self._groups.regroup(steps)
+        self.groups.regroup(steps)
 
     @property
     def holds(self) -> bool:
@@ -72,43 +77,12 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         They are unless it is the last one of a group that was not left out. Reading this while
         gradients are enabled counts as the beginning of training on that micro-batch.
         """
-        if self._groups.steps == 1:
+        if self.groups.steps == 1:
             return False
         # A program may also read the training data to evaluate; such batches belong to no group.
         if torch.is_grad_enabled():
-            self._groups.take()
-        return not self._groups.is_last or self._groups.is_left_out
-
-    def begin(self, number: int, epoch: EpochShape, iteration: object = None) -> None:
-        """Note that a training loader hands out a micro-batch."""
-        self._groups.hand_out(number, epoch, iteration)
-
-    def end(self, iteration: object) -> None:
-        """Note that the program has finished or left a pass over a training loader.
-
-        If that happens within a group, and the group does not continue in the next epoch, the
-        gradients that it has accumulated are dropped.
-        """
-        self._groups.end(iteration)
-
-    def clears(self, target: Optimizer | nn.Module, *, to_none: bool) -> bool:
-        """Tell whether the program's ``zero_grad()`` is to be carried out.
-
-        Between a backward pass and its step, ``zero_grad()`` discards gradients that may hold NaN.
-        It is then carried out, and the group is left out. Otherwise it is carried out only where
-        no gradients accumulate. What counts is whose parameters it clears: the target may wrap an
-        optimizer, or be a module that nobody trains.
-        """
-        self.clears_to_none = to_none and self.clears_to_none is not False
-        if self._groups.steps == 1:
-            return True
-        self._groups.take()
-        if self._groups.has_gradients:
-            if self._trains(target, self._optimizers()):
-                self._groups.leave_out()
-            return True
-        waiting = [o for o in self._optimizers() if id(o) in self._groups.waiting]
-        return self._groups.is_left_out or not self._trains(target, waiting)
+            self.groups.take()
+        return not self.groups.is_last or self.groups.is_left_out
 
     @property
     def is_needed(self) -> bool:
@@ -116,7 +90,11 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         return self.steps > 1
 
     def install(self) -> None:
-        """Replace the functions that clear, clip, scale and average weights."""
+        """Replace the functions that clear, clip, scale, average weights and follow schedules.
+
+        Classes of schedulers that are defined later inherit or call a wrapped ``step``; one that
+        overrides it without calling a base class is not held.
+        """
         for cleared in (Optimizer, nn.Module):
             self._patches.wrap(cleared, "zero_grad", self._clear)
         for owner in (utils, clip_grad):  # programs import them from either module
@@ -127,6 +105,9 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
             self._patches.wrap(GradScaler, name, self._hold)
         self._patches.wrap(AveragedModel, "update_parameters", self._hold)
         self._patches.wrap(GradScaler, "step", self._step_scaled)
+        for scheduler in _with_subclasses(LRScheduler):
+            if "step" in vars(scheduler):
+                self._patches.wrap(scheduler, "step", self._follow_schedule)
 
     def around_step(self, go: Go, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Hold back the step of an optimizer within a group."""
@@ -134,7 +115,7 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
             return go(optimizer, *args, **kwargs)
         if not self._holds_step(optimizer):
             result = go(optimizer, *args, **kwargs)
-            self._groups.stepped(optimizer, is_real=True)
+            self.groups.stepped(optimizer, is_real=True)
             return result
         closure = kwargs.get("closure", args[0] if args else None)
         result = None
@@ -143,16 +124,16 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
             # if the step is held back.
             with torch.enable_grad():
                 result = closure()
-        self._groups.stepped(optimizer, is_real=False)
+        self.groups.stepped(optimizer, is_real=False)
         self.on_held(optimizer)
         return result
 
     def before_backward(self, call: BackwardPass) -> None:
         """Weight the pass by the micro-batch's share of the group."""
-        if self._groups.steps > 1:
-            self._groups.take()
-            self._groups.has_gradients = True
-            call.gradients = weighed(call.losses, call.gradients, self._groups.share)
+        if self.groups.steps > 1:
+            self.groups.take()
+            self.groups.has_gradients = True
+            call.gradients = weighed(call.losses, call.gradients, self.groups.share)
 
     def _holds_step(self, optimizer: Optimizer) -> bool:
         """Tell whether this step of an optimizer is held back.
@@ -161,8 +142,8 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         does not come from the loader: steps are made at once until the next micro-batch.
         """
         is_held = self.holds
-        if is_held and id(optimizer) in self._groups.stepped_by:
-            self._groups.release()
+        if is_held and id(optimizer) in self.groups.stepped_by:
+            self.groups.release()
             is_held = False
         return is_held
 
@@ -185,8 +166,28 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
     def _hold(self, original: Go, *args: Any, **kwargs: Any) -> Any:
         return None if self.holds else original(*args, **kwargs)
 
+    def _follow_schedule(self, original: Go, *args: Any, **kwargs: Any) -> None:
+        if not (self.stops_schedules or self.holds):
+            original(*args, **kwargs)
+
     def _clear(self, original: Go, target: Any, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002
-        if self.clears(target, to_none=set_to_none):
+        """Carry out the program's ``zero_grad()``, or leave it out.
+
+        Between a backward pass and its step, it discards gradients that may hold NaN. It is then
+        carried out, and the group is left out. Otherwise it is carried out only where no gradients
+        accumulate. What counts is whose parameters it clears: the target may wrap an optimizer, or
+        be a module that nobody trains.
+        """
+        self.clears_to_none = set_to_none and self.clears_to_none is not False
+        clears, groups = True, self.groups
+        if groups.steps > 1:
+            groups.take()
+            if not groups.has_gradients:
+                waiting = [o for o in self._optimizers() if id(o) in groups.waiting]
+                clears = groups.is_left_out or not self._trains(target, waiting)
+            elif self._trains(target, self._optimizers()):
+                groups.leave_out()
+        if clears:
             original(target, set_to_none)
 
     def _step_scaled(
@@ -201,7 +202,7 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
             return original(scaler, optimizer, *args, **kwargs)
         is_held = self._holds_step(optimizer)
         result = None if is_held else original(scaler, optimizer, *args, **kwargs)
-        self._groups.stepped(optimizer, is_real=not is_held)
+        self.groups.stepped(optimizer, is_real=not is_held)
         if is_held:
             self.on_held(optimizer)
         return result
@@ -212,6 +213,12 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         """Clip nothing while steps are held back, but still return the norm."""
         limit = math.inf if self.holds else max_norm
         return original(parameters, limit, *args, **kwargs)
+
+
+def _with_subclasses(cls: type[LRScheduler]) -> Iterator[type[LRScheduler]]:
+    yield cls
+    for sub in cls.__subclasses__():
+        yield from _with_subclasses(sub)
 
 
 def weighed(tensors: Sequence[Any], grads: Any, share: float) -> Any:

@@ -39,47 +39,49 @@ LARGE_BYTES = 1 << 20  # of a buffer that is kept only if its version has change
 class CheckpointSeam(Seam):
     """Has every n-th block of the model recomputed in the backward pass.
 
-    ``Steering`` calls ``choose()`` and ``act_on()`` on the main thread, between two steps or before
-    the first; ``SeamSet`` calls ``act_on()`` again after the third step, when the models are known.
+    ``Steering`` calls ``act_on()`` on the main thread, between two steps or before the first;
+    ``SeamSet`` calls ``act_on()`` again after the third step, when the models are known.
     The replaced ``forward`` runs on the thread that calls the block.
+
+    Attributes:
+        every: How many blocks are recomputed: every n-th one, or none if it is 0.
     """
 
     def __init__(self) -> None:
-        self._every = 0
+        self.every = 0
         self._chosen: WeakSet[nn.Module] = WeakSet()
+        self._classes: set[type[nn.Module]] = set()
         self._patches = Patches()
 
     @property
     def is_needed(self) -> bool:
         """Whether any block is to be recomputed."""
-        return self._every > 0
-
-    def choose(self, every: int) -> None:
-        """Choose how many blocks are recomputed: every n-th one, or none if *every* is 0."""
-        self._every = every
+        return self.every > 0
 
     def act_on(self, roots: Iterable[nn.Module]) -> None:
         """Apply the choice to the blocks of these models, instead of an earlier choice."""
         self.remove()
-        if not self._every:
-            return
-        blocks = blocks_of(roots)
-        for block in blocks[:: self._every]:
-            self._chosen.add(block)
-        if blocks:
-            self._wrap(type(blocks[0]))
+        self.add(roots)
+
+    def add(self, roots: Iterable[nn.Module]) -> None:
+        """Apply the choice to the blocks of further models.
+
+        It is their class that is changed, because an attribute of an instance would be copied and
+        pickled together with the model.
+        """
+        blocks = blocks_of(roots) if self.every else []
+        self._chosen.update(blocks[:: self.every or 1])
+        for cls in {type(block) for block in blocks} - self._classes:
+            self._classes.add(cls)
+            self._wrap(cls)
 
     def remove(self) -> None:
         """Put the model's classes back as they were."""
         self._patches.undo()
         self._chosen.clear()
+        self._classes.clear()
 
     def _wrap(self, cls: type[nn.Module]) -> None:
-        """Replace the ``forward`` of a block class.
-
-        It is the class that is changed, because an attribute of an instance would be copied and
-        pickled together with the model.
-        """
         original, chosen = cls.forward, self._chosen
 
         def forward(block: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -20,31 +20,29 @@ replaced them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import torch
 from torch import distributed, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from autotune.inside.hubs.backward import BackwardHub, BackwardListener, BackwardPass
-from autotune.inside.hubs.patches import Patches, Seam
+from autotune.inside.hubs.patches import Seam
 from autotune.inside.ranks.dtensor import is_sharded
 from autotune.inside.ranks.group import Group
 from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.checkpoint import blocks_of
-from autotune.inside.seams.clipping import ClippingSeam
 from autotune.inside.seams.rank_checks import DriftCheck, parameters_of
-from autotune.inside.seams.rank_seeds import RankSeedsSeam
-from autotune.inside.seams.scheduler import PlateauSeam
+from autotune.inside.seams.rank_patches import RankPatches
 from autotune.knobs.strategies import STRATEGIES, RankStrategy, Site, Strategy
 from autotune.program.config import KnobValue
 
 DDP_OPTIONS = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph")
 
 
-class DistributionSeam(Seam):
+class DistributionSeam(Seam, BackwardListener):
     """Applies a strategy to the models that the program calls and trains.
 
     ``Steering`` chooses the strategy before the program starts, on the main thread. The forward
@@ -53,11 +51,10 @@ class DistributionSeam(Seam):
     order, because many of them communicate.
 
     Args:
-        backward: The hub that ``averaging`` joins if several ranks train.
+        backward: The hub that it joins if several ranks train.
 
     Attributes:
-        averaging: Averages the gradients that the strategy does not average.
-        randomness: Seeds the ranks.
+        patches: What torch does otherwise where ranks train, or where DDP gets options.
     """
 
     def __init__(
@@ -71,14 +68,11 @@ class DistributionSeam(Seam):
         self._backward = backward
         self._optimizers = optimizers
         self._accumulation = accumulation
-        self.averaging = AveragingSeam(group, accumulation)
-        self.randomness = RankSeedsSeam(group)
+        self.patches = RankPatches(group)
         self._strategy: Strategy | None = None
         self._options: dict[str, KnobValue] = {}
         self._models = _Models()
-        self._clipping = ClippingSeam()
         self._check = DriftCheck(group, optimizers)
-        self._patched = _Patched(PlateauSeam(group), self._clipping)
 
     def use(self, strategy: str) -> None:
         """Choose the strategy by its name.
@@ -107,21 +101,23 @@ class DistributionSeam(Seam):
     def install(self) -> None:
         """Begin to act, as far as the strategy and the options require it."""
         if self._strategy is None and self._options:
-            self._patched.pass_to_ddp(self._options)
+            given = {f"ddp_{name}": name for name in DDP_OPTIONS}
+            self.patches.pass_to_ddp(
+                {given[knob]: value for knob, value in self._options.items() if knob in given}
+            )
         elif self.has_ranks:
-            self._backward.join(self.averaging)
-            self._patched.install()
+            self._backward.join(self)
+            self.patches.install()
 
     def remove(self) -> None:
         """Put PyTorch back as it was. Models that were distributed stay so."""
-        self._patched.remove()
-        self.averaging.parameters.clear()
-        self.randomness.remove()
+        self.patches.remove()
+        self._models.left.clear()
 
     def agree(self) -> None:
         """Seed random numbers alike on all ranks, so that they set up the program alike."""
         if self.has_ranks and self._group.world_size > 1:
-            self.randomness.agree()
+            self.patches.agree()
 
     def draw_otherwise(self) -> None:
         """Give each rank its own random numbers from here on, because training begins.
@@ -129,7 +125,7 @@ class DistributionSeam(Seam):
         Equal numbers would make all ranks drop and augment alike. Later calls have no effect.
         """
         if self.has_ranks:
-            self.randomness.differ()
+            self.patches.differ()
 
     def groups_changed(self) -> None:
         """Take note of an optimizer that was built or got parameters.
@@ -140,7 +136,7 @@ class DistributionSeam(Seam):
         self._models.has_new_optimizers = True
         if isinstance(self._strategy, RankStrategy) and self._models.called:
             for optimizer in self._optimizers():
-                if replaced := self._clipping.replacements(parameters_of([optimizer])):
+                if replaced := self.patches.replacements(parameters_of([optimizer])):
                     self._strategy.hand_over(optimizer, replaced)
             self._average_what_is_left()
 
@@ -253,7 +249,7 @@ class DistributionSeam(Seam):
             after = dict(module.named_parameters())
             model.trained = [p for p in after.values() if p.requires_grad]
             model.is_distributed = True
-            self._clipping.replaced(before, after)
+            self.patches.replaced(before, after)
         self._adopt_optimizers(strategy)
         self._average_what_is_left()
         return model
@@ -291,30 +287,19 @@ class DistributionSeam(Seam):
             if self._models.equal.get(id(parameter)) is not parameter:
                 send_out(parameter)
                 self._models.equal[id(parameter)] = parameter
-        self.averaging.parameters[:] = left
-
-
-class AveragingSeam(BackwardListener):
-    """Averages gradients of single parameters over the ranks, which the strategy leaves to it.
-
-    Those are: in the first step, when it is not yet known which parameters get gradients, all; then
-    those that no called model owns, and those of a model of which a part is frozen at present. All
-    ranks go through the same list in the same order, because each collective call must meet its
-    counterparts. A gradient that only some ranks have counts as zero on the others. Averaging a
-    gradient a second time does not change it. Micro-batches whose step is held back are left out.
-
-    Attributes:
-        parameters: Those whose gradients are averaged here; the same on all ranks.
-    """
-
-    def __init__(self, group: Group, accumulation: AccumulationSeam) -> None:
-        self.parameters: list[nn.Parameter] = []  # strong references: ranks must keep the same
-        self._group = group
-        self._accumulation = accumulation
+        self._models.left[:] = left
 
     def after_backward(self, call: BackwardPass) -> None:  # noqa: ARG002
-        """Average what a pass has computed."""
-        trained = [p for p in self.parameters if p.requires_grad]
+        """Average gradients of single parameters over the ranks, which the strategy leaves to it.
+
+        Those are: in the first step, when it is not yet known which parameters get gradients, all;
+        then those that no called model owns, and those of a model of which a part is frozen at
+        present. All ranks go through the same list in the same order, because each collective call
+        must meet its counterparts. A gradient that only some ranks have counts as zero on the
+        others. Averaging a gradient a second time does not change it. Micro-batches whose step is
+        held back are left out.
+        """
+        trained = [p for p in self._models.left if p.requires_grad]
         if not trained or self._accumulation.holds:
             return
         # A rank without a gradient must take part as well, else the others wait for it.
@@ -335,14 +320,13 @@ def send_out(tensor: torch.Tensor) -> None:
     distributed.broadcast(tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor, 0)
 
 
+@dataclass(eq=False)
 class _Model:
     """What is known of one model that is called and trained.
 
-    Args:
-        trained: Its parameters that optimizers train when it is first called.
-
     Attributes:
-        trained: From when it is distributed on, the parameters that the strategy averages.
+        trained: Its parameters that optimizers train when it is first called; from when it is
+            distributed on, those that the strategy averages.
         called: The wrapper that is called instead of it; None if it was changed in place.
         has_stepped: An optimizer has made a step with it.
         is_distributed: The strategy has acted on it.
@@ -351,14 +335,13 @@ class _Model:
         has_trained: It was trained since its buffers were last made equal.
     """
 
-    def __init__(self, trained: list[nn.Parameter]) -> None:
-        self.trained = trained
-        self.called: nn.Module | None = None
-        self.has_stepped = False
-        self.is_distributed = False
-        self.is_left_out = False
-        self.has_unused = False
-        self.has_trained = False
+    trained: list[nn.Parameter]
+    called: nn.Module | None = None
+    has_stepped: bool = False
+    is_distributed: bool = False
+    is_left_out: bool = False
+    has_unused: bool = False
+    has_trained: bool = False
 
     @property
     def all_train(self) -> bool:
@@ -366,6 +349,7 @@ class _Model:
         return all(p.requires_grad for p in self.trained)
 
 
+@dataclass
 class _Models:
     """The program's models and optimizers, as far as the strategy knows them.
 
@@ -374,42 +358,16 @@ class _Models:
         untrained: Modules that no optimizer trains.
         adopted: Optimizers that the strategy has prepared.
         equal: Parameters of which the ranks have equal values, by id.
+        left: Parameters whose gradients are averaged one by one; the same on all ranks. These
+            references are strong, because ranks must keep the same.
         has_stepped: An optimizer has made a step.
         has_new_optimizers: An optimizer may not be prepared yet.
     """
 
-    def __init__(self) -> None:
-        self.called: WeakKeyDictionary[nn.Module, _Model] = WeakKeyDictionary()
-        self.untrained: WeakSet[nn.Module] = WeakSet()
-        self.adopted: WeakSet[Optimizer] = WeakSet()
-        self.equal: WeakValueDictionary[int, nn.Parameter] = WeakValueDictionary()
-        self.has_stepped = False
-        self.has_new_optimizers = False
-
-
-class _Patched(Seam):
-    """What is replaced in torch where ranks train, or where DDP gets options."""
-
-    def __init__(self, *seams: PlateauSeam | ClippingSeam) -> None:
-        self._seams = seams
-        self._patches = Patches()
-
-    def install(self) -> None:
-        """Install the seams at what several ranks must do alike."""
-        for seam in self._seams:
-            seam.install()
-
-    def remove(self) -> None:
-        """Put PyTorch back as it was."""
-        self._patches.undo()
-        for seam in self._seams:
-            seam.remove()
-
-    def pass_to_ddp(self, knobs: dict[str, KnobValue]) -> None:
-        """Pass values of the ``ddp_…`` knobs to each DDP that the program or its trainer makes."""
-        options = {name: knobs[f"ddp_{name}"] for name in DDP_OPTIONS if f"ddp_{name}" in knobs}
-
-        def init(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-            original(*args, **{**kwargs, **options})
-
-        self._patches.wrap(DistributedDataParallel, "__init__", init)
+    called: WeakKeyDictionary[nn.Module, _Model] = field(default_factory=WeakKeyDictionary)
+    untrained: WeakSet[nn.Module] = field(default_factory=WeakSet)
+    adopted: WeakSet[Optimizer] = field(default_factory=WeakSet)
+    equal: WeakValueDictionary[int, nn.Parameter] = field(default_factory=WeakValueDictionary)
+    left: list[nn.Parameter] = field(default_factory=list)
+    has_stepped: bool = False
+    has_new_optimizers: bool = False

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from threading import get_ident
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
@@ -51,6 +51,9 @@ class _Nested(threading.local):
     within = False
 
 
+_nested = _Nested()
+
+
 class ForwardSeam(Seam):
     """Acts around the program's outermost module calls.
 
@@ -65,6 +68,8 @@ class ForwardSeam(Seam):
 
     Attributes:
         most_parameters: The largest number of parameters of any root that was called so far.
+        on_late_root: Called with a root that is first trained after ``narrow()``, such as the model
+            of a later fold.
     """
 
     def __init__(
@@ -78,13 +83,14 @@ class ForwardSeam(Seam):
         self._optimizers = optimizers
         self._patches = Patches()
         self._roots: WeakKeyDictionary[nn.Module, Root | None] = WeakKeyDictionary()
-        self._nested = _Nested()
         self._autocast: _Regions | None = None
         self._channels_last = False
         self._compile_options: tuple[str | None, bool | None] = (None, None)  # mode, dynamic
         self._compiled: WeakKeyDictionary[nn.Module, dict[Any, Any]] = WeakKeyDictionary()
-        self._narrowed = False
+        # The roots since ``narrow()`` that have not been trained; None before it
+        self._late: WeakSet[nn.Module] | None = None
         self.most_parameters = 0
+        self.on_late_root: Callable[[nn.Module], None] = lambda _: None
 
     @property
     def roots(self) -> dict[nn.Module, Root]:
@@ -116,8 +122,8 @@ class ForwardSeam(Seam):
                 torch.
         """
         self._compile_options = mode, dynamic
-        if self._narrowed:
-            self._compile()
+        if self._late is not None:
+            self._compile(self.roots)
 
     def allow_recompiles(self) -> None:
         """Raise torch's limit of recompilations for the next config of this process.
@@ -140,7 +146,7 @@ class ForwardSeam(Seam):
             around: Returns what is called instead of a wrapped call, such as one that takes time.
         """
         self._patches.undo()
-        for cls in {type(m) for m in self.roots} if self._narrowed else {nn.Module}:
+        for cls in {type(m) for m in self.roots} if self._late is not None else {nn.Module}:
             self._patches.replace(cls, "__call__", around(self._wrapped(cls.__call__)))
 
     def narrow(self) -> None:
@@ -148,15 +154,15 @@ class ForwardSeam(Seam):
 
         Called after the third step, when the roots are taken to be known. Later calls do nothing.
         """
-        if self._narrowed:
+        if self._late is not None:
             return
-        self._narrowed = True
+        self._late = WeakSet()
         self.install()
         if self._compile_options[0]:
-            self._compile()
+            self._compile(self.roots)
 
-    def _compile(self) -> None:
-        for module in self.roots:
+    def _compile(self, roots: Iterable[nn.Module]) -> None:
+        for module in roots:
             calls, chosen = self._compiled.setdefault(module, {}), self._compile_options
             mode, dynamic = chosen
             if chosen not in calls:
@@ -167,7 +173,7 @@ class ForwardSeam(Seam):
             vars(module)["_compiled_call_impl"] = calls[chosen]
 
     def _wrapped(self, original: Call) -> Call:
-        seam, nested = self, self._nested
+        seam, nested = self, _nested
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if nested.within or torch.compiler.is_compiling() or is_in_backward():
@@ -214,6 +220,11 @@ class ForwardSeam(Seam):
     def _root_of(self, module: nn.Module) -> Root | None:
         known = self._roots.get(module, _UNKNOWN)
         if known is not _UNKNOWN:
+            if self._late and module in self._late and torch.is_grad_enabled():
+                self._late.discard(module)
+                if self._compile_options[0]:
+                    self._compile([module])
+                self.on_late_root(module)
             return known
         parameters = list(module.parameters())
         if any(map(is_lazy, parameters)):
@@ -224,6 +235,9 @@ class ForwardSeam(Seam):
             self.most_parameters = max(self.most_parameters, root.parameters)
             if self._channels_last:
                 self._lay_out(module)
+            if self._late is not None:
+                self._late.add(module)
+                return self._root_of(module)
         return root
 
     def _lay_out(self, module: nn.Module) -> None:

@@ -83,7 +83,7 @@ class LoaderSeam(IterateListener):
         self.built.record(loader, site())
 
     def _recorded(self, loader: DataLoader[Any]) -> None:
-        if self._is_measured or self.options.change_workers:
+        if self._is_measured or "num_workers" in self.options.values:
             self.workers.built(loader)
         if self.built.is_target(loader):
             changes = self.variants.changes(loader)
@@ -95,10 +95,6 @@ class LoaderSeam(IterateListener):
         """Give each rank its part of the training loader's data, until the process ends."""
         self.shares.begin(group, begins)
         self.options.request(world_size=group.world_size)
-
-    def keep(self) -> None:
-        """Keep the passes of all options alive, because configs take turns from now on."""
-        self.variants.keeps = True
 
     @property
     def misses_target(self) -> bool:
@@ -142,13 +138,14 @@ class Passes(IterateListener):
     @property
     def is_needed(self) -> bool:
         """Whether somebody measures batches, steps are made of other samples, or workers differ."""
-        return self._listener is not None or self._changes_steps or self.options.change_workers
+        has_workers = "num_workers" in self.options.values
+        return self._listener is not None or self._changes_steps or has_workers
 
     @property
     def _changes_steps(self) -> bool:
         """Whether a step may use other samples than the program's own steps do."""
         more = self._accumulation.steps > 1 or "batch_size" in self.options.values
-        return more or self._shares.is_shared
+        return more or self._shares.group.world_size > 1
 
     def iterator_of(self, loader: DataLoader[Any]) -> Iterator[Any]:
         """Return a feed that reports to the listener; without one, the loader's batches."""
@@ -163,7 +160,7 @@ class Passes(IterateListener):
         batches = self._hub.length(self._as_written(loader) if is_whole else loader)
         # A length read for evaluation does not tell how long a training pass is.
         if torch.is_grad_enabled():
-            self.sizes.note_read(loader, batches)
+            self.sizes.read[loader] = batches
         return batches
 
     def begin(self, loader: DataLoader[Any], written: DataLoader[Any]) -> Iterator[Any]:
@@ -178,7 +175,7 @@ class Passes(IterateListener):
             if built.is_evaluated:
                 return self._hub.begin(self._as_written(loader))
         if self._shares.divides(loader):
-            self._shares.iterates()
+            self._shares.begins()
         return self._workers.begin(loader, written, self.built.facts(written), self._hub.begin)
 
     def hand_out(
@@ -193,7 +190,7 @@ class Passes(IterateListener):
         if torch.is_grad_enabled():
             self._fed(by_target=trains)
         if trains and self._accumulation.steps > 1:
-            self._accumulation.begin(number, self.sizes.epoch_of(loader), iteration)
+            self._accumulation.groups.hand_out(number, self.sizes.epoch_of(loader), iteration)
 
     def _in_groups(self, loader: DataLoader[Any]) -> Iterator[Any]:
         if (built := self.built.get(loader)) is None:  # built before autotune: left as it is
@@ -210,7 +207,7 @@ class Passes(IterateListener):
                 self.hand_out(loader, number, iteration, trains=trains)
                 yield batch
         finally:  # also if the program leaves its loop early
-            self._accumulation.end(iteration)
+            self._accumulation.groups.end(iteration)
 
     def _as_written(self, loader: DataLoader[Any]) -> DataLoader[Any]:
         return with_attributes(loader, self.built.of(loader).written or {})

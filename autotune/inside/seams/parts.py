@@ -25,6 +25,7 @@ from autotune.inside.hubs.backward import BackwardListener, BackwardPass
 from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.hubs.step import StepListener
 from autotune.inside.seams.forward import ForwardSeam
+from autotune.inside.seams.transfer import target_of_cuda, target_of_to
 from autotune.measurement.examination import StepParts
 
 # Methods of Tensor that need its values on the host, so they wait for the device.
@@ -32,16 +33,7 @@ SYNCS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "
 
 
 class Part(StrEnum):
-    """The parts of a step; each moment belongs to exactly one of them.
-
-    Attributes:
-        WAIT: Waiting for the next batch.
-        TRANSFER: Copying tensors to another kind of device.
-        COMPUTE: Forward and backward passes.
-        OPTIMIZER: Between the backward pass and the end of the optimizer's step.
-        SYNC: The host waits for values from the device.
-        OVERHEAD: Everything else in the program's loop.
-    """
+    """The parts of a step, as ``StepParts`` describes them; each moment belongs to one of them."""
 
     WAIT = "wait"
     TRANSFER = "transfer"
@@ -176,8 +168,8 @@ class PartsSeam(Seam, BackwardListener, StepListener):
         self._forward.install(partial(_as_model, clock=self._clock))
         self._time(Optimizer, "zero_grad", Part.OPTIMIZER)
         self._time(torch.cuda, "synchronize", Part.SYNC)
-        for name in ("to", "cuda"):
-            self._time(torch.Tensor, name, Part.TRANSFER, partial(_moves, name))
+        for name, target_of in (("to", target_of_to), ("cuda", target_of_cuda)):
+            self._time(torch.Tensor, name, Part.TRANSFER, partial(_moves, target_of))
         for name in SYNCS:
             self._time(torch.Tensor, name, Part.SYNC, _is_on_device)
         self._hubs.backward.join(self)
@@ -247,22 +239,10 @@ def _is_on_device(tensor: torch.Tensor, *_: Any, **__: Any) -> bool:
     return tensor.device.type != "cpu"
 
 
-def _moves(name: str, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> bool:
-    if name == "cuda":
-        return tensor.device.type != "cuda"
-    target = kwargs.get("device", kwargs.get("other", args[0] if args else None))
-    match target:
-        case torch.Tensor():
-            kind = target.device.type
-        case torch.device():
-            kind = target.type
-        case str():
-            kind = target.partition(":")[0]
-        case int() if not isinstance(target, bool):
-            kind = "cuda"
-        case _:
-            return False
-    return kind != tensor.device.type
+def _moves(
+    target_of: Callable[..., tuple[str, bool]], tensor: torch.Tensor, *args: Any, **kwargs: Any
+) -> bool:
+    return target_of(*args, **kwargs)[0] not in {"", tensor.device.type}
 
 
 def _on_device(marks: list[tuple[Part, torch.cuda.Event]]) -> dict[Part, float]:

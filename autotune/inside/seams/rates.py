@@ -38,6 +38,8 @@ class RatesSeam(StepListener):
         growth: Ratio of the samples per step (now / in the program as written).
         feeds_target: Whether steps use the batches of the loader that was tuned. A step counts like
             the one before if no batch was read since.
+        is_held: Whether rates are left as the program has them, while configs of several batch
+            sizes take turns.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -49,7 +51,7 @@ class RatesSeam(StepListener):
         self.growth = 1.0
         self.feeds_target = True
         self._fed: set[bool] = set()  # the ``by_target`` of all batches since the last step
-        self._is_held = False
+        self.is_held = False
         self._scaled: list[_Multiplied] = []  # of the steps that run now
         self._follows_itself: WeakKeyDictionary[Optimizer, bool] = WeakKeyDictionary()
 
@@ -81,13 +83,6 @@ class RatesSeam(StepListener):
             self._batch |= batch
             self._batch_changed()
 
-    def hold(self, *, held: bool) -> None:
-        """Leave rates as the program has them while *held*.
-
-        Used while configs of several batch sizes take turns.
-        """
-        self._is_held = held
-
     def fed(self, *, by_target: bool) -> None:
         """Note that a batch was read with gradients enabled; may be called on any thread.
 
@@ -110,7 +105,7 @@ class RatesSeam(StepListener):
         It is 1 while rates are held, if the tuned loader does not feed the step, and for an
         optimizer whose rate the program scales.
         """
-        is_left = self._is_held or not self.feeds_target
+        is_left = self.is_held or not self.feeds_target
         if not self.is_needed or is_left or self._follows_itself.get(optimizer):
             return 1.0
         families = families_of(optimizer)

@@ -29,29 +29,21 @@ class TransferSeam(Seam):
     The patched methods run on any thread that copies.
 
     Attributes:
+        is_needed: Whether copies are made non-blocking.
         own_non_blocking: Whether the program itself was seen to request a non-blocking copy.
     """
 
     def __init__(self) -> None:
-        self._is_enabled = False
+        self.is_needed = False
         self._pinned: MutableMapping[torch.Tensor, None] = WeakIdKeyDictionary()
         self._patches = Patches()
         self.own_non_blocking = False
 
-    @property
-    def is_needed(self) -> bool:
-        """Whether copies are to be made non-blocking."""
-        return self._is_enabled
-
-    def set_non_blocking(self, *, enabled: bool) -> None:
-        """Make copies non-blocking from here on, or leave them as the program makes them."""
-        self._is_enabled = enabled
-
     def install(self) -> None:
         """Patch ``Tensor.to``, ``Tensor.cuda`` and the function by which loaders pin batches."""
         self._patches.wrap(pinning, "pin_memory", self._pin)
-        self._wrap("to", _target_of_to)
-        self._wrap("cuda", _target_of_cuda)
+        self._wrap("to", target_of_to)
+        self._wrap("cuda", target_of_cuda)
 
     def _pin(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         pinned = original(*args, **kwargs)  # which calls this for the parts of a batch
@@ -68,9 +60,9 @@ class TransferSeam(Seam):
             is_plain = type(tensor) is torch.Tensor and tensor.device.type == "cpu"
             if is_plain and not torch.compiler.is_compiling():
                 target, non_blocking = target_of(*args, **kwargs)
-                if target != "cpu":
+                if target not in {"", "cpu"}:
                     seam.own_non_blocking |= non_blocking
-                    if seam._is_enabled and not non_blocking and tensor in seam._pinned:
+                    if seam.is_needed and not non_blocking and tensor in seam._pinned:
                         return _without_blocking(original, tensor, args, kwargs)
             return original(tensor, *args, **kwargs)
 
@@ -87,10 +79,10 @@ def _without_blocking(
     return original(tensor, *args, **{**kwargs, "non_blocking": True})
 
 
-def _target_of_to(*args: Any, **kwargs: Any) -> tuple[str, bool]:
+def target_of_to(*args: Any, **kwargs: Any) -> tuple[str, bool]:
     """Return the device type that ``Tensor.to`` copies to, and whether the copy is non-blocking.
 
-    Arguments without a device, and arguments that torch will refuse, count as ``cpu``.
+    The type is empty for arguments without a device, and for those that torch will refuse.
     """
     if "other" in kwargs or (args and isinstance(args[0], torch.Tensor)):
         other = kwargs["other"] if "other" in kwargs else args[0]
@@ -102,11 +94,11 @@ def _target_of_to(*args: Any, **kwargs: Any) -> tuple[str, bool]:
     try:
         device, _, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)  # noqa: SLF001
     except (RuntimeError, TypeError):  # torch's own to() says what is wrong with it
-        return "cpu", False
-    return ("cpu" if device is None else device.type), non_blocking
+        return "", False
+    return ("" if device is None else device.type), non_blocking
 
 
-def _target_of_cuda(
+def target_of_cuda(
     _device: Any = None,
     non_blocking: bool = False,  # noqa: FBT001, FBT002
     **_kwargs: Any,

@@ -45,7 +45,7 @@ LEAST_FALL = 3 * MOST_LOSS  # of the program's own loss; below it, learning noth
 
 @dataclass(frozen=True)
 class Learned:
-    """What a learning check found."""
+    """What a learning check found; no gap if nothing could be compared."""
 
     gap: Interval | None
     seeds: int = 0
@@ -192,7 +192,7 @@ def with_growth(session: Session, baseline: Baseline) -> Baseline:
 
 
 def check_s(session: Session, baseline: Baseline, config: Config, speedup: float = 1.0) -> float:
-    """Return the seconds that the learning check of a config takes, by the speedup of its rate."""
+    """Return the seconds that the learning check of a config takes, by its speedup in samples/s."""
     return _check(session, baseline, 0.0).needs_s(config, speedup)
 
 

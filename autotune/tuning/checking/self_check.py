@@ -44,6 +44,7 @@ from autotune.tuning.session import Baseline, Session
 
 NOT_COMPARED = Agreement(Sameness.UNKNOWN, why=NO_TIME)
 BATCH = ("batch_size", "accumulation_steps")  # what one process makes of a step
+TRAINS_THE_SAME = {Sameness.BITS, Sameness.ROUNDING}
 SHAKES = 3  # shaken runs before a config is said to train something else
 
 
@@ -51,9 +52,7 @@ SHAKES = 3  # shaken runs before a config is said to train something else
 class Known:
     """What a check knows of the program beforehand.
 
-    Attributes:
-        traces: Of the program as written, that earlier checks took. A check adds to them.
-        canary: What was found before the search.
+    It adds to the traces of the program as written, which later checks use.
     """
 
     traces: dict[RehearsalPlan, TrainingTrace] = field(default_factory=dict)
@@ -139,7 +138,9 @@ class SelfCheck:
             found = found or self.exactly(exact, traced if exact == config else None)
         record = RehearsalRecord(config, own, training=found, by_design=designed)
         if found is not None and found.sameness is Sameness.DIFFERS:
-            guilty = without_one(self._space, exact, self._trains_the_same)
+            guilty = without_one(
+                self._space, exact, lambda one: self._compared(one).sameness in TRAINS_THE_SAME
+            )
             return replace(record, guilty=guilty)
         learning, why = self._learned(config, traced) if designed else (None, "")
         is_worse = learning is not None and learning.low > MOST_LOSS
@@ -147,12 +148,12 @@ class SelfCheck:
         return replace(record, learning=learning, guilty=guilty, untold=why)
 
     def exactly(self, config: Config, traced: TrainingTrace | None = None) -> Agreement:
-        """Return how a config without changes by design compares; twice, if it differs.
+        """Return how a config without changes by design compares.
 
         A difference counts if a second run shows it at the same step: what threads of a program do
-        in another order each time differs elsewhere. Without a second run the difference stands: a
-        config is not recommended by the lack of time. And samples do not round; workers that share
-        a file read something else each time.
+        in another order each time differs elsewhere. It stands without a second run: a lack of time
+        recommends nothing. And samples do not round; workers that share a file read something else
+        each time.
         """
         found = self._compared(config, traced)
         if found.sameness is not Sameness.DIFFERS or found.part == SAMPLES:
@@ -175,9 +176,6 @@ class SelfCheck:
         gap, why = loss_gap(written, traced), untold(written)
         is_worse = gap is not None and gap.low > MOST_LOSS  # however little the program learns
         return (gap, "") if is_worse or not why else (None, why)
-
-    def _trains_the_same(self, config: Config) -> bool:
-        return self._compared(config).sameness in {Sameness.BITS, Sameness.ROUNDING}
 
     def _compared(self, config: Config, traced: TrainingTrace | None = None) -> Agreement:
         base, shares = self._space.baseline, self._shares(config)

@@ -24,7 +24,7 @@ NOT_STARTED = Ending(Outcome.OUT_OF_TIME, NO_TIME)
 
 
 class Runs(Protocol):
-    """Runs the program with short epochs, as ``ShortRuns`` does."""
+    """What runs the program with short epochs."""
 
     def trace(
         self, config: Config, plan: RehearsalPlan, cost_s: float, lr_rule: LrRule = ..., /
@@ -33,7 +33,7 @@ class Runs(Protocol):
 
 
 class ShortRuns:
-    """Runs the program with short epochs."""
+    """Runs the program with short epochs, within the time of a search."""
 
     def __init__(
         self, session: Session, baseline: Baseline, kept_s: float, until: Until | None = None
@@ -48,7 +48,7 @@ class ShortRuns:
         cost_s: float,
         lr_rule: LrRule = LrRule.AUTO,
     ) -> TrainingTrace | Ending:
-        """Return what the first steps under a config learn, or why that is not known."""
+        """Run a config through short epochs, and return what its steps learn or why not."""
         ran = self.timed(config, plan, cost_s, lr_rule)
         if ran.seen is not None and ran.seen.trace is not None and not ran.has_failed:
             return ran.seen.trace
@@ -61,7 +61,7 @@ class ShortRuns:
         cost_s: float,
         lr_rule: LrRule = LrRule.AUTO,
     ) -> Rehearsal:
-        """Run a config through short epochs, if there is time for it; see ``trace()``."""
+        """Run a config through short epochs, if there is time for it."""
         needed_s = self._session.plan.startup_s + cost_s
         spare_s = self._session.budget.left_s - self._kept_s
         if spare_s < needed_s or self._until.stopped() is not None:

@@ -12,8 +12,6 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
 from autotune.tuning.choosing.diagnosis import DEVICES
 
-# A gain is clear with this error, or if it is this many times larger than its error
-TOLD, CLEAR = 0.025, 4.0
 # What a change must gain, as a logarithm, to be recommended; twice that where it alters rounding
 WORTH_A_CHANGE = 0.01
 SURELY = 0.9  # probability that recommended changes make a config faster than their absence
@@ -60,11 +58,6 @@ def may_win(space: Choosable, config: Config, guilty: Iterable[Mapping[str, Knob
     if any(changes.items() <= config.items() for changes in guilty):
         return False
     return not space.fixed or config == space.canonical(config.replace(**space.fixed))
-
-
-def is_told(gain: LogRatio) -> bool:
-    """Return whether it is clear by now what a change gains."""
-    return gain.error <= TOLD or gain.value >= CLEAR * gain.error
 
 
 def must_gain(knobs: Iterable[str]) -> float:

@@ -12,7 +12,6 @@ A config that failed rules out others like it.
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +27,6 @@ from autotune.tuning.choosing.choosable import (
     LATE,
     NORMAL,
     Choosable,
-    is_told,
     is_worth,
     may_win,
     one_fewer,
@@ -57,8 +55,6 @@ ALL_IN = "every change that should help, at once"
 WITHOUT = "without {}, to see what it gives"
 PROMISES = "it may be the fastest, by what was seen so far"
 PROVEN = 0.7  # chance to give something, below which a change is left out for a try
-LAST = 0.25  # the same, from which on nothing enters that is not like the best
-LEADERS = 3  # configs whose neighbours are looked at
 MAX_NEIGHBOURS = 100
 # Expected improvement (a logarithm) below which no config is worth a seat
 WORTH = 0.006
@@ -88,7 +84,6 @@ class Field:
 
     Attributes:
         records: Of all that was tried, those in play included; the first is the baseline.
-        speeds: What the rounds show; None before the first.
         share_left: Of the time for trials, 0 to 1.
         guilty: Changes with which the program fails outside of its training loop.
     """
@@ -127,8 +122,7 @@ class Chooser:
         for config, why in self._certain(pool):
             expected = self._effects.foresee(field.speeds, [config]).of(config).interval
             return Proposal(None, config, why, expected)
-        is_over = field.share_left < LAST and pool.best != pool.baseline
-        return None if is_over else self._explore(pool)
+        return self._explore(pool)
 
     def simplest(self, field: Field) -> Config | None:
         """Return the best config without the changes that seem to give nothing.
@@ -164,20 +158,10 @@ class Chooser:
             yield from self._missing(pool, first)
         if late:
             yield from self._missing(pool, pool.best)
-            yield from self._untold(pool)
 
     def _missing(self, pool: _Pool, config: Config) -> Iterator[tuple[Config, str]]:
         for knob, without in one_fewer(self._space, config):
             if pool.may_try(without) and self._cost_s(without) < math.inf:
-                yield without, WITHOUT.format(knob)
-
-    def _untold(self, pool: _Pool) -> Iterator[tuple[Config, str]]:
-        seen = pool.field.speeds
-        for knob, without in one_fewer(self._space, pool.best):
-            is_out = without not in pool.field.in_play and without in pool.measured
-            if seen is None or not is_out or without not in seen or pool.best not in seen:
-                continue
-            if not is_told(seen.of(pool.best, over=without)):
                 yield without, WITHOUT.format(knob)
 
     def _first(self, pool: _Pool) -> Config | None:
@@ -198,7 +182,7 @@ class Chooser:
         others = [config for config in self._candidates(pool) if config != pool.best]
         if not others:
             return None
-        foreseen = self._effects.foresee(pool.field.speeds, [pool.best, *others], boldly=True)
+        foreseen = self._effects.foresee(pool.field.speeds, [pool.best, *others])
         worth = []
         for config in others:
             gain, cost_s = foreseen.of(config, over=pool.best), self._cost_s(config)
@@ -212,16 +196,8 @@ class Chooser:
         return Proposal(None, chosen, PROMISES, foreseen.of(chosen).interval)
 
     def _candidates(self, pool: _Pool) -> list[Config]:
-        leaders = pool.leaders(LEADERS)
-        near = dict.fromkeys(
-            itertools.chain.from_iterable(self._one_change(leader) for leader in leaders)
-        )
-        pairs = {
-            config
-            for one in self._one_change(leaders[0])
-            for config in self._one_change(one)
-            if config not in near
-        }
+        near = dict.fromkeys(self._one_change(pool.best))
+        pairs = {config for one in near for config in self._one_change(one) if config not in near}
         some = sorted(pairs, key=repr)
         self._random.shuffle(some)
         near |= dict.fromkeys(some[:MAX_NEIGHBOURS])
@@ -262,15 +238,6 @@ class _Pool:
         ]
         self.measured = {r.config for r in latest(records) if r.measurement is not None}
         self._sound = {item for config in self.measured for item in config.items()}
-
-    def leaders(self, count: int) -> list[Config]:
-        speeds = self.field.speeds
-        configs = [] if speeds is None else [c for c in speeds.configs if isinstance(c, Config)]
-        order = sorted(configs, key=lambda c: -speeds.of(c).value if speeds else 0.0)
-        able = [
-            c for c in order if c == self.baseline or may_win(self._space, c, self.field.guilty)
-        ]
-        return list(dict.fromkeys([self.best, *able, self.baseline]))[:count]
 
     def may_try(self, config: Config) -> bool:
         if config in self.looks or not may_win(self._space, config, self.field.guilty):
@@ -313,7 +280,7 @@ class Forecast:
                     seen[int(size)] = max(peak, seen.get(int(size), 0))
 
     def fits(self, config: Config) -> bool:
-        """Return whether a config fits, as far as anything is known about it."""
+        """Return whether a config fits, as far as that is known."""
         size, seen = config.get("batch_size"), self._peaks.get(_cell(config))
         if self._limit_bytes is None or size is None or not seen:
             return True

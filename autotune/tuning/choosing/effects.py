@@ -36,7 +36,6 @@ SPREADS = (0.005, 0.02, 0.06, 0.25, 0.8)  # that it may have: from none to speak
 JITTER = 1e-6  # variance that keeps matrices regular
 PAIR = 0.3  # standard deviation of the effect of a pair, where those of its knobs are 1
 APART = 4.0  # variance of the logarithm of one knob's spread over that of all
-SWEEPS = 2  # over all knobs, in which their spreads are found
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,7 @@ class KnobEffects:
 
     Attributes:
         baseline: The config whose effects are zero.
-        values: All values of each knob that is searched, in their order, and the values at which
-            others are held.
+        values: Of each knob that is searched, in their order, and those at which others are held.
     """
 
     baseline: Config
@@ -54,7 +52,7 @@ class KnobEffects:
     # Of each config that was asked about, what it shares with others: a row for all knobs
     _rows: dict[Config, Array] = field(default_factory=dict, init=False, compare=False, repr=False)
     # What was learned from the last rounds: a race asks many times before it plays again
-    _learned: dict[int, tuple[Speeds, Array, Array]] = field(
+    _learned: dict[int, tuple[Speeds, Array]] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
 
@@ -65,15 +63,8 @@ class KnobEffects:
         searched = {knob: tuple(domain.values) for knob, domain in space.domains.items()}
         return _effects(space.baseline, tuple({**fixed, **searched}.items()))
 
-    def foresee(
-        self, seen: Speeds | None, configs: Sequence[Config], *, boldly: bool = False
-    ) -> Speeds:
-        """Return what is to be expected of configs, seen in rounds or not.
-
-        Args:
-            boldly: Whether values that were not seen may do as much as those of any other knob,
-                though the knob's others do little.
-        """
+    def foresee(self, seen: Speeds | None, configs: Sequence[Config]) -> Speeds:
+        """Return what is to be expected of configs, seen in rounds or not."""
         known = [] if seen is None else [c for c in seen.configs[1:] if isinstance(c, Config)]
         if seen is None or not known:
             prior = self._alike(configs, configs).covariance(np.full(len(self.values), USUAL))
@@ -82,9 +73,8 @@ class KnobEffects:
         own = self._alike(known, known)
         learned = self._learned.get(0)
         if learned is None or learned[0] is not seen:
-            learned = self._learned[0] = seen, *_likeliest(own, values, noise)
-        _, of_all, of_each = learned
-        spreads = of_all if boldly else of_each
+            learned = self._learned[0] = seen, _likeliest(own, values, noise)
+        _, spreads = learned
         shared = self._alike(configs, known).covariance(spreads)
         gain = np.linalg.solve(own.covariance(spreads) + noise, shared.T).T
         prior = self._alike(configs, configs).covariance(spreads)
@@ -96,7 +86,10 @@ class KnobEffects:
             rows, columns = (np.array([self._row(one) for one in of]) for of in (some, others))
             for n, part in enumerate(self._parts):
                 shared[n] = rows[:, part] @ columns[:, part].T
-        return _Alike(shared, self._equal(some, others))
+        numbers = {one: number for number, one in enumerate(dict.fromkeys([*some, *others]))}
+        rows, columns = (np.array([numbers[one] for one in of], int) for of in (some, others))
+        is_changed = np.array([one != self.baseline for one in some], float)
+        return _Alike(shared, (rows[:, None] == columns[None, :]) * is_changed[:, None])
 
     @cached_property
     def _steps(self) -> dict[str, dict[KnobValue, Array]]:
@@ -115,13 +108,6 @@ class KnobEffects:
             ]
             self._rows[config] = np.concatenate(steps) if steps else np.zeros(0)
         return self._rows[config]
-
-    def _equal(self, some: Sequence[Config], others: Sequence[Config]) -> Array:
-        numbers = {one: number for number, one in enumerate(dict.fromkeys([*some, *others]))}
-        rows, columns = (np.array([numbers[one] for one in of], int) for of in (some, others))
-        is_changed = np.array([one != self.baseline for one in some], float)
-        equal: Array = (rows[:, None] == columns[None, :]) * is_changed[:, None]
-        return equal
 
 
 @lru_cache(maxsize=8)
@@ -145,8 +131,8 @@ class _Alike:
         return covariance
 
 
-def _likeliest(alike: _Alike, values: Array, noise: Array) -> tuple[Array, Array]:
-    """Return the spreads with which values are most likely: one for all knobs, and one for each.
+def _likeliest(alike: _Alike, values: Array, noise: Array) -> Array:
+    """Return the spread of each knob's effects with which values are most likely.
 
     That of all is near ``USUAL``, with the weight of a few configs: a search must not end because a
     noisy machine hides what the configs differ by. And where one knob does much, another one of
@@ -166,11 +152,10 @@ def _likeliest(alike: _Alike, values: Array, noise: Array) -> tuple[Array, Array
     every = slice(None)
     of_all = max(SPREADS, key=lambda one: likelihood(every, one) - strays(one, USUAL))
     spreads[every] = of_all
-    for _ in range(SWEEPS):
-        for n in np.flatnonzero(alike.shared.any(axis=(1, 2))):
-            knob = slice(n, n + 1)
-            spreads[n] = max(SPREADS, key=lambda s: likelihood(knob, s) - strays(s, of_all) / APART)
-    return np.full(len(spreads), of_all), spreads
+    for n in np.flatnonzero(alike.shared.any(axis=(1, 2))):
+        knob = slice(n, n + 1)
+        spreads[n] = max(SPREADS, key=lambda s: likelihood(knob, s) - strays(s, of_all) / APART)
+    return spreads
 
 
 def _steps(values: Sequence[KnobValue], own: KnobValue) -> dict[KnobValue, Array]:

@@ -28,7 +28,9 @@ GROWN_SHARE = 0.4  # of the time for trials that is left when that is tried, onc
 SIMPLER = "the best so far without the changes that seem to give nothing"
 RETURNS = "the best so far, to be compared with those that came after it"
 FRESH = "tried in a fresh process, on top of the best config so far"
-SEAT_S = 1.0  # until a config has taken its seat
+# Until a config has taken its seat, and where workers start. A 12 % gain that no worker gives was
+# claimed in 8 of 8 virtual searches of 90 s, and in 3 where both were alike
+SEAT_S, LOADER_SEAT_S = 1.0, 2.0
 
 
 class Proposals:
@@ -132,7 +134,9 @@ class Proposals:
     def _cost_s(self, config: Config) -> float:
         if not self._allows(config):
             return math.inf
-        return SEAT_S if config.get("compile", "off") == "off" else COMPILING_S
+        if config.get("compile", "off") != "off":
+            return COMPILING_S
+        return LOADER_SEAT_S if config.get("workers") else SEAT_S
 
     def _new(self, config: Config, why: str, known: Container[Config]) -> Proposal | None:
         config = self._space.canonical(config)

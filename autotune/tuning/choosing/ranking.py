@@ -30,7 +30,7 @@ def recommended(study: Study, space: ResolvedSpace, speeds: Speeds) -> Config:
     """Return the config to recommend, by the rounds alone; the baseline if none is worth it.
 
     Speed counts, and against it each change, by what one must gain. Then changes go whose absence
-    was measured and may cost nothing. What other configs show of a change counts, too.
+    was measured and may cost nothing.
     """
     able = able_to_win(study, space, speeds)
     foreseen = KnobEffects.of(space).foresee(speeds, able)
@@ -93,10 +93,7 @@ def _speed(record: TrialRecord) -> float:
 
 
 def looks_faster(record: TrialRecord) -> bool:
-    """Return whether a record's config is worth a confirmation.
-
-    Either the whole live interval lies above 1, or the estimate is at least ``WORTH_CONFIRMING``.
-    """
+    """Return whether a config is worth a confirmation, by its live interval or its estimate."""
     found = record.speedup
     return found is not None and (found.low > 1.0 or found.estimate >= WORTH_CONFIRMING)
 

@@ -1,8 +1,6 @@
 """Sampler: what Optuna asks for the next config.
 
-``EffectsSampler`` is autotune's own and can be used alone, in
-any study whose parameters are categorical and whose objective is a speed; a search chooses by the
-same ``Chooser``, which it asks itself because it also wants the reason.
+A search asks autotune's ``Chooser`` itself, because it also wants the reason.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from optuna.search_space import intersection_search_space
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.errors import UsageError, did_you_mean
+from autotune.errors import UsageError
 from autotune.measurement.rounds import Speeds
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
@@ -30,7 +28,6 @@ from autotune.results.record import TrialRecord
 from autotune.tuning.choosing.chooser import Chooser, Field
 
 OURS = "autotune"
-SAMPLERS = (OURS, "tpe", "gp", "random")
 UNKNOWN_SPREAD = 0.02  # relative, of an objective's value
 STARTUP_TRIALS = 6  # random ones, before TPE and GP follow their models
 
@@ -41,9 +38,6 @@ class EffectsSampler(BaseSampler):
     For categorical parameters, such as the knobs of a training program, and an objective that is a
     speed: a positive number, maximized, or a time that is minimized. The first trial is the
     baseline: enqueue the program's own values, or the first value of each parameter is taken.
-
-    Args:
-        seed: Seed of its random choices.
 
     Example:
         >>> study = optuna.create_study(direction="maximize", sampler=EffectsSampler(seed=0))
@@ -141,7 +135,7 @@ def make_sampler(name: str, seed: int) -> BaseSampler:
     """Return a sampler by the name that users give it.
 
     Raises:
-        UsageError: There is no such sampler, or a library that it needs is not installed.
+        UsageError: when a library that it needs is not installed.
     """
     with warnings.catch_warnings():  # multivariate is marked as experimental
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -157,4 +151,4 @@ def make_sampler(name: str, seed: int) -> BaseSampler:
                     raise UsageError(f"--sampler gp: {error}") from error
             case "random":
                 return RandomSampler(seed)
-    raise UsageError(f"There is no sampler '{name}'.{did_you_mean(name, SAMPLERS)}")
+    raise ValueError(f"no sampler is called {name!r}")

@@ -54,9 +54,7 @@ def observe(
     reports: Reports = SILENT,
     surroundings: Surroundings = THIS_MACHINE,
 ) -> Here:
-    """Run a program for its first few steps, behind a fence, and return what they reveal.
-
-    That is the program, and the machine with the GPUs that it sees.
+    """Return what a program's first few steps reveal, behind a fence: it, and the GPUs it sees.
 
     Raises:
         FenceError: when nothing keeps the program from changing the user's files.

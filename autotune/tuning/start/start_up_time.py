@@ -1,8 +1,4 @@
-"""Start-up time: what a program does before it trains, and advice for a budget that ends there.
-
-The advice depends on what was seen: slow steps need a larger budget, a program that stands still
-needs a hint at what it was doing.
-"""
+"""Start-up time: what a program does before it trains, and advice for a budget that ends there."""
 
 from __future__ import annotations
 
@@ -36,8 +32,7 @@ class StartUp:
     """What the most recently started rig has reported about its first steps.
 
     Attributes:
-        clock: Returns seconds that never go back.
-        steps: Number of steps before the rig was ready.
+        steps: Before the rig was ready.
         first_s: Seconds from the rig's start to the end of the first step; None before that.
         last_s: Seconds from the rig's start to the end of the last step.
         doing: What the program was last seen doing between steps, as the end of a sentence; empty

@@ -24,10 +24,7 @@ FILE = "study.db"
 
 @dataclass(frozen=True)
 class SearchDir:
-    """The directory of one search, which may not contain a record yet.
-
-    ``new()`` and ``find()`` return one.
-    """
+    """The directory of one search, which may not contain a record yet."""
 
     path: Path
 
@@ -130,8 +127,7 @@ def check_unchanged(head: SearchInfo, hardware: Hardware) -> None:
     """Check that earlier measurements still describe the program and the machine of today.
 
     Raises:
-        RunDirectoryError: when the program's source file, the hardware, Python or torch has
-            changed.
+        RunDirectoryError: when its source file, the hardware, Python or torch has changed.
     """
     changes = head.hardware.differences(hardware)
     if head.program.has_changed:

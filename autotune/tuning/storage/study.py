@@ -72,9 +72,7 @@ Trial = Chosen | optuna.trial.Trial
 class Stored(Generic[Value]):
     """An attribute of a study that is written to its storage when it is set, and read once.
 
-    Args:
-        kind: A type that pydantic can read and write as JSON.
-        unknown: The value before the first one was set.
+    Its *kind* is a type that pydantic can read and write as JSON; it is *unknown* until it is set.
     """
 
     def __init__(self, kind: Any, unknown: Value) -> None:
@@ -106,15 +104,14 @@ class Study:
 
     Attributes:
         head: What is searched, with which options and where; written once by ``create()``.
-        facts: What was learned from the untouched program; None until the baseline was measured.
-        fence: How the last session kept trials from changing files, as a sentence; empty before.
+        facts: None until the baseline was measured.
+        fence: How the last session kept trials from changing files, as a sentence.
         claim: The processes of the claim in the order in which they ran, of all candidates.
-        rehearsals: Findings of all rehearsals, in order; a config can occur more than once.
-        canary: What the exact settings train; None if that was not compared before the search.
+        rehearsals: In order; a config can occur more than once.
+        canary: None if the exact settings were not compared before the search.
         failure: Why the program itself failed before anything was measured; empty if it did not.
         checks_learning: Whether what a larger global batch learns is checked, beyond the budget.
         learning_checks: The number of learning checks that this process has made.
-        read: Stored attributes that were read already, by their name.
     """
 
     head = Stored[SearchInfo](SearchInfo, cast("SearchInfo", None))
@@ -140,11 +137,7 @@ class Study:
 
     @classmethod
     def create(cls, storage: Storage, name: str, head: SearchInfo) -> Study:
-        """Create a new study that holds *head*, and return it.
-
-        Raises:
-            optuna.exceptions.DuplicatedStudyError: when the name is taken in this storage.
-        """
+        """Create a new study that holds *head*; its name must be free in this storage."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         made = optuna.create_study(storage=storage, study_name=name, direction="maximize")
         study = cls(made)
@@ -209,11 +202,10 @@ class Study:
 
     @property
     def speeds(self) -> Speeds | None:
-        """What all rounds of the race say about the speeds of configs; None before the first.
+        """What all rounds of the race, of all sessions, say about configs; None before the first.
 
         Those of one answer of a rig, of about two seconds, count as one round: what the machine
-        does to a config's ratio lasts longer than a turn. Different processes count as such, also
-        those of earlier sessions.
+        does to a config's ratio lasts longer than a turn.
         """
         rounds = self.rounds
         if self._speeds is None and rounds:
@@ -255,11 +247,7 @@ class Study:
 
     @property
     def found(self) -> str | None:
-        """What the last session found in a few words; None while the first one is not over.
-
-        Raises:
-            RunDirectoryError: when another version of autotune wrote it in other words.
-        """
+        """The result in a few words; None and raises as ``result``."""
         raw = self.optuna.user_attrs.get("result")
         if raw is None:
             return None
@@ -283,8 +271,7 @@ class Study:
     def awaits_check(self, record: RehearsalRecord) -> bool:
         """Return whether what a config learns was left unchecked, and is to be checked yet.
 
-        A search that rejects one config after the other must end some time, so it makes a few
-        checks beyond its budget; a resumed one makes the same number again.
+        A search makes a few checks beyond its budget, so that it ends; a resumed one does so again.
         """
         may_check = self.checks_learning and self.learning_checks < MOST_CHECKS
         return may_check and record.unchecked_s is not None
@@ -335,14 +322,10 @@ class Study:
         return space if self.canary is None else space.without(self.canary.refused)
 
     def take_lease(self, *, force: bool = False) -> None:
-        """Mark this run as in use by this process, and clean up after one that died.
+        """Mark this run as in use by this process, and close trials that one that died left open.
 
-        Trials that the dead process left open are closed as failed. They have no record, so the
-        search may propose their configs again.
-
-        Args:
-            force: Take over the lease of a holder on another host, because from here nobody can see
-                whether it still runs. A living process of this host keeps it.
+        With *force*, the lease of a holder on another host is taken over, of which nobody can see
+        from here whether it still runs. A living process of this host keeps it.
 
         Raises:
             RunDirectoryError: when another living process works on the run.
@@ -358,12 +341,11 @@ class Study:
         self.optuna.set_user_attr("lease", None)
 
     def ask_for(self, config: Config, space: ResolvedSpace) -> Trial:
-        """Return a trial of exactly this config, chosen by the caller and not by the sampler.
+        """Return a trial of exactly this config, chosen by the caller, from which samplers learn.
 
-        The sampler learns from it all the same. ``tell()`` writes it, at once and whole: Optuna
-        takes a transaction for each parameter of a trial that it opens.
-
-        Of values that are not offered, such as a rank's share of the batch, Optuna does not learn.
+        ``tell()`` writes it at once and whole: Optuna takes a transaction for each parameter of a
+        trial that it opens. Of values that are not offered, such as a rank's share of the batch,
+        Optuna does not learn.
         """
         of = _distributions(space)
         params = {n: config[n] for n, d in space.domains.items() if config[n] in d.values}
@@ -384,13 +366,11 @@ class Study:
         return trial, space.canonical(at.replace(**trial.params))
 
     def tell(self, trial: Trial, record: TrialRecord, *, is_known: bool = False) -> None:
-        """Record how a trial ended and close it.
+        """Record how a trial ended and close it; the record of a known config is not stored twice.
 
-        The sampler sees the logarithm of the speedup's lower bound, so that few rounds do not
-        mislead it. Out of memory makes the trial infeasible (pruned, with a violated
-        constraint), so the sampler avoids its neighbours. Any other ending is a failed trial, which
-        the sampler ignores.
-        The record of a config that has one already (*is_known*) is not stored twice.
+        Samplers see the logarithm of the speedup's lower bound, so that few rounds do not mislead
+        them. Out of memory makes the trial infeasible (pruned, with a violated constraint), so its
+        neighbours are avoided. Any other ending is a failed trial, which samplers ignore.
         """
         self._read_new()
         value, state, constraints = None, TrialState.FAIL, {}

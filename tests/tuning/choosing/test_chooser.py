@@ -16,7 +16,6 @@ from autotune.program.domain import Domain
 from autotune.results.record import TrialRecord
 from autotune.tuning.choosing.chooser import (
     ALL_IN,
-    LAST,
     PROMISES,
     Chooser,
     Field,
@@ -65,7 +64,7 @@ class Course:
     def run(self, count: int, late: int = 0) -> list[Config]:
         """Choose this many times; the last *late* of them with little time left."""
         for number in range(count):
-            choice = self.chooser.choose(self.field(1.0 if number < count - late else LAST / 2))
+            choice = self.chooser.choose(self.field(1.0 if number < count - late else 0.1))
             if choice is None:
                 continue
             speed = self.speed(choice.config)

@@ -18,7 +18,7 @@ from autotune.tuning.choosing.chooser import Field, Proposal
 from autotune.tuning.choosing.diagnosis import Diagnosis, diagnose
 from autotune.tuning.choosing.proposals import FRESH, Proposals, restarts
 from autotune.tuning.choosing.ranking import ranked
-from autotune.tuning.choosing.sampler import SAMPLERS
+from autotune.tuning.search_request import Sampler
 from autotune.tuning.storage.study import Study
 from tests.made import (
     make_hardware,
@@ -165,7 +165,7 @@ def test_fresh_processes_are_tried_on_the_best_config_and_what_the_user_asked_fo
     assert fresh[-1]["flush_denormal"] is True
 
 
-@pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name != "gp"])
+@pytest.mark.parametrize("sampler", [name for name in Sampler if name is not Sampler.GP])
 def test_every_sampler_finds_what_helps_much(tmp_path: Path, sampler: str) -> None:
     """Optuna's GP needs torch in this process, which the parent of a search must not import."""
     speed = formula(workers={2: 1.5}, precision={"bf16": 1.5})

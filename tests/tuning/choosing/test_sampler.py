@@ -10,7 +10,8 @@ from optuna.distributions import CategoricalChoiceType
 from optuna.study import StudyDirection
 
 from autotune.errors import UsageError
-from autotune.tuning.choosing.sampler import SAMPLERS, EffectsSampler, make_sampler
+from autotune.tuning.choosing.sampler import EffectsSampler, make_sampler
+from autotune.tuning.search_request import Sampler, SearchRequest
 
 FACTORS: dict[str, dict[CategoricalChoiceType, float]] = {
     "workers": {0: 1.0, 2: 1.3, 4: 1.2},
@@ -56,8 +57,8 @@ def test_an_objective_that_is_no_speed_is_refused() -> None:
 
 
 def test_a_sampler_has_a_name_or_the_nearest_one_is_told() -> None:
-    for name in SAMPLERS:
-        if name != "gp":  # it imports torch
+    for name in Sampler:
+        if name is not Sampler.GP:  # it imports torch
             assert make_sampler(name, 0)
     with pytest.raises(UsageError, match="Did you mean 'random'"):
-        make_sampler("rnadom", 0)
+        SearchRequest(sampler="rnadom").options()
