@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def with_values(flags: dict[str, Flag] | None = None, **values: KnobValue) -> Be
     """A best.yaml whose baseline has nothing of these; names get their dollar by ``env_``."""
     config = {name.replace("env_", "$"): value for name, value in values.items()}
     best = make_best(config={**BASELINE, **config})
-    program = best.program.model_copy(update={"flags": flags or {}, "program_knobs": ()})
+    program = replace(best.program, flags=flags or {}, program_knobs=())
     return best.model_copy(update={"program": program})
 
 

@@ -10,7 +10,7 @@ import json
 import os
 import shlex
 from collections.abc import Collection
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
@@ -35,9 +35,8 @@ from autotune.measurement.readings import Memory
 from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config, KnobValue
 from autotune.program.dangerous_variables import refuse_unless_allowed
-from autotune.program.flags import AS_WRITTEN, KEYWORD, Flag, as_text
+from autotune.program.flags import AS_WRITTEN, KEYWORD, as_text
 from autotune.program.lr import LrRule
-from autotune.program.profile import LoaderFacts, OptimizerFacts
 from autotune.program.program import Program
 
 VERSION = 1
@@ -55,10 +54,9 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class ProgramSection(_Section):
+@dataclass(frozen=True, kw_only=True)
+class ProgramSection(ProgramTraits):
     """Which program was searched, and the traits that its knobs depend on.
-
-    The traits are described at ``ProgramTraits``.
 
     Attributes:
         fingerprint: SHA-256 of the program's source, to notice changes.
@@ -67,17 +65,6 @@ class ProgramSection(_Section):
 
     command: str
     fingerprint: str
-    device: str
-    loader: LoaderFacts | None = None
-    program_knobs: tuple[str, ...] = ()
-    program_autocast: bool = False
-    program_scaler: bool = False
-    trainer: str = ""
-    flags: dict[str, Flag] = Field(default_factory=dict)
-    distributes_itself: str = ""
-    optimizers: tuple[OptimizerFacts, ...] = ()
-    bounded_by_steps: str = ""
-    mmap_threshold: int | None = None
     ranks: int | None = None
 
     @property

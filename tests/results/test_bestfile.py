@@ -188,8 +188,8 @@ def test_another_program_is_not_taken_for_a_changed_one(path: Path) -> None:
         "an unbalanced ' quote.py",
         "eval --fast",
     ):
-        same = best.program.model_copy(update={"command": command})
+        same = replace(best.program, command=command)
         assert not same.is_of_another_file(other), command
     spaced = replace(other, source="/there/my train.py")
-    own = best.program.model_copy(update={"command": "'my train.py' --fast"})
+    own = replace(best.program, command="'my train.py' --fast")
     assert not own.is_of_another_file(spaced)
