@@ -17,10 +17,9 @@ BREACHES: dict[str, dict[str, int]] = {
     },
     "at most 14 modules that import each other in a row": {"modules": 24},
     "at most 3 tuned constants per 1,000 code lines": {"constants": 360},
-    "no small modules with one importer": {"inside.processes.run_children": 30},
     "lines per room": {
         "cli": 1916,
-        "inside": 14331,
+        "inside": 14265,
         "measurement": 1930,
         "tuning": 6571,
     },

@@ -77,7 +77,7 @@ def test_a_flag_and_a_variable_reach_a_fresh_process_and_a_keyword_the_function(
 
 
 def test_a_flag_that_means_the_batch_also_changes_the_learning_rate(tmp_path: Path) -> None:
-    space = SearchSpace("auto", {"batch_size": None}).use_flags()
+    space = SearchSpace("auto", {"batch_size": None}, uses_flags=True)
     seen = restarted(tmp_path, "flagged.py", ARGS, space, {"batch_size": 32})
     assert json.loads(seen[0])[0] == 32
     assert [float(line) for line in seen[1:3]] == [0.02, 0.02]
@@ -87,7 +87,7 @@ def test_a_rate_that_the_program_scales_itself_is_not_scaled_twice_though_it_beg
     tmp_path: Path,
 ) -> None:
     """Four times the batch doubles the rate, once: the fourth step is at 3/50 of twice the rate."""
-    space = SearchSpace("auto", {"batch_size": None}).use_flags()
+    space = SearchSpace("auto", {"batch_size": None}, uses_flags=True)
     seen = restarted(tmp_path, "scales_itself.py", (), space, {"batch_size": 64})
     assert f"{2 * 3 / 50:.4f}" in seen
 

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -34,10 +35,6 @@ def main(wire: int, shared: Path) -> int:
 
     The first process of the rig talks to the parent: a daemon thread reads the parent's commands,
     and the program runs on the main thread. Every other rank gets ``Start`` from the first rank.
-
-    Args:
-        wire: File descriptor of the inherited socket to the parent.
-        shared: Folder of the rig, where ranks that do not talk to the parent leave their results.
 
     Returns:
         1 if the parent has gone. Otherwise the call does not return: the process exits with the
@@ -68,8 +65,7 @@ def _lead(
 ) -> int:
     """Run the program in the rig's first process, which talks to the parent; do not return.
 
-    Without a launcher, processes that the program starts are taken into the rig, because they may
-    be the ones that train.
+    Without a launcher, processes that the program starts may be the ones that train.
     """
     group = _group_for(start)
     if group.is_launched:
@@ -98,21 +94,21 @@ def _lead(
 def _follow(shared: Path) -> int:
     """Run the program as one of the other ranks; do not return.
 
-    The rank's last message goes into a file in *shared*, because only the first rank has a
-    connection to the parent.
+    Only the first rank has a connection to the parent, so the last message goes into *shared*.
     """
     end_with_starter()
     group = join(os.environ)
     start = decode(group.store.get("start"))
     assert isinstance(start, Start), "the first rank passes on the parent's Start"
     _group_for(start, group)
+    own_files = replace(start, shadow_dir=str(Path(start.shadow_dir) / f"rank{group.rank}"))
     if start.bare:
-        ended = _run_bare(rank_process.own_files(start, group.rank), group)
+        ended = _run_bare(own_files, group)
     else:
         follower = rank_process.follower(start, group)
         # Other programs know nothing of ranks: `seams.fence.silence` in _run handles their files.
         if start.applied is None or start.applied.traits.distributes_itself:
-            follower.seams.fence.guard_files(rank_process.own_files(start, group.rank))
+            follower.seams.fence.guard_files(own_files)
         ended = _run(follower, start, group)
     rank_process.tell(ended, shared)
     quit_process(ended.exit_code)
@@ -121,8 +117,7 @@ def _follow(shared: Path) -> int:
 def _group_for(start: Start, group: Group | None = None) -> Group:
     """Return the group of ranks, and hide the launcher from a program written for one process.
 
-    Such a program would otherwise read torchrun's environment variables and might act on them. A
-    program that distributes its own training needs them, so it keeps them.
+    Such a program might act on torchrun's environment variables; others need them.
     """
     group = group or join(os.environ)
     applied = start.applied
@@ -136,8 +131,7 @@ def _group_for(start: Start, group: Group | None = None) -> Group:
 def _run(listener: StepTracker | ShortEpochs, start: Start, group: Group) -> Ended:
     """Run the program to its end with the seams installed; return how it ended.
 
-    Without a config, the program runs unchanged and the seams only observe it. With a config, the
-    config is applied before the program's first line.
+    Without a config, the seams only observe it. A config is applied before its first line.
     """
     seams = listener.seams
     config = run_program.RecordedConfig(start.applied.config if start.applied else {})
@@ -152,24 +146,20 @@ def _run(listener: StepTracker | ShortEpochs, start: Start, group: Group) -> End
         open_places = [Path(place) for place in start.open_places]
         seams.fence.silence(Path(start.shadow_dir) / f"rank{group.rank}", open_places)
         seams.model.distribution.agree()
-    return rank_process.run(
-        listener,
-        lambda: run_program.run(start.program, config, seams.watched.flags.see_keywords),
-        group,
-    )
+    act = lambda: run_program.run(start.program, config, seams.watched.flags.see_keywords)  # noqa: E731
+    return rank_process.run(listener, act, group)[0]
 
 
 def _run_bare(start: Start, group: Group) -> Ended:
-    """Run the program to its end without the seams that measure or tune; return how it ended.
+    """Run the program to its end with the file guard alone; return how it ended.
 
-    Only the file guard is installed, to protect the user's files. The search uses such a run to see
-    whether the program also fails without autotune's seams.
+    The search uses such a run to see whether the program also fails without autotune's seams.
     """
     from autotune.inside.seam_set import SeamSet
 
     SeamSet(None, None, group=group).fence.guard_files(start)
     config = run_program.RecordedConfig({})
-    return rank_process.run(None, lambda: run_program.run(start.program, config), group)
+    return rank_process.run(None, lambda: run_program.run(start.program, config), group)[0]
 
 
 if __name__ == "__main__":

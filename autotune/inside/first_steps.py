@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import median
 from threading import get_ident
 from time import perf_counter
 from typing import Any
@@ -40,15 +39,12 @@ class FirstSteps:
     validate do not count.
 
     Attributes:
-        group: The processes that train together; set anew, before the program trains, where it
-            starts further ranks itself.
+        group: Set anew, before the program trains, where it starts further ranks itself.
         is_complete: Whether enough steps were seen: four, or one if the program's steps are slow.
             Steps count for this once it is known which loaders train. It then stays so.
-        lead: The optimizer whose steps count; None before the first step, and if the program makes
-            its steps by hand.
+        lead: The optimizer whose steps count; None before the first step, and for steps by hand.
         optimizers: Facts of each optimizer that stepped, by its id.
-        loaders: The loaders that train; None until the third step, empty for a program without a
-            DataLoader.
+        loaders: Those that train; None until the third step.
         loader_thread: Whether another thread than the one that steps asks for the batches.
     """
 
@@ -69,7 +65,7 @@ class FirstSteps:
         self._fed = {loader: (thread, set()) for loader, (thread, _) in self._fed.items()}
         self._made: list[tuple[float, int]] = []  # steps: when, and batches of the pass until then
         self._steps_of_another: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
-        self._batches_per_step: list[int] = []
+        self.batches_per_step: list[int] = []
 
     @property
     def reads_ahead(self) -> bool:
@@ -143,28 +139,16 @@ class FirstSteps:
 
     def step_ended(self, batches: int = 1) -> None:
         """Note a whole step and how many batches it took."""
-        self._batches_per_step.append(batches)
-        wanted = OBSERVED_SLOW_STEPS if self._is_slow else OBSERVED_STEPS
-        self.is_complete = self.loaders is not None and len(self._batches_per_step) >= wanted
+        self.batches_per_step.append(batches)
+        wanted = OBSERVED_STEPS
+        # Step times of several ranks differ, but all must end the observation at the same step
+        if self.group.world_size == 1 and len(self._made) == 3:
+            (first, _), (second, _), (third, _) = self._made
+            if min(second - first, third - second) > SLOW_STEP_S:
+                wanted = OBSERVED_SLOW_STEPS
+        self.is_complete = self.loaders is not None and len(self.batches_per_step) >= wanted
         if self.is_complete:
             self._pass = None, 0  # hold nothing that the program may drop
-
-    @property
-    def _is_slow(self) -> bool:
-        """Whether each of the first steps took longer than ``SLOW_STEP_S``.
-
-        Always False with several ranks: their step times differ, but all must end the observation
-        at the same step to synchronize.
-        """
-        if self.group.world_size > 1 or len(self._made) < 3:
-            return False
-        (first, _), (second, _), (third, _) = self._made[:3]
-        return min(second - first, third - second) > SLOW_STEP_S
-
-    @property
-    def batches_per_whole_step(self) -> float:
-        """Median number of batches that a step took."""
-        return median(self._batches_per_step)
 
     def _step_made(self) -> None:
         if len(self._made) >= 3:

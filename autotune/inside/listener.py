@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -14,23 +14,9 @@ from autotune.measurement.outcome import Epochs
 from autotune.program.rehearsal import RehearsalPlan
 
 
-class BatchClock(Protocol):
-    """Is told when the program requests a batch and when it has it, on the thread that trains."""
-
-    def asked(self) -> None:
-        """Note that the program requests its next batch."""
-
-    def leave(self) -> None:
-        """Note that it got the batch."""
-
-
 @dataclass(frozen=True)
 class Root:
-    """An outermost module that owns parameters: a model as the program calls it.
-
-    Attributes:
-        parameters: Number of its parameters.
-    """
+    """An outermost module with parameters, by their number: a model as the program calls it."""
 
     parameters: int
 
@@ -38,14 +24,12 @@ class Root:
 class Listener(FeedListener, BackwardListener, SaveListener):
     """Base class of all that follow a running program: ``StepTracker`` and ``ShortEpochs``.
 
-    The hooks run in the thread that does what they report, which for most is the program's main
-    thread. A subclass overrides only those that it needs.
+    The hooks run in the thread that does what they report, which for most is the main thread.
 
     Attributes:
         rehearsal: How short epochs are in a rehearsal; None outside of one.
         switched_at: Total number of steps when the config changed last.
-        suspect: The epoch mode to try next if the present one may be why the program fails; None if
-            it is not suspected.
+        suspect: The epoch mode to try next if the present one may be why the program fails.
     """
 
     rehearsal: RehearsalPlan | None = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable, Mapping
+from statistics import median
 
 import torch
 from torch import distributed, nn
@@ -19,7 +20,6 @@ from autotune.inside.ranks.group import Group
 from autotune.inside.readings import frames_compiled
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.seams.checkpoint import blocks_of
-from autotune.inside.seams.optimizer import device_of as optimizer_device
 from autotune.inside.seams.torch_settings import settings_of
 from autotune.knobs.strategies.base import ACCELERATE, DDP, FABRIC, LIGHTNING, TRANSFORMERS
 from autotune.program.config import KnobValue
@@ -41,20 +41,11 @@ WRAPPERS = {  # the outermost first: Fabric's wrapper contains that of DDP or FS
 }
 
 
-def device_of(first: FirstSteps, seams: SeamSet) -> str:
-    """Return the type of the device that holds the trained parameters, such as ``cuda``."""
-    if first.lead is None:
-        return seams.steps.by_hand.device
-    return optimizer_device(first.lead)
-
-
-def profile_of(first: FirstSteps, seams: SeamSet, config_reads: Mapping[str, KnobValue]) -> Profile:
+def profile_of(
+    device: str, first: FirstSteps, seams: SeamSet, config_reads: Mapping[str, KnobValue]
+) -> Profile:
     """Return the profile; the first steps must be complete."""
-    roots, device, flags = (
-        seams.model.forward.roots,
-        device_of(first, seams),
-        seams.watched.flags.all(),
-    )
+    roots, flags = seams.model.forward.roots, seams.watched.flags.all()
     # a library's trainer alone knows how long it trains
     length = seams.trainers.length if seams.trainers.in_use else told_by(flags)
     distributes_itself = (  # what autotune distributes has a wrapper of autotune's
@@ -74,7 +65,7 @@ def profile_of(first: FirstSteps, seams: SeamSet, config_reads: Mapping[str, Kno
         allocators=allocator_facts(device),
         loop=LoopFacts(
             trainer=seams.trainers.in_use,
-            batches_per_step=first.batches_per_whole_step,
+            batches_per_step=median(first.batches_per_step),
             reads_ahead=first.reads_ahead or first.loader_thread,
             copies_without_blocking=seams.model.transfer.own_non_blocking,
             zero_grad_to_none=seams.steps.accumulation.clears_to_none,
@@ -100,15 +91,19 @@ def _against_scaling(seams: SeamSet) -> str:
 def model_facts(roots: Mapping[nn.Module, Root]) -> ModelFacts:
     """Return what the outermost modules consist of, all of them together."""
     modules = [m for root in roots for m in root.modules()]
+    models = [root for root in roots if isinstance(root, nn.Sequential)]
     # Only 4-D parameters can be in channels_last, which is the memory format of NCHW tensors.
     images = [p for root in roots for p in root.parameters() if p.dim() == 4]
     return ModelFacts(
         parameters=sum(r.parameters for r in roots.values()),
         repeated_blocks=len(blocks_of(roots)),
-        stages=_stages(roots),
+        stages=len(models[0]) if len(models) == len(roots) == 1 else 0,
         conv2d_layers=sum(isinstance(m, nn.Conv2d) for m in modules),
         batch_norm_layers=sum(isinstance(m, BatchNorms) for m in modules),
-        channels_last=any(_lies_channels_last(w) for w in images),
+        channels_last=any(
+            w.is_contiguous(memory_format=torch.channels_last) and not w.is_contiguous()
+            for w in images
+        ),
         is_compiled=bool(frames_compiled()) or any(r._compiled_call_impl for r in roots),  # noqa: SLF001
     )
 
@@ -120,24 +115,11 @@ def weights_dtype(roots: Iterable[nn.Module]) -> str:
     return str(smallest).removeprefix("torch.")
 
 
-def _stages(roots: Collection[nn.Module]) -> int:
-    """Return the number of children if the only root module is an ``nn.Sequential``; else 0."""
-    models = [root for root in roots if isinstance(root, nn.Sequential)]
-    return len(models[0]) if len(models) == len(roots) == 1 else 0
-
-
-def _lies_channels_last(weight: torch.Tensor) -> bool:
-    return weight.is_contiguous(memory_format=torch.channels_last) and not weight.is_contiguous()
-
-
 def distributed_by(roots: Collection[nn.Module], trainer: str) -> str:
     """Return the API with which a program distributes its training; empty if it does not.
 
     A program that only prepares for several devices, for example through Accelerate, counts too: it
     would use them if it were launched with them.
-
-    Args:
-        trainer: The library whose trainer runs the loop; empty if the program does.
     """
     if trainer:
         return TRAINERS[trainer]
@@ -159,24 +141,21 @@ def insist_on_one_group(group: Group, seams: SeamSet) -> None:
     if seams.model.distribution.has_ranks:
         return
     size = distributed.get_world_size() if distributed.is_initialized() else 1
-    if size != group.world_size:
-        raise RuntimeError(_no_group(size, group))
-
-
-def _no_group(size: int, group: Group) -> str:
+    if size == group.world_size:
+        return
     if group.world_size == 1:
-        return (
+        raise RuntimeError(
             f"the program trains in a group of {size} processes, of which autotune has seen one "
             "start. Let autotune start them: autotune search -- torchrun --nproc-per-node "
             f"{size} train.py"
         )
     trains = f"the program trains in groups of {size} where {group.world_size} ranks were started"
     if not group.started_by:
-        return (
+        raise RuntimeError(
             f"{trains}: it does not take its rank and world size from torchrun. Call "
             "init_process_group() with the rank and world size that torchrun sets"
         )
-    return (
+    raise RuntimeError(
         f"{trains} by {group.started_by}: its processes train separate models, or join processes "
         "on other machines. Search it with one such process, or let each process call "
         "init_process_group() with its rank and the total number of processes"

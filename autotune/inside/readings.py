@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from autotune.machine.probes.host_load import HostLoad
@@ -21,24 +21,19 @@ from autotune.measurement.turn import Taken, Turn
 class Readings:
     """Reads memory, compilations and the load of the host before and after turns.
 
-    ``LeadRank`` has one and calls it in the program's main thread, between two steps. Each answer
-    holds what was compiled since the answer before, the switch to the config included.
+    Each answer holds what was compiled since the answer before, the switch to the config included.
     """
 
     def __init__(self) -> None:
         self._memory = TorchMemory("cpu")
-        self._host_load = HostLoad(os.getppid())
-        self._counters = self._host_load.read()
+        self.host_load = HostLoad(os.getppid())
+        self._counters = self.host_load.read()
         self._compiled = Compilation(0.0, 0, 0, 0)  # until the answer before
         self._answered_us = 0.0
 
     def trains_on(self, device: str) -> None:
         """Read the memory of this type of device from here on."""
         self._memory = TorchMemory(device)
-
-    def count_in(self, pids: Iterable[int]) -> None:
-        """Set which further processes are the program's; see ``HostLoad.count_in``."""
-        self._host_load.count_in(pids)
 
     def begin(self, *, resets_memory: bool) -> None:
         """Note what was read before turns.
@@ -49,7 +44,7 @@ class Readings:
         """
         if resets_memory:
             self._memory.reset()
-        self._counters = self._host_load.read()
+        self._counters = self.host_load.read()
 
     def activity(self) -> int:
         """Return a number that grows while torch compiles or takes memory from the device."""
@@ -63,17 +58,32 @@ class Readings:
             samples_per_epoch,
             self._memory.read(Memory()),
             compilation=self._compilation() if frames_compiled() else None,
-            interference=self._host_load.read().since(self._counters),
+            interference=self.host_load.read().since(self._counters),
         )
 
     def _compilation(self) -> Compilation:
-        now, before = _totals(self._answered_us), self._compiled
+        """Return what was compiled since the answer before.
+
+        torch keeps totals, but recompilations as a list with time stamps.
+        """
+        dynamo, before = _dynamo_utils(), self._compiled
+        recompiled = [
+            m
+            for m in dynamo.get_compilation_metrics()
+            if m.recompile_reason and (m.start_time_us or 0) >= self._answered_us
+        ]
+        now = Compilation(
+            seconds=dynamo.calculate_time_spent()["total_wall_time"],
+            graphs=int(dynamo.counters["stats"].get("unique_graphs", 0)),
+            recompiles=len(recompiled),
+            graph_breaks=sum(dynamo.counters["graph_break"].values()),
+        )
         self._compiled, self._answered_us = now, 1e6 * time.time()
-        return Compilation(
-            now.seconds - before.seconds,
-            now.graphs - before.graphs,
-            now.recompiles,
-            now.graph_breaks - before.graph_breaks,
+        return replace(
+            now,
+            seconds=now.seconds - before.seconds,
+            graphs=now.graphs - before.graphs,
+            graph_breaks=now.graph_breaks - before.graph_breaks,
         )
 
 
@@ -86,32 +96,6 @@ def frames_compiled() -> int:
     return 0 if dynamo is None else int(dynamo.counters["frames"].get("total", 0))
 
 
-def _totals(since_us: float) -> Compilation:
-    """Return the totals of this process; only recompilations are limited to a period.
-
-    torch sums up time, graphs and graph breaks, but keeps recompilations as a list with time
-    stamps.
-
-    Args:
-        since_us: Start of the period for recompilations, in microseconds of ``time.time()``.
-    """
-    dynamo = _dynamo_utils()
-    recompiled = [
-        m
-        for m in dynamo.get_compilation_metrics()
-        if m.recompile_reason and (m.start_time_us or 0) >= since_us
-    ]
-    return Compilation(
-        seconds=dynamo.calculate_time_spent()["total_wall_time"],
-        graphs=int(dynamo.counters["stats"].get("unique_graphs", 0)),
-        recompiles=len(recompiled),
-        graph_breaks=sum(dynamo.counters["graph_break"].values()),
-    )
-
-
 def _dynamo_utils() -> Any:
-    """Return torch's module of counters if the process has imported it, else None.
-
-    Importing it takes seconds. A process that has compiled anything has imported it already.
-    """
+    """Return torch's counters if something was compiled; importing them takes seconds."""
     return sys.modules.get("torch._dynamo.utils")

@@ -15,7 +15,7 @@ import pickle
 import runpy
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,14 +28,11 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.program import Program, ProgramKind
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RecordedConfig(Config):
-    """A config that records which knobs the program reads through its parameter ``config``.
+    """A config that records which knobs the program ``reads`` through its parameter ``config``.
 
     The program applies these itself, so autotune leaves them alone.
-
-    Attributes:
-        reads: The knobs that were read, with their values; filled while the program runs.
     """
 
     reads: dict[str, KnobValue] = field(default_factory=dict)
@@ -63,9 +60,6 @@ class RecordedConfig(Config):
         if knob in registry() and isinstance(value, KnobValue):
             self.reads[knob] = value
 
-    def __hash__(self) -> int:
-        return super().__hash__()
-
 
 SeeKeywords = Callable[[inspect.Signature, dict[str, KnobValue]], None]
 
@@ -77,21 +71,25 @@ def run(
 
     Args:
         config: Passed to a function that has a parameter named ``config``.
-        see_keywords: Called before a function runs, with its signature and the keyword arguments
-            that it is given.
+        see_keywords: Called before a function runs, with its signature and keyword arguments.
     """
     sys.argv = [program.path_typed or program.target, *program.args]
     if program.import_root:
         sys.path.insert(0, program.import_root)
     note_program(program.source)
-    _filter_warnings(program.warning_filters)
+    sys.warnoptions.extend(program.warning_filters)
+    warnings._processoptions(program.warning_filters)  # type: ignore[attr-defined]  # noqa: SLF001 - as Python does
     match program.kind:
         case ProgramKind.SCRIPT:
             _run_script(Path(program.cwd), sys.argv[0])
         case ProgramKind.MODULE:
-            _run_module(program.target)
+            _new_main()
+            sys.argv[0] = "-m"  # as Python has it until it has found the module's file
+            # The private function that Python itself calls for -m
+            runpy._run_module_as_main(program.target)  # type: ignore[attr-defined]  # noqa: SLF001
         case ProgramKind.FILE_FUNCTION:
-            _call(_from_file(Path(program.target), program.function), program, config, see_keywords)
+            function = _from_file(Path(program.target), program.function)
+            _call(function, program, config, see_keywords)
         case ProgramKind.MODULE_FUNCTION:
             module = importlib.import_module(program.target)
             _call(getattr(module, program.function), program, config, see_keywords)
@@ -100,11 +98,6 @@ def run(
             _call(function, program, config, see_keywords)
         case _:
             assert_never(program.kind)
-
-
-def _filter_warnings(filters: Sequence[str]) -> None:
-    sys.warnoptions.extend(filters)
-    warnings._processoptions(filters)  # type: ignore[attr-defined]  # noqa: SLF001 - as Python does
 
 
 def _run_script(cwd: Path, typed: str) -> None:
@@ -123,16 +116,6 @@ def _run_script(cwd: Path, typed: str) -> None:
     )
     code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
     exec(code, vars(main))  # noqa: S102 - the user's own program
-
-
-def _run_module(name: str) -> None:
-    """Execute a module as ``__main__``, as ``python -m`` does.
-
-    It calls the private function of ``runpy`` that Python itself calls for ``-m``.
-    """
-    _new_main()
-    sys.argv[0] = "-m"  # as Python has it until it has found the module's file
-    runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def _new_main() -> ModuleType:
@@ -194,12 +177,7 @@ def own_tracebacks() -> Iterator[None]:
 def own_frames(traceback: Any) -> Any:
     """Return the traceback from the user's first frame on, or unchanged if no frame is theirs."""
     package = str(Path(__file__).parent.parent) + os.sep
-    frames = list(_frames(traceback))
-    user = (f for f in frames if not f.tb_frame.f_code.co_filename.startswith((package, "<frozen")))
-    return next(user, traceback)
-
-
-def _frames(traceback: Any) -> Iterator[Any]:
-    while traceback is not None:
-        yield traceback
-        traceback = traceback.tb_next
+    first = traceback
+    while first and first.tb_frame.f_code.co_filename.startswith((package, "<frozen")):
+        first = first.tb_next
+    return first or traceback

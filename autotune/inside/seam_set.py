@@ -72,9 +72,8 @@ class WatchingSeams:
 class SeamSet:
     """All seams of one process; ``Steering`` acts through its members.
 
-    The listener that measures the program, or ``steering.install()``, makes one before the program
-    starts and calls ``install()`` on the main thread. Afterwards the program's own calls of PyTorch
-    run the seams, so their callbacks run on the threads on which the program makes these calls.
+    They are installed on the main thread before the program starts. Then the program's calls of
+    PyTorch run the seams, on whatever thread it makes these calls.
 
     Args:
         listener: Is told of batches, calls and steps while it measures. None for a plain run under
@@ -96,9 +95,9 @@ class SeamSet:
         self.group = group
         self._steps = 0
         self.hubs = hubs = Hubs()
-        living = self._living
-        accumulation, rates = AccumulationSeam(living), RatesSeam(self._say)
         optimizer = OptimizerSeam(self._about_to_train, self._stepped, self._built)
+        living = lambda: optimizer.optimizers  # noqa: E731
+        accumulation, rates = AccumulationSeam(living), RatesSeam(self._say)
         distribution = DistributionSeam(group, living, accumulation, hubs.backward)
         forward = ForwardSeam(listener, living, distribution.route)
         self.steps = StepSeams(
@@ -138,14 +137,10 @@ class SeamSet:
         hubs.saving.order = measuring
         hubs.iterate.order = (self.loader, self.loader.passes, self.trainers)
 
-    def _living(self) -> list[Optimizer]:
-        return self.steps.optimizer.optimizers
-
     def install(self) -> None:
         """Install what watches or changes the program.
 
-        With a listener nearly everything is installed, because a later config may need any of it.
-        Without one, the config is final and only what it needs is installed.
+        A later config may need nearly any of it; without a listener the config is final.
         """
         self._steps = 0
         is_measured = self._listener is not None
@@ -199,9 +194,8 @@ class SeamSet:
         self._imported.spread()
 
     def watch(self) -> None:
-        """Watch what the program uses and does in its first, untouched steps.
+        """Watch the program's first, untouched steps; call it before the program starts.
 
-        Call it before the program starts, in a process that observes the program for its profile.
         Most of these seams are removed again after ``STEPS_UNTIL_ROOTS_ARE_KNOWN`` steps.
         """
         self.watched.uses.install()
@@ -250,9 +244,6 @@ class SeamSet:
 
         A missing training loader is only warned of in one process, which can train without the
         options of that loader. Several ranks cannot: they would not share out its data.
-
-        Raises:
-            LookupError: if several ranks train and no loader is the one that was tuned.
         """
         self.process.settle()
         self.loader.built.training_begins()

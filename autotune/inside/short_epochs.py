@@ -50,7 +50,6 @@ class _Report:
 
     Args:
         over: Takes the report; None for a rank that follows another.
-        until_s: Seconds until time is up.
     """
 
     def __init__(
@@ -101,13 +100,9 @@ class _Report:
 class ShortEpochs(Listener):
     """Cuts every pass over a loader short, and counts what the program does.
 
-    ``rank_process`` creates it in place of a ``LeadRank`` or ``FollowerRank``. The seams call it in
-    the program's main thread, and for batches in the thread that asks for them. A timer thread ends
-    the rehearsal when its time is up.
-
     The rehearsal ends when the program begins another epoch after the planned ones, once it has had
-    some time to reach its own end. A training loop that asks no loader, or no longer asks one, has
-    no epochs: it is ended after that time.
+    some time to reach its own end, or from a timer thread when its time is up. A training loop that
+    asks no loader, or no longer asks one, has no epochs: it is ended after that time.
 
     Args:
         over: Called once, in any thread, with what was seen when there is no more to see; None for

@@ -36,8 +36,7 @@ EVERY = {"off": 0, "half": 2, "all": 1}  # every n-th block recomputes; 0 stands
 def loose_knobs(applied: AppliedConfig) -> tuple[str, ...]:
     """Return the knobs in which the training loader may differ from the one that was observed.
 
-    autotune finds the training loader by its facts. If the program itself applies a knob, for
-    example through a flag, the loader's facts change with it and must not be compared.
+    If the program itself applies a knob, for example through a flag, the loader's facts change.
     """
     loose = list(applied.traits.program_knobs)
     if applied.traits.flags.keys() & applied.changes().keys():
@@ -52,8 +51,8 @@ def loose_knobs(applied: AppliedConfig) -> tuple[str, ...]:
 class Steering:
     """Applies configs to one program (``knobs.base.Seams``).
 
-    Whoever runs the program makes one before the program starts, and calls ``apply()`` on the main
-    thread: before the program's first line, and in a rig between two steps.
+    ``apply()`` is called on the main thread: before the program's first line, and in a rig between
+    two steps.
     """
 
     def __init__(self, seams: SeamSet) -> None:
@@ -83,9 +82,7 @@ class Steering:
         sets, only the side effects are applied, such as scaling the learning rate.
 
         Args:
-            applied: The config to apply, with the facts that its knobs need.
-            since: The config that was applied before; None if the program still has its own
-                values.
+            since: The config that was applied before; None if the program still has its own values.
         """
         self._traits = applied.traits
         is_told = "accumulation_steps" in applied.changes() or self._seams.trainers.rehearses
@@ -167,10 +164,7 @@ class Steering:
             self._seams.process.switch(products, precision)
 
     def _compile(self, value: str) -> None:
-        """Compile the outermost modules after the first steps have shown which these are.
-
-        The code is generated at their next call, so the first steps afterwards are slow.
-        """
+        """Compile the outermost modules after the first steps have shown which these are."""
         mode = value.removesuffix(DYNAMIC)
         dynamic = True if value.endswith(DYNAMIC) else None  # None lets torch decide
         self._seams.model.forward.compile_in(mode=None if mode == "off" else mode, dynamic=dynamic)
@@ -183,19 +177,13 @@ class Steering:
             self._seams.steps.accumulation.steps = steps
 
     def _checkpoint(self, blocks: str) -> None:
-        """Recompute repeated blocks in the backward pass.
-
-        It acts on the models that are known so far; ``SeamSet`` applies it to the others once they
-        are known.
-        """
+        """Recompute repeated blocks; ``SeamSet`` does it for models that are known later."""
         self._seams.model.checkpoint.every = EVERY[blocks]
         self._seams.model.checkpoint.act_on(self._seams.model.forward.roots)
 
 
 def install(applied: AppliedConfig, group: Group = ALONE, *, is_late: bool = False) -> SeamSet:
     """Apply a config to the program of this process, without measuring it; return the seams.
-
-    ``autotune run`` and ``autotune.apply()`` use it.
 
     Args:
         is_late: Whether the program already runs, so that it may have imported by name what the

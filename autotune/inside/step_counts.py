@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from autotune.inside.listener import BatchClock, Root
+from autotune.inside.examining.operators import OperatorCount
+from autotune.inside.listener import Root
+from autotune.inside.seams.parts import PartsClock
 
 # Number of recent steps to which a step's calls without gradients, and what it saved, are compared:
 # counts that none of them had are a validation pass or a checkpoint. A teacher model is called
@@ -20,7 +22,6 @@ class Step(NamedTuple):  # made in each step, in a quarter of a frozen dataclass
     """What a finished step consisted of.
 
     Attributes:
-        samples: Samples that the step trained on.
         wait_s: Seconds of the step in which the program waited for batches.
         tokens: Token ids that went into the model; 0 if its input is not token ids.
     """
@@ -34,23 +35,21 @@ class StepCounts:
     """Counts what happens in the present step, and compares it with the steps before.
 
     Attributes:
-        batches: Batches of the training loader.
-        batch_samples: Samples in these batches.
+        batch_samples: Samples in the batches of the training loader.
         forward_samples: Samples that went into *root*.
         tokens: Token ids that went into *root*.
-        wait_s: Seconds in which the program waited for batches.
         calls_without_grad: Calls of the largest model without gradients.
         saves: How often the thread that trains has saved something.
         root: The largest model that was called with gradients.
         has_stepped: Whether the optimizer's step was made, so that the step ends at its boundary.
-        clock: Times the parts of steps; None while they are not timed.
+        clock: Told when the program requests a batch and when it has it; None for most of the time.
     """
 
     def __init__(self) -> None:
         self._usual = deque([(0, 0)], maxlen=STEPS_ALIKE)
         self._uncounted = 0
         self.has_stepped = False
-        self.clock: BatchClock | None = None
+        self.clock: PartsClock | OperatorCount | None = None
         self.begin()
 
     def begin(self) -> None:

@@ -7,12 +7,11 @@ and the loader alone, without computing. The search derives the bottleneck from 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from time import perf_counter
 
-from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from autotune.inside.data.feed import Feed
@@ -21,7 +20,6 @@ from autotune.inside.seams.parts import PartsClock, PartsSeam
 from autotune.measurement.examination import StepBreakdown
 from autotune.measurement.interval import Interval
 from autotune.measurement.turn import Played, rate
-from autotune.rig.wire import StepProfiled
 
 MIN_STEPS = 10
 MAX_STEPS = 200
@@ -34,9 +32,6 @@ MAX_COUNTS = 3  # steps whose operations are counted at most
 class StepProfiler:
     """Profiles the program's steps in stages.
 
-    ``LeadRank`` makes one for the message ``ProfileStep``, calls ``step()`` at the end of each
-    step in the program's main thread, and sends ``answer()`` to the parent when ``is_done`` is set.
-
     Args:
         stage_s: Seconds that each stage measures.
         feed: Returns the training loader's present feed. It returns None if there is not exactly
@@ -47,7 +42,6 @@ class StepProfiler:
     Attributes:
         clock: The clock of the first stage; None in later stages.
         breakdown: What was measured so far; parts that are not measured yet are None.
-        is_done: Whether all stages have ended.
     """
 
     def __init__(
@@ -64,8 +58,8 @@ class StepProfiler:
         self._feed = feed
         self._counts_flops = counts_flops
         self._is_disturbed = False
-        roots = tuple(seams.model.forward.roots)
-        self.clock: PartsClock | None = PartsClock(with_events=_trains_on_cuda(roots))
+        devices = {p.device.type for root in seams.model.forward.roots for p in root.parameters()}
+        self.clock: PartsClock | None = PartsClock(with_events="cuda" in devices)
         self._parts = PartsSeam(self.clock, seams.model.forward, seams.hubs)
         self._samples = 0  # of the step that ended last
         self.breakdown = StepBreakdown()
@@ -73,20 +67,12 @@ class StepProfiler:
         self._stages = self._run()
         next(self._stages)
 
-    def answer(self, number: int) -> StepProfiled:
-        """Return the message to the parent; *number* is that of its question."""
-        return StepProfiled(self.breakdown, number)
-
     def disturb(self) -> None:
-        """Leave out the present step, because the program does something besides training in it."""
+        """Leave out the present step."""
         self._is_disturbed = True
 
-    def resume(self, begin_s: float) -> None:  # noqa: ARG002 - what all tasks are told
-        """Continue with the step that begins now, after a pause between two epochs.
-
-        While operations are counted, the step is repeated instead: the counter has also counted
-        what the program computed during the pause.
-        """
+    def resume(self) -> None:
+        """Continue with the step that begins now, after a pause between two epochs."""
         if self.clock is not None:
             self._is_disturbed = False
             self.clock.start()
@@ -135,10 +121,8 @@ class StepProfiler:
     def _count_flops(self) -> Iterator[None]:
         """Run a step under torch's counter, and record its floating-point operations.
 
-        A step that also contains something else, such as an evaluation, is skipped and the next one
-        is counted. If each of ``MAX_COUNTS`` steps contains something else, the smallest count is
-        taken. A count of 0 is recorded as None, because the counter then did not see the model's
-        operations.
+        If each of ``MAX_COUNTS`` steps contains something else, such as an evaluation, the smallest
+        count is taken. A count of 0 means that the counter did not see the model's operations.
         """
         totals: list[int] = []
         while len(totals) < MAX_COUNTS:
@@ -178,11 +162,7 @@ def loader_alone(feed: Feed, seconds: float) -> Interval:
     """Return the samples/s that a feed delivers if nobody computes with them.
 
     Prefetched batches are taken out first, because they would make the loader look faster than it
-    is.
-
-    Args:
-        feed: The feed to read; it continues with the data after the batches that were taken.
-        seconds: How long to empty the buffers at most, and how long to measure at least.
+    is: for at most *seconds*. What is left is measured for at least *seconds*.
     """
     until = perf_counter() + seconds
     loader = feed.present.loader
@@ -199,7 +179,3 @@ def loader_alone(feed: Feed, seconds: float) -> Interval:
                 samples += feed.take()
         blocks.append(Played(perf_counter() - began, samples))
     return rate(blocks)
-
-
-def _trains_on_cuda(roots: Sequence[nn.Module]) -> bool:
-    return any(p.device.type == "cuda" for root in roots for p in root.parameters())

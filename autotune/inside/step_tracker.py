@@ -13,15 +13,15 @@ from autotune.inside.data.nested import first_tensor
 from autotune.inside.first_steps import FirstSteps
 from autotune.inside.hubs.saving import Save
 from autotune.inside.listener import Listener, Root
-from autotune.inside.observe import device_of, insist_on_one_group, profile_of
+from autotune.inside.observe import insist_on_one_group, profile_of
 from autotune.inside.passes import EpochEnds
 from autotune.inside.ranks.forks import ForkGuard
 from autotune.inside.ranks.group import Group
 from autotune.inside.seam_set import SeamSet
+from autotune.inside.seams.optimizer import device_of
 from autotune.inside.steering import Steering, loose_knobs
 from autotune.inside.step_counts import Step, StepCounts
-from autotune.inside.turns import Hands, Turns
-from autotune.inside.turns.edges import edges_of
+from autotune.inside.turns import Edges, Hands, Turns
 from autotune.measurement.outcome import Epochs
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
@@ -34,9 +34,8 @@ TOKEN_DTYPES = {torch.int64, torch.int32}  # what embeddings take
 class Rank:
     """What a process does with the steps that a ``StepTracker`` finds: it leads, or it follows.
 
-    Each hook does nothing by default. They are called in the program's main thread; at step
-    boundaries a rank may wait as long as it likes, for example for the parent's next command: the
-    program stands still there.
+    The hooks are called in the program's main thread; at step boundaries a rank may wait as long as
+    it likes, for example for the parent's next command: the program stands still there.
     """
 
     def on_step_end(self, step: Step) -> None:
@@ -51,7 +50,7 @@ class Rank:
     def paused(self) -> None:
         """The program leaves its training loop at the end of an epoch; no step is under way."""
 
-    def resumed(self, begin_s: float) -> None:
+    def resumed(self) -> None:
         """The program is back in its training loop, and a step begins."""
 
     def step_made(self) -> None:
@@ -73,9 +72,6 @@ class Rank:
 class StepTracker(Listener):
     """The listener that measures: finds the boundaries of steps and counts what is in them.
 
-    The seams call it inside the calls that they intercept, in the program's main thread; batches
-    may be asked for in another thread.
-
     A step boundary is where the program asks the training loader for a batch after an optimizer
     step. For programs without a DataLoader, or whose loader is read by another thread, it is the
     end of an optimizer step. A step that the program makes by hand ends when the program returns to
@@ -83,15 +79,12 @@ class StepTracker(Listener):
 
     Attributes:
         config_reads: The knobs that the program read from its config, with the values it got.
-        seams: The seams of this process.
-        steering: Applies configs by these seams.
         applied: The config that it trains under; None runs it as written.
         first: What the first steps show.
         epoch: The pass over the training loader that the program is in, and how it ends.
         counts: What the present step holds so far.
         loss: The last loss, still on its device; None if the program has not shown one.
         steps: Total optimizer steps of the program, in this process.
-        forks: Tells whether this process was forked.
     """
 
     def __init__(
@@ -118,11 +111,12 @@ class StepTracker(Listener):
     @property
     def device(self) -> str:
         """Type of the device that holds the trained parameters, such as ``cuda``."""
-        return device_of(self.first, self.seams)
+        lead = self.first.lead
+        return self.seams.steps.by_hand.device if lead is None else device_of(lead)
 
     def profile(self) -> Profile:
         """Return what the first steps have shown."""
-        return profile_of(self.first, self.seams, self.config_reads)
+        return profile_of(self.device, self.first, self.seams, self.config_reads)
 
     def program_ended(self, *, has_failed: bool = False) -> None:
         """Tell the rank that the program has ended, with an exception if it *has_failed*."""
@@ -173,7 +167,7 @@ class StepTracker(Listener):
             self.epoch.trains(feed)
             if is_after_a_pause:
                 counts.begin()
-                self._rank.resumed(feed.present.begin_s)
+                self._rank.resumed()
         if counts.clock is not None:
             counts.clock.asked()
 
@@ -244,7 +238,7 @@ class StepTracker(Listener):
         self.seams.steps.rates.is_held = True
         self.seams.loader.variants.keeps = True
         devices = (p.device for root in self.seams.model.forward.roots for p in root.parameters())
-        return Turns(asked, hands, edges_of(devices))
+        return Turns(asked, hands, Edges(devices))
 
     def switch(self, applied: AppliedConfig) -> None:
         """Apply a config between two steps."""

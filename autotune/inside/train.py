@@ -20,7 +20,7 @@ from pathlib import Path
 from autotune.errors import UsageError
 from autotune.inside import run_program
 from autotune.inside.hubs.patches import Patches, Seam
-from autotune.inside.processes.run_children import RunChildren
+from autotune.inside.processes.children import RunChildren
 from autotune.inside.ranks.group import Group, is_rank, join, join_in_place
 from autotune.inside.seam_set import STEPS_UNTIL_ROOTS_ARE_KNOWN, ModelSeams, SeamSet, StepSeams
 from autotune.inside.steering import install
@@ -57,7 +57,6 @@ def apply(path: Path, allow_env: Collection[str] = ()) -> None:
         allow_env: Environment variables that the file may set although they load code.
 
     Raises:
-        FileFormatError: when the file is unreadable or wrong.
         UsageError: when the file sets variables that load code and are not allowed, or when the
             config needs several ranks, which only ``autotune run`` starts.
     """
@@ -77,7 +76,9 @@ def apply(path: Path, allow_env: Collection[str] = ()) -> None:
         raise UsageError(
             f"{path} needs {plan.ranks} ranks. Start them with 'autotune run {path} ...'."
         )
-    late = [knob for knob in applied.changes() if _comes_too_late(knob, applied)]
+    # The program has read its keywords and its environment already
+    keywords = {n for n, flag in applied.traits.flags.items() if flag.name.startswith(KEYWORD)}
+    late = [knob for knob in applied.changes() if knob in keywords or knob.startswith("$")]
     for knob in late:
         sys.stderr.write(
             f"autotune: {knob} takes effect only when a process starts: use 'autotune run {path} "
@@ -86,12 +87,6 @@ def apply(path: Path, allow_env: Collection[str] = ()) -> None:
     written = {knob: applied.baseline[knob] for knob in late if knob in applied.baseline}
     kept = {knob: value for knob, value in applied.config.items() if knob not in late}
     install(replace(applied, config=Config({**kept, **written})), is_late=True)
-
-
-def _comes_too_late(knob: str, applied: AppliedConfig) -> bool:
-    flag = applied.traits.flags.get(knob)
-    is_keyword = flag is not None and flag.name.startswith(KEYWORD)
-    return is_keyword or knob.startswith("$")
 
 
 def _ranks_note(applied: AppliedConfig, group: Group) -> str:
@@ -163,18 +158,11 @@ def _silence(seams: SeamSet) -> None:
     seams.fence.silence(shadows)
 
 
-def explain(best_path: str) -> None:
-    """Print which places of PyTorch a training under a best.yaml replaces, and what acts there."""
-    sys.stdout.write("\n".join(explained(bestfile.read(Path(best_path)).applied)) + "\n")
-
-
 def explained(applied: AppliedConfig) -> list[str]:
     """Return the places of PyTorch that a training under a config replaces, and what acts there.
 
-    The config is applied to this process, as ``autotune run`` applies it, and taken back.
-
-    Returns:
-        Sentences of one line each: the settings, then one line for each place.
+    The config is applied to this process, as ``autotune run`` applies it, and taken back. Each
+    sentence is a line: the settings, then one line for each place.
     """
     seams = install(applied)
     try:
@@ -225,4 +213,7 @@ def _does(seam: object) -> str:
 
 
 if __name__ == "__main__":
-    explain(sys.argv[2]) if sys.argv[1] == EXPLAIN else main(*sys.argv[1:])
+    if sys.argv[1] == EXPLAIN:
+        sys.stdout.write("\n".join(explained(bestfile.read(Path(sys.argv[2])).applied)) + "\n")
+    else:
+        main(*sys.argv[1:])

@@ -101,9 +101,6 @@ class TrainingRecorder:
 
     Args:
         is_alone: Whether no other rank trains. The losses of several are those of their shares.
-
-    Attributes:
-        broken: Why recording ended early; empty if it did not.
     """
 
     def __init__(
@@ -149,10 +146,9 @@ class TrainingRecorder:
     @property
     def is_over(self) -> bool:
         """Whether the program need not train any longer for the trace."""
-        return self._plan.ends and (self.is_full or self._is_hopeless)
-
-    @property
-    def _is_hopeless(self) -> bool:
+        if self.is_full or not self._plan.ends:
+            return self._plan.ends
+        # Losses that are too large for the ceilings are hopeless
         count, ceilings = len(self._steps), self._plan.ceilings
         last = [step.loss for step in self._steps[-LAST_LOSSES:] if step.loss is not None]
         if not LAST_LOSSES < count <= len(ceilings) or len(last) < LAST_LOSSES:
@@ -179,7 +175,9 @@ class TrainingRecorder:
         if loss.is_cuda and torch.cuda.is_current_stream_capturing():
             self.broken = "the step is captured as a CUDA graph"
             return
-        trained = list(self._trained())
+        trained = [weight for model in self._models() for weight in model.parameters()]
+        for optimizer in self._optimizers():
+            trained += [weight for group in optimizer.param_groups for weight in group["params"]]
         self._begin(trained)
         if self._places is None:
             self._places = _Places(self._models(), trained)
@@ -198,11 +196,7 @@ class TrainingRecorder:
 
     @_guarded
     def stepped(self, optimizer: torch.optim.Optimizer | None, epoch: int) -> None:
-        """Note that a step has been made.
-
-        Args:
-            optimizer: Which made it; None for a step by hand.
-        """
+        """Note that a step has been made, by an optimizer or by hand (None)."""
         overflow = getattr(optimizer, "found_inf", None)
         if overflow is not None and float(overflow):
             return  # a fused optimizer is called, and leaves the weights as they are
@@ -242,13 +236,6 @@ class TrainingRecorder:
     @cached_property
     def _dice(self) -> torch.Generator:
         return torch.Generator().manual_seed(SEED + self._plan.shakes)
-
-    def _trained(self) -> Iterator[torch.Tensor]:
-        for model in self._models():
-            yield from model.parameters()
-        for optimizer in self._optimizers():
-            for group in optimizer.param_groups:
-                yield from group["params"]
 
 
 def _form(what: Any) -> Iterator[str]:
@@ -351,7 +338,8 @@ def _read(places: list[tuple[torch.Tensor, int]]) -> tuple[float, ...]:
         for tensor, number in places:
             # a DTensor, of which this rank holds a part
             whole: Any = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-            value = whole[_index(number, tensor.shape)].item()
+            index = numpy.unravel_index(number, tuple(tensor.shape)) if tensor.dim() else ()
+            value = whole[tuple(map(int, index))].item()
             found.append(float(abs(value) if isinstance(value, complex) else value))
     return tuple(found)
 
@@ -365,7 +353,3 @@ def _norm(weights: Sequence[torch.Tensor]) -> float | None:
         for g in gradients.values()
     ]
     return math.hypot(*norms)
-
-
-def _index(number: int, shape: torch.Size) -> tuple[int, ...]:
-    return tuple(int(i) for i in numpy.unravel_index(number, tuple(shape))) if shape else ()

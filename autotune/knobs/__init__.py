@@ -84,11 +84,10 @@ KNOBS: tuple[type[Knob], ...] = (
 
 
 class Registry(Mapping[str, Knob]):
-    """All knobs by name, as a read-only mapping.
+    """All knobs by name; iteration and ``len()`` cover the installed ones only.
 
-    Names that belong to the user's program are accepted, too, and get a knob on demand: a flag
-    (``--hidden``), a keyword of a function (``keyword.hidden``), an environment variable
-    (``$KMP_BLOCKTIME``). Iteration and ``len()`` cover the installed knobs only.
+    Names that belong to the user's program get a knob on demand: a flag (``--hidden``), a keyword
+    of a function (``keyword.hidden``), an environment variable (``$KMP_BLOCKTIME``).
     """
 
     def __init__(self, installed: Mapping[str, Knob]) -> None:

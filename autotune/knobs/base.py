@@ -59,10 +59,7 @@ class Knob(ABC):
     class docstring is shown to users by ``autotune knobs`` and in the README.
 
     Attributes:
-        name: Name in configs, YAML files and on the command line.
         is_hidden: It seldom helps, so only ``--tune NAME`` and the space ``full`` search it.
-        scope: Whether the value can change while the program runs.
-        value_type: Type of the values.
         choices: All values that exist; only for knobs of type ``str``.
         minimum: The smallest valid value; only for knobs of type ``int``.
         changes_learning: Whether other values train something else by design, as another precision
@@ -131,8 +128,7 @@ class Knob(ABC):
     def launch(self, value: KnobValue, plan: LaunchPlan) -> LaunchPlan:
         """Return the plan that starts a process under this value, as a changed copy of *plan*.
 
-        Only knobs that act through environment variables or the number of ranks override it. It
-        runs in the parent process.
+        Only knobs that act through environment variables or the number of ranks override it.
         """
         return plan
 
@@ -170,11 +166,14 @@ class Knob(ABC):
         """Return *raw*, from a YAML file or the command line, as a value of this knob.
 
         Raises:
-            ValueError: *raw* is not a value of this knob. The message completes the sentence "knob
-                'x' …" and says which values the knob takes.
+            ValueError: The message completes "knob 'x' …" and says which values the knob takes.
         """
         if self.value_type is str:
-            return self._parse_name(raw)
+            # YAML 1.1 reads a bare off/on as a boolean; people write `compile: off`.
+            text = {False: "off", True: "on"}.get(raw, raw) if isinstance(raw, bool) else raw
+            if isinstance(text, str) and text in self.choices:
+                return text
+            raise ValueError(f"takes {' or '.join(self.choices)}, not {raw!r}")
         if self.value_type is bool:
             if isinstance(raw, bool):
                 return raw
@@ -184,27 +183,15 @@ class Knob(ABC):
             return raw
         raise ValueError(f"takes a whole number from {self.minimum} on, not {raw!r}")
 
-    def _parse_name(self, raw: object) -> str:
-        # YAML 1.1 reads a bare off/on as a boolean; people write `compile: off`.
-        text = {False: "off", True: "on"}.get(raw, raw) if isinstance(raw, bool) else raw
-        if isinstance(text, str) and text in self.choices:
-            return text
-        raise ValueError(f"takes {' or '.join(self.choices)}, not {raw!r}")
-
 
 class StrategyOption(Knob):
-    """An option of one or more strategies, which read it when the program starts.
-
-    Attributes:
-        strategies: Names of the strategies that use the option.
-    """
+    """An option of one or more strategies, which read it when the program starts."""
 
     is_hidden = True
     scope = Scope.RESTART  # a strategy acts on a model once
     strategies: ClassVar[frozenset[str]]
 
     def is_active(self, config: Config) -> bool:
-        """Return whether the config's strategy uses the option; without one, ranks train by ddp."""
         return strategy_in(config, "ddp") in self.strategies
 
     def options(self, value: KnobValue) -> Mapping[str, KnobValue]:
@@ -216,7 +203,7 @@ class StrategyOptions(StrategyOption):
     """Several options of a strategy as one knob, whose values name those that are not usual.
 
     Attributes:
-        parts: What each part of a value passes to the strategy.
+        parts: What each part of a value passes to the strategy; parts are joined by plus signs.
     """
 
     value_type = str
@@ -224,16 +211,10 @@ class StrategyOptions(StrategyOption):
     parts: ClassVar[Mapping[str, Mapping[str, KnobValue]]]
 
     def parse(self, raw: object) -> KnobValue:
-        """Return ``default``, or parts that are joined by plus signs.
-
-        Raises:
-            ValueError: *raw* is neither.
-        """
         if isinstance(raw, str) and (raw == "default" or self.parts.keys() >= set(raw.split("+"))):
             return raw
         return super().parse(raw)
 
     def options(self, value: KnobValue) -> Mapping[str, KnobValue]:
-        """Return what the parts of a value pass to the strategy."""
         parts = str(value).split("+") if value != "default" else ()
         return {name: option for part in parts for name, option in self.parts[part].items()}

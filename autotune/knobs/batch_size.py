@@ -54,7 +54,7 @@ class BatchSize(Knob):
         Where the program makes a fixed number of steps, only users who name the knob get it.
         """
         if obstacle := next(_obstacles(here.profile), None):
-            return obstacle
+            return NotOffered(obstacle, is_unreached=True)
         refusal = here.profile.without_optimizer(
             ", so its learning rate could not follow the batch size"
         )
@@ -71,7 +71,6 @@ class BatchSize(Knob):
         return here.profile.unless_by_steps(Domain(sizes, alone))
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return the training loader's own batch size."""
         own = profile.loaders[0].batch_size
         assert own is not None, "batch_size is not offered without one"
         return own
@@ -93,29 +92,24 @@ class BatchSize(Knob):
         return Domain(tuple(own * f for f in FACTORS if f == 1 or own * f <= most))
 
     def parse_flag(self, flag: Flag) -> KnobValue:
-        """Return the number of samples that the flag sets."""
         return flag.number or self.minimum
 
 
-def _obstacles(profile: Profile) -> Iterator[NotOffered]:
+def _obstacles(profile: Profile) -> Iterator[str]:
     """Yield the reasons why the batch size cannot be set; users see the first."""
     if not profile.loaders:
-        yield _unreached("the program draws its batches without a torch DataLoader")
+        yield "the program draws its batches without a torch DataLoader"
         return
     if profile.training_loader is None:
-        yield _unreached(SEVERAL_LOADERS.format(len(profile.loaders)))
+        yield SEVERAL_LOADERS.format(len(profile.loaders))
     # With its own batch sampler the program decides which samples share a batch; a DataLoader
     # cannot be rebuilt with another batch_size then.
     if profile.loaders[0].has_batch_sampler or profile.loaders[0].is_rewrapped:
         name = profile.loaders[0].batch_sampler
-        yield _unreached(f"the training loader has its own batch sampler{name and f', a {name}'}")
+        yield f"the training loader has its own batch sampler{name and f', a {name}'}"
     # Without automatic batching, only the dataset knows how many samples an item holds.
     if profile.loaders[0].batch_size is None:
-        yield _unreached("the dataset makes whole batches itself (batch_size=None)")
-
-
-def _unreached(reason: str) -> NotOffered:
-    return NotOffered(reason, is_unreached=True)
+        yield "the dataset makes whole batches itself (batch_size=None)"
 
 
 class AccumulationSteps(Knob):
@@ -141,7 +135,6 @@ class AccumulationSteps(Knob):
     )
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return 1, 2 and 4 for a loop that clears gradients, runs backward and steps per batch."""
         if refusal := here.profile.without_training_loader:
             return refusal
         if refusal := here.profile.without_optimizer(", so autotune could not delay its updates"):
@@ -162,15 +155,11 @@ class AccumulationSteps(Knob):
         return Domain(tuple(sorted({1, *halves, 2 * own})))
 
     def parse_flag(self, flag: Flag) -> KnobValue:
-        """Return the number of batches that the flag sets."""
         return flag.number or self.minimum
 
 
 def _inexact(profile: Profile) -> Iterator[str]:
-    """Yield the reasons why several batches would not make one exact step.
-
-    Each is a clause; users see the first.
-    """
+    """Yield, as clauses, why several batches would not make one exact step."""
     if len(profile.optimizers) != 1:
         yield (
             f"{len(profile.optimizers)} optimizers step in turn: the gradients that one uses may "

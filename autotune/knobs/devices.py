@@ -67,16 +67,11 @@ class Devices(Knob):
         return Domain(tuple(values))
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return own for a program that distributes itself, single for any other in one process.
-
-        Ranks of a program that does not distribute itself train by ddp.
-        """
         if profile.ranks.distributed_by:
             return f"own-{profile.ranks.world_size}"
         return f"ddp-{profile.ranks.world_size}" if profile.ranks.world_size > 1 else "single"
 
     def refusal(self, value: KnobValue, here: Here) -> str | None:
-        """Return that there are too few devices, or why the strategy does not work here."""
         strategy, ranks = parts_of(value)
         most = devices_of(here.hardware, here.profile)
         if ranks > most:
@@ -84,20 +79,13 @@ class Devices(Knob):
         return STRATEGIES[strategy].refusal(here)
 
     def conflict(self, config: Config) -> str | None:
-        """Return why the strategy cannot be combined with the rest of the config, or None."""
         return STRATEGIES[parts_of(config[self.name])[0]].conflict(config)
 
     def launch(self, value: KnobValue, plan: LaunchPlan) -> LaunchPlan:
-        """Start this number of ranks; a strategy without ranks starts one plain process."""
         strategy, ranks = parts_of(value)
         return replace(plan, ranks=ranks if STRATEGIES[strategy].launches_ranks else None)
 
     def parse(self, raw: object) -> KnobValue:
-        """Return a strategy with its number of ranks, if it has ranks.
-
-        Raises:
-            ValueError: *raw* is neither.
-        """
         if isinstance(raw, str) and (match := re.fullmatch(r"([a-z_0-9]+?)(-[1-9][0-9]*)?", raw)):
             strategy = STRATEGIES.get(match[1])
             if strategy is not None and strategy.launches_ranks is bool(match[2]):
@@ -126,16 +114,12 @@ class DdpOptions(StrategyOptions):
     choices = ("default", *parts)
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return each option alone, where DDP trains the program."""
         reason = ddp_refusal(here.hardware, here.profile)
         return NotOffered(reason) if reason else Domain(self.choices)
 
     def conflict(self, config: Config) -> str | None:
-        """Refuse a static graph together with accumulation by autotune.
-
-        A static graph must average gradients in the first backward pass, but accumulation averages
-        them only in a group's last pass. A program that makes DDP itself accumulates itself, too.
-        """
+        # A static graph must average gradients in the first backward pass, accumulation does so in
+        # the last. A program that makes DDP itself accumulates itself, too.
         is_static = "static-graph" in str(config[self.name])
         accumulates = int(config.get("accumulation_steps", 1)) > 1
         if is_static and accumulates and strategy_in(config, "ddp") != "own":
@@ -160,7 +144,6 @@ class SyncBatchnorm(StrategyOption):
     usual = False  # each rank's BatchNorm sees that rank's samples
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return both values for a model with BatchNorm layers on GPUs."""
         if not here.profile.model.batch_norm_layers:
             return NotOffered("the model has no BatchNorm")
         # PyTorch's SyncBatchNorm raises an error for tensors on the CPU.
@@ -194,7 +177,6 @@ class FsdpOptions(StrategyOptions):
     choices = ("default", *parts)
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return the options that can act here, each alone."""
         if reason := in_place_refusal(here.hardware, here.profile):
             return NotOffered(reason)
         on_cuda = here.profile.device == "cuda"

@@ -45,8 +45,6 @@ def unknown_knob(name: str, known: Iterable[str], where: str = "") -> str:
     """Return what is wrong with the name of an unknown knob, as sentences.
 
     Args:
-        name: What the user wrote.
-        known: Names of the knobs.
         where: Option or file that it stands in; empty if the message tells it elsewhere.
     """
     place = f" in {where}" if where else ""

@@ -46,16 +46,13 @@ class Workers(Knob):
         return here.profile.without_workers or Domain(_candidates(here.hardware))
 
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
-        """Return the same candidates for a numeric flag; None if workers would repeat samples."""
         repeats = any(loader.iterable for loader in here.profile.loaders)
         return None if repeats or flag.number is None else Domain(_candidates(here.hardware))
 
     def parse_flag(self, flag: Flag) -> KnobValue:
-        """Return the number of workers that the flag sets; 0 where its value is not a number."""
         return flag.number or 0
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return the number of workers of the (first) training loader."""
         return profile.loaders[0].num_workers
 
 
@@ -80,16 +77,13 @@ class WorkerOption(Knob):
     values: ClassVar[tuple[KnobValue, ...]]
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return the values for a program with one training loader that can use workers."""
         return here.profile.without_workers or Domain(self.values)
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return the setting of the (first) training loader."""
         value: KnobValue = getattr(profile.loaders[0], self.option or self.name)
         return value
 
     def is_active(self, config: Config) -> bool:
-        """Return whether enough workers load."""
         return int(config.get("workers", self.needed)) >= self.needed
 
 
@@ -120,7 +114,6 @@ class PrefetchFactor(WorkerOption):
         return Domain(fitting, alone)
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return the loader's value; without workers, the default that it would get with them."""
         return profile.loaders[0].prefetch_factor or PREFETCH_DEFAULT
 
 
@@ -150,7 +143,6 @@ class WorkerThreads(WorkerOption):
     minimum = 1
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return 1, 2 and 4, up to the number of cores."""
         if refusal := here.profile.without_workers:
             return refusal
         if here.hardware.cpu_quota == 1:
@@ -158,8 +150,7 @@ class WorkerThreads(WorkerOption):
         return Domain(tuple(n for n in (1, 2, 4) if n <= here.hardware.cpu_quota))
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return 1, which ``torch.utils.data._utils.worker`` sets in each worker."""
-        return 1
+        return 1  # as torch.utils.data._utils.worker sets it in each worker
 
 
 class WorkerStartMethod(WorkerOption):
@@ -200,11 +191,9 @@ class Pinning(Knob):
         return here.profile.without_training_loader or Domain(("off", "non-blocking"))
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return whether the (first) training loader pins, and how the program copies then."""
         if not profile.loaders[0].pin_memory:
             return "off"
         return "non-blocking" if profile.loop.copies_without_blocking else "blocking"
 
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
-        """Return off and non-blocking for an on/off flag, or None for a model on the CPU."""
         return None if here.profile.device == "cpu" else super().flag_domain(flag, here)

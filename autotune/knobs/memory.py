@@ -32,13 +32,11 @@ class ActivationCheckpointing(Knob):
     flag_states = ("off", "all")
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return off, half and all for a model that consists of repeated blocks."""
         if not here.profile.model.repeated_blocks:
             return NotOffered("the model has no repeated blocks")
         return Domain(self.choices)
 
     def conflict(self, config: Config) -> str | None:
-        """Refuse the combination with ``compile``, which decides itself what to recompute."""
         if config[self.name] != "off" and config.get("compile", "off") != "off":
             return (
                 "torch.compile itself decides which activations to recompute, so the two knobs "
@@ -60,18 +58,15 @@ class CudaAllocator(Knob):
     choices = ("default", EXPANDABLE)
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return both kinds of segments for a model on CUDA."""
         if here.profile.device != "cuda":
             return NotOffered(f"the model is on the {here.profile.device} device")
         return Domain(self.choices)
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return the setting in the program's environment."""
         grows = f"{EXPANDABLE}:True" in profile.allocators.cuda_alloc_conf
         return EXPANDABLE if grows else "default"
 
     def launch(self, value: KnobValue, plan: LaunchPlan) -> LaunchPlan:
-        """Set this option in ``PYTORCH_CUDA_ALLOC_CONF`` and keep the user's other options."""
         options = filter(None, plan.variable(VARIABLE).split(","))
         kept = [option for option in options if not option.startswith(EXPANDABLE)]
         return plan.with_env(**{VARIABLE: ",".join([*kept, f"{EXPANDABLE}:{value == EXPANDABLE}"])})
@@ -91,7 +86,6 @@ class KeepFreedMemory(Knob):
     value_type = bool
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return both values for a model on the CPU whose malloc is glibc's."""
         if here.profile.device != "cpu":
             return NotOffered(f"the model's tensors lie on the {here.profile.device} device")
         if here.profile.allocators.mmap_threshold is None:

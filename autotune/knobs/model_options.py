@@ -29,10 +29,6 @@ class MemoryFormat(Knob):
     usual = "contiguous"
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return both layouts for a model with 2-D convolutions.
-
-        Refused are programs that use NHWC already, and LBFGS.
-        """
         if not here.profile.model.conv2d_layers:
             return NotOffered("the model has no 2-D convolution")
         if here.profile.model.channels_last:
@@ -81,13 +77,11 @@ class Compile(Knob):
         return Domain(("off", "default"))
 
     def refusal(self, value: KnobValue, here: Here) -> str | None:
-        """Return why reduce-overhead cannot run here: it replays CUDA graphs."""
         if value == "reduce-overhead" and here.profile.device != "cuda":
             return f"reduce-overhead replays CUDA graphs; the model is on the {here.profile.device}"
         return None
 
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
-        """Return off and default for an on/off flag if the device can compile; None otherwise."""
         cannot = here.profile.device == "cpu" and not here.hardware.has_cxx_compiler
         return None if cannot else super().flag_domain(flag, here)
 
@@ -104,11 +98,6 @@ class Optimizer(Knob):
     choices = ("for-loop", "foreach", "fused")
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return the implementations that every optimizer of the program has for this device.
-
-        Refused are optimizers with a single implementation, and several optimizers that use
-        different ones.
-        """
         if refusal := here.profile.without_optimizer(", without a torch optimizer"):
             return refusal
         # One value holds for all optimizers, so each of them must have it.
@@ -122,5 +111,4 @@ class Optimizer(Knob):
         return Domain(tuple(choice for choice in self.choices if choice in common))
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return the implementation that the program's optimizers use now."""
         return profile.optimizers[0].implementation

@@ -40,7 +40,6 @@ class Precision(Knob):
     flag_names = ("precision", "dtype", "amp_dtype", "mixed_precision")
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return the formats that the hardware computes natively, unless weights are not fp32."""
         if here.profile.precision.weights_dtype != "float32":
             return NotOffered(
                 f"the program keeps its weights in {here.profile.precision.weights_dtype}"
@@ -48,7 +47,6 @@ class Precision(Knob):
         return self._native(here.hardware, here.profile)
 
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
-        """Return the native formats that the flag accepts, or None if its words are unknown."""
         native, words = self._native(here.hardware, here.profile), _words_of(flag)
         if isinstance(native, NotOffered) or words is None:
             return None
@@ -57,12 +55,10 @@ class Precision(Knob):
         return Domain(offered) if offered else None
 
     def parse_flag(self, flag: Flag) -> KnobValue:
-        """Return the format that the flag names; fp32 if its word is unknown."""
         words = _words_of(flag) or {}
         return next((name for name, word in words.items() if word == flag.value), "fp32")
 
     def format_flag(self, value: KnobValue, flag: Flag) -> str:
-        """Return the word by which the program's flag names the format."""
         return (_words_of(flag) or {}).get(str(value), str(value))
 
     def _native(self, hardware: Hardware, profile: Profile) -> Domain | NotOffered:
@@ -85,7 +81,6 @@ class Precision(Knob):
         return Domain(("fp32", "bf16"))
 
     def refusal(self, value: KnobValue, here: Here) -> str | None:
-        """Return why a format cannot be used here: the device, or losses that cannot be scaled."""
         without = here.profile.without_optimizer(
             ", so autotune could not skip a step that overflows fp16"
         )
@@ -104,7 +99,6 @@ class Precision(Knob):
         return _against_scaling(here.profile) if value == "fp16" else None
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return the format of the program's autocast; without one, how it has fp32 multiplied."""
         if profile.precision.autocast:
             return SHORT.get(profile.precision.autocast, profile.precision.autocast)
         # "high" and "medium" both allow TF32 on CUDA; "high" changes nothing on a CPU.
@@ -127,8 +121,5 @@ def _against_scaling(profile: Profile) -> str | None:
 
 
 def _words_of(flag: Flag) -> dict[str, str] | None:
-    """Return the program's words for the formats, or None.
-
-    The flag's present value tells which of the known vocabularies the program uses.
-    """
+    """Return the program's words for formats, known by the flag's value, or None."""
     return next((words for words in WORDS if flag.value in words.values()), None)

@@ -36,7 +36,6 @@ class ProgramFlag(Knob):
         self.name = name
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return the present value of a known flag only: the user must name the others."""
         flag = flags.find(here.profile.flags, self.name)
         if flag is None and here.profile.flags:
             known = [s for f in here.profile.flags for s in f.spellings]
@@ -45,12 +44,10 @@ class ProgramFlag(Knob):
         return Domain((self.current(here.profile),))
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return the value that the program started with; "as written" where it is not known."""
         flag = flags.find(profile.flags, self.name)
         return AS_WRITTEN if flag is None or flag.value is None else self.parse(flag.value)
 
     def refusal(self, value: KnobValue, here: Here) -> str | None:
-        """Return why the program's parser would reject a value, as a clause, or None."""
         flag = flags.find(here.profile.flags, self.name)
         text = flags.as_text(value)
         if flag is None or text == AS_WRITTEN:
@@ -59,27 +56,17 @@ class ProgramFlag(Knob):
             return f"it is a switch, true or false, not {text}"
         if flag.choices and text not in flag.choices:
             return f"the program takes {' or '.join(flag.choices)}, not {text}"
-        if flag.takes in NUMBERS and not _is_number(text, flag.takes):
-            return f"the program takes {flag.takes} values, not {text}"
+        if flag.takes in NUMBERS:
+            try:
+                NUMBERS[flag.takes](text)
+            except ValueError:
+                return f"the program takes {flag.takes} values, not {text}"
         return None
 
     def parse(self, raw: object) -> KnobValue:
-        """Return a flag's value as text, and a keyword's value with its Python type.
-
-        Raises:
-            ValueError: The value is not a number, a boolean or text.
-        """
         if not isinstance(raw, KnobValue):
             raise ValueError(f"takes a number, true, false or text, not {raw!r}")  # noqa: TRY004
         return raw if self.name.startswith(KEYWORD) else flags.as_text(raw)
-
-
-def _is_number(text: str, takes: str) -> bool:
-    try:
-        NUMBERS[takes](text)
-    except ValueError:
-        return False
-    return True
 
 
 class EnvironmentVariable(Knob):
@@ -96,24 +83,15 @@ class EnvironmentVariable(Knob):
         self.name = name
 
     def domain(self, here: Here) -> Domain:
-        """Return the variable's present value only: the user must name the others."""
         return Domain((self.current(here.profile),))
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return the value that the program inherits, or "as written" if the variable is unset."""
         return os.environ.get(self._variable, AS_WRITTEN)
 
     def launch(self, value: KnobValue, plan: LaunchPlan) -> LaunchPlan:
-        """Set the variable in the program's environment; "as written" leaves it as it is."""
         return plan if value == AS_WRITTEN else plan.with_env(**{self._variable: str(value)})
 
     def parse(self, raw: object) -> KnobValue:
-        """Return the value as text; numbers and booleans are written as in YAML.
-
-        Raises:
-            ValueError: The value is not a scalar or contains a NUL character, or the name is not a
-                valid name of a variable.
-        """
         if not isinstance(raw, KnobValue):
             raise ValueError(f"takes a number, true, false or text, not {raw!r}")  # noqa: TRY004
         if VARIABLE_NAME.fullmatch(self._variable) is None:

@@ -21,7 +21,6 @@ class ProcessSwitch(Knob):
     """
 
     def current(self, profile: Profile) -> KnobValue:
-        """Return the setting that the program's process had when training began."""
         value: KnobValue = getattr(profile.settings, self.name)
         return value
 
@@ -38,7 +37,6 @@ class Threads(ProcessSwitch):
     minimum = 1
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return the cores, one less, and the halvings of both."""
         if reason := _one_thread(here):
             return NotOffered(reason)
         # Halvings cover the range in few trials; one core less leaves room for loading.
@@ -63,7 +61,6 @@ class InteropThreads(ProcessSwitch):
     minimum = 1
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return one thread and one per core."""
         if reason := _one_thread(here):
             return NotOffered(reason)
         return Domain((1, here.hardware.cpu_quota))
@@ -82,7 +79,6 @@ class FlushDenormal(ProcessSwitch):
     value_type = bool
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return both values for a model on the CPU."""
         if here.profile.device != "cpu":
             return NotOffered(f"the model computes on the {here.profile.device} device")
         return Domain((False, True))
@@ -102,7 +98,6 @@ class Cudnn(ProcessSwitch):
     choices = ("default", "benchmark")
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return both ways for a model with 2-D convolutions on a GPU."""
         if here.profile.device != "cuda":
             return NotOffered(f"the model is on the {here.profile.device} device; cuDNN needs CUDA")
         if not here.profile.model.conv2d_layers:

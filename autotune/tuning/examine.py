@@ -23,7 +23,7 @@ from autotune.tuning.start import first_start
 from autotune.tuning.start.observe import throwaway_rigs
 from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
 
-PATIENCE_S = 90.0  # without a step; examining items takes up to 75 s
+PATIENCE_S = 90.0  # without a step; an item may take long
 MORE_STAYS = 2  # of several ranks: a rank is slow if it is the slowest in all
 
 

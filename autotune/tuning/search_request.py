@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -255,7 +255,7 @@ class SearchRequest:
         variables = {f"${name}": values for name, values in (self.env or {}).items()}
         space = space.with_values({**flags, **variables})
         if self.use_flags:
-            space = space.use_flags()
+            space = replace(space, uses_flags=True)
         return space.up_to_global_batch(self.max_global_batch)
 
     def options(self) -> SearchOptions:

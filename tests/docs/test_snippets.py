@@ -67,13 +67,13 @@ def keeps_its_contract(made_by_block: type, name: str) -> None:
     """Check a knob or a strategy for each machine, as the contract tests do."""
     one = made_by_block()
     assert isinstance(one, Knob | Strategy), name
-    assert one.summary.endswith(".")
     for hardware in MACHINES.values():
         here = Here(hardware, make_profile())
         if isinstance(one, Strategy):
             reason = one.refusal(here)
             assert reason is None or reason[0].islower()
         else:
+            assert one.summary.endswith(".")
             assert one.current(here.profile) in one.domain(here).values  # type: ignore[union-attr]
 
 

@@ -46,7 +46,7 @@ class Watched(Watching):
     def disturbed(self) -> None:
         self.disturbances += 1
 
-    def resumed(self, begin_s: float) -> None:
+    def resumed(self) -> None:
         self.pauses += 1
         self.disturbances = 0
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 
-from autotune.inside.processes.rank_sync import RankCommand, RankSync, Report, gpus_of
+from autotune.inside.processes.meetings import Meetings, RankCommand, gpus_of
 from autotune.inside.ranks import exchange
 from autotune.inside.ranks.data_sharding import SampleOrder
 from autotune.inside.ranks.exchange import SignedStore
@@ -97,14 +97,10 @@ def test_a_pickle_in_the_place_of_the_ranks_data_and_orders_is_never_run(
         signed_by_others.set(f"{name}/", bomb)
         group = Group(1, 1, 2, 2, SignedStore(plain, KEY))
         with pytest.raises(RuntimeError, match="is signed by none of them"):
-            next(SampleOrder(group, "data").of([])) if "data" in name else _attend(group)
+            next(SampleOrder(group, "data").of([])) if "data" in name else Meetings(group).attend()
     assert not (tmp_path / "ran").exists()
     pickle.loads(bomb.encode())
     assert (tmp_path / "ran").exists(), "it would have run"
-
-
-def _attend(group: Group) -> RankCommand:
-    return RankSync(group).attend(Report(1, 1, 1.0, 0.0))
 
 
 def test_gpus_of_ranks_are_those_that_any_rank_sees_and_in_use_where_one_uses_it(
@@ -112,17 +108,16 @@ def test_gpus_of_ranks_are_those_that_any_rank_sees_and_in_use_where_one_uses_it
 ) -> None:
     """Ranks that autotune starts see one GPU each; those of a program may see all of them."""
     groups = [Group(rank, rank, 2, 2, SignedStore(plain, KEY)) for rank in (0, 1)]
-    reports = [Report(1, 1, 1.0, 0.0, gpus=(A100, unused(H100))) for _ in groups]
-    reports[1] = replace(reports[1], gpus=(unused(A100), H100, unused(V100)))
-    other = threading.Thread(target=lambda: RankSync(groups[1]).attend(reports[1]))
+    other = threading.Thread(
+        target=lambda: Meetings(groups[1]).attend((unused(A100), H100, unused(V100)))
+    )
     other.start()
-    first = RankSync(groups[0])
-    gathered = first.gather(reports[0])
+    first = Meetings(groups[0])
+    gathered = first.gather((A100, unused(H100)))
     first.announce(RankCommand())
     other.join()
-    assert gathered == reports
     assert gpus_of(gathered) == (A100, H100, unused(V100))
-    apart = [replace(reports[0], gpus=(gpu,)) for gpu in (H100, A100)]
+    apart = [replace(gathered[0], gpus=(gpu,)) for gpu in (H100, A100)]
     assert gpus_of(apart) == (H100, A100)
 
 

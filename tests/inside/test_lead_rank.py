@@ -112,14 +112,11 @@ def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Parent]:
 
     start = Start(PROGRAM, None, "", FenceKind.OVERLAY)
     driver = LeadRank(Link(ours), commands, start, perf_counter(), quit_process)
-    driver._reporter.end_start()
+    driver._reporter.start_is_over.set()
     other = Link(theirs)
     try:
         yield Parent(driver, other, commands)
     finally:
-        driver._question._overtime.cancel()
-        if driver._question._overtime.ident is not None:
-            driver._question._overtime.join()
         driver.tracker.seams.remove()
         other.close()
         ours.close()
@@ -145,30 +142,18 @@ def test_the_parent_is_told_the_gpus_of_a_program_that_trains_on_one(
 
 
 def test_each_question_is_answered_once_with_its_number(parent: Parent) -> None:
-    parent.ask(turns(3), turns(4, 5), ProfileStep(0.0, 5), Close())
+    parent.ask(turns(3), turns(4, 5), ProfileStep(0.0, 5), Examine(6), Close())
     parent.driver._obey()
-    parent.let_run(10_000)
-    assert parent.heard() == [("took_turns", 3), ("took_turns", 4), ("step_profiled", 5)]
+    while len(parent.heard()) < 4:
+        parent.let_run(1000)
+    assert parent.heard() == [
+        ("took_turns", 3),
+        ("took_turns", 4),
+        ("step_profiled", 5),
+        ("examined", 6),
+    ]
     assert [[len(turn.seconds) for turn in taken] for taken in parent.taken] == [[2, 2], [5, 5]]
     assert {turn.samples for turn in parent.taken[0]} == {(8, 8)}
-
-
-def test_an_examination_whose_time_is_up_is_answered_once_and_turns_are_not_cut_short(
-    parent: Parent,
-) -> None:
-    """The timer is called here: no clock could meet the moments."""
-    driver = parent.driver
-    parent.ask(Examine(1), turns(2), Close())
-    driver._obey()
-    examiner = driver._question.task
-    for _ in range(2):
-        driver._question.answer_late(examiner)  # type: ignore[arg-type]
-    assert parent.heard() == [("examined", 1)]
-    while driver._question.task is examiner:
-        parent.let_run(1)
-    driver._question.answer_late(examiner)  # type: ignore[arg-type]
-    parent.let_run(10)
-    assert parent.heard() == [("examined", 1), ("took_turns", 2)]
 
 
 def test_a_program_that_ends_gives_its_whole_turns_once_and_one_that_fails_nothing(
@@ -179,7 +164,7 @@ def test_a_program_that_ends_gives_its_whole_turns_once_and_one_that_fails_nothi
         parent.driver._obey()
         parent.let_run(3)
         parent.driver.program_ended(has_failed=has_failed)
-        parent.driver._question.task = None
+        parent.driver._task = None
         parent.driver.program_ended(has_failed=False)
     assert parent.heard() == [("took_turns", 2)]
     assert [len(taken) for taken in parent.taken] == [1]
@@ -217,4 +202,4 @@ def test_a_program_that_goes_on_to_train_with_other_loaders_has_come_to_its_end(
         for _ in range(10 * MAX_STEPS):
             tracker.step_made()
             if comes_back:
-                driver.resumed(0.0)
+                driver.resumed()

@@ -189,7 +189,7 @@ def act():
     get_context("fork").Process(target=late).start()
     get_context("fork").Process(target=time.sleep, args=(600,), daemon=True).start()
 
-assert run(None, act, Group()).exit_code == 0
+assert run(None, act, Group())[0].exit_code == 0
 quit_process(0)
 """
 

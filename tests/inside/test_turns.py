@@ -13,7 +13,7 @@ import psutil
 import pytest
 import torch
 
-from autotune.inside.turns import Hands, Turns, of_ranks
+from autotune.inside.turns import Edges, Hands, Turns, of_ranks
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.turn import PlannedTurn, Turn
 from autotune.program.applied_config import AppliedConfig
@@ -24,7 +24,7 @@ from tests.rigging import OpenRig, applied_with, never, open_rig
 
 
 @dataclass
-class ScriptedEdges:
+class ScriptedEdges(Edges):
     """A device that does what it was given a while after the program gave it.
 
     Stands for CUDA events, whose times can be read only after the device has passed them
@@ -103,7 +103,7 @@ def test_each_turn_has_the_loss_of_its_last_step_and_is_quiet_unless_something_w
 def test_an_epoch_that_ends_disturbs_its_step_and_a_turn_that_is_not_whole_is_dropped() -> None:
     turns = Program().turns(PlannedTurn(0, 2), PlannedTurn(1, 2))
     turns.step(8, 0.0)
-    turns.resume(0.5)
+    turns.resume()
     turns.step(8, 0.0)
     turns.step(16, 0.0)
     turns.close()

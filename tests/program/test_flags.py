@@ -161,7 +161,7 @@ def test_a_flag_stands_in_where_the_seams_cannot_reach(
     space = SearchSpace("auto", {knob: None})
     hardware = make_hardware(cpu_quota=4)
     assert knob not in space.resolve(hardware, profile).flags
-    resolved = space.use_flags().resolve(hardware, profile)
+    resolved = replace(space, uses_flags=True).resolve(hardware, profile)
     assert resolved.domains[knob].values == values
     assert resolved.flags == {knob: flag}
     assert knob in resolved.restart

@@ -276,7 +276,6 @@ class LoaderPass:
     Attributes:
         loader: The loader that is iterated.
         iterator: PyTorch's iterator. It is never unset, because other threads may read its queues.
-        begin_s: Seconds in which PyTorch's iterator was made and workers started.
         number: Batches that were taken.
         is_short: Whether the last batch is a smaller one that only occurs because autotune changed
             the batch size. The program alone might never meet one.
@@ -284,7 +283,6 @@ class LoaderPass:
     """
 
     def __init__(self, loader: DataLoader[Any], written: DataLoader[Any], passes: _Passes) -> None:
-        began = perf_counter()
         self.loader, self._written = loader, written
         self._sizes = sizes = passes.sizes
         self.number = 0
@@ -294,7 +292,6 @@ class LoaderPass:
         self.is_target = passes.built.is_target(written)
         self._short_batch = None if facts.drop_last or facts.iterable else sizes.round_of(loader)
         self.iterator: Iterator[Any] = passes.begin(loader, written)
-        self.begin_s = perf_counter() - began
 
     def take(self) -> tuple[Any, int]:
         """Return the next batch and its samples: the loader's batch size, or counted in tensors.

@@ -15,50 +15,38 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import Any
 
+import psutil
+import torch
+
 from autotune.inside.data.feed import Feed
 from autotune.inside.examining.items import examine_items
-from autotune.inside.examining.memory import MemoryWatch
-from autotune.inside.examining.operators import OperatorCount, operators
-from autotune.measurement.examination import Affinity, Examination
-from autotune.rig.wire import Examined
+from autotune.inside.examining.operators import OperatorCount, call_s
+from autotune.measurement.examination import Affinity, Examination, MemoryGrowth, Operators
 
 logger = logging.getLogger("autotune")
 MOST_S = 20.0  # for watching memory, however long a step takes
+WATCHED_S = 2.0  # all stretches together
+STRETCHES = 6
+FEWEST = 4  # stretches that tell a growth from a single step up
+MIN_STEPS = 4  # in a stretch
+PACED_BY = 5  # steps from which the length of a step is known; others may stretch some of them
 MAX_COUNTS = 3  # steps whose operators are counted
-
-
-class LoadingClock:
-    """Knows whether the program fetches a batch now; the step tracker tells it."""
-
-    def __init__(self) -> None:
-        self.is_loading = False
-
-    def asked(self) -> None:
-        """Note that the program requests its next batch."""
-        self.is_loading = True
-
-    def leave(self) -> None:
-        """Note that it got the batch."""
-        self.is_loading = False
 
 
 class Examiner:
     """Examines the program's steps in stages.
-
-    ``LeadRank`` makes one for the message ``Examine``, calls ``step()`` at the end of each step in
-    the program's main thread, and sends ``answer()`` to the parent when ``is_done`` is set.
 
     Args:
         feed: Returns the training loader's present feed; None if there is not exactly one loader.
         counts: Whether to count operators: compiled code hides them.
 
     Attributes:
-        clock: Told when the program fetches a batch.
+        clock: Told when the program fetches a batch; None while nothing is counted.
         found: What was seen so far.
-        is_done: Whether all stages have ended.
     """
 
     def __init__(
@@ -72,22 +60,18 @@ class Examiner:
         self._device, self._feed = device, feed
         self._allowed, self._counts = allowed, counts
         self._is_disturbed = False
-        self.clock = LoadingClock()
+        self.clock: OperatorCount | None = None
         self.found = Examination()
         self.is_done = False
         self._is_busy = False
         self._stages = self._run()
         next(self._stages)
 
-    def answer(self, number: int) -> Examined:
-        """Return the message to the parent; *number* is that of its question."""
-        return Examined(self.found, number)
-
     def disturb(self) -> None:
-        """Leave out the present step, because the program does something besides training in it."""
+        """Leave out the present step."""
         self._is_disturbed = True
 
-    def resume(self, begin_s: float) -> None:  # noqa: ARG002 - as a step profiler
+    def resume(self) -> None:
         """Continue after a pause between two epochs; the present step is left out."""
         self._is_disturbed = True
 
@@ -135,11 +119,14 @@ class Examiner:
         counts: list[int] = []
         for _ in range(MAX_COUNTS):
             self._is_disturbed = False
-            with OperatorCount(lambda: self.clock.is_loading) as counter:
+            with OperatorCount() as counter:
+                self.clock = counter
                 yield
+            self.clock = None
             if not self._is_disturbed:
                 counts.append(counter.calls)
-        self._read("operators", lambda: operators(counts, self._device))
+        if fewest := min(counts, default=0):
+            self._read("operators", lambda: Operators(fewest, call_s(self._device)))
 
     def _affinity(self) -> Affinity:
         workers = []
@@ -163,3 +150,59 @@ def _training_cores(allowed: set[int]) -> tuple[int, ...]:
 
 def _cores(pid: int) -> tuple[int, ...]:
     return tuple(sorted(os.sched_getaffinity(pid)))
+
+
+class MemoryWatch:
+    """Reads memory at the end of each stretch of steps.
+
+    Pages that the kernel can drop and read again do not count, such as those of a mapped file. Nor
+    do pages that processes share, so a worker's copies of the data set count once they are its own:
+    reading Python objects copies their pages bit by bit after a fork.
+    """
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        self._host: list[int] = []
+        self._device: list[int] = []
+        self._ends_s = [perf_counter()]  # of the first steps
+        self._steps = 0
+        self._in_stretch = MIN_STEPS
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all stretches are over."""
+        return len(self._host) > STRETCHES
+
+    def step(self) -> None:
+        """Count a step, and read memory if a stretch ends with it."""
+        if len(self._ends_s) <= PACED_BY:
+            self._ends_s.append(perf_counter())
+            taken_s = [b - a for a, b in zip(self._ends_s, self._ends_s[1:], strict=False)]
+            steps = WATCHED_S / STRETCHES / max(median(taken_s), 1e-6)
+            self._in_stretch = max(MIN_STEPS, round(steps))
+            return
+        if self._steps % self._in_stretch == 0 and not self.is_done:
+            self._read()
+        self._steps += 1
+
+    def found(self) -> MemoryGrowth | None:
+        """Return the readings; None if there was time for too few of them."""
+        if len(self._host) <= FEWEST:
+            return None
+        return MemoryGrowth(self._in_stretch, tuple(self._host), tuple(self._device))
+
+    def _read(self) -> None:
+        processes = (self._process, *self._process.children(recursive=True))
+        self._host.append(sum(_unshared_bytes(process.pid) for process in processes))
+        if torch.cuda.is_available():
+            self._device.append(torch.cuda.memory_allocated())
+
+
+def _unshared_bytes(pid: int) -> int:
+    """Return the memory of a process that nobody shares and that is in no file; 0 if it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines()
+    except OSError:
+        return 0
+    wanted = ("Private_Dirty:", "Swap:")
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(wanted))

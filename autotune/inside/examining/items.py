@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import takewhile
@@ -39,22 +39,22 @@ SWITCH_S = 0.0005  # Python code gives way after this long, so that the look is 
 
 def examine_items(loader: DataLoader[Any]) -> ItemsExamined | None:
     """Return what loading items takes; None if that raises or data end at once."""
-    opened, lines, items = _Opened(), _Lines(), 0
+    lines, items = _Lines(), 0
     # The program's code may refuse to be called once more, in any way
     with suppress(Exception), _threads_of_a_worker(loader):
         batches = _batches(loader)
         next(batches)  # first calls open files and fill caches
         task = Path(f"/proc/self/task/{threading.get_native_id()}")
         began, computed_s, queued = perf_counter(), thread_time(), queued_s(task)
-        with opened.counting(), lines.watching():
+        with _opened() as opened, lines.watching():
             while items < MIN_ITEMS or perf_counter() - began < WATCHED_S:
                 items += next(batches)
         seconds = perf_counter() - began
         # Ready to compute on a core that others use is not waiting
         computed_s = thread_time() - computed_s + queued_s(task) - queued
         where, within = lines.longest()
-        share = min(1.0, computed_s / seconds)
-        return ItemsExamined(items, seconds / items, share, where, within, opened.count / items)
+        share, opens = min(1.0, computed_s / seconds), opened[threading.get_ident()]
+        return ItemsExamined(items, seconds / items, share, where, within, opens / items)
     return None
 
 
@@ -83,31 +83,26 @@ def _batches(loader: DataLoader[Any]) -> Iterator[int]:
             return
 
 
-class _Opened:
-    """Counts the files that a thread opens to read.
+@contextmanager
+def _opened() -> Iterator[Counter[int]]:
+    """Count, by thread, the files that are opened to read.
 
-    Python cannot remove an audit hook again. The process that is examined ends soon, and the hook
-    does nothing while it does not count.
+    Python cannot remove an audit hook again. The process that is examined ends soon.
     """
+    counts: Counter[int] = Counter()
+    is_over = False
 
-    def __init__(self) -> None:
-        self.count = 0
-        self._thread = 0
-
-    @contextmanager
-    def counting(self) -> Iterator[None]:
-        """Count what this thread opens."""
-        self._thread = threading.get_ident()
-        sys.addaudithook(self._audit)
-        try:
-            yield
-        finally:
-            self._thread = 0
-
-    def _audit(self, event: str, args: tuple[object, ...]) -> None:
-        if event == "open" and threading.get_ident() == self._thread:
+    def audit(event: str, args: tuple[object, ...]) -> None:
+        if event == "open" and not is_over:
             flags = args[2]
-            self.count += isinstance(flags, int) and flags & os.O_ACCMODE == os.O_RDONLY
+            is_read = isinstance(flags, int) and flags & os.O_ACCMODE == os.O_RDONLY
+            counts[threading.get_ident()] += is_read
+
+    sys.addaudithook(audit)
+    try:
+        yield counts
+    finally:
+        is_over = True
 
 
 class _Lines:

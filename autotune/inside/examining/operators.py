@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -11,8 +11,6 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autotune.measurement.examination import Operators
-
 WIDTH, LAYERS, ROUNDS = 2, 20, 15
 
 
@@ -20,16 +18,21 @@ class OperatorCount(TorchDispatchMode):
     """Counts operators while it is entered, whatever thread computes gradients.
 
     Views and other operators that compute nothing count as well: the host has to call them, too.
-
-    Args:
-        is_loading: Returns whether the program fetches a batch now; operators of data loading are
-            not those of the step.
+    Those of data loading do not.
     """
 
-    def __init__(self, is_loading: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls = 0
-        self._is_loading = is_loading
+        self._is_loading = False
+
+    def asked(self) -> None:
+        """Note that the program requests its next batch."""
+        self._is_loading = True
+
+    def leave(self) -> None:
+        """Note that it got the batch."""
+        self._is_loading = False
 
     def __torch_dispatch__(
         self,
@@ -39,7 +42,7 @@ class OperatorCount(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Call the operator, and count it."""
-        self.calls += not self._is_loading()
+        self.calls += not self._is_loading
         return func(*args, **(kwargs or {}))
 
 
@@ -69,8 +72,3 @@ def call_s(device: str) -> float:
             step()
             took.append(perf_counter() - began)
     return float(median(took) / counter.calls)
-
-
-def operators(counts: Sequence[int], device: str) -> Operators | None:
-    """Return what a step calls, by the smallest count of several steps; None without any."""
-    return Operators(min(counts), call_s(device)) if counts and min(counts) else None

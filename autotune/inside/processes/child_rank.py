@@ -43,8 +43,6 @@ class ChildStart:
     """All that a process needs to take part in a rig; it is pickled, or sent as JSON to a script.
 
     Attributes:
-        rank: Its number.
-        ranks: How many ranks start together.
         started_by: What in the program starts them, such as ``torch.multiprocessing.spawn``.
         start: The parent's first message, encoded as on the wire.
         shared: The rig's folder.
@@ -95,10 +93,6 @@ class ChildStart:
 class Training:
     """What a process runs in place of the program's own function: join the rig, then train.
 
-    ``Children`` makes one for each process that may train, on the thread that starts the process.
-    The new process calls it on its main thread. It is pickled to processes that do not begin as a
-    fork.
-
     Args:
         wire: To the rig's first process for rank 0; None for the other ranks.
         leave: Called first in a forked process, where it removes the seams that were copied from
@@ -133,9 +127,6 @@ def begin(
     Args:
         wire: To the rig's first process for rank 0; None for the other ranks.
         is_late: The program's modules may be imported already, so the seams must also patch those.
-
-    Returns:
-        The listener that the seams report to, and the group of ranks.
     """
     rank_process.end_with_starter()
     start, group = child.message, child.group()

@@ -3,11 +3,12 @@
 The rig's first process keeps the connection to the parent. The first child process that makes an
 optimizer step, together with those that started with it, trains in its place: messages are relayed
 between their rank 0 and the parent. If a second training begins after the first one has ended, only
-the first is measured; ``autotune run`` applies the config to both.
+the first is measured; ``autotune run`` applies the config to both: ``RunChildren``.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import queue
@@ -30,6 +31,8 @@ from autotune.inside.processes.child_rank import CHILD, Act, ChildStart, Trainin
 from autotune.inside.processes.rank_process import quit_process
 from autotune.inside.ranks.group import served_store
 from autotune.inside.seams.started import PROCESS, Host, Script, StartedSeam, Starting
+from autotune.inside.steering import install
+from autotune.program.applied_config import AppliedConfig
 from autotune.rig.local_ranks import LOOPBACK
 from autotune.rig.wire import (
     Close,
@@ -60,10 +63,8 @@ TUNED_ALONE = (
 class Children(Host):
     """Takes the processes that the program starts into the rig.
 
-    The rig's first process creates it before the program runs. ``StartedSeam`` calls it when a
-    process is about to start or has started, on the program's own thread. It starts one thread per
-    child that may lead, which relays that child's messages to the parent, and one that relays the
-    parent's commands.
+    It starts one thread per child that may lead, which relays that child's messages to the parent,
+    and one that relays the parent's commands.
     """
 
     def __init__(
@@ -165,10 +166,9 @@ class Children(Host):
         self._note_codes()
 
     def _note_codes(self) -> None:
-        """Write failed children's exit codes, by rank, to the file ``codes`` in the rig's folder.
+        """Write failed children's exit codes to the rig's folder, for the parent.
 
-        They are in the order of the ranks: nobody saw which failed first. The parent reads the
-        file after the rig has ended.
+        They are in the order of the ranks: nobody saw which failed first.
         """
         codes = {str(rank): code for rank, process in self._processes if (code := _code(process))}
         if codes:
@@ -204,8 +204,7 @@ class Children(Host):
     def _relay(self, child: Link, starting: Starting) -> None:
         """Relay a child's messages to the parent from its first step on; one thread per child.
 
-        Messages from before the first step are dropped, except warnings: until then another process
-        may turn out to be the one that trains.
+        Before that, another process may turn out to be the one that trains; warnings are relayed.
         """
         with suppress(LinkClosed):
             for message in child.messages():
@@ -241,11 +240,7 @@ class Children(Host):
         return replace(message, downloaded_to=tuple(sorted(places)))
 
     def _watch_scripts(self) -> None:
-        """Write the exit codes as soon as a script fails; runs on a thread.
-
-        The launcher in this process may end the process because of that failure, before ``finish``
-        runs.
-        """
+        """Write the exit codes at once: the program's launcher may end this process early."""
         while not any(_code(process) for _, process in self._processes):
             sleep(POLL_S)
         self._note_codes()
@@ -253,3 +248,42 @@ class Children(Host):
 
 def _code(process: BaseProcess | subprocess.Popen[Any]) -> int | None:
     return process.poll() if isinstance(process, subprocess.Popen) else process.exitcode
+
+
+class Configured:
+    """Runs in a spawned process instead of the program's function: apply the config, then train."""
+
+    def __init__(self, act: Act, applied: AppliedConfig) -> None:
+        self._act = act
+        self._applied = applied
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Apply the config, run the program's function and return what it returns."""
+        seams = install(self._applied, is_late=True)
+        try:
+            return self._act(*args, **kwargs)
+        finally:
+            # A model that outlives its process group ends the process by SIGABRT (gloo's threads).
+            seams.remove()
+            gc.collect()
+
+
+class RunChildren(Host):
+    """Applies a config to the processes that a program starts under ``autotune run``.
+
+    Forked processes begin as copies of one that has the config. Spawned processes and scripts begin
+    without it. Workers of pools do not train, and are left as they are.
+    """
+
+    def __init__(self, applied: AppliedConfig, command: Sequence[str]) -> None:
+        self._applied = applied
+        self._command = command
+        StartedSeam(self).install()
+
+    def process_starts(self, starting: Starting, act: Act) -> Act | None:
+        """Return what a process runs in place of its target; None leaves it as it is."""
+        return None if starting.forks or starting.pools else Configured(act, self._applied)
+
+    def script_starts(self, starting: Starting, args: Sequence[str]) -> Script:  # noqa: ARG002
+        """Return the command that starts the script again as a rank, under the config."""
+        return Script((sys.executable, *self._command, *args), {})

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
-from autotune.inside.processes.meetings import CommunicationClock, Tally
-from autotune.inside.processes.rank_sync import RankCommand, RankSync
+from autotune.inside.processes.meetings import Meetings
 from autotune.inside.ranks.group import Group
 from autotune.inside.step_counts import Step
 from autotune.inside.step_tracker import Rank, StepTracker
@@ -21,15 +19,8 @@ from autotune.program.applied_config import AppliedConfig
 class FollowerRank(Rank):
     """Counts steps and synchronizes with the first rank.
 
-    Every rank but the first has one, created before the program runs. The seams call it on the
-    thread that trains. It applies a config only when the first rank commands it, so all ranks
-    switch before the same step.
-
-    Args:
-        applied: The config that the program starts under; None starts it as written.
-
-    Attributes:
-        tracker: The listener of the seams, which finds the steps.
+    Every rank but the first has one. It applies a config only when the first rank commands it, so
+    all ranks switch before the same step.
     """
 
     def __init__(
@@ -41,10 +32,7 @@ class FollowerRank(Rank):
     ) -> None:
         self.tracker = StepTracker(applied, group, self, epochs)
         self._quit = quit_process
-        self._meetings = RankSync(group)
-        self._communication = CommunicationClock()
-        self._tally = Tally()
-        self._steps_left = 0
+        self._meetings = Meetings(group)
         self._turns: Turns | None = None
 
     def observed(self) -> None:
@@ -52,37 +40,31 @@ class FollowerRank(Rank):
 
         At every synchronization the first rank announces the step of the next one.
         """
-        self._meet(torch_gpus(self.tracker.device))
+        self._meet(gpus=torch_gpus(self.tracker.device))
 
     def paused(self) -> None:
         """Stop the clock at the end of an epoch.
 
         Evaluation and checkpoints between epochs do not count as training time.
         """
-        self._tally.pause()
+        self._meetings.tally.pause()
 
-    def resumed(self, begin_s: float) -> None:
-        """Start the clock again when the next epoch begins.
-
-        Args:
-            begin_s: Seconds that the beginning of the epoch took; only the first rank needs them.
-        """
-        self._tally.go_on()
+    def resumed(self) -> None:
+        """Start the clock again when the next epoch begins."""
+        self._meetings.tally.go_on()
         if self._turns is not None:
-            self._turns.resume(begin_s)
+            self._turns.resume()
 
     def on_step_end(self, step: Step) -> None:
         """Count a step, and synchronize if this is the agreed one."""
-        self._tally.add(step)
+        self._meetings.add(step)
         if self._turns is not None:
-            self._turns.step(step.samples, step.wait_s, step.tokens)
+            self._turns.step(*step)
             if self._turns.is_done:
                 taken, self._turns = self._turns.told(), None
                 self.tracker.seams.steps.rates.is_held = False
                 self._meet(turns=taken)
-            return
-        self._steps_left -= 1
-        if self._steps_left <= 0:
+        elif self._meetings.steps_left <= 0:
             self._meet()
 
     def disturbed(self) -> None:
@@ -91,17 +73,9 @@ class FollowerRank(Rank):
             self._turns.disturb()
 
     def _meet(self, gpus: tuple[Gpu, ...] = (), turns: tuple[Turn, ...] = ()) -> None:
-        """Report to the first rank, carry out its command and begin a new tally."""
-        communication_s = self._communication.stop(self._tally.steps)
-        report = replace(self._tally.report(communication_s), gpus=gpus, turns=turns)
-        self._obey(self._meetings.attend(report))
-        self._tally = Tally()
-
-    def _obey(self, order: RankCommand) -> None:
-        self._steps_left = order.steps
+        """Report to the first rank and carry out its command."""
+        order = self._meetings.attend(gpus, turns)
         if order.ends:
             self._quit()
         if order.turns is not None:
             self._turns = self.tracker.begin_turns(order.turns, Hands(self.tracker.switch))
-        if order.records:
-            self._communication.start()

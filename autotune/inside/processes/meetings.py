@@ -1,4 +1,10 @@
-"""Meetings: what the first rank agrees on with the others, and what ranks count in between."""
+"""Meetings: all ranks of a rig do the same thing before the same step.
+
+All ranks count the ends of their steps. At a step that they agreed on before, each rank reports to
+the first, which alone talks to the parent. The first rank then announces what comes next and after
+how many steps they synchronize again. In between, ranks wait for each other only in the program's
+own communication.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +14,23 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 from torch.profiler import ProfilerActivity, profile
 
-from autotune.inside.processes.rank_sync import RankCommand, RankSync, Report
 from autotune.inside.ranks.group import Group
 from autotune.inside.step_counts import Step
 from autotune.machine.hardware import Gpu
 from autotune.machine.probes.host_load import queued_s
 from autotune.measurement.readings import RankLoad
 from autotune.measurement.turn import Taken, Turn, median_step_s
+from autotune.rig.wire import TakeTurns
 
 RECORDED_S = 0.2  # how long communication is recorded
 MIN_RECORDED_STEPS, MAX_RECORDED_STEPS = 4, 20
@@ -31,58 +39,117 @@ MIN_RECORDED_STEPS, MAX_RECORDED_STEPS = 4, 20
 COLLECTIVES = ("gloo:", "nccl:", "ncclDevKernel", "ncclKernel")
 
 
-class Meetings:
-    """The first rank's side of all meetings, and the loads that ranks record between two of them.
+@dataclass(frozen=True)
+class Report:
+    """What one rank did since the last synchronization.
 
-    ``LeadRank`` has one and calls it between two steps, on the thread that trains. In a group of
-    one nothing is sent or counted.
+    Attributes:
+        seconds: Time for these steps, without waiting for the synchronization.
+        wait_s: Time in which it waited for batches.
+        communication_s: Seconds of a step in which a collective ran; None if not recorded.
+        pids: Ids of the process and its workers.
+        queued_s: Time in which the thread that trains was ready to run and had no core.
+        gpus: The GPUs that it sees; said once, when the first steps are made.
+        turns: What it took of a schedule.
+    """
+
+    samples: int
+    steps: int
+    seconds: float
+    wait_s: float
+    communication_s: float | None = None
+    pids: tuple[int, ...] = ()
+    queued_s: float = 0.0
+    gpus: tuple[Gpu, ...] = ()
+    turns: tuple[Turn, ...] = ()
+
+
+@dataclass(frozen=True)
+class RankCommand:
+    """What all ranks do next.
+
+    Attributes:
+        steps: After how many steps they synchronize again, if they take no turns.
+        turns: The schedule that they carry out until then; None leaves the present config.
+        records: Whether to record communication until then.
+    """
+
+    steps: int = 1
+    turns: TakeTurns | None = None
+    records: bool = False
+    ends: bool = False
+
+
+class Meetings:
+    """One rank's side of all meetings, and what it counts between two of them.
+
+    ``LeadRank`` calls ``gather`` and then ``announce``, every ``FollowerRank`` calls ``attend``,
+    all at the end of the same step. Each exchange has a number, which all ranks count alike and
+    which is part of its names in the store. A group of one sends nothing.
 
     Args:
         count_in: Called with the ids of the other ranks, their workers and helpers.
 
     Attributes:
-        has_others: Whether several ranks train together.
+        tally: What this rank has counted since the last meeting.
+        steps_left: Steps until the next meeting, if no turns are taken.
         samples_share: Factor by which this rank's samples are multiplied to get those of all ranks.
         taken: The turns whose answer waits until the ranks have recorded their loads; None while
             nothing is recorded.
     """
 
-    def __init__(self, group: Group, count_in: Callable[[Iterable[int]], None]) -> None:
+    def __init__(
+        self, group: Group, count_in: Callable[[Iterable[int]], None] = lambda _: None
+    ) -> None:
         self.has_others = group.world_size > 1
-        self._helpers = group.helpers
-        self._sync = RankSync(group)
+        self._group = group
+        self._number = 0
         self._count_in = count_in
         self._communication = CommunicationClock()
-        self._tally = Tally()
-        self._steps_left = 0
+        self.tally = Tally()
+        self.steps_left = 0
         self.samples_share = 1.0
         self._reports: list[Report] = []  # of the meeting after the turns
         self.taken: Taken | None = None
 
-    def pause(self) -> None:
-        """Stop the clock at the end of an epoch."""
-        if self.has_others:
-            self._tally.pause()
-
-    def go_on(self) -> None:
-        """Start the clock with the next epoch."""
-        if self.has_others:
-            self._tally.go_on()
-
     def add(self, step: Step) -> None:
-        """Count a step of a group of several."""
-        self._tally.add(step)
-        self._steps_left -= 1
+        """Count a step."""
+        self.tally.add(step)
+        self.steps_left -= 1
 
     def gather(self, gpus: tuple[Gpu, ...] = (), turns: tuple[Turn, ...] = ()) -> list[Report]:
         """Return the reports of all ranks, once each has arrived; this rank's comes first."""
-        return self._gather(replace(self._tally.report(), gpus=gpus, turns=turns))
+        own = self._report(gpus, turns)
+        reports = [own]
+        for rank in range(1, self._group.world_size):
+            key = self._key("report", rank)
+            report = _json_of(Report).validate_json(self._group.store.get(key))
+            assert isinstance(report, Report)
+            reports.append(report)
+            self._group.store.delete_key(key)
+        ranks = (pid for report in reports[1:] for pid in report.pids)
+        self._count_in((*self._group.helpers, *ranks))
+        samples = sum(report.samples for report in reports)
+        self.samples_share = samples / own.samples if own.samples else float(len(reports))
+        return reports
 
     def announce(self, order: RankCommand) -> None:
-        """Tell all ranks what comes next, and count anew from here on."""
-        self._sync.announce(order)
+        """Tell all ranks what comes next, and count anew from here on; for the first rank."""
         if self.has_others:
-            self._steps_left, self._tally = order.steps, Tally()
+            text = _json_of(RankCommand).dump_json(order).decode()
+            self._group.store.set(self._key("order", 0), text)
+            self._begin(order)
+
+    def attend(self, gpus: tuple[Gpu, ...] = (), turns: tuple[Turn, ...] = ()) -> RankCommand:
+        """Report to the first rank, wait for its command and return it; for the other ranks."""
+        store, report = self._group.store, self._report(gpus, turns)
+        store.set(
+            self._key("report", self._group.rank), _json_of(Report).dump_json(report).decode()
+        )
+        order = _json_of(RankCommand).validate_json(store.get(self._key("order", 0)))
+        assert isinstance(order, RankCommand)
+        self._begin(order)
+        return order
 
     def record(self, taken: Taken, reports: list[Report]) -> None:
         """Let all ranks record for a few steps how they spend their time.
@@ -93,38 +160,35 @@ class Meetings:
         steps = math.ceil(RECORDED_S / median_step_s(taken.turns))
         steps = min(MAX_RECORDED_STEPS, max(MIN_RECORDED_STEPS, steps))
         self.announce(RankCommand(steps, records=True))
-        self._communication.start()
 
-    @property
-    def is_recorded(self) -> bool:
-        """Whether the ranks have recorded their loads for the steps that were announced."""
-        return self.taken is not None and self._steps_left <= 0
-
-    def loads(self) -> tuple[RankLoad, ...]:
-        """End the recording, and return the load of each rank."""
-        recorded = self._gather(self._tally.report(self._communication.stop(self._tally.steps)))
+    def with_loads(self, taken: Taken) -> Taken:
+        """End the recording, and return the turns with the load of each rank."""
+        pairs = zip(self._reports, self.gather(), strict=True)
         self.taken = None
-        pairs = zip(self._reports, recorded, strict=True)
-        return tuple(_load(rank, *reports) for rank, reports in enumerate(pairs))
+        return replace(taken, ranks=tuple(_load(n, *reports) for n, reports in enumerate(pairs)))
 
-    def _gather(self, own: Report) -> list[Report]:
-        reports = self._sync.gather(own)
-        ranks = (pid for report in reports[1:] for pid in report.pids)
-        self._count_in((*self._helpers, *ranks))
-        samples = sum(report.samples for report in reports)
-        self.samples_share = samples / own.samples if own.samples else float(len(reports))
-        return reports
+    def _report(self, gpus: tuple[Gpu, ...], turns: tuple[Turn, ...]) -> Report:
+        communication_s = self._communication.stop(self.tally.steps)
+        return replace(self.tally.report(communication_s), gpus=gpus, turns=turns)
+
+    def _begin(self, order: RankCommand) -> None:
+        self._number += 1
+        self.steps_left = order.steps
+        if order.records:
+            self._communication.start()
+        self.tally = Tally()
+
+    def _key(self, kind: str, rank: int) -> str:
+        return f"meeting/{self._number}/{kind}/{rank}"
+
+
+@cache
+def _json_of(kind: type[Report | RankCommand]) -> TypeAdapter[Report | RankCommand]:
+    return TypeAdapter(kind)
 
 
 class Tally:
-    """Adds up samples, steps and waiting between two synchronizations.
-
-    ``Meetings`` and ``FollowerRank`` hold one each and call it on the thread that trains. Its clock
-    starts when it is created.
-
-    Attributes:
-        steps: How many steps were added.
-    """
+    """Adds up samples, steps and waiting between two meetings, from when it is made."""
 
     def __init__(self) -> None:
         self._task = Path(f"/proc/self/task/{threading.get_native_id()}")
@@ -151,11 +215,7 @@ class Tally:
         self._wait_s += step.wait_s
 
     def report(self, communication_s: float | None = None) -> Report:
-        """Return what was counted since this tally began, with the process ids of the rank.
-
-        Args:
-            communication_s: Seconds of a step spent in collectives; None if not recorded.
-        """
+        """Return what was counted since this tally began, with the process ids of the rank."""
         now, queued_s_now = self._now()
         workers = (child.pid for child in multiprocessing.active_children() if child.pid)
         return Report(
@@ -176,8 +236,7 @@ class Tally:
 class CommunicationClock:
     """Records collectives between ``start()`` and ``stop()``, with torch's own profiler.
 
-    ``Meetings`` and ``FollowerRank`` each hold one and call it between steps, on the thread that
-    trains. Time in which a collective waits for slower ranks counts as communication too.
+    Time in which a collective waits for slower ranks counts as communication too.
     """
 
     def __init__(self) -> None:
@@ -238,3 +297,15 @@ def _load(rank: int, measured: Report, recorded: Report) -> RankLoad:
         communication_s=None if communication_s is None else share * communication_s,
         queued_s=share * recorded.queued_s / max(1, recorded.steps),
     )
+
+
+def gpus_of(reports: Iterable[Report]) -> tuple[Gpu, ...]:
+    """Return the GPUs that ranks see, each once; it is in use if one of the ranks uses it.
+
+    Ranks may see one GPU each, or all of them.
+    """
+    found: dict[str, Gpu] = {}
+    for gpu in (gpu for report in reports for gpu in report.gpus):
+        is_used = gpu.is_used or (gpu.uuid in found and found[gpu.uuid].is_used)
+        found[gpu.uuid] = replace(gpu, is_used=is_used)
+    return tuple(found.values())

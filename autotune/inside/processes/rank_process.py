@@ -47,9 +47,6 @@ def leader(
     Args:
         started: When the rig's first process began, by ``perf_counter``.
         close: Called when the parent needs nothing more; by default the process ends at once.
-
-    Returns:
-        That of a ``LeadRank`` that measures, or ``ShortEpochs`` if the parent wants a rehearsal.
     """
     close = close or quit_process
     if start.rehearsal is None:
@@ -85,18 +82,6 @@ def _rehearsal(
     return ShortEpochs(start.applied, start.rehearsal, over, started, group)
 
 
-def own_files(start: Start, rank: int) -> Start:
-    """Return the start message with a shadow folder for this rank's files alone."""
-    return replace(start, shadow_dir=str(Path(start.shadow_dir) / f"rank{rank}"))
-
-
-def run(
-    listener: StepTracker | ShortEpochs | None, act: Callable[[], object], group: Group
-) -> Ended:
-    """Run the program to its end and return how it ended; without seams there is no listener."""
-    return _ended(listener, act, group)[0]
-
-
 def run_and_tell(
     listener: StepTracker | ShortEpochs, act: Callable[[], object], group: Group, shared: Path
 ) -> None:
@@ -104,7 +89,7 @@ def run_and_tell(
 
     The program's exception is raised again.
     """
-    ended, error = _ended(listener, act, group)
+    ended, error = run(listener, act, group)
     with suppress(LinkClosed):
         listener.program_ended(has_failed=error is not None)
     # before the exception is raised again, because the process ends with it
@@ -121,10 +106,13 @@ def tell(ended: Ended, shared: Path) -> None:
         part.rename(shared / f"ended-{ended.rank}")
 
 
-def _ended(
+def run(
     listener: StepTracker | ShortEpochs | None, act: Callable[[], object], group: Group
 ) -> tuple[Ended, BaseException | None]:
-    """Run the program; return how it ended, and the exception that ended it, if any."""
+    """Run the program to its end; return how it ended, and the exception that ended it, if any.
+
+    Without seams there is no listener.
+    """
     exception, trace, exit_code = "", "", 0
     raised: BaseException | None = None
     try:
@@ -158,10 +146,7 @@ def _ended(
 
 
 def _wait_as_python_does() -> None:
-    """Wait for non-daemon threads and processes, as the interpreter does when a program ends.
-
-    Many programs start their training thread as their last line.
-    """
+    """Wait for threads and processes, as Python does: many programs train in such a thread."""
     own = {threading.main_thread(), threading.current_thread()}
     for thread in set(threading.enumerate()) - own:
         if not thread.daemon:

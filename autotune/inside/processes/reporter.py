@@ -14,11 +14,11 @@ from types import CodeType
 import torch
 
 from autotune.inside.code.frames import INSTALLED, is_programs, stack
-from autotune.inside.ranks.forks import ForkTrainingError
+from autotune.inside.ranks.forks import TRAINS_IN_FORKS
 from autotune.inside.step_tracker import StepTracker
 from autotune.machine.hardware import Gpu
 from autotune.program.profile import Profile
-from autotune.rig.wire import Ended, FromRig, Link, LinkClosed, Phase, Progress, Ready
+from autotune.rig.wire import Ended, Link, LinkClosed, Phase, Progress, Ready
 
 LOADER = str(Path("torch", "utils", "data", "dataloader.py"))
 PROCESSES = f"{os.sep}multiprocessing{os.sep}"  # in the paths of Python's package and of torch's
@@ -37,14 +37,16 @@ MAX_STEPS, LONGEST_S = 200, 10.0
 class Reporter:
     """Holds the link to the parent, and reports by it what nobody asks for.
 
-    ``LeadRank`` has one and calls it in the program's main thread. One background thread describes
-    a slow start and then reports long absences, another watches for training in forked processes.
+    One background thread describes a slow start and then reports long absences, another watches for
+    training in forked processes.
 
     Attributes:
         lock: Guards the link, and what is answered, against other threads.
-        absence: Whether the program is away from its training loaders.
-        is_ready: Whether the profile was sent, or the program is left alone; its start is then no
-            longer reported.
+        away_since: Total steps and time at the end of the last epoch; None while the program
+            trains. Between two epochs a program may evaluate or save for minutes, which must not
+            look like a hang to the parent, or train on with other loaders.
+        start_is_over: Set when the profile was sent, or the program is left alone; its start is
+            then no longer reported.
         sent: When the parent was told last that the program lives, by ``perf_counter``.
     """
 
@@ -55,32 +57,19 @@ class Reporter:
         tracker: StepTracker,
         quit_process: Callable[[], None],
     ) -> None:
-        self._link = link
+        self.link = link
         self._started = self.sent = started
         self._tracker = tracker
         self._quit = quit_process
         self.lock = threading.RLock()
-        self.absence = Absence()
-        self.is_ready = False
-        self._start_is_over = threading.Event()
+        self.away_since: tuple[int, float] | None = None
+        self.start_is_over = threading.Event()
         self._first_step_s: float | None = None
         for work in (self._describe, self._watch_forks):
             threading.Thread(target=work, daemon=True).start()
 
-    def send(self, message: FromRig) -> None:
-        """Send an answer."""
-        self._link.send(message)
-
-    def close(self) -> None:
-        """Close this process's copy of the connection, which would keep it open after the rig."""
-        self._link.close()
-
     def step_made(self) -> None:
-        """Report a step of a program that starts.
-
-        The parent cannot know how long a step takes, so without these messages a slow program would
-        look like one that hangs.
-        """
+        """Report a step of a program that starts, so that a slow one does not seem to hang."""
         if self._first_step_s is None:
             self._first_step_s = perf_counter() - self._started
         if self._tracker.steps <= FIRST_STEPS or perf_counter() - self.sent > PROGRESS_S:
@@ -89,7 +78,7 @@ class Reporter:
     def ready(self, profile: Profile, devices: Iterable[Gpu]) -> None:
         """Send the profile, with the GPUs that ranks see."""
         with self.lock:
-            self.end_start()
+            self.start_is_over.set()
             ready = Ready(
                 profile,
                 startup_s=perf_counter() - self._started,
@@ -98,112 +87,78 @@ class Reporter:
                 first_step_s=self._first_step_s,
                 devices=tuple(devices),
             )
-            self._link.send(ready)
-
-    def end_start(self) -> None:
-        """Report no more of how the program starts."""
-        self.is_ready = True
-        self._start_is_over.set()
+            self.link.send(ready)
 
     def tell_of_life(self) -> None:
         """Send a sign of life if none was sent lately; nothing before the profile was sent."""
-        if self.is_ready and perf_counter() - self.sent > SIGN_OF_LIFE_S:
-            self._tell(self.absence.phase)
+        if self.start_is_over.is_set() and perf_counter() - self.sent > SIGN_OF_LIFE_S:
+            self._tell(self._phase)
+
+    def is_another_stage(self) -> bool:
+        """Return whether the program has gone on to another stage of training, with other loaders.
+
+        A search does not tune such a stage.
+        """
+        if self.away_since is None:
+            return False
+        steps, since_s = self.away_since
+        is_long = perf_counter() - since_s > LONGEST_S
+        return is_long and self._tracker.steps - steps > max(MAX_STEPS, self._tracker.epoch.steps)
 
     def refuse_forks(self) -> None:
         """Tell the parent that the program trains in forked processes, so cannot be measured."""
         with self.lock:
-            self._link.send(Ended(0, ForkTrainingError.__name__, "", 1, at_s=time()))
+            self.link.send(Ended(0, TRAINS_IN_FORKS, "", 1, at_s=time()))
+
+    @property
+    def _phase(self) -> Phase:
+        """The phase that the parent should assume while it receives no messages."""
+        return "turns" if self.away_since is None else "between epochs"
 
     def _tell(self, phase: Phase) -> None:
         if self._tracker.forks.is_child:
             # A thread that fork did not copy may hold the lock, and the link is closed here.
             return
         with self.lock:
-            self._link.send(Progress(phase))
+            self.link.send(Progress(phase))
             self.sent = perf_counter()
 
     def _tell_start(self, what: str = "", unseen: str = "") -> None:
         with self.lock:
-            if not self.is_ready:
+            if not self.start_is_over.is_set():
                 elapsed_s = perf_counter() - self._started
                 steps = self._tracker.steps
-                self._link.send(Progress("start-up", steps, elapsed_s, what, unseen))
+                self.link.send(Progress("start-up", steps, elapsed_s, what, unseen))
                 self.sent = perf_counter()
 
     def _describe(self) -> None:
         """Report what the program does while it makes no step, and later its long absences.
 
-        The messages become rarer with time and end when their interval reaches ``LAST_WORD_S``, so
-        that the parent can take the silence after that for a hang.
+        The messages become rarer and end, so that the parent can take the silence for a hang.
         """
-        wait_s = FIRST_WORD_S
+        wait_s, told = FIRST_WORD_S, "turns"
         with suppress(LinkClosed):
-            while not self._start_is_over.wait(wait_s) and wait_s < LAST_WORD_S:
+            while not self.start_is_over.wait(wait_s) and wait_s < LAST_WORD_S:
                 if perf_counter() - self.sent > wait_s / 2:
                     self._tell_start(doing(), self._tracker.seams.steps.by_hand.unseen())
                 wait_s *= LATER_WORDS
-            self._start_is_over.wait()
+            self.start_is_over.wait()
             while True:
                 sleep(SIGN_OF_LIFE_S)
-                self.absence.tell(self._tell)
+                if (phase := self._phase) != told:
+                    told = phase
+                    self._tell(phase)
 
     def _watch_forks(self) -> None:
         tracker = self._tracker
-        trainer = tracker.forks.wait_for_trainer(lambda: tracker.steps > 0, waits_for_processes)
+        # A program that waits for processes that it has started probably trains in those
+        trainer = tracker.forks.wait_for_trainer(
+            lambda: tracker.steps > 0, lambda: doing().startswith(WAITED_FOR_PROCESSES)
+        )
         if trainer is not None:
             with suppress(LinkClosed):
                 self.refuse_forks()
             self._quit()
-
-
-class Absence:
-    """Knows whether the program is away from its training loaders, and for how long.
-
-    Between two epochs a program may evaluate or save for minutes, which must not look like a hang
-    to the parent. A program may also never come back, because it trains on with other loaders.
-    ``LeadRank`` calls ``begin()`` and ``end()`` where epochs end and where training continues; a
-    thread of ``Reporter`` calls ``tell()`` every few seconds, so that short absences cost nothing.
-
-    Attributes:
-        since: Total steps and time at the end of the last epoch; None while the program trains.
-    """
-
-    def __init__(self) -> None:
-        self.since: tuple[int, float] | None = None
-        self._told: Phase = "turns"
-
-    @property
-    def phase(self) -> Phase:
-        """The phase that the parent should assume while it receives no messages."""
-        return "turns" if self.since is None else "between epochs"
-
-    def tell(self, say: Callable[[Phase], None]) -> None:
-        """Call *say* with the phase if it has changed since the last call."""
-        if (phase := self.phase) != self._told:
-            self._told = phase
-            say(phase)
-
-    def begin(self, steps: int) -> None:
-        """Note that an epoch has ended, after *steps* optimizer steps in total."""
-        self.since = steps, perf_counter()
-
-    def end(self) -> None:
-        """Note that the program trains with its training loaders again."""
-        self.since = None
-
-    def is_another_stage(self, steps: int, epoch_steps: int) -> bool:
-        """Return whether the program has gone on to another stage of training, with other loaders.
-
-        That is the case if its last epoch ended more than ``LONGEST_S`` seconds ago and it has made
-        more steps since than both ``MAX_STEPS`` and the steps of that epoch. A search does not tune
-        such a stage.
-        """
-        if self.since is None:
-            return False
-        since_steps, since_s = self.since
-        is_long = perf_counter() - since_s > LONGEST_S
-        return is_long and steps - since_steps > max(MAX_STEPS, epoch_steps)
 
 
 def doing() -> str:
@@ -211,14 +166,6 @@ def doing() -> str:
     main = threading.main_thread().ident
     frame = sys._current_frames().get(main) if main is not None else None  # noqa: SLF001
     return describe([(f.f_code, f.f_lineno) for f in stack(frame)])
-
-
-def waits_for_processes() -> bool:
-    """Return whether the main thread is waiting for processes that the program has started.
-
-    Such a program probably trains in those processes instead of this one.
-    """
-    return doing().startswith(WAITED_FOR_PROCESSES)
 
 
 def describe(calls: list[tuple[CodeType, int]]) -> str:

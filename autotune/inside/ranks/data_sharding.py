@@ -23,8 +23,7 @@ class SampleOrder:
     """Sends the items of an iterable from the first rank to all ranks.
 
     Args:
-        name: Identifies this order in the store: the same on all ranks, and different for each
-            order.
+        name: The same on all ranks, and different for each order.
     """
 
     def __init__(self, group: Group, name: str) -> None:
@@ -38,36 +37,30 @@ class SampleOrder:
         Each call is a new epoch, so all ranks must call it the same number of times.
         """
         self._epoch += 1
-        name = f"order/{self._name}/{self._epoch}"
-        return self._send(items, name) if self._group.is_first else self._read(name)
+        return self._sent(items, f"order/{self._name}/{self._epoch}")
 
-    def _send(self, items: Iterable[Any], name: str) -> Iterator[Any]:
-        """Yield the items and store them in chunks for the others; an empty chunk marks the end."""
-        source, number, chunk = iter(items), 0, [None]
-        while chunk:
-            chunk = list(islice(source, CHUNK))
-            self._group.store.set(f"{name}/{number}", chunk)
-            number += 1
-            yield from chunk
+    def _sent(self, items: Iterable[Any], name: str) -> Iterator[Any]:
+        """Yield the items, which are stored in chunks for the others; an empty one marks the end.
 
-    def _read(self, name: str) -> Iterator[Any]:
-        """Yield the first rank's items; the last rank to read a chunk deletes it."""
-        store, number, chunk = self._group.store, 0, [None]
+        The last rank to read a chunk deletes it.
+        """
+        store, source, number, chunk = self._group.store, iter(items), 0, [None]
         while chunk:
             key = f"{name}/{number}"
-            chunk = store.get(key)
-            if store.add(f"{key}/read", 1) == self._group.world_size - 1:
-                store.delete_key(key)
-                store.delete_key(f"{key}/read")
+            if self._group.is_first:
+                chunk = list(islice(source, CHUNK))
+                store.set(key, chunk)
+            else:
+                chunk = store.get(key)
+                if store.add(f"{key}/read", 1) == self._group.world_size - 1:
+                    store.delete_key(key)
+                    store.delete_key(f"{key}/read")
             number += 1
             yield from chunk
 
 
 class ShardedSampler(Sampler[Any]):
-    """One rank's share of what a sampler or a batch sampler yields.
-
-    The loader seam puts it in the place of the training loader's sampler. The DataLoader iterates
-    it on the thread that iterates the loader.
+    """One rank's share of what a sampler or a batch sampler yields; it takes the sampler's place.
 
     Args:
         drop_last: Leave out the last items if there is not one for every rank. Otherwise items from

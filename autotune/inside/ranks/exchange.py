@@ -56,8 +56,7 @@ class SignedStore:
         """Wait for a value that a rank of this run has signed, and return it.
 
         Raises:
-            RuntimeError: when the entry is still not validly signed after ``PATIENCE_S``, or when
-                the first rank, which serves the store, has ended.
+            RuntimeError: when the entry is still not validly signed after ``PATIENCE_S``.
         """
         until: float | None = None
         while True:

@@ -24,22 +24,13 @@ import psutil
 PID = struct.Struct("=q")
 PATIENCE_S = 3.0  # for the process that starts others, which may be about to make a step as well
 POLL_S = 0.1
-
-
-class ForkTrainingError(RuntimeError):
-    """The program trains in several processes that it starts itself, which cannot be measured.
-
-    It is never raised: its name goes to the parent in ``Ended``, where ``rig.failures`` recognises
-    it.
-    """
+TRAINS_IN_FORKS = "ForkTrainingError"  # what is said in ``Ended``, which ``rig.failures`` knows
 
 
 class ForkGuard:
     """Tells forked processes from the rig's own process, and hears from those that train.
 
-    Each ``StepTracker`` creates one when it starts. ``tell_step`` is called on the thread that
-    trains, in the forked process; ``wait_for_trainer`` runs on a thread of the rig's process. A
-    pipe that forked processes inherit connects the two.
+    A pipe that forked processes inherit connects the two.
 
     Args:
         forked: Called first in every forked process, right after the fork.

@@ -42,15 +42,12 @@ class Group:
     """Identifies this process among those that train together.
 
     Attributes:
-        rank: Its number.
         local_rank: Its number on this machine.
         world_size: How many ranks there are.
-        local_world_size: How many ranks are on this machine.
         shared: The store that all ranks share; None if the process trains alone.
         started_by: What in the program started these processes, such as
             ``torch.multiprocessing.spawn``; empty if autotune or torchrun started them.
-        helpers: Ids of the processes that started the ranks; their CPU load counts as the ranks'
-            own.
+        helpers: Ids of the processes that started the ranks; their CPU load counts as the ranks'.
     """
 
     rank: int = 0

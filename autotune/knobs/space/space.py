@@ -37,14 +37,11 @@ class SearchSpace:
     """What the user wants searched, before the machine and the program are known.
 
     Attributes:
-        name: Name of the space: its file without the extension.
+        name: Of its file, without the extension.
         knobs: Candidate values per knob; None uses the values that the knob itself offers.
         fixed: Knobs held at one value in every config except the baseline.
         requested: Knobs that the user named in an option such as ``--tune``. It is an error if one
-            of them cannot act; other knobs are left out, with the reason in
-            ``ResolvedSpace.refused``.
-        keeps_global_batch: Each optimizer step must get the number of samples that it has in the
-            program.
+            of them cannot act.
         max_global_batch: Largest number of samples per optimizer step; None allows 32 times the
             program's number, and more if a batch size or rank count on offer needs it.
         uses_flags: Knobs that refuse may act through the program's own flags instead, whatever the
@@ -99,18 +96,10 @@ class SearchSpace:
             requested=self.requested | frozenset(given),
         )
 
-    def use_flags(self) -> SearchSpace:
-        """Return this space with ``uses_flags``, so that refused knobs may act through flags."""
-        return replace(self, uses_flags=True)
-
     def keep_global_batch(self) -> SearchSpace:
         """Return this space with the same number of samples per optimizer step as in the program.
 
-        The batch size is then not searched. It follows from ``accumulation_steps`` and
-        ``devices``.
-
-        Raises:
-            UsageError: The user has requested the batch size.
+        The batch size is then not searched: it follows from ``accumulation_steps`` and ``devices``.
         """
         if "batch_size" in self.requested:
             raise UsageError(
@@ -120,20 +109,13 @@ class SearchSpace:
         return replace(self, keeps_global_batch=True)
 
     def up_to_global_batch(self, most: int | None) -> SearchSpace:
-        """Return this space with at most *most* samples per optimizer step; None: the default.
-
-        Raises:
-            UsageError: *most* is less than 1.
-        """
+        """Return this space with at most *most* samples per optimizer step; None: the default."""
         if most is not None and most < 1:
             raise UsageError(f"--max-global-batch takes a number of samples, not {most}.")
         return replace(self, max_global_batch=most)
 
     def resolve(self, hardware: Hardware, profile: Profile) -> ResolvedSpace:
         """Return what can be searched for this program on this machine.
-
-        Knobs that cannot act, or have a single value here, are listed in ``refused`` with the
-        reason.
 
         Raises:
             UsageError: A requested knob cannot act here. The message gives the reason for each.
@@ -183,6 +165,8 @@ class SearchSpace:
         # The program reads these values once, while it starts, so changing them needs a new start.
         from_start = {*profile.config_reads, *flags}
         restart = frozenset(n for n in scope if scope[n] is Scope.RESTART or n in from_start)
+        # several GPUs gain more than any setting on one
+        first = {"devices"} if profile.device == "cuda" else set()
         return ResolvedSpace(
             domains=domains,
             fixed={n: v for n, v in held.items() if n in baseline},
@@ -193,8 +177,7 @@ class SearchSpace:
             max_global_batch=self.max_global_batch or _most_samples(domains, baseline, profile),
             flags={n: f for n, f in flags.items() if n in baseline},
             requested=self.requested,
-            asked=restart
-            & (self.requested | (flags.keys() if self.uses_flags else set()) | _first(profile)),
+            asked=restart & (self.requested | (flags.keys() if self.uses_flags else set()) | first),
         )
 
     def _held(self, hardware: Hardware, profile: Profile) -> dict[str, KnobValue]:
@@ -210,7 +193,9 @@ class SearchSpace:
         The first source that applies decides: the knob's domain, the value that the program reads
         from its ``config`` parameter, the domain for knobs named by the user, the program's flag.
         """
-        domain, flag = knob.domain(Here(hardware, profile)), _own_flag(knob.name, profile)
+        domain, flag = knob.domain(Here(hardware, profile)), None
+        if knob.name.startswith(("-", KEYWORD)):  # it stands for a flag or a keyword
+            flag = find(profile.flags, knob.name) or Flag(knob.name)
         own = profile.config_reads.get(knob.name)
         # The program takes the value from its config, so no seam is needed. Other values must come
         # from the user.
@@ -259,14 +244,10 @@ class ResolvedSpace:
     Attributes:
         domains: Candidate values of each free knob, including the baseline's value.
         fixed: Knobs held at one value in every config except the baseline.
-        baseline: The config of the unchanged program.
         refused: Knobs of the space that are not searched, with the reasons as clauses.
         restart: Knobs whose change needs a fresh process.
-        keeps_global_batch: The batch size follows from the other factors of the global batch.
-        max_global_batch: Largest number of samples per optimizer step; None if the batch size is
-            not known.
+        max_global_batch: Samples per optimizer step; None if the batch size is not known.
         flags: The program's own flags through which knobs act, by the names of the knobs.
-        requested: Knobs that the user named.
         defers_growth: Configs with another global batch may not be recommended, because what they
             learn cannot be checked; they are tried late, to tell what they would gain.
         asked: Restart knobs that are tried before the other restart knobs: those that the user
@@ -308,11 +289,7 @@ class ResolvedSpace:
         return config
 
     def without(self, refused: Mapping[str, str]) -> ResolvedSpace:
-        """Return the space without some knobs, and without those that act only with these.
-
-        Args:
-            refused: The knobs, with the reasons as clauses.
-        """
+        """Return the space without some knobs, and without those that act only with these."""
         left = {knob: domain for knob, domain in self.domains.items() if knob not in refused}
         before, now = (
             self.baseline.replace(**{knob: domain.values[-1] for knob, domain in domains.items()})
@@ -337,11 +314,6 @@ class ResolvedSpace:
     def grows(self, config: Config) -> bool:
         """Return whether a config has another global batch than the program."""
         return batch_growth(self.baseline, config) != 1.0
-
-    def with_kept_batch(self) -> ResolvedSpace:
-        """Return the space without the factors of the global batch, if its growth is deferred."""
-        kept = {knob: domain for knob, domain in self.domains.items() if knob not in PARTS}
-        return replace(self, domains=kept) if self.defers_growth else self
 
     def with_own_batch(self, config: Config) -> Config:
         """Return the config with the program's own global batch.
@@ -396,11 +368,7 @@ class ResolvedSpace:
 
 
 def check_names(names: Iterable[str], where: str) -> None:
-    """Check that all names are knobs.
-
-    Raises:
-        UsageError: It lists every unknown name with the nearest known one.
-    """
+    """Raise a ``UsageError`` with every name that is not a knob's, and the nearest known one."""
     known = registry()
     if unknown := [n for n in names if n not in known]:
         faults = [unknown_knob(name, known, where) for name in unknown]
@@ -467,15 +435,3 @@ def _is_for_flags(knob: Knob, refused: NotOffered, profile: Profile) -> bool:
         for optimizer in profile.optimizers
     )
     return refused.is_unreached and can_follow and not profile.loop.length.bounded_by_steps
-
-
-def _first(profile: Profile) -> set[str]:
-    """Return the knobs that are tried first: several GPUs gain more than any setting on one."""
-    return {"devices"} if profile.device == "cuda" else set()
-
-
-def _own_flag(name: str, profile: Profile) -> Flag | None:
-    """Return the flag or keyword that a ProgramFlag knob stands for; None for other knobs."""
-    if name.startswith(("-", KEYWORD)):
-        return find(profile.flags, name) or Flag(name)
-    return None

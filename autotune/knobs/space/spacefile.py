@@ -36,7 +36,6 @@ def load(name_or_path: str) -> SearchSpace:
     """Return the search space with a shipped name, else from a YAML file.
 
     Raises:
-        UsageError: There is neither a shipped space nor a file of this name.
         FileFormatError: The file cannot be read or has faults, each of which is listed.
     """
     if name_or_path in shipped_names():
@@ -64,6 +63,7 @@ def _parse(file: yamlfile.YamlFile) -> SearchSpace:
             continue
         for name, raw in entries.items():
             try:
+                _check_name(str(name))
                 value = _values(str(name), raw) if accept is knobs else _value(str(name), raw)
             except ValueError as error:
                 faults.append(f"{file.where(section, str(name))}: {error}")
@@ -91,7 +91,6 @@ def _faults(file: yamlfile.YamlFile) -> Iterator[str]:
 
 
 def _values(name: str, raw: object) -> tuple[KnobValue, ...] | None:
-    _check_name(name)
     if raw == AUTO:
         return None
     if isinstance(raw, list) and raw:
@@ -100,7 +99,6 @@ def _values(name: str, raw: object) -> tuple[KnobValue, ...] | None:
 
 
 def _value(name: str, raw: object) -> KnobValue:
-    _check_name(name)
     try:
         return registry()[name].parse(raw)
     except ValueError as error:

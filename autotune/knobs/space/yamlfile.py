@@ -22,8 +22,6 @@ class YamlFile:
     """The content of a YAML file whose top level is a mapping.
 
     Attributes:
-        path: The file.
-        data: Its content.
         lines: Line number of each key, from 1, by the keys that lead to it.
     """
 
@@ -39,11 +37,10 @@ class YamlFile:
 
 
 def read(path: Path) -> YamlFile:
-    """Return the content of a YAML file whose top level is a mapping.
+    """Return the content of a YAML file.
 
     Raises:
-        FileFormatError: The file is missing, cannot be read, is not YAML or not a mapping, or
-            contains a key twice.
+        FileFormatError: It cannot be read, is not a YAML mapping, or contains a key twice.
     """
     try:
         # The text is parsed twice: the nodes have line numbers, the data has Python's types.

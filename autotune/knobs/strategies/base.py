@@ -69,11 +69,6 @@ class Strategy(ABC):
     name: ClassVar[str]
     launches_ranks: ClassVar[bool] = False
 
-    @property
-    def summary(self) -> str:
-        """The first line of the class docstring."""
-        return (type(self).__doc__ or "").strip().splitlines()[0]
-
     def refusal(self, here: Here) -> str | None:
         """Return why the strategy does not work for this program on this machine, or None.
 
@@ -112,11 +107,9 @@ class RankStrategy(Strategy):
     replaces_parameters: ClassVar[bool] = False
 
     def refusal(self, here: Here) -> str | None:
-        """Return why several ranks cannot train this program, as a clause, or None."""
         return ranks_refusal(here.hardware, here.profile)
 
     def distribute(self, module: nn.Module, site: Site) -> nn.Module:
-        """Return the model wrapped in DDP; the program keeps its unwrapped model."""
         from torch import nn
         from torch.nn.parallel import DistributedDataParallel
 
@@ -160,11 +153,7 @@ class RankStrategy(Strategy):
 
 
 def ranks_refusal(hardware: Hardware, profile: Profile) -> str | None:
-    """Return why several ranks cannot train this program, as a clause, or None.
-
-    Reasons are an optimizer that decides by the loss, a stream of data, and those of
-    ``shares_refusal()``.
-    """
+    """Return why several ranks cannot train this program, as a clause, or None."""
     families = {name for optimizer in profile.optimizers for name in optimizer.families}
     if found := families & BY_LOSS:
         return f"{', '.join(found)} decides by its loss, which differs between ranks"
@@ -196,8 +185,7 @@ def starts_them_itself(profile: Profile) -> str:
 def ddp_refusal(hardware: Hardware, profile: Profile) -> str | None:
     """Return why DDP's options have no effect here, as a clause, or None.
 
-    They act on the DDP that autotune makes, and on the DDP of programs and trainers that make one
-    when several ranks are started.
+    They also act on the DDP of programs and trainers that make one for several ranks.
     """
     return None if profile.ranks.distributed_by in MAKE_DDP else in_place_refusal(hardware, profile)
 
@@ -214,10 +202,7 @@ def in_place_refusal(hardware: Hardware, profile: Profile) -> str | None:
 
 
 def devices_of(hardware: Hardware, profile: Profile) -> int:
-    """Return the number of devices that can each serve one rank: GPUs, or CPU cores.
-
-    It is 0 for a model on CUDA if no GPU's properties could be read.
-    """
+    """Return the number of devices that can each serve one rank; 0 if no GPU could be read."""
     return len(hardware.gpus) if profile.device == "cuda" else hardware.cpu_quota
 
 
@@ -227,7 +212,6 @@ class Single(Strategy):
     name = "single"
 
     def distribute(self, module: nn.Module, site: Site) -> nn.Module:
-        """Return the model unchanged."""
         return module
 
 
@@ -242,7 +226,6 @@ class Own(Single):
     launches_ranks = True
 
     def refusal(self, here: Here) -> str | None:
-        """Return a reason if the program does not distribute its model."""
         is_own = here.profile.ranks.distributed_by
         return None if is_own else "the program does not distribute itself"
 
@@ -257,13 +240,11 @@ class DataParallel(Strategy):
     name = "data_parallel"
 
     def refusal(self, here: Here) -> str | None:
-        """Return a reason unless there are two GPUs and a batch can be divided among them."""
         if here.profile.device != "cuda" or len(here.hardware.gpus) < 2:
             return "nn.DataParallel needs two GPUs"
         return shares_refusal(here.hardware, here.profile)
 
     def distribute(self, module: nn.Module, site: Site) -> nn.Module:
-        """Return the model wrapped in ``nn.DataParallel``; only training calls use the wrapper."""
         from torch import nn
 
         return nn.DataParallel(module)

@@ -36,19 +36,12 @@ class Fsdp(RankStrategy):
         self._parts: list[weakref.ref[Any]] = []  # FSDP's modules, which may stay gathered
 
     def refusal(self, here: Here) -> str | None:
-        """Return why several ranks cannot train the program, or its weights cannot be sharded.
-
-        FSDP cannot shard weights that the program lays out as channels_last.
-        """
         if here.profile.model.channels_last:
             return "the program lays weights out as channels_last, which fsdp cannot shard"
         return super().refusal(here)
 
     def conflict(self, config: Config) -> str | None:
-        """Refuse the combination with the memory format ``channels_last``.
-
-        Shards are cut from flat memory, which has no image layout.
-        """
+        # Shards are cut from flat memory, which has no image layout
         if config.get("memory_format") == "channels_last":
             return "fsdp cannot shard weights in channels_last layout."
         return None
@@ -98,7 +91,6 @@ class Fsdp(RankStrategy):
             optimizer.state[new] = {key: _sharded_as(new, value) for key, value in state.items()}
 
     def adopt(self, optimizer: Optimizer, site: Site) -> None:
-        """Make the optimizer's state dict whole when it is saved and shard it when loaded."""
         optimizer.register_state_dict_post_hook(_whole_state)
         optimizer.register_load_state_dict_post_hook(_shard_state)
         optimizer.register_step_post_hook(lambda *_: self._let_go_of_old_weights())

@@ -51,10 +51,6 @@ class ModelSplit(Strategy):
         return None
 
     def distribute(self, module: nn.Module, site: Site) -> nn.Module:
-        """Move each stage to its GPU and return a module that runs them.
-
-        Parameters keep their identity, so the program's optimizers keep training them.
-        """
         import torch
         from torch import nn
 

@@ -46,7 +46,6 @@ class Zero1(RankStrategy):
         return super().refusal(here)
 
     def adopt(self, optimizer: Optimizer, site: Site) -> None:
-        """Divide the optimizer's parameters among the ranks; gather its state when it is saved."""
         part = _Part(optimizer, site)
         optimizer.register_step_pre_hook(part.narrow)
         optimizer.register_step_post_hook(part.spread)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.program.config import Config, KnobValue
+from autotune.program.lr import PARTS
 from autotune.results.record import TrialRecord, latest
 from autotune.tuning.choosing.chooser import Chooser, Field, Proposal
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
@@ -170,7 +171,10 @@ class Proposals:
     def _sampled(self, field: Field, known: Container[Config]) -> Proposal | None:
         if self._is_done:
             return None
-        space = self._space.with_kept_batch()
+        space = self._space
+        if space.defers_growth:  # configs with another global batch come last
+            kept = {knob: domain for knob, domain in space.domains.items() if knob not in PARTS}
+            space = replace(space, domains=kept)
         ground = self._ground(field)
         records = {r.config: r for r in latest(field.records)}
         for _ in range(PATIENCE):

@@ -59,7 +59,6 @@ def test_strategies_are_offered_where_they_can_act(
 @every_machine
 def test_a_strategy_acts_or_says_why_not(strategy: Strategy, hardware: Hardware) -> None:
     assert STRATEGIES[strategy.name] is strategy
-    assert strategy.summary.endswith(".")
     for program, profile in PROFILES.items():
         reason = strategy.refusal(Here(hardware, profile))
         assert reason is None or is_clause(reason), program

@@ -40,7 +40,8 @@ def test_a_program_that_distributes_itself_is_tuned_in_its_ranks_and_ddp(
     name: str, tmp_path: Path
 ) -> None:
     script, means, batch = CASES[name]
-    program = parse_program(str(PROGRAMS / script), (str(tmp_path / "out"),), tmp_path)
+    out = (str(tmp_path / "out"),) if name == "transformers" else ()
+    program = parse_program(str(PROGRAMS / script), out, tmp_path)
     baseline = Config({"devices": "own-1", "threads": 1, "ddp_options": "default"})
     other = baseline.replace(devices="own-2", ddp_options="small-buckets")
     applied = changed(_plain(), config=other, baseline=baseline, distributes_itself=means)

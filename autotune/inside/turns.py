@@ -6,18 +6,60 @@ the boundary between two steps, and its seconds lie between two edges.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from time import perf_counter
 from typing import Any
 
 import torch
 
-from autotune.inside.turns.edges import Edges
 from autotune.machine.probes.page_faults import page_faults
 from autotune.measurement.turn import Turn
 from autotune.program.applied_config import AppliedConfig
 from autotune.rig.wire import TakeTurns
+
+
+class Edges:
+    """Marks moments on the timeline of the devices that compute, which are read only later.
+
+    On a GPU, waiting for the device at each edge would keep the program from running ahead of it,
+    and copies and loading from overlapping with its work. So an edge is a CUDA event on the stream
+    that trains, and times are read once the schedule is over. On a CPU an edge is the time.
+
+    Args:
+        devices: Those of the model's parameters.
+    """
+
+    def __init__(self, devices: Iterable[torch.device]) -> None:
+        self._gpus = sorted({device.index or 0 for device in devices if device.type == "cuda"})
+
+    def mark(self) -> Any:
+        """Return the moment at which all work that was given out until now is done."""
+        if not self._gpus:
+            return perf_counter()
+        events = []
+        for gpu in self._gpus:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record(torch.cuda.current_stream(gpu))
+            events.append(event)
+        return events
+
+    def settle(self) -> None:
+        """Wait until all marked moments have passed."""
+        for gpu in self._gpus:
+            torch.cuda.synchronize(gpu)
+
+    def seconds_between(self, begin: Any, end: Any) -> float:
+        """Return the seconds from one moment to a later one; call ``settle()`` before.
+
+        Between two edges lies the time of the slowest device (``torch.cuda.Event.elapsed_time``,
+        which needs both events on one device).
+        """
+        if not self._gpus:
+            return float(end - begin)
+        pairs = zip(begin, end, strict=True)
+        return float(max(a.elapsed_time(b) for a, b in pairs)) / 1000
 
 
 @dataclass(frozen=True)
@@ -36,13 +78,7 @@ class Hands:
 
 
 class Turns:
-    """Carries out one schedule, at the end of each step, until ``is_done`` is set.
-
-    Of several ranks each has one, for the same schedule.
-
-    Attributes:
-        is_done: Whether all turns were taken.
-    """
+    """Carries out one schedule, at the end of each step; of several ranks each has one."""
 
     clock = None  # the parts of steps are not timed
 
@@ -85,7 +121,7 @@ class Turns:
         """Note that the program does something besides training in the present step."""
         self._taken[-1].disturb()
 
-    def resume(self, begin_s: float) -> None:  # noqa: ARG002 - what all tasks are told
+    def resume(self) -> None:
         """Note that an epoch has ended and another begun within the present turn."""
         self._taken[-1].disturb()
 
