@@ -19,9 +19,8 @@ BREACHES: dict[str, dict[str, int]] = {
     "at most 3 tuned constants per 1,000 code lines": {"constants": 359},
     "lines per room": {
         "cli": 1916,
-        "inside": 13700,
+        "inside": 13707,
         "measurement": 1926,
-        "program": 2804,
         "tuning": 6575,
     },
 }
