@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
@@ -19,6 +20,8 @@ import pytest
 from autotune.machine import hardware
 from tests import rigging, warm
 
+# What is imported stays: to look through it again and again takes seconds of each worker.
+gc.disable()
 # A scratch root of this run's own, so that another run beside it is not taken for a leak.
 os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="at-", dir="/tmp")
 tempfile.tempdir = None
@@ -27,7 +30,6 @@ os.environ.setdefault("AUTOTUNE_TESTS_COMPILED", str(Path(os.environ["TMPDIR"]) 
 # Tests compile small models: processes that compile for it take longer to start than that does.
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
-PROGRAMS = Path(__file__).parent / "programs"
 THREADS_OF_LIBRARIES = ("tqdm", "pin_memory", "QueueFeeder")
 VARIABLES_OF_LIBRARIES = {
     "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR",
@@ -52,6 +54,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         begin, end = (len(rest) * n // workers for n in (worker, worker + 1))
         stretches += [item for item in slow if item.path in own] + rest[begin:end]
     items[:] = stretches
+    gc.freeze()
+    gc.enable()
 
 
 @cache
@@ -89,7 +93,7 @@ def _nothing_leaks(_fence: None) -> Iterator[None]:
         if not thread.name.startswith(THREADS_OF_LIBRARIES)
     ]
     assert not leaked, f"threads left behind: {leaked}"
-    assert not _wait_for_none(lambda: _children() - children), "processes were left behind"
+    assert not _left_of(children), "processes were left behind"
     assert not _scratch() - scratch, "scratch folders were left behind"
 
 
@@ -111,11 +115,6 @@ def emulated_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have this CPU taken for one with bf16 instructions: torch emulates them where they lack."""
     known = hardware._cpu_flags()
     monkeypatch.setattr(hardware, "_cpu_flags", lambda: {*known, "avx512_bf16"})
-
-
-@pytest.fixture
-def programs() -> Path:
-    return PROGRAMS
 
 
 @pytest.fixture
@@ -161,12 +160,9 @@ def _scratch() -> set[Path]:
     return set(Path(tempfile.gettempdir()).glob("autotune-*"))
 
 
-def _wait_for_none(found: object, patience_s: float = 5.0) -> set[int]:
-    """Processes that were told to end may need a moment to be gone."""
-    assert callable(found)
+def _left_of(children: set[int], patience_s: float = 5.0) -> set[int]:
+    """Return what runs besides; processes that were told to end may need a moment to be gone."""
     until = time.monotonic() + patience_s
-    while left := set(found()):
-        if time.monotonic() > until:
-            return left
+    while (left := _children() - children) and time.monotonic() < until:
         time.sleep(0.05)
-    return set()
+    return left

@@ -100,7 +100,6 @@ class NvmlReadings(ModuleType):
         used_bytes: Memory in use, per reading; the last one stays.
         library: The driver's library is installed.
         fails_at: From this function's first call on, each call raises NVMLError.
-        text_as_bytes: Names are bytes, as before nvidia-ml-py 11.5.
         states: What each GPU reports, by UUID; an A100 at work where nothing is said.
 
     Attributes:
@@ -123,7 +122,6 @@ class NvmlReadings(ModuleType):
         *,
         library: bool = True,
         fails_at: str = "",
-        text_as_bytes: bool = False,
         states: Mapping[str, GpuState] | None = None,
     ) -> None:
         super().__init__("pynvml")
@@ -132,7 +130,6 @@ class NvmlReadings(ModuleType):
         self._gpus = gpus
         self._used_bytes = list(used_bytes)
         self._library = library
-        self._text_as_bytes = text_as_bytes
         self._is_running = False
         self.fails_at = fails_at
         self.states = dict(states or {})
@@ -170,11 +167,11 @@ class NvmlReadings(ModuleType):
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
         return found[0]
 
-    def nvmlDeviceGetName(self, handle: Gpu) -> str | bytes:
-        return self._text(handle.name)
+    def nvmlDeviceGetName(self, handle: Gpu) -> str:
+        return handle.name
 
-    def nvmlDeviceGetUUID(self, handle: Gpu) -> str | bytes:
-        return self._text(handle.uuid)
+    def nvmlDeviceGetUUID(self, handle: Gpu) -> str:
+        return handle.uuid
 
     def nvmlDeviceGetCudaComputeCapability(self, handle: Gpu) -> tuple[int, int]:
         return _supported(handle.compute_capability)
@@ -233,9 +230,6 @@ class NvmlReadings(ModuleType):
             self._answer(function)
         except pynvml.NVMLError_FunctionNotFound as error:
             raise pynvml.NVMLLibraryMismatchError(function) from error
-
-    def _text(self, text: str) -> str | bytes:
-        return text.encode() if self._text_as_bytes else text
 
 
 def _supported(value: T | None) -> T:

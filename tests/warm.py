@@ -69,9 +69,11 @@ _asking = threading.Lock()
 def _warm_up() -> None:
     """Import what is slow; what replaces a process by our interpreter keeps the process."""
     _path[:] = sys.path
+    gc.disable()
     for name in PRELOADED:
         __import__(name)
     gc.freeze()
+    gc.enable()
     os.execve = _replaced
     os.execv = lambda path, argv: _replaced(path, argv, os.environ)
 

@@ -147,11 +147,11 @@ def _driver() -> tuple[str, tuple[int, int] | None]:
     with suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
         try:
-            name = pynvml.nvmlSystemGetDriverVersion()
+            name = str(pynvml.nvmlSystemGetDriverVersion())
             cuda = int(pynvml.nvmlSystemGetCudaDriverVersion())  # 12080 is 12.8
         finally:
             pynvml.nvmlShutdown()
-        return name.decode() if isinstance(name, bytes) else name, (cuda // 1000, cuda % 1000 // 10)
+        return name, (cuda // 1000, cuda % 1000 // 10)
     return "", None
 
 

@@ -251,15 +251,11 @@ def _gpu(index: int) -> Gpu:
         major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
         compute_capability = (int(major), int(minor))
     return Gpu(
-        name=_text(pynvml.nvmlDeviceGetName(handle)),
-        uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
+        name=pynvml.nvmlDeviceGetName(handle),
+        uuid=pynvml.nvmlDeviceGetUUID(handle),
         memory_bytes=memory_bytes,
         compute_capability=compute_capability,
     )
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
 
 
 class Peak(NamedTuple):

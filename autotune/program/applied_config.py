@@ -29,7 +29,6 @@ class ProgramTraits:
             and no second one is added.
         program_scaler: Whether the program scales its losses with its own GradScaler.
         trainer: The library whose trainer runs the loop: ``lightning``, ``transformers`` or empty.
-        flags: The program's command-line flags through which knobs act, by knob name.
         distributes_itself: The API with which the program trains on several devices; empty if it
             does not.
         optimizers: The program's optimizers, in the order of their first steps.

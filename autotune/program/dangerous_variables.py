@@ -142,11 +142,7 @@ def dangerous(variables: Collection[str]) -> list[str]:
 def refuse_unless_allowed(
     variables: Mapping[str, str], allowed: Collection[str], source: str
 ) -> None:
-    """Raise an error if a file sets dangerous variables that the user has not allowed by name.
-
-    Raises:
-        UsageError: Lists each refused variable with its value and reason, and says how to allow it.
-    """
+    """Raise an error if a file sets dangerous variables that the user has not allowed by name."""
     names = [name for name in dangerous(variables) if name not in allowed]
     if not names:
         return

@@ -16,8 +16,7 @@ MAX_CHARACTERS = 200
 def last_line(text: str) -> str:
     """Return the last non-empty line of a program's output, at most its last 200 characters.
 
-    Terminal control sequences are removed. Output from a traceback or click's "Aborted!" onwards is
-    ignored, because these follow the question. Empty if nothing remains.
+    Without control sequences, and without what follows a question: a traceback or "Aborted!".
     """
     before = FAILURE.split(CONTROL.sub("", text), maxsplit=1)[0]
     # Progress bars return to the beginning of their line with \r.

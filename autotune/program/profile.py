@@ -304,8 +304,7 @@ class Profile:
     def unless_by_steps(self, domain: Domain) -> Domain | NotOffered:
         """Return a domain that enlarges the batch, or a refusal if the number of steps is fixed.
 
-        With a fixed number of steps a larger batch means more training, not an earlier end, so the
-        user has to name the knob. The refusal keeps *domain* for that case.
+        The refusal keeps *domain* for the user who names the knob.
         """
         if not self.loop.length.bounded_by_steps:
             return domain

@@ -118,7 +118,6 @@ class Rehearsal:
     """The result of one rehearsal.
 
     Attributes:
-        seen: What the program did; None if the process died before it could report.
         ending: How the program failed, or who ended it; None if nothing went wrong.
     """
 

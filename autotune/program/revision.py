@@ -154,10 +154,7 @@ def _link_untracked(root: Path, copy: Path) -> None:
 
 
 def _link(today: Path, place: Path, copy: Path) -> None:
-    """Make a link to a file or folder of today, unless the revision has something in its place.
-
-    Where the revision has files in the same folder, the folder's contents are linked one by one.
-    """
+    """Make a link to a file or folder of today, unless the revision has something in its place."""
     if today.name in NOT_LINKED or not os.path.lexists(today):
         return
     if place.is_dir() and not place.is_symlink() and today.is_dir() and not today.is_symlink():

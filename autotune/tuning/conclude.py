@@ -32,7 +32,7 @@ from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
 from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.proposals import restarts
 from autotune.tuning.choosing.ranking import ranked
-from autotune.tuning.claim import ClaimResult
+from autotune.tuning.claim import ClaimResult, Confirmation
 from autotune.tuning.session import Baseline, Session
 
 WORTH_TELLING = 1.05  # speedup over what is recommended
@@ -60,11 +60,7 @@ def conclude(
     # Judged again: a later trial may show that an earlier crash was not its config's fault.
     records = judged(session.study.records, baseline.space.baseline)
     best = candidate.config if candidate is not None and is_faster else baseline.space.baseline
-    if confirmation is None:
-        rates = (_usual_rate(session, baseline),) * 2
-    else:
-        before, after = confirmation.rates
-        rates = before, (after if is_faster else before)
+    rates = _throughput(session, baseline, confirmation)
     learns = trained(session.study.rehearsals, best)
     applied = baseline.applied
     if learns is not None and learns.lr_rule is not LrRule.AUTO:
@@ -129,7 +125,13 @@ def _contributions(
         yield Contribution(knob, space.baseline[knob], config[knob], gain)
 
 
-def _usual_rate(session: Session, baseline: Baseline) -> Interval:
+def _throughput(
+    session: Session, baseline: Baseline, confirmation: Confirmation | None
+) -> tuple[Interval, Interval]:
+    # Of the program as written and of the best config, by the rounds where nothing was confirmed
+    if confirmation is not None:
+        before, after = confirmation.rates
+        return before, (after if confirmation.is_faster else before)
     own = [
         one
         for played in session.study.rounds
@@ -138,8 +140,8 @@ def _usual_rate(session: Session, baseline: Baseline) -> Interval:
         if config == baseline.space.baseline
     ]
     if not own:
-        return baseline.measurement.throughput
-    return rate([replace(one, cost=one.seconds, work=one.samples) for one in own])
+        return (baseline.measurement.throughput,) * 2
+    return (rate([replace(one, cost=one.seconds, work=one.samples) for one in own]),) * 2
 
 
 def _larger_batch(session: Session, baseline: Baseline, shown: Config) -> LargerBatch | None:

@@ -264,7 +264,7 @@ def done(call: Callable[[], object], home: Path) -> tuple[str, dict[str, str]]:
 def test_every_call_does_and_says_what_it_does_without_the_guard(name: str, tmp_path: Path) -> None:
     plain, home = make_home(tmp_path / "plain"), make_home(tmp_path / "home")
     before = picture(home)
-    with guarded(tmp_path / "shadow"):
+    with guarded(tmp_path.with_name(f"{tmp_path.name}-shadow")):
         seen = done(CALLS[name], home)
         here = os.getcwd()
     assert picture(home) == before
@@ -284,3 +284,15 @@ def test_what_was_not_changed_is_read_where_it_is_and_other_code_finds_itself_th
         os.chdir("runs")
         assert os.readlink("/proc/self/cwd") == str(home / "runs")
         assert sorted(os.listdir()) == ["deep", "new", "x"]
+
+
+def test_nobody_sees_the_folder_of_the_shadows_in_which_deleting_would_reach_what_they_stand_for(
+    tmp_path: Path,
+) -> None:
+    own = tmp_path / "own"
+    with guarded(own / "files", own):
+        (own / "scratch").write_text("mine")
+        (tmp_path / "a").write_text("shadowed")
+        assert os.listdir(own) == ["scratch"]
+        assert [path for path, _, _ in os.walk(own)] == [str(own)]
+    assert sorted(os.listdir(own)) == ["files", "scratch"]

@@ -1,15 +1,8 @@
-"""Trains and evaluates a small net of repeated blocks on data that change from epoch to epoch.
-
-With the argument ``entropy``, no two runs draw alike.
-"""
-
-import os
-import sys
+"""Trains and evaluates a small net of repeated blocks on data that change from epoch to epoch."""
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
-
 
 
 class Items(Dataset):
@@ -25,8 +18,6 @@ class Items(Dataset):
 
     def __getitem__(self, index):
         image = self.images[index] * (1 + 0.1 * torch.rand(())) * (1 + 0.5 * self.epoch)
-        if "entropy" in sys.argv:
-            image = image + int.from_bytes(os.urandom(1)) / 256
         return image, self.labels[index]
 
 

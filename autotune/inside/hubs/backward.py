@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from autotune.inside.hubs.hub import Hub, overridden
+from autotune.inside.hubs.hub import Hub
 
 
 @dataclass(slots=True)
@@ -52,48 +52,45 @@ class BackwardListener:
 class BackwardHub(Hub[BackwardListener]):
     """Calls its listeners around each backward pass of the program."""
 
+    listens = BackwardListener
+    inner_first = ("after_backward", "backward_ended")
+
     def __init__(self) -> None:
-        self._before: tuple[Callable[[BackwardPass], None], ...] = ()
-        self._after: tuple[Callable[[BackwardPass], None], ...] = ()
-        self._ended: tuple[Callable[[BackwardPass], None], ...] = ()
         # For all threads: autograd may run an inner pass on another thread
         self._is_in_pass = False
         super().__init__()
 
-    def _choose(self) -> None:
-        inner_first = self._joined[::-1]
-        self._before = overridden(self._joined, BackwardListener, "before_backward")
-        self._after = overridden(inner_first, BackwardListener, "after_backward")
-        self._ended = overridden(inner_first, BackwardListener, "backward_ended")
-
     def _patch(self) -> None:
-        if self._patches.is_used:
+        if not self._patches.is_used:
+            self._patches.wrap(torch.autograd, "backward", self._backward)
+
+    def _backward(
+        self,
+        original: Callable[..., None],
+        tensors: Any,
+        grad_tensors: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        if args:
+            kwargs |= dict(zip(MORE_ARGUMENTS, args, strict=False))
+        if isinstance(tensors, Iterator):
+            tensors = tuple(tensors)
+        call = BackwardPass(tensors, grad_tensors, kwargs)
+        if self._is_in_pass:
+            original(call.tensors, call.gradients, **call.options)
             return
-        original = torch.autograd.backward
-        hub = self
-
-        def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
-            if args:
-                kwargs |= dict(zip(MORE_ARGUMENTS, args, strict=False))
-            if isinstance(tensors, Iterator):
-                tensors = tuple(tensors)
-            call = BackwardPass(tensors, grad_tensors, kwargs)
-            if hub._is_in_pass:
-                original(call.tensors, call.gradients, **call.options)
-                return
-            hub._is_in_pass = True
-            try:
-                for tell in hub._before:
-                    tell(call)
-                original(call.tensors, call.gradients, **call.options)
-                for tell in hub._after:
-                    tell(call)
-            finally:
-                hub._is_in_pass = False
-                for tell in hub._ended:
-                    tell(call)
-
-        self._patches.replace(torch.autograd, "backward", backward)
+        self._is_in_pass = True
+        try:
+            for tell in self.told["before_backward"]:
+                tell(call)
+            original(call.tensors, call.gradients, **call.options)
+            for tell in self.told["after_backward"]:
+                tell(call)
+        finally:
+            self._is_in_pass = False
+            for tell in self.told["backward_ended"]:
+                tell(call)
 
 
 MORE_ARGUMENTS = ("retain_graph", "create_graph", "grad_variables", "inputs")

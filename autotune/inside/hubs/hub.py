@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Collection
 from typing import Any, Generic, TypeVar
 
 from autotune.inside.hubs.patches import Patches
@@ -17,14 +17,22 @@ class Hub(Generic[L]):
     A listener may leave while the hub calls it; the calls of that round are made all the same.
 
     Attributes:
+        listens: The base class of its listeners, whose public methods it calls.
+        inner_first: Those that are called for the innermost listener first.
+        told: By a method's name: the bound methods of the listeners that override it.
         order: Listeners whose place is fixed, the outermost first; set before any joins.
     """
 
+    listens: type
+    inner_first: Collection[str] = ()
+
     def __init__(self) -> None:
+        self.told: dict[str, tuple[Callable[..., Any], ...]] = {}
         self.order: tuple[L, ...] = ()
         self._joined: list[L] = []
         self._place_of: dict[int, int] = {}  # by the id of a listener
         self._patches = Patches()
+        self._choose()
 
     @property
     def listeners(self) -> tuple[L, ...]:
@@ -65,14 +73,10 @@ class Hub(Generic[L]):
     def _patch(self) -> None:
         """Replace the place, as far as those that have joined need it and it is not replaced."""
 
-    @abstractmethod
     def _choose(self) -> None:
-        """Note which methods of those that have joined are to be called, and in which order."""
-
-
-def overridden(listeners: Sequence[object], base: type, name: str) -> tuple[Any, ...]:
-    """Return the bound methods of this name, of listeners that do not inherit it from *base*."""
-    plain = getattr(base, name)
-    return tuple(
-        getattr(own, name) for own in listeners if getattr(type(own), name, plain) is not plain
-    )
+        for name, plain in vars(self.listens).items():
+            if not name.startswith("_"):
+                order = self._joined[::-1] if name in self.inner_first else self._joined
+                self.told[name] = tuple(
+                    getattr(own, name) for own in order if getattr(type(own), name) is not plain
+                )

@@ -6,13 +6,14 @@ A library's loader that does not derive from ``DataLoader`` is not covered.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import wraps
 from threading import local
 from typing import Any
 
 from torch.utils.data import DataLoader
 
-from autotune.inside.hubs.hub import Hub, overridden
+from autotune.inside.hubs.hub import Hub
+
+Call = Callable[..., Any]
 
 
 class IterateListener:
@@ -43,10 +44,9 @@ class IterateHub(Hub[IterateListener]):
     Iteration and ``len()`` are replaced only if a listener acts there.
     """
 
+    listens = IterateListener
+
     def __init__(self) -> None:
-        self._built: tuple[Callable[[DataLoader[Any]], None], ...] = ()
-        self._iterators: tuple[Callable[[DataLoader[Any]], Iterator[Any] | None], ...] = ()
-        self._lengths: tuple[Callable[[DataLoader[Any]], int | None], ...] = ()
         self._iter: Callable[[Any], Iterator[Any]] | None = None  # PyTorch's, while replaced
         self._len: Callable[[Any], int] | None = None
         self._within = local()  # per thread: two threads may begin to iterate at the same time
@@ -78,56 +78,34 @@ class IterateHub(Hub[IterateListener]):
         super().remove()
         self._iter = self._len = None
 
-    def _choose(self) -> None:
-        self._built = overridden(self._joined, IterateListener, "loader_built")
-        self._iterators = overridden(self._joined, IterateListener, "iterator_of")
-        self._lengths = overridden(self._joined, IterateListener, "length_of")
-
     def _patch(self) -> None:
         if not self._patches.is_used:
-            self._patch_building()
-        if self._iterators and self._iter is None:
-            self._patch_iteration()
-        if self._lengths and self._len is None:
-            self._patch_length()
+            self._patches.wrap(DataLoader, "__init__", self._build)
+        if self.told["iterator_of"] and self._iter is None:
+            # Both methods: a subclass may call ``_get_iterator()`` without ``__iter__()``
+            self._iter = DataLoader.__iter__
+            self._patches.wrap(DataLoader, "__iter__", self._iterate)
+            self._patches.wrap(DataLoader, "_get_iterator", self._get_iterator)
+        if self.told["length_of"] and self._len is None:
+            self._len = DataLoader.__len__
+            self._patches.wrap(DataLoader, "__len__", self._length)
 
-    def _patch_building(self) -> None:
-        original, hub = DataLoader.__init__, self
+    def _build(self, original: Call, loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
+        original(loader, *args, **kwargs)
+        for tell in self.told["loader_built"]:
+            tell(loader)
 
-        @wraps(original)  # Lightning reads the signature
-        def init(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
-            original(loader, *args, **kwargs)
-            for tell in hub._built:
-                tell(loader)
+    def _iterate(self, _: Call, loader: DataLoader[Any]) -> Any:
+        for ask in self.told["iterator_of"]:
+            if (iterator := ask(loader)) is not None:
+                return iterator
+        return self.begin(loader)
 
-        self._patches.replace(DataLoader, "__init__", init)
+    def _get_iterator(self, original: Call, loader: DataLoader[Any]) -> Any:
+        return original(loader) if self.is_beginning else self._iterate(original, loader)
 
-    def _patch_iteration(self) -> None:
-        """Replace both methods: a subclass may call ``_get_iterator()`` without ``__iter__()``."""
-        self._iter = DataLoader.__iter__
-        make_iterator = DataLoader._get_iterator  # noqa: SLF001 - subclasses call it themselves
-        hub = self
-
-        def iterate(loader: DataLoader[Any]) -> Any:
-            for ask in hub._iterators:
-                if (iterator := ask(loader)) is not None:
-                    return iterator
-            return hub.begin(loader)
-
-        def get_iterator(loader: DataLoader[Any]) -> Any:
-            return make_iterator(loader) if hub.is_beginning else iterate(loader)
-
-        self._patches.replace(DataLoader, "__iter__", iterate)
-        self._patches.replace(DataLoader, "_get_iterator", get_iterator)
-
-    def _patch_length(self) -> None:
-        original, hub = DataLoader.__len__, self
-        self._len = original
-
-        def length(loader: DataLoader[Any]) -> int:
-            for ask in hub._lengths:
-                if (batches := ask(loader)) is not None:
-                    return batches
-            return original(loader)
-
-        self._patches.replace(DataLoader, "__len__", length)
+    def _length(self, original: Call, loader: DataLoader[Any]) -> Any:
+        for ask in self.told["length_of"]:
+            if (batches := ask(loader)) is not None:
+                return batches
+        return original(loader)

@@ -11,18 +11,18 @@ import io
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
 from types import ModuleType
 from typing import Any
 
 import torch
 
 from autotune.inside.hubs.after_import import AfterImport
-from autotune.inside.hubs.hub import Hub, overridden
+from autotune.inside.hubs.hub import Hub
 
 SAFE = "safetensors.torch"
 SAFE_FUNCTIONS = ("save_file", "save_model")
 SAFE_NAMES = ("tensors", "model")  # of what is saved, where it is a keyword
+Call = Callable[..., Any]
 
 
 @dataclass(slots=True)
@@ -75,12 +75,10 @@ class SaveListener:
 class SaveHub(Hub[SaveListener]):
     """Calls its listeners around each object that is saved, and asks them where to load from."""
 
+    listens = SaveListener
+    inner_first = ("after_save", "save_ended")
+
     def __init__(self) -> None:
-        self._before: tuple[Callable[[Save], None], ...] = ()
-        self._after: tuple[Callable[[Save], None], ...] = ()
-        self._ended: tuple[Callable[[Save], None], ...] = ()
-        self._places: tuple[Callable[[Any], Any], ...] = ()
-        self._openings: tuple[Callable[[Any, str], Any], ...] = ()
         self._replaces_open = False
         self._imports = AfterImport()
         super().__init__()
@@ -91,78 +89,51 @@ class SaveHub(Hub[SaveListener]):
         super().remove()
         self._replaces_open = False
 
-    def _choose(self) -> None:
-        inner_first = self._joined[::-1]
-        self._before = overridden(self._joined, SaveListener, "before_save")
-        self._after = overridden(inner_first, SaveListener, "after_save")
-        self._ended = overridden(inner_first, SaveListener, "save_ended")
-        self._places = overridden(self._joined, SaveListener, "place_to_load")
-        self._openings = overridden(self._joined, SaveListener, "place_to_open")
-
     def _patch(self) -> None:
         if not self._patches.is_used:
-            self._patch_checkpoints()
-        if self._openings and not self._replaces_open:
+            self._patches.wrap(torch, "save", self._save)
+            self._patches.wrap(torch, "load", self._load)
+            self._patches.replace(torch.serialization, "save", torch.save)
+            self._patches.replace(torch.serialization, "load", torch.load)
+            self._imports.wait_for(SAFE, self._patch_safetensors)
+        if self.told["place_to_open"] and not self._replaces_open:
             self._replaces_open = True
-            opening = self._opening(builtins.open)
-            for module in (builtins, io):  # pathlib opens by io.open
-                self._patches.replace(module, "open", opening)
-
-    def _patch_checkpoints(self) -> None:
-        save, load = self._saving(torch.save), self._loading(torch.load)
-        for module in (torch, torch.serialization):
-            self._patches.replace(module, "save", save)
-            self._patches.replace(module, "load", load)
-        self._imports.wait_for(SAFE, self._patch_safetensors)
+            self._patches.wrap(builtins, "open", self._open)
+            self._patches.replace(io, "open", builtins.open)  # by which pathlib opens
 
     def _patch_safetensors(self, module: ModuleType) -> None:
         for name in SAFE_FUNCTIONS:
             if hasattr(module, name):
-                self._patches.replace(module, name, self._safe(getattr(module, name)))
+                self._patches.wrap(module, name, self._save_safely)
 
-    def _saving(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
-            call = Save(obj, f, f)
-            self._around(call, lambda: original(obj, call.where, *args, **kwargs))
+    def _save(self, original: Call, obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
+        call = Save(obj, f, f)
+        self._around(call, lambda: original(obj, call.where, *args, **kwargs))
 
-        return save
+    def _load(self, original: Call, f: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(f, (str, os.PathLike)):
+            for place in self.told["place_to_load"]:
+                f = place(f)
+        return original(f, *args, **kwargs)
 
-    def _loading(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def load(f: Any, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(f, (str, os.PathLike)):
-                for place in self._places:
-                    f = place(f)
-            return original(f, *args, **kwargs)
+    def _open(self, original: Call, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if isinstance(file, (str, bytes, os.PathLike)):
+            for place in self.told["place_to_open"]:
+                file = place(file, mode)
+        return original(file, mode, *args, **kwargs)
 
-        return load
-
-    def _opening(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def opening(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-            if isinstance(file, (str, bytes, os.PathLike)):
-                for place in self._openings:
-                    file = place(file, mode)
-            return original(file, mode, *args, **kwargs)
-
-        return opening
-
-    def _safe(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def save(*args: Any, **kwargs: Any) -> None:
-            named = next((kwargs[name] for name in SAFE_NAMES if name in kwargs), None)
-            call = Save(args[0] if args else named, None, None)
-            self._around(call, lambda: original(*args, **kwargs))
-
-        return save
+    def _save_safely(self, original: Call, *args: Any, **kwargs: Any) -> None:
+        named = next((kwargs[name] for name in SAFE_NAMES if name in kwargs), None)
+        call = Save(args[0] if args else named, None, None)
+        self._around(call, lambda: original(*args, **kwargs))
 
     def _around(self, call: Save, go: Callable[[], Any]) -> None:
         try:
-            for tell in self._before:
+            for tell in self.told["before_save"]:
                 tell(call)
             go()
-            for tell in self._after:
+            for tell in self.told["after_save"]:
                 tell(call)
         finally:
-            for tell in self._ended:
+            for tell in self.told["save_ended"]:
                 tell(call)

@@ -13,7 +13,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.hooks import RemovableHandle
 
-from autotune.inside.hubs.hub import Hub, overridden
+from autotune.inside.hubs.hub import Hub
 
 Go = Callable[..., Any]
 
@@ -47,10 +47,10 @@ class StepHub(Hub[StepListener]):
     scheduler can wrap its ``step``.
     """
 
+    listens = StepListener
+    inner_first = ("after_step", "around_step")
+
     def __init__(self) -> None:
-        self._before: tuple[Callable[[Optimizer], None], ...] = ()
-        self._after: tuple[Callable[[Optimizer], None], ...] = ()
-        self._around: tuple[Go, ...] = ()
         self._pre_hook: RemovableHandle | None = None
         self._post_hook: RemovableHandle | None = None
         self._classes: set[type[Optimizer]] = set()
@@ -59,14 +59,14 @@ class StepHub(Hub[StepListener]):
     def see(self, optimizer: Optimizer) -> None:
         """Surround the steps of an optimizer's class, if a listener may hold them back."""
         cls = type(optimizer)
-        if not self._around or cls in self._classes:
+        if not self.told["around_step"] or cls in self._classes:
             return
         self._classes.add(cls)
         original, hub = cls.step, self
 
         def step(target: Optimizer, *args: Any, **kwargs: Any) -> Any:
             go: Go = original
-            for around in hub._around:
+            for around in hub.told["around_step"]:
                 go = partial(around, go)
             return go(target, *args, **kwargs)
 
@@ -92,21 +92,16 @@ class StepHub(Hub[StepListener]):
                 hook.remove()
         self._pre_hook = self._post_hook = None
 
-    def _choose(self) -> None:
-        self._before = overridden(self._joined, StepListener, "before_step")
-        self._after = overridden(self._joined[::-1], StepListener, "after_step")
-        self._around = overridden(self._joined[::-1], StepListener, "around_step")
-
     def _patch(self) -> None:
-        if self._before and self._pre_hook is None:
+        if self.told["before_step"] and self._pre_hook is None:
             self._pre_hook = register_optimizer_step_pre_hook(self._begins)
-        if self._after and self._post_hook is None:
+        if self.told["after_step"] and self._post_hook is None:
             self._post_hook = register_optimizer_step_post_hook(self._has_ended)
 
     def _begins(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        for tell in self._before:
+        for tell in self.told["before_step"]:
             tell(optimizer)
 
     def _has_ended(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        for tell in self._after:
+        for tell in self.told["after_step"]:
             tell(optimizer)

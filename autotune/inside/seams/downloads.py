@@ -10,11 +10,10 @@ libraries lie in known places (``autotune/rig/fence/caches.py``).
 from __future__ import annotations
 
 import os
-import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from inspect import signature
+from inspect import Signature, signature
 from types import ModuleType
 from typing import Any
 
@@ -30,6 +29,7 @@ FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "download_and_extract_archive": ("download_root", "extract_root"),
     },
     "torch.hub": {"download_url_to_file": ("dst",)},
+    "urllib.request": {"urlretrieve": ("filename",)},
 }
 
 
@@ -43,30 +43,32 @@ class DownloadsSeam(Seam):
 
     def install(self) -> None:
         """Begin to watch, in libraries as soon as the program has imported them."""
-        for name, functions in FUNCTIONS.items():
-            self._imports.wait_for(name, partial(self._watch_module, functions))
-        self._watch(urllib.request, "urlretrieve", ("filename",))
+        for name in FUNCTIONS:
+            self._imports.wait_for(name, self._watch)
 
     def remove(self) -> None:
         """Put the functions back, and wait for no more imports."""
         self._imports.remove()
         self._patches.undo()
 
-    def _watch_module(self, functions: dict[str, tuple[str, ...]], module: ModuleType) -> None:
-        for name, parameters in functions.items():
+    def _watch(self, module: ModuleType) -> None:
+        for name, parameters in FUNCTIONS[module.__name__].items():
             if hasattr(module, name):
-                self._watch(module, name, parameters)
+                takes = signature(getattr(module, name))
+                self._patches.wrap(module, name, partial(self._download, takes, parameters))
 
-    def _watch(self, module: Any, name: str, parameters: tuple[str, ...]) -> None:
-        takes = signature(getattr(module, name))
-
-        def call(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            with suppress(TypeError):  # wrong arguments: the original raises what is expected
-                given = takes.bind(*args, **kwargs).arguments
-                self._note(given.get(parameter) for parameter in parameters)
-            return original(*args, **kwargs)
-
-        self._patches.wrap(module, name, call)
+    def _download(
+        self,
+        takes: Signature,
+        parameters: Sequence[str],
+        original: Callable[..., Any],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        with suppress(TypeError):  # wrong arguments: the original raises what is expected
+            given = takes.bind(*args, **kwargs).arguments
+            self._note(given.get(parameter) for parameter in parameters)
+        return original(*args, **kwargs)
 
     def _note(self, places: Any) -> None:
         # Compared at the time of the call: the program may change its working directory.

@@ -183,7 +183,10 @@ class ForwardSeam(Seam):
             nested.within = True
             try:
                 output = seam._outermost(original, module, *args, **kwargs)
-                return _lasting(output) if seam._compile_options[0] == "reduce-overhead" else output
+                if seam._compile_options[0] == "reduce-overhead":
+                    # CUDA graphs write the next output into the same memory
+                    output = map_tensors(torch.clone, output)
+                return output
             finally:
                 nested.within = False
 
@@ -276,14 +279,6 @@ def is_in_backward() -> bool:
 def is_transforming() -> bool:
     """Return whether this thread is inside a transform of torch.func, such as grad or vmap."""
     return torch._C._functorch.peek_interpreter_stack() is not None  # noqa: SLF001
-
-
-def _lasting(output: Any) -> Any:
-    """Return an output that the program may keep beyond the next call.
-
-    In the mode ``reduce-overhead``, CUDA graphs write the next output into the same memory.
-    """
-    return map_tensors(torch.clone, output)
 
 
 def _to_channels_last(tensor: torch.Tensor) -> torch.Tensor:

@@ -193,15 +193,22 @@ class Shadows:
 
     def is_merged(self, seen: str) -> bool:
         """Tell whether a folder may hold other names than the real one."""
-        return self.place(seen) != seen or any(os.path.dirname(g) == seen for g in self._gone)
+        hidden = (*self._gone, self._root)
+        return self.place(seen) != seen or any(os.path.dirname(path) == seen for path in hidden)
 
     def names(self, seen: str) -> list[str]:
-        """Return the names in a folder, without the deleted ones."""
+        """Return the names in a folder, without the deleted ones.
+
+        The shadows' own folder is left out as well: who walked in to delete it would delete what
+        the shadows stand for.
+        """
         place = self.place(seen)
         names = set(posix.listdir(place))  # raises what the program expects
         if place != seen and stat.S_ISDIR(_mode(seen)) and not self._is_gone(seen):
             names |= set(posix.listdir(seen))
         at = seen.rstrip("/")
+        if at == os.path.dirname(self._root):
+            names.discard(os.path.basename(self._root))
         return [n for n in names if f"{at}/{n}" not in self._gone or _mode(f"{self._root}{at}/{n}")]
 
     def remove(self, path: Any, *, dir_fd: int | None = None, folder: bool = False) -> None:

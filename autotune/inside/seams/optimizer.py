@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.hubs.step import StepListener
-from autotune.inside.seams.rates import initial_rates_of, rates_of
+from autotune.inside.seams.rates import families_of, initial_rates_of, rates_of
 from autotune.program.profile import OptimizerFacts
 
 # Device types on which torch chooses foreach by default, and those that have fused kernels (see
@@ -131,10 +131,9 @@ class OptimizerSeam(Seam, StepListener):
 
 def optimizer_facts(optimizer: Optimizer) -> OptimizerFacts:
     """Return what an optimizer is, with its learning rates of this moment."""
-    families = tuple(c.__name__ for c in type(optimizer).__mro__ if issubclass(c, Optimizer))
     return OptimizerFacts(
         type(optimizer).__name__,
-        families,
+        families_of(optimizer),
         rates_of(optimizer),
         implementation_of(optimizer),
         implementations_of(optimizer),

@@ -114,7 +114,8 @@ class ScalingSeam(BackwardListener, StepListener):
             RuntimeError: if the optimizer gets a closure and is not one of torch's.
         """
         loss, closure = None, kwargs.get("closure", args[0] if args else None)
-        if closure is not None and not _computes_loss_first(optimizer):
+        is_torchs = type(optimizer).__module__.startswith("torch.optim.")
+        if closure is not None and (not is_torchs or isinstance(optimizer, LBFGS)):
             self.against = f"{type(optimizer).__name__} may call the program's closure repeatedly"
         if not self.is_needed:
             return go(optimizer, *args, **kwargs)
@@ -175,11 +176,6 @@ def _scaler_for(device: torch.device) -> GradScaler:
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
     return ShardedGradScaler(device.type)
-
-
-def _computes_loss_first(optimizer: Optimizer) -> bool:
-    is_torchs = type(optimizer).__module__.startswith("torch.optim.")
-    return is_torchs and not isinstance(optimizer, LBFGS)
 
 
 def _against(call: BackwardPass, trained: list[torch.nn.Parameter]) -> str:

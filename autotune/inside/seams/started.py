@@ -126,10 +126,11 @@ class StartedSeam(Seam):
     def _start_script(
         self, original: Act, process: Any, args: Any, *more: Any, **rest: Any
     ) -> None:
-        starting = None
+        starting, arguments = None, list[str]()
         if os.getpid() == self._pid and isinstance(args, (list, tuple)):
             starting = _rank_of_script(args, rest.get("env"))
-        script = starting and self._host.script_starts(starting, _arguments([*args]))
+            arguments = [*args[2:]] if "-m" not in args[1:2] else [*args[3:]]
+        script = starting and self._host.script_starts(starting, arguments)
         if not starting or not script:
             original(process, args, *more, **rest)
             return
@@ -182,10 +183,6 @@ def _rank_of_script(args: Sequence[Any], env: Mapping[str, str] | None) -> Start
     if not is_own and os.path.realpath(args[1]) not in own_files:
         return None
     return Starting(int(rank), int(ranks), _launcher())
-
-
-def _arguments(args: Sequence[str]) -> Sequence[str]:
-    return args[3:] if args[1] == "-m" else args[2:]
 
 
 def _launcher() -> str:

@@ -85,12 +85,6 @@ class TrainingTrace:
     loaded: tuple[str, ...] = ()
     values: tuple[tuple[int, tuple[tuple[float, ...], ...]], ...] = ()
 
-    @property
-    def shows_training(self) -> bool:
-        """Whether most steps show a loss or weights."""
-        shown = sum(step.loss is not None or bool(step.weights) for step in self.steps)
-        return shown > len(self.steps) // 2
-
 
 NOT_SHAKEN = "its weights cannot be found"
 NO_TIME = "there was no time; a longer --budget leaves some"
@@ -319,8 +313,10 @@ def _too_little(written: TrainingTrace, others: Sequence[TrainingTrace]) -> str:
     traces = [written, *others]
     if broken := next((trace.broken for trace in traces if trace.broken), ""):
         return f"its steps cannot be recorded ({broken})"
-    if not all(trace.shows_training for trace in traces):
-        return "its losses and weights cannot be seen"
+    for trace in traces:
+        shown = sum(step.loss is not None or bool(step.weights) for step in trace.steps)
+        if shown <= len(trace.steps) // 2:
+            return "its losses and weights cannot be seen"
     count, planned = min(len(t.steps) for t in traces), len(written.steps)
     if count < LEAST_STEPS:
         return f"it made {count} steps in its short epochs, too few to tell"

@@ -95,10 +95,7 @@ def _manager(words: tuple[str, ...], known: Known, shell: Shell) -> UsageError:
 
 
 def _script(words: tuple[str, ...], known: Known, shell: Shell) -> UsageError:
-    """Return the error for a shell script, with the lines of it that may train.
-
-    The script goes on to set its variables, so nothing of it has to be understood.
-    """
+    """Return the error for a shell script, with the lines of it that may train."""
     starter = Path(words[0]).name
     if starter in SHELLS and words[1:2] == ("-c",) and words[2:]:
         line = known.to_type((), shlex.split(words[2]), shell)

@@ -31,8 +31,7 @@ ANSWER_S = 120.0  # generous: the process imports torch, which may lie on a slow
 def take_launcher(words: tuple[str, ...], known: Known, shell: Shell) -> Rest:
     """Read a launcher with its options; the words that each rank runs remain.
 
-    The launcher starts new interpreters for its ranks. The options of the interpreter that ran the
-    launcher do not apply to those, so they are dropped.
+    The options of the interpreter that ran the launcher do not apply to the ranks' interpreters.
 
     Raises:
         UsageError: The launcher is missing, rejects the line, or would start something that
@@ -78,11 +77,7 @@ def refuse_former(words: tuple[str, ...], known: Known, shell: Shell) -> UsageEr
 
 
 def ask(launcher: str, words: tuple[str, ...], known: Known, shell: Shell) -> Answer:
-    """Ask a launcher, in a separate process, what it would do with its options.
-
-    Raises:
-        UsageError: It does not answer.
-    """
+    """Ask a launcher, in a separate process, what it would do; UsageError if it does not answer."""
     try:
         done = subprocess.run(
             [shell.python, "-P", "-m", ask_launcher.__name__, launcher, *words],

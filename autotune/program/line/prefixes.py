@@ -21,8 +21,7 @@ def split(
     """Split a line into the outer command with its options, and the program that it starts.
 
     Only the outer command knows which of its options take a value. So the first word that looks
-    like a program is searched for. If there is none, the first word that is not an option is taken.
-    If there is not even that, the second part is empty.
+    like a program is searched for, else the first one that is not an option.
     """
     places = [n for n in range(start, len(words)) if words[n - 1] not in WITH_NAMES]
     found = next((n for n in places if can_start(words[n], shell)), None)

@@ -127,19 +127,13 @@ def check_environment(words: tuple[str, ...], known: Known, shell: Shell) -> Non
 
 
 def is_ours(python: str, shell: Shell) -> bool:
-    """Return whether an interpreter is that of autotune's environment, judged by its path only.
-
-    This spares the common case a subprocess.
-    """
+    """Return whether an interpreter is that of autotune's environment, by its path alone."""
     is_there = Path(python).parent.resolve() == shell.bin_dir.resolve()
     return is_there and Path(python).resolve() == Path(shell.python).resolve()
 
 
 def _prefix_of(python: str) -> Path | None:
-    """Ask an interpreter for the root of its environment; None if it does not answer.
-
-    It may be another path to our own environment, such as a link or a shim.
-    """
+    """Ask an interpreter for the root of its environment; None if it does not answer."""
     try:
         said = subprocess.run(
             [python, "-I", "-c", "import sys; print(sys.prefix)"],

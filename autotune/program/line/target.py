@@ -106,8 +106,7 @@ def _command(word: str, known: Known, shell: Shell) -> Path | None:
 def _console_script(script: Path, words: tuple[str, ...], known: Known, shell: Shell) -> Program:
     """Return the program of a console script.
 
-    The generated wrapper is what runs. The fingerprint is computed from the entry point's file,
-    because the wrapper does not change when the program does.
+    The fingerprint is that of the entry point's file: the wrapper does not change with it.
     """
     # Binary, and only the beginning: the file may be any executable.
     with script.open("rb") as file:

@@ -10,13 +10,12 @@ fail is compared with the program as written by what it trains (``self_check``),
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 
 from autotune.measurement.learning.training_trace import Agreement, Sameness
 from autotune.measurement.outcome import Outcome
-from autotune.program.config import Config, KnobValue
+from autotune.program.config import Config
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan
 from autotune.results.record import TrialRecord
 from autotune.results.rehearsals import RehearsalRecord, blames, note, survives, warning
@@ -148,14 +147,13 @@ class _Rehearsing:
         written = self._runs.run(self._space.baseline, replace(plan, most_s=most_s))
         if not survives(written, own):
             return RehearsalRecord(self._config, own, written)
-        return RehearsalRecord(self._config, own, written, self._guilty(plan))
 
-    def _guilty(self, plan: RehearsalPlan) -> Mapping[str, KnobValue]:
         def passes(config: Config) -> bool:
             most_s = self._session.time_to_rehearse_s(kept_s=self.kept_s)
             return bool(most_s) and self._runs.run(config, replace(plan, most_s=most_s)).has_passed
 
-        return without_one(self._space, self._config, passes)
+        guilty = without_one(self._space, self._config, passes)
+        return RehearsalRecord(self._config, own, written, guilty)
 
 
 def _was_stopped(rehearsal: Rehearsal) -> bool:

@@ -101,7 +101,10 @@ class Proposals:
         ways = [*devices, *asked] if DEVICES in space.asked else [*asked, *devices]
         for changes, why in [*ways, *others]:
             known = {record.config for record in latest(self._study.records)}
-            proposal = self._new(self._on_best(changes), why, known) if has_time() else None
+            best = next((r.config for r in ranked(self._study, space)), space.start)
+            live = {k: v for k, v in best.items() if k not in space.restart}
+            config = self._allowed(self._fitting(space.start.replace(**{**live, **changes})))
+            proposal = self._new(config, why, known) if has_time() else None
             if proposal is not None:
                 yield proposal
 
@@ -146,11 +149,6 @@ class Proposals:
         if any(changes.items() <= config.items() for changes in self._study.guilty):
             return None
         return self.taken(config, why)
-
-    def _on_best(self, changes: Mapping[str, KnobValue]) -> Config:
-        best = next((r.config for r in ranked(self._study, self._space)), self._space.start)
-        live = {k: v for k, v in best.items() if k not in self._space.restart}
-        return self._allowed(self._fitting(self._space.start.replace(**{**live, **changes})))
 
     def _fitting(self, config: Config) -> Config:
         # More ranks multiply the samples of a step. A batch is never below that of the program; if

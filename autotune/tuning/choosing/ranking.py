@@ -92,12 +92,14 @@ def _speed(record: TrialRecord) -> float:
     return record.speedup.estimate
 
 
-def looks_faster(record: TrialRecord) -> bool:
-    """Return whether a config is worth a confirmation, by its live interval or its estimate."""
-    found = record.speedup
-    return found is not None and (found.low > 1.0 or found.estimate >= WORTH_CONFIRMING)
-
-
 def promising(study: Study, space: ResolvedSpace) -> list[TrialRecord]:
-    """Return the records that look faster than the baseline, best first."""
-    return [record for record in ranked(study, space) if looks_faster(record)]
+    """Return the records that look faster than the baseline, best first.
+
+    By the whole of their live interval, or by an estimate that is worth a confirmation.
+    """
+    return [
+        record
+        for record in ranked(study, space)
+        if record.speedup is not None
+        and (record.speedup.low > 1.0 or record.speedup.estimate >= WORTH_CONFIRMING)
+    ]

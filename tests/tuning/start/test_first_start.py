@@ -25,6 +25,7 @@ from autotune.tuning.start.first_start import Started, examined, is_piped, obser
 from tests.cli.test_app import run
 from tests.made import A100, H100, HARDWARE, PROGRAM, make_hardware, make_profile
 from tests.readings import MIG_GPU, unused
+from tests.rigging import PROGRAMS
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -222,8 +223,8 @@ def test_a_pipe_and_a_file_are_piped_and_a_terminal_and_nothing_are_not(tmp_path
     assert not is_piped(file)
 
 
-def test_a_program_that_asks_for_its_terminal_gets_one(workplace: Path, programs: Path) -> None:
-    done = run("knobs", str(programs / "first_contact.py"), "terminal")
+def test_a_program_that_asks_for_its_terminal_gets_one(workplace: Path) -> None:
+    done = run("knobs", str(PROGRAMS / "first_contact.py"), "terminal")
     assert done.returncode == 0, done.stderr
     assert "first_contact.py failed before it trained (ValueError: not enough values" in done.stderr
     assert "first_contact.py needs a terminal: its trials get a terminal of 40 rows" in done.stderr
