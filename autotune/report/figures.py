@@ -102,7 +102,10 @@ def ranges(result: SearchResult) -> Iterator[Ranges]:
             if is_pair
             else "a process in which both configs took turns"
         )
-        processes = ((f"no. {n}", one.ratio.interval) for n, one in enumerate(result.claim, 1))
+        processes = (
+            (f"no. {n}{' (of the search)' if one.is_of_search else ''}", one.ratio.interval)
+            for n, one in enumerate(result.claim, 1)
+        )
         yield Ranges(
             "The proof",
             f"Each row is {each}, with its own error; the last one is the claim.",

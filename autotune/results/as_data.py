@@ -30,6 +30,7 @@ def as_data(result: SearchResult) -> dict[str, Any]:
                 "error_pct": round(100 * one.ratio.error, 2),
                 "rounds": one.rounds,
                 "starts_as_written": one.starts_as_written,
+                "of_search": one.is_of_search,
             }
             for one in result.claim
         ],

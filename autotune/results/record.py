@@ -165,6 +165,8 @@ class ClaimProcess:
         winner: What the config did alone; None if the process began as the program is written.
         cost_s: Wall time in seconds, the start included.
         is_pair: Whether each had a process, because they cannot share one.
+        is_of_search: Whether it is the search's process, by turns that came after the config was
+            chosen.
     """
 
     config: Config
@@ -176,6 +178,7 @@ class ClaimProcess:
     rounds: int
     cost_s: float
     is_pair: bool = False
+    is_of_search: bool = False
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.checking.learning_check import learns_enough
 from autotune.tuning.choosing.ranking import promising
 from autotune.tuning.live_rig import ALONE_S, MAX_STARTS, PLAY_S, WARM_UP_S, LiveRig
-from autotune.tuning.plan import PAIRS, PROCESSES, TURNS
+from autotune.tuning.plan import OWN_TURNS_S, PAIRS, PROCESSES, TURNS
 from autotune.tuning.session import Baseline, Session
 
 SECOND_S = 0.5  # of the config that comes second
@@ -171,7 +171,7 @@ class Confirmation(Claim):
         if self.is_enough:
             return ""
         of_each = " of each config" if self.is_apart else ""
-        count = len(self.processes)
+        count = fresh_of(self.processes)
         return (
             f"a claim needs {least_processes(apart=self.is_apart)} fresh processes{of_each}, and "
             f"only {count} {'was' if count == 1 else 'were'} measured"
@@ -214,7 +214,13 @@ def read(processes: Sequence[ClaimProcess], tau: float) -> Confirmation | None:
         return None
     apart = processes[0].is_pair
     found = claim([one.ratio for one in processes], tau=tau, apart=apart)
-    return Confirmation(found.speedup, found.chance, found.is_enough, tuple(processes))
+    is_enough = fresh_of(processes) >= least_processes(apart=apart)
+    return Confirmation(found.speedup, found.chance, is_enough, tuple(processes))
+
+
+def fresh_of(processes: Sequence[ClaimProcess]) -> int:
+    """Return how many processes were started for the claim."""
+    return sum(not one.is_of_search for one in processes)
 
 
 def prove(
@@ -238,7 +244,7 @@ def prove(
     each_s = process_s + turns_s
     if match.is_apart:
         most, each_s = max(PAIRS), 2 * (process_s + ALONE_S)
-    fresh = len(processes)
+    fresh = fresh_of(processes)
     planned = min(most, max(least, fresh + int(time_left_s(fresh) / each_s)))
     _see_page_faults(match, starts_as_written=fresh % 2 == 0)
     while fresh < planned:
@@ -316,9 +322,9 @@ def _together(match: Match, turns_s: float, *, starts_as_written: bool) -> Claim
 def _of_rounds(
     match: Match,
     rounds: Sequence[Pair],
-    alone: tuple[Measurement | None, Measurement | None],
+    alone: tuple[Measurement | None, Measurement | None] = (None, None),
     *,
-    starts_as_written: bool,
+    starts_as_written: bool = True,
 ) -> ClaimProcess:
     found = speeds([[dict(enumerate(one)) for one in rounds]], 0)
     assert found is not None, "there are rounds of both"
@@ -438,6 +444,38 @@ def match_of(session: Session, baseline: Baseline, candidate: TrialRecord) -> Ma
     )
 
 
+def play_on(session: Session, baseline: Baseline) -> None:
+    """Let the candidate and the program as written play on in the search's own process.
+
+    Their turns come after the candidate was chosen, so they count for the claim like those of one
+    more process, and cost no start.
+    """
+    study, live = session.study, session.live
+    candidate = next(iter(promising(study, baseline.space)), None)
+    if candidate is None or not live.is_open or candidate.measurement is None:
+        return
+    match = match_of(session, baseline, candidate)
+    is_known = any(one.config == candidate.config for one in study.claim)
+    if match.is_apart or is_known or session.until_over.left_s() < OWN_TURNS_S:
+        return
+    steps_s = [baseline.measurement.step_s, candidate.measurement.step_s]
+    began_s = session.rigs.clock()
+    match = replace(match, should_stop=session.until_over)
+    # of a search that goes on, this process has not seen the candidate yet
+    stay = live.stay(match.winner, match.should_stop, SECOND_S)
+    if isinstance(stay, Ending) or not live.is_open:
+        return
+    lengths = [live.length(match.base.config, steps_s[0]), live.length(match.winner, stay.step_s)]
+    if LEAST_ROUNDS * sum(length.seconds for length in lengths) > 2 * OWN_TURNS_S:
+        return  # steps so long would take the time that is kept for fresh processes
+    rounds = _play(match, live, steps_s, OWN_TURNS_S)
+    if isinstance(rounds, Failure) or not rounds:
+        return
+    process = _of_rounds(match, rounds)
+    cost_s = session.rigs.clock() - began_s
+    study.claim = (*study.claim, replace(process, cost_s=cost_s, is_of_search=True))
+
+
 def _prove_in_time(
     session: Session, match: Match, candidate: TrialRecord
 ) -> Confirmation | Failure:
@@ -446,7 +484,7 @@ def _prove_in_time(
     earlier = [one for one in study.claim if one.config == match.winner]
     needed_s = session.plan.claim_s(is_apart=match.is_apart)
     left_s = session.budget.overdraft_s
-    if not earlier and left_s < needed_s:
+    if not fresh_of(earlier) and left_s < needed_s:
         reason = (
             f"fresh processes take about {needed_s:.0f} s, but the budget had only "
             f"{max(0, left_s):.0f} s left"

@@ -28,6 +28,7 @@ class Cost(NamedTuple):
 PROCESS = Cost(3.5, 4)  # a process of the claim until its turns begin: two stays
 TURNS = Cost(6.0, 16)  # of two configs, in such a process
 METERED_TURNS = 8  # the same where energy or memory is read, which takes METERED_S each
+OWN_TURNS_S = 4.0  # in the search's own process, once the candidate is chosen
 REHEARSAL = Cost(4.0, 16)  # two short epochs and what lies between them
 TRIAL = Cost(1.0, 3)  # entering, and a round
 # Of a claim, the best number first
@@ -140,8 +141,9 @@ class Plan:
 
     @property
     def kept_s(self) -> float:
-        """Seconds that trials must leave for rehearsal and confirmation."""
-        return self.reserve_s + self.rehearsal_s
+        """Seconds that trials must leave for rehearsal, confirmation and own turns."""
+        kept_s = self.reserve_s + self.rehearsal_s
+        return kept_s + OWN_TURNS_S if kept_s else 0.0
 
     @property
     def least_trial_s(self) -> float:

@@ -13,7 +13,7 @@ from autotune.tuning.checking.canary import cleared
 from autotune.tuning.checking.learning_check import with_growth
 from autotune.tuning.checking.rehearse import Rehearsed, rehearse_best
 from autotune.tuning.choosing.diagnosis import diagnose
-from autotune.tuning.claim import claim_best
+from autotune.tuning.claim import claim_best, play_on
 from autotune.tuning.conclude import conclude
 from autotune.tuning.events import Events
 from autotune.tuning.race import race
@@ -58,6 +58,7 @@ def search(
         )
         events.on_diagnosis(diagnosis, baseline.space)
         race(session, baseline, diagnosis)
+        play_on(session, baseline)
         try_apart(session, baseline, diagnosis)
         while rehearse_best(session, baseline) is Rehearsed.NOTHING_LEFT:
             race(session, baseline, diagnosis)

@@ -11,7 +11,8 @@ import pytest
 from autotune.measurement.claim import LEAST_PAIRS
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import KnobValue
-from autotune.results.result import Finding
+from autotune.results.record import ClaimProcess
+from autotune.results.result import Finding, SearchResult
 from autotune.tuning import baseline, live_rig
 from autotune.tuning.claim import LEAST_ROUNDS
 from autotune.tuning.plan import PAIRS, PROCESSES
@@ -32,6 +33,11 @@ ONE: Knobs = {"precision": ("fp32", "bf16")}
 FRESH: Knobs = {"flush_denormal": (False, True)}
 UNSURE = Script({"precision": {"bf16": 1.06}}, noise=0.1, ratio_noise=0.05)
 FULL = Ending(Outcome.OUT_OF_MEMORY, "the memory is full")
+
+
+def fresh(result: SearchResult) -> list[ClaimProcess]:
+    """Return the processes that were started for the claim."""
+    return [one for one in result.claim if not one.is_of_search]
 
 
 def opened(search: Searched, *, since: int) -> list[KnobValue]:
@@ -60,7 +66,7 @@ def test_ninety_seconds_hold_two_fresh_processes_one_begins_as_written_the_next_
 ) -> None:
     search, result = found(tmp_path, Script({"precision": {"bf16": 1.3}}), 90.0, ONE)
     assert result.finding is Finding.FASTER
-    first, second = result.claim
+    first, second = fresh(result)
     assert (first.starts_as_written, second.starts_as_written) == (True, False)
     assert opened(search, since=result.processes - 1) == ["fp32", "bf16"]
     assert first.baseline is not None
@@ -75,11 +81,26 @@ def test_a_longer_budget_holds_up_to_four_as_long_as_it_is_not_sure(tmp_path: Pa
     counts = {}
     for factor, script in ((1.06, UNSURE), (1.5, Script({"precision": {"bf16": 1.5}}))):
         counts[factor] = [
-            len(found(tmp_path / f"{factor}{seed}", script, 300.0, ONE, seed=seed)[1].claim)
+            len(fresh(found(tmp_path / f"{factor}{seed}", script, 300.0, ONE, seed=seed)[1]))
             for seed in range(6)
         ]
     assert max(counts[1.06]) == max(PROCESSES), counts
     assert set(counts[1.5]) == {2}
+
+
+def test_turns_after_the_choice_in_the_searchs_own_process_count_but_are_not_a_fresh_one(
+    tmp_path: Path,
+) -> None:
+    search, result = found(tmp_path, Script({"precision": {"bf16": 1.3}}), 90.0, ONE)
+    own = [one for one in result.claim if one.is_of_search]
+    assert len(own) == 1
+    assert len(result.claim) == 3
+    assert own[0].rounds >= LEAST_ROUNDS
+    assert own[0].baseline is own[0].winner is None
+    last = max(q.nth for q in search.machine.asked if q.rig == 1)
+    assert last > len(search.study.rounds), "they come after the last round of the race"
+    only = replace(result, claim=())
+    assert only.speedup == result.speedup
 
 
 # --- what fails -----------------------------------------------------------------------------------
@@ -185,7 +206,7 @@ def test_a_process_that_fails_after_enough_of_them_takes_no_claim_away(tmp_path:
         _, result = found(tmp_path / str(seed), script, 300.0, ONE, heard, seed=seed)
         if len(rigs) == 3:
             thirds += 1
-            assert len(result.claim) == 2
+            assert len(fresh(result)) == 2
         assert result.finding in {Finding.FASTER, Finding.NO_GAIN}
     assert thirds
 
@@ -199,7 +220,7 @@ def test_what_needs_a_fresh_process_is_claimed_by_pairs_of_them(tmp_path: Path) 
     assert result.finding is Finding.FASTER
     assert result.speedup.low <= 1.6 <= result.speedup.high
     assert LEAST_PAIRS <= len(result.claim) <= max(PAIRS)
-    assert all(one.is_pair for one in result.claim)
+    assert all(one.is_pair and not one.is_of_search for one in result.claim)
     assert all(one.baseline is not None and one.winner is not None for one in result.claim)
     assert [one.starts_as_written for one in result.claim[:3]] == [True, False, True]
 
@@ -228,19 +249,19 @@ def test_a_resumed_claim_goes_on_with_the_processes_that_it_has(tmp_path: Path) 
     heard = Heard()
 
     def ends(question: Question) -> Ending | None:
-        if "confirming" in heard.phases and len(search.study.claim) == 1 and question.nth > 2:
+        if "confirming" in heard.phases and len(fresh_of(search)) == 1 and question.nth > 2:
             kill()
         return None
 
     search.machine.script = replace(search.machine.script, ends=ends)
     with pytest.raises(Killed):
         search.go_on(120.0, heard)
-    (kept,) = search.study.claim
+    (kept,) = fresh_of(search)
     search.machine.script = replace(search.machine.script, ends=lambda _: None)
     heard = Heard()
     result = search.go_on(150.0, heard)
     assert result.finding is Finding.FASTER
-    first, second = result.claim
+    first, second = fresh(result)
     assert first == kept
     assert (first.starts_as_written, second.starts_as_written) == (True, False)
     assert "baseline" not in heard.phases
@@ -252,12 +273,16 @@ def test_an_interrupted_claim_keeps_what_was_measured(tmp_path: Path, requests: 
     search, told = begin(tmp_path, UNSURE, ONE), [requests]
 
     def ends(_question: Question) -> Ending | None:
-        if search.study.claim and told[0]:
+        if fresh_of(search) and told[0]:
             told[0] -= 1
             interrupt()
         return None
 
     search.machine.script = replace(search.machine.script, ends=ends)
     result = search.go_on(300.0)
-    assert len(search.study.claim) == (2 if requests == 1 else 1)
+    assert len(fresh_of(search)) == (2 if requests == 1 else 1)
     assert (result.finding is Finding.UNCONFIRMED) is (requests == 2)
+
+
+def fresh_of(search: Searched) -> list[ClaimProcess]:
+    return [one for one in search.study.claim if not one.is_of_search]

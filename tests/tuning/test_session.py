@@ -19,7 +19,7 @@ from autotune.tuning.claim import ClaimResult, claim_best
 from autotune.tuning.conclude import conclude
 from autotune.tuning.events import Events
 from autotune.tuning.live_rig import LiveRig
-from autotune.tuning.plan import PROCESS, TURNS
+from autotune.tuning.plan import OWN_TURNS_S, PROCESS, TURNS
 from autotune.tuning.session import Baseline, Session
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
@@ -100,7 +100,7 @@ def test_small_budgets_keep_less_for_the_claim_until_they_keep_nothing(
 ) -> None:
     session = made(tmp_path, total_s, spent_s=18.0).session
     assert session.plan.reserve_s == pytest.approx(processes * EACH_S)
-    kept_s = session.plan.reserve_s + session.plan.rehearsal_s
+    kept_s = session.plan.reserve_s + session.plan.rehearsal_s + (OWN_TURNS_S if processes else 0)
     assert session.until_confirmation.left_s() == pytest.approx(
         min(total_s - 18.0 - kept_s, session.budget.wait_s)
     )
@@ -136,7 +136,7 @@ def test_turns_of_slow_steps_are_planned_by_their_number(tmp_path: Path) -> None
 def test_time_for_a_claim_is_not_kept_where_there_is_nothing_to_claim(tmp_path: Path) -> None:
     given = made(tmp_path, 180.0, 60.0)
     session, kept_s = given.session, given.session.plan.kept_s
-    assert kept_s == session.plan.reserve_s + session.plan.rehearsal_s
+    assert kept_s == session.plan.reserve_s + session.plan.rehearsal_s + OWN_TURNS_S
     for has_candidate, left_s, is_over in (
         (True, kept_s + 30.0, False),
         (True, kept_s + 0.5, True),
