@@ -223,8 +223,10 @@ class Shadows:
                 raise OSError(number, os.strerror(number), path)
             if self.names(seen):
                 raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
-        if place != seen or self.is_open(seen) or not mode:
+        if place != seen or self.is_open(seen):
             delete(place)
+        elif not mode:
+            posix.lstat(place)  # raises what the program expects; the real file is never deleted
         self._hide(seen)
 
     def remove_all(self, seen: str, remove: Callable[..., None]) -> None:

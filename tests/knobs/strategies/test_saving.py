@@ -90,6 +90,13 @@ def test_what_the_first_rank_made_moved_or_removed_before_is_no_error(out: Path)
     assert not any(out.iterdir())
 
 
+def test_a_file_that_the_first_rank_makes_while_another_removes_it_stays(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "_mode", lambda _: 0)  # as seen the moment before
+    (out / "log.txt").unlink()
+
+
 def test_a_large_file_that_is_opened_for_change_is_no_copy(
     out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
