@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import h5py
@@ -104,6 +104,30 @@ def test_a_large_file_that_is_opened_for_change_is_no_copy(
     mapped = numpy.memmap(out / "log.txt", mode="r+")
     assert mapped.tobytes() == b"of the first rank\n"
     assert not list((out.parent / "shadow").rglob("log.txt"))
+
+
+def appends(path: Path) -> None:
+    with path.open("a") as file:
+        file.write("of the second")
+
+
+def appends_by_number(path: Path) -> None:
+    number = os.open(path, os.O_RDWR | os.O_APPEND)
+    os.write(number, b"of the second")
+    os.close(number)
+
+
+def cuts_off(path: Path) -> None:
+    os.truncate(path, 3)
+
+
+@pytest.mark.parametrize("write", [appends, appends_by_number, cuts_off])
+def test_a_large_file_that_is_written_is_a_copy(
+    out: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], None]
+) -> None:
+    monkeypatch.setattr(guard, "MAX_COPIED_BYTES", 10)
+    write(out / "log.txt")
+    assert (out / "log.txt").read_text() != "of the first rank\n"
 
 
 def test_a_temporary_file_is_a_ranks_own(out: Path) -> None:
