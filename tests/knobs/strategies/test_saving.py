@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -49,14 +51,27 @@ def test_what_a_rank_writes_it_reads_again(out: Path, monkeypatch: pytest.Monkey
         file["n"] = 1
     with h5py.File(out / "made.h5") as file:
         assert file["n"][()] == 1
-    for name in (str(out / "log.db"), ":memory:"):
-        for count in (1, 2) if name != ":memory:" else (1,):
+    for name in (str(out / "log.db"), ":memory:", ""):
+        for count in (1, 2) if name.endswith("log.db") else (1,):
             rows = sqlite3.connect(database=name)
             rows.execute("create table if not exists t (n)")
             rows.execute("insert into t values (1)")
             rows.commit()
             assert len(rows.execute("select n from t").fetchall()) == count
             rows.close()
+
+
+def test_a_database_is_the_ranks_own_by_whichever_module_it_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("sqlite3.dbapi2", "sqlite3"):
+        monkeypatch.delitem(sys.modules, name)
+    with installed(RankFilesSeam(tmp_path / "shadow", [])):
+        for name in ("sqlite3", "sqlite3.dbapi2"):
+            rows = importlib.import_module(name).connect(tmp_path / f"{name}.db")
+            rows.execute("create table t (n)")
+            rows.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["shadow"]
 
 
 def test_a_checkpoint_is_found_where_it_was_renamed_copied_and_linked(out: Path) -> None:
