@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Groups:
 
     Attributes:
         steps: Number of micro-batches in a group; 1 means that nothing is accumulated.
-        waiting: Ids of the optimizers whose step of the present group was held back.
+        waiting: The optimizers whose step of the present group was held back, by their ids.
         stepped_by: Ids of those whose step was made or held back for the present micro-batch.
         has_gradients: Whether the present micro-batch has gradients that no step, real or held
             back, has followed.
@@ -61,7 +62,7 @@ class Groups:
         self._taken: tuple[int, object] = (0, None)  # number and iteration
         self._before = 0
         self._counts_on = False
-        self.waiting: set[int] = set()
+        self.waiting: dict[int, Any] = {}
         self.stepped_by: set[int] = set()
         self.has_gradients = self.is_left_out = False
         self.is_last, self.share = True, 1.0
@@ -104,10 +105,13 @@ class Groups:
         self.stepped_by.clear()
         self.has_gradients = False
 
-    def stepped(self, optimizer: object, *, is_real: bool) -> None:
+    def stepped(self, optimizer: Any, *, is_real: bool) -> None:
         """Note that an optimizer has made its step (*is_real*) or that the step was held back."""
         self.stepped_by.add(id(optimizer))
-        (self.waiting.discard if is_real else self.waiting.add)(id(optimizer))
+        if is_real:
+            self.waiting.pop(id(optimizer), None)
+        else:
+            self.waiting[id(optimizer)] = optimizer
         self.has_gradients = False
 
     def leave_out(self) -> None:

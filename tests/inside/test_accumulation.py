@@ -175,6 +175,18 @@ def clears_by_what_wraps_the_optimizer_and_a_model_that_nobody_trains(program: P
     return step
 
 
+def scales_for_what_wraps_the_optimizer(program: Program, *, clears_model: bool = False) -> Step:
+    wrapper, scaler = Wrapper(program.optimizer), torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> None:
+        (program.model if clears_model else wrapper).zero_grad()
+        scaler.scale(program.loss(x, y)).backward()
+        scaler.step(wrapper)
+        scaler.update()
+
+    return step
+
+
 CASES: dict[str, tuple[Callable[[Program], Step], int]] = {
     "a plain loop": (lambda program: program.step, 90),
     # Of 90, micro-batches would keep samples that whole batches drop.
@@ -186,12 +198,17 @@ CASES: dict[str, tuple[Callable[[Program], Step], int]] = {
             clears_last,
             clears_the_model_to_zeros,
             clears_by_what_wraps_the_optimizer_and_a_model_that_nobody_trains,
+            scales_for_what_wraps_the_optimizer,
             computes_activations_again,
             has_a_closure,
             scales_and_clips,
             has_a_schedule_of_iterations,
         )
     },
+    "scales for what wraps the optimizer and clears the model": (
+        partial(scales_for_what_wraps_the_optimizer, clears_model=True),
+        90,
+    ),
 }
 
 

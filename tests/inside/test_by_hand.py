@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from autotune.inside.seams.by_hand import PART, _fingerprint
 from autotune.knobs import registry
 from autotune.knobs.base import Here
 from autotune.program.domain import NotOffered
@@ -275,3 +280,33 @@ def test_autotune_run_reaches_a_model_whose_weights_are_written_by_hand(
         assert compiled == [model]
         is_plain = "autotune/inside" not in nn.Module.__call__.__code__.co_filename
         assert is_plain, "nested calls are PyTorch's own again"
+
+
+class Largest(TorchDispatchMode):
+    """Notes how many numbers in double precision a result holds at most."""
+
+    most = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.dtype is torch.float64:
+            self.most = max(self.most, result.numel())
+        return result
+
+
+def test_a_weight_of_any_size_and_a_sharded_one_is_compared_by_every_value() -> None:
+    weight = torch.ones(2 * PART + 3)
+    with Largest() as largest:  # type: ignore[no-untyped-call]
+        before = _fingerprint(weight)
+    assert largest.most <= PART
+    weight[-1] += 1e-3
+    assert _fingerprint(weight) != before
+    weight = torch.arange(2 * PART)
+    swapped = torch.cat([weight[PART:], weight[:PART]])
+    assert _fingerprint(swapped) != _fingerprint(weight)
+    distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        sharded = DTensor.from_local(torch.ones(4), init_device_mesh("cpu", (1,)))
+        assert _fingerprint(sharded) == _fingerprint(torch.ones(4))
+    finally:
+        distributed.destroy_process_group()

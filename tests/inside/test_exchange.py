@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,3 +128,19 @@ def test_orders_keep_tuples_and_numbers_of_a_programs_sampler(plain: Store) -> N
     first, second = (list(SampleOrder(group, "data").of(items)) for group in groups)
     assert first is not items
     assert second == [(1, "a"), [2, 3], 4]
+
+
+def test_only_the_first_ranks_sampler_draws(plain: Store) -> None:
+    class Drawn:
+        count = 0
+
+        def __iter__(self) -> Iterator[int]:
+            self.count += 1
+            return iter(torch.randperm(4).tolist())
+
+    groups = [Group(rank, rank, 2, 2, SignedStore(plain, KEY)) for rank in (0, 1)]
+    samplers = [Drawn() for _ in groups]
+    orders = [SampleOrder(g, "data").of(s) for g, s in zip(groups, samplers, strict=True)]
+    first, second = (list(order) for order in orders)
+    assert first == second
+    assert [sampler.count for sampler in samplers] == [1, 0]

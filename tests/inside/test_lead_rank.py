@@ -6,12 +6,12 @@ import queue
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import perf_counter, sleep
 
 import pytest
 import torch
 
-from autotune.inside.processes import reporter
+from autotune.inside.processes import lead_rank, reporter
 from autotune.inside.processes.lead_rank import LeadRank
 from autotune.inside.processes.reporter import MAX_STEPS, Reporter
 from autotune.inside.step_counts import Step
@@ -118,6 +118,8 @@ def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Parent]:
         yield Parent(driver, other, commands)
     finally:
         driver.tracker.seams.remove()
+        if driver._overtime is not None:
+            driver._overtime.join(60.0)
         other.close()
         ours.close()
 
@@ -144,7 +146,8 @@ def test_the_parent_is_told_the_gpus_of_a_program_that_trains_on_one(
 def test_each_question_is_answered_once_with_its_number(parent: Parent) -> None:
     parent.ask(turns(3), turns(4, 5), ProfileStep(0.0, 5), Examine(6), Close())
     parent.driver._obey()
-    while len(parent.heard()) < 4:
+    ends_s = perf_counter() + 60.0
+    while len(parent.heard()) < 4 and perf_counter() < ends_s:
         parent.let_run(1000)
     assert parent.heard() == [
         ("took_turns", 3),
@@ -154,6 +157,18 @@ def test_each_question_is_answered_once_with_its_number(parent: Parent) -> None:
     ]
     assert [[len(turn.seconds) for turn in taken] for taken in parent.taken] == [[2, 2], [5, 5]]
     assert {turn.samples for turn in parent.taken[0]} == {(8, 8)}
+
+
+def test_an_examination_is_answered_in_time_with_what_it_found_where_an_item_never_comes(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lead_rank, "MOST_EXAMINED_S", 0.1)
+    parent.ask(Examine(1))
+    parent.driver._obey()
+    ends_s = perf_counter() + 60.0
+    while not parent.heard() and perf_counter() < ends_s:
+        sleep(0.01)
+    assert parent.heard() == [("examined", 1)]
 
 
 def test_a_program_that_ends_gives_its_whole_turns_once_and_one_that_fails_nothing(

@@ -177,8 +177,9 @@ def test_hooks_of_a_step_see_and_set_the_rates_of_the_program(place: str) -> Non
 
     plain = rates()
     with running(applied(batch_size=40)):
-        assert rates()[:3] == pytest.approx([4 * rate for rate in plain[:3]])
-    assert rates()[3:] == pytest.approx(plain[3:])
+        found = rates()
+    assert found[:3] == pytest.approx([4 * rate for rate in plain[:3]])
+    assert found[3:] == pytest.approx(plain[3:])
 
 
 def test_a_program_that_follows_the_batch_itself_is_left_to_it(
@@ -223,6 +224,46 @@ def test_the_factor_is_on_every_group_once() -> None:
             around = Around(SGD([weight()], lr=rate))
             assert train(around, data) == pytest.approx([0.4] * 3)
             assert around.param_groups[0]["lr"] is rate
+
+
+def test_a_step_of_a_class_and_of_its_base_is_one_step() -> None:
+    """The hooks of a step run once for each of the two, as the program also builds the base."""
+
+    class Twice(SGD):
+        def step(self, closure: Any = None) -> Any:
+            found = super().step(closure)
+            return super().step() if found is None else found
+
+    with running(applied(LrRule.LINEAR, batch_size=40)):
+        data = loader()
+        for kind in (SGD, Twice, SGD):
+            steps = 2 if kind is Twice else 1
+            optimizer = kind([weight()], lr=0.1)
+            assert train(optimizer, data) == pytest.approx([0.4 * steps] * 3)
+            assert optimizer.param_groups[0]["lr"] == 0.1
+
+
+def test_steps_of_several_threads_end_in_any_order() -> None:
+    entered, left = threading.Event(), threading.Event()
+
+    def closure() -> float:
+        entered.set()
+        left.wait(60)
+        return 0.0
+
+    with running(applied(LrRule.LINEAR, batch_size=40)):
+        data, first, second = loader(), SGD([weight()], lr=0.1), SGD([weight()], lr=0.1)
+        next(iter(data))
+        other = threading.Thread(target=first.step, args=(closure,))
+
+        def steps_across() -> float:
+            left.set()
+            other.join()
+            return moved(first)
+
+        other.start()
+        entered.wait(60)
+        assert second.step(steps_across) == pytest.approx(0.4)
 
 
 def test_checkpoints_hold_and_bring_the_programs_own_rates_and_flags() -> None:

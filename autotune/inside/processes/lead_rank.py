@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import perf_counter, time
 
 import torch
@@ -19,7 +21,7 @@ from autotune.inside.step_profiler import StepProfiler
 from autotune.inside.step_tracker import Rank, StepTracker
 from autotune.inside.turns import Hands, Turns, of_ranks
 from autotune.machine.probes.torch_memory import torch_gpus
-from autotune.measurement.examination import StepBreakdown
+from autotune.measurement.examination import Examination, StepBreakdown
 from autotune.measurement.turn import Taken
 from autotune.rig.wire import (
     Close,
@@ -28,6 +30,7 @@ from autotune.rig.wire import (
     Examined,
     FromRig,
     Link,
+    LinkClosed,
     ProfileStep,
     Start,
     StepProfiled,
@@ -36,6 +39,8 @@ from autotune.rig.wire import (
     ToRig,
 )
 
+# Less than the parent waits for a sign of life
+MOST_EXAMINED_S = 75.0
 Task = StepProfiler | Examiner | Turns
 
 
@@ -61,6 +66,7 @@ class LeadRank(Rank):
         # The question that the parent has asked last, and what answers it in steps of the program
         self._asked: TakeTurns | ProfileStep | Examine | None = None
         self._task: Task | None = None
+        self._overtime: threading.Timer | None = None
 
     def disturbed(self) -> None:
         """Leave the present step out, and send a sign of life if none was sent lately."""
@@ -152,6 +158,8 @@ class LeadRank(Rank):
 
     def _begin(self, task: Task | None) -> None:
         self._task = task
+        if self._overtime is not None:
+            self._overtime.cancel()
         self.tracker.counts.clock = None if task is None else task.clock
 
     def _end(self, task: Task) -> None:
@@ -185,6 +193,16 @@ class LeadRank(Rank):
                 answer = TookTurns(found, number)
         with self._reporter.lock:
             self._reporter.link.send(answer)
+
+    def _answer_late(self, task: Examiner) -> None:
+        """Answer an examination with what was seen so far; runs in a timer thread.
+
+        The program is then within an item that never comes, or a step that takes very long. What
+        it answers afterwards, nobody waits for.
+        """
+        with self._reporter.lock, suppress(LinkClosed):
+            if task is self._task:
+                self._answer(task)
 
     def _taken_by(self, task: Turns, reports: Sequence[Report] = ()) -> Taken:
         if self._meetings.has_others:  # what one rank saw alone says nothing of the group
@@ -224,10 +242,17 @@ class LeadRank(Rank):
                 counts = frames_compiled() == 0
                 profiler = StepProfiler(stage_s, sync, tracker.seams, feed, counts_flops=counts)
                 self._begin(profiler)
+            case Examine(number) if self._meetings.has_others:  # see RankLoad, too
+                self._reporter.link.send(Examined(Examination(), number))
+                self._obey()
             case Examine() as asked:
                 self._asked = asked
                 counts = frames_compiled() == 0
-                self._begin(Examiner(tracker.device, feed, self._allowed_cores, counts=counts))
+                examiner = Examiner(tracker.device, feed, self._allowed_cores, counts=counts)
+                self._begin(examiner)
+                self._overtime = threading.Timer(MOST_EXAMINED_S, self._answer_late, (examiner,))
+                self._overtime.daemon = True
+                self._overtime.start()
             case Close():
                 self._meetings.announce(RankCommand(ends=True))
                 self._quit()

@@ -44,7 +44,8 @@ class SampleOrder:
 
         The last rank to read a chunk deletes it.
         """
-        store, source, number, chunk = self._group.store, iter(items), 0, [None]
+        store, number, chunk = self._group.store, 0, [None]
+        source = iter(items) if self._group.is_first else iter(())  # it may draw at once
         while chunk:
             key = f"{name}/{number}"
             if self._group.is_first:

@@ -183,8 +183,8 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
         if groups.steps > 1:
             groups.take()
             if not groups.has_gradients:
-                waiting = [o for o in self._optimizers() if id(o) in groups.waiting]
-                clears = groups.is_left_out or not self._trains(target, waiting)
+                waits = self._trains(target, groups.waiting.values())
+                clears = groups.is_left_out or not waits
             elif self._trains(target, self._optimizers()):
                 groups.leave_out()
         if clears:

@@ -2,7 +2,7 @@
 
 Such a program computes gradients, by ``backward()`` or ``torch.autograd.grad``, and then writes its
 weights itself, or leaves that to an object that is not a torch ``Optimizer``. A step has ended when
-weights have another norm than after the last backward pass. (Their version counters would not do:
+weights have other values than after the last backward pass. (Their version counters would not do:
 ``p.data.add_()`` leaves them.) Only the first three steps are found in this way; later a step is
 assumed after each time the same number of passes as the third step took.
 
@@ -29,8 +29,9 @@ from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.seams.forward import ForwardSeam
 from autotune.inside.seams.optimizer import OptimizerSeam
 
-STEPS_COMPARED = 3  # by norms; the last one tells how many passes a step takes
+STEPS_COMPARED = 3  # by their weights; the last one tells how many passes a step takes
 MAX_WEIGHTS = 16  # that are compared, spread over the model
+PART = 2**20  # values of a weight that are summed at once
 # Backward passes without a step after which an optimizer counts as unused. Programs that accumulate
 # gradients make many passes before their optimizer steps.
 IDLE_PASSES = 16
@@ -171,9 +172,19 @@ class ByHandSeam(Seam, BackwardListener):
 
 
 def _fingerprint(leaf: torch.Tensor) -> float:
-    """Return a weighted sum of the values, which flipped signs and another order change as well."""
-    flat = (torch.view_as_real(leaf) if leaf.is_complex() else leaf).detach().flatten().double()
-    return float(flat @ torch.linspace(1, 2, len(flat), dtype=flat.dtype, device=flat.device))
+    """Return a weighted sum of the values, which flipped signs and another order change as well.
+
+    Of a sharded weight, those of this rank. It is summed part by part, as copies of a large weight
+    in double precision might not fit into memory.
+    """
+    local: Any = leaf.to_local() if hasattr(leaf, "to_local") else leaf
+    flat = (torch.view_as_real(local) if local.is_complex() else local).detach().flatten()
+    total = torch.zeros((), dtype=torch.float64, device=flat.device)
+    for start in range(0, len(flat), PART):
+        part = flat[start : start + PART].double()
+        ends = 1 + start / len(flat), 1 + (start + len(part)) / len(flat)
+        total += part @ torch.linspace(*ends, len(part), dtype=part.dtype, device=part.device)
+    return float(total)
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

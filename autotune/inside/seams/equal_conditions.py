@@ -80,8 +80,10 @@ def _seed_the_unseeded(seed: int) -> None:
     """
     _entropy.dice.seed(seed)
 
-    def seeded(original: Call, self: random.Random, a: Any = None, *version: int) -> None:
-        original(self, _entropy.dice.getrandbits(64) if a is None else a, *version)
+    def seeded(
+        original: Call, self: random.Random, a: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+        original(self, _entropy.dice.getrandbits(64) if a is None else a, *args, **kwargs)
 
     def random_bits(count: int) -> int:
         return _entropy.dice.getrandbits(count)

@@ -42,8 +42,8 @@ OF_LINKS = ("lchown", "lstat", "readlink")  # they never follow a link at the en
 KERNELS_OWN = ("/dev", "/proc", "/sys")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 MAX_LINKS = 40  # that are followed in one path, as on Linux
-# A rank does not copy a larger file that is opened for change: it is probably a memory-mapped data
-# set, which programs open with "r+" and only read.
+# A rank does not copy a larger file that is opened with "r+": it is probably a memory-mapped data
+# set, which programs only read.
 MAX_COPIED_BYTES = 256 * 2**20
 # Modules whose functions are replaced one by one, or that need the original ones
 LEFT_ALONE = ("builtins", "io", "os", "posix", "shutil", "torch")
@@ -148,13 +148,24 @@ class Shadows:
         return self._to_write(self.resolve(path, follow=follow, dir_fd=dir_fd), keeps=keeps)
 
     def to_open(
-        self, path: Any, *, is_new: bool, writes: bool, keeps: bool, dir_fd: int | None = None
+        self,
+        path: Any,
+        *,
+        is_new: bool,
+        writes: bool,
+        keeps: bool,
+        may_map: bool,
+        dir_fd: int | None = None,
     ) -> Any:
-        """Return the path to give to open(2)."""
+        """Return the path to give to open(2).
+
+        With *may_map*, a large file is perhaps opened only to be mapped and read.
+        """
         if is_new:
             return self.to_make(path, dir_fd=dir_fd)
         if writes:
-            return self.to_write(path, dir_fd=dir_fd, keeps=keeps)
+            seen = self.resolve(path, dir_fd=dir_fd)
+            return self._to_write(seen, keeps=keeps, may_map=may_map)
         return self.to_read(path, dir_fd=dir_fd) if path and self.is_used else path
 
     def to_make(self, path: Any, *, follow: bool = False, dir_fd: int | None = None) -> str:
@@ -166,11 +177,11 @@ class Shadows:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         return self._to_write(seen, keeps=False)
 
-    def _to_write(self, seen: str, *, keeps: bool) -> str:
+    def _to_write(self, seen: str, *, keeps: bool, may_map: bool = False) -> str:
         if self.is_open(seen) or _mode(self._root + seen):
             return self.place(seen)
         mode = 0 if self._is_gone(seen) else _mode(seen)
-        may_stay = self._is_lenient and keeps and stat.S_ISREG(mode)
+        may_stay = self._is_lenient and keeps and may_map and stat.S_ISREG(mode)
         if may_stay and posix.stat(seen).st_size > MAX_COPIED_BYTES:
             return seen
         shadow = self._begin(seen)
@@ -223,8 +234,10 @@ class Shadows:
                 raise OSError(number, os.strerror(number), path)
             if self.names(seen):
                 raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
-        if place != seen or self.is_open(seen) or not mode:
+        if place != seen or self.is_open(seen):
             delete(place)
+        elif not mode:
+            posix.lstat(place)  # raises what the program expects; the real file is never deleted
         self._hide(seen)
 
     def remove_all(self, seen: str, remove: Callable[..., None]) -> None:
@@ -336,7 +349,8 @@ class GuardSeam(Seam, SaveListener):
     def place_to_open(self, path: Any, mode: str) -> Any:
         """Return the path to open: that of a shadow, for what the trial changes or has changed."""
         writes = bool(set(mode) & set("wa+"))
-        return self._files.to_open(path, is_new="x" in mode, writes=writes, keeps="w" not in mode)
+        is_new, keeps, may_map = "x" in mode, "w" not in mode, "r" in mode
+        return self._files.to_open(path, is_new=is_new, writes=writes, keeps=keeps, may_map=may_map)
 
     def _redirected(self, name: str, place: Callable[..., str]) -> Call:
         original, files, is_reading = getattr(os, name), self._files, name in READING
@@ -357,7 +371,10 @@ class GuardSeam(Seam, SaveListener):
         def os_open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
             is_new = bool(flags & os.O_CREAT and flags & os.O_EXCL)
             writes, keeps = bool(flags & WRITING), not flags & os.O_TRUNC
-            path = files.to_open(path, is_new=is_new, writes=writes, keeps=keeps, dir_fd=dir_fd)
+            may_map = bool(flags & os.O_RDWR) and not flags & os.O_APPEND
+            path = files.to_open(
+                path, is_new=is_new, writes=writes, keeps=keeps, may_map=may_map, dir_fd=dir_fd
+            )
             return original(path, flags, mode, dir_fd=dir_fd)
 
         self._patches.replace(os, "open", os_open)

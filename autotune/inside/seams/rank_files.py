@@ -32,6 +32,7 @@ LIBRARIES: dict[str, dict[str, tuple[int, str, str]]] = {
     "safetensors": {"serialize_file": (1, "filename", "w"), "safe_open": (0, "filename", "r")},
     "safetensors.torch": {"save_file": (1, "filename", "w"), "load_file": (0, "filename", "r")},
     "sqlite3": {"connect": (0, "database", "a")},
+    "sqlite3.dbapi2": {"connect": (0, "database", "a")},
     "h5py": {"File.__init__": (1, "name", "")},
     "cv2": {"imwrite": (0, "filename", "w"), "imread": (0, "filename", "r")},
 }
@@ -102,10 +103,11 @@ class RankFilesSeam(GuardSeam):
         **kwargs: Any,
     ) -> Any:
         path = args[position] if len(args) > position else kwargs.get(keyword)
-        is_path = isinstance(path, (str, bytes, os.PathLike))
-        if not is_path or str(path).startswith((":", "file:")):  # SQLite's memory, or its addresses
+        # An empty path is a temporary database; others are SQLite's memory or its addresses
+        text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
+        if not text or text.startswith((":", "file:")):
             return original(*args, **kwargs)
-        how = mode or kwargs.get("mode") or (*args[position + 1 : position + 2], "r")[0]
+        how = mode or kwargs.get("mode") or (*args[position + 1 : position + 2], "")[0] or "r"
         place = self.place_to_open(path, how)
         if len(args) > position:
             return original(*args[:position], place, *args[position + 1 :], **kwargs)

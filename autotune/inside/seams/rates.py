@@ -126,12 +126,13 @@ class RatesSeam(StepListener):
         if is_begun or (factor := self.factor(optimizer)) == 1.0:
             return go(optimizer, *args, **kwargs)
         taken = {id(group) for step in self._scaled for group, *_ in step.scaled}
-        self._scaled.append(_Multiplied(optimizer, factor, taken))
+        step = _Multiplied(optimizer, factor, taken)
+        self._scaled.append(step)
         try:
-            with self._scaled[-1]:
+            with step:
                 return go(optimizer, *args, **kwargs)
         finally:
-            self._scaled.pop()
+            self._scaled.remove(step)  # on another thread a step may have begun since
 
     def _look_at_batches(self) -> None:
         """Determine whether the next step uses the tuned loader's batch.
@@ -175,6 +176,9 @@ class RatesSeam(StepListener):
 class _Multiplied:
     """The rates of an optimizer in one step: multiplied last before it, and restored first after.
 
+    torch runs the hooks of a step once for each class whose ``step`` takes part by ``super()``. The
+    outermost pair counts.
+
     Args:
         optimizer: Its groups are multiplied, but for those in *taken*.
         factor: By which.
@@ -185,13 +189,14 @@ class _Multiplied:
         self.optimizer, self._factor, self._taken = optimizer, factor, taken
         self.scaled: list[tuple[dict[str, Any], Any, Any]] = []
         self._handles: list[RemovableHandle] = []
+        self._depth = 0
 
     def __enter__(self) -> None:
         if not hasattr(self.optimizer, "_optimizer_step_pre_hooks"):
             self._multiply()  # it wraps an optimizer, and torch has not set it up
             return
-        before = self.optimizer.register_step_pre_hook(self._multiply)
-        after = self.optimizer.register_step_post_hook(self._restore)
+        before = self.optimizer.register_step_pre_hook(self._begins)
+        after = self.optimizer.register_step_post_hook(self._ends)
         self._handles = [before, after]
         hooks: Any = self.optimizer._optimizer_step_post_hooks  # noqa: SLF001
         hooks.move_to_end(after.id, last=False)
@@ -201,14 +206,24 @@ class _Multiplied:
         for handle in self._handles:
             handle.remove()
 
-    def _multiply(self, *_: object) -> None:
+    def _begins(self, *_: object) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self._multiply()
+
+    def _ends(self, *_: object) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self._restore()
+
+    def _multiply(self) -> None:
         for group in self.optimizer.param_groups:
             if id(group) not in self._taken and _has_rate(group):
                 rate = group["lr"]  # not in place: groups may share one tensor as their rate
                 group["lr"] = rate * self._factor
                 self.scaled.append((group, rate, group["lr"]))
 
-    def _restore(self, *_: object) -> None:
+    def _restore(self) -> None:
         while self.scaled:
             group, rate, used = self.scaled.pop()
             group["lr"] = rate if group["lr"] is used else group["lr"] / self._factor

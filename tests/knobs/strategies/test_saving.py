@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import h5py
@@ -49,14 +51,27 @@ def test_what_a_rank_writes_it_reads_again(out: Path, monkeypatch: pytest.Monkey
         file["n"] = 1
     with h5py.File(out / "made.h5") as file:
         assert file["n"][()] == 1
-    for name in (str(out / "log.db"), ":memory:"):
-        for count in (1, 2) if name != ":memory:" else (1,):
+    for name in (str(out / "log.db"), ":memory:", ""):
+        for count in (1, 2) if name.endswith("log.db") else (1,):
             rows = sqlite3.connect(database=name)
             rows.execute("create table if not exists t (n)")
             rows.execute("insert into t values (1)")
             rows.commit()
             assert len(rows.execute("select n from t").fetchall()) == count
             rows.close()
+
+
+def test_a_database_is_the_ranks_own_by_whichever_module_it_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("sqlite3.dbapi2", "sqlite3"):
+        monkeypatch.delitem(sys.modules, name)
+    with installed(RankFilesSeam(tmp_path / "shadow", [])):
+        for name in ("sqlite3", "sqlite3.dbapi2"):
+            rows = importlib.import_module(name).connect(tmp_path / f"{name}.db")
+            rows.execute("create table t (n)")
+            rows.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["shadow"]
 
 
 def test_a_checkpoint_is_found_where_it_was_renamed_copied_and_linked(out: Path) -> None:
@@ -90,6 +105,13 @@ def test_what_the_first_rank_made_moved_or_removed_before_is_no_error(out: Path)
     assert not any(out.iterdir())
 
 
+def test_a_file_that_the_first_rank_makes_while_another_removes_it_stays(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "_mode", lambda _: 0)  # as seen the moment before
+    (out / "log.txt").unlink()
+
+
 def test_a_large_file_that_is_opened_for_change_is_no_copy(
     out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +119,30 @@ def test_a_large_file_that_is_opened_for_change_is_no_copy(
     mapped = numpy.memmap(out / "log.txt", mode="r+")
     assert mapped.tobytes() == b"of the first rank\n"
     assert not list((out.parent / "shadow").rglob("log.txt"))
+
+
+def appends(path: Path) -> None:
+    with path.open("a") as file:
+        file.write("of the second")
+
+
+def appends_by_number(path: Path) -> None:
+    number = os.open(path, os.O_RDWR | os.O_APPEND)
+    os.write(number, b"of the second")
+    os.close(number)
+
+
+def cuts_off(path: Path) -> None:
+    os.truncate(path, 3)
+
+
+@pytest.mark.parametrize("write", [appends, appends_by_number, cuts_off])
+def test_a_large_file_that_is_written_is_a_copy(
+    out: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], None]
+) -> None:
+    monkeypatch.setattr(guard, "MAX_COPIED_BYTES", 10)
+    write(out / "log.txt")
+    assert (out / "log.txt").read_text() != "of the first rank\n"
 
 
 def test_a_temporary_file_is_a_ranks_own(out: Path) -> None:
