@@ -172,6 +172,7 @@ class Proposals:
             space = replace(space, domains=kept)
         ground = self._ground(field)
         records = {r.config: r for r in latest(field.records)}
+        is_done = True
         for _ in range(PATIENCE):
             trial, config = self._study.propose(space, ground, self._sampler)
             if conflicts := space.conflicts(config):
@@ -179,10 +180,11 @@ class Proposals:
             elif config in known:
                 self._study.tell(trial, records[config], is_known=True)
             elif math.isinf(self._cost_s(config)):
-                self._study.tell(trial, _conflicting(config, ["There is no time or room for it."]))
+                self._study.tell(trial, _conflicting(config, ["No time or room"]), is_known=True)
+                is_done = False  # later there may be: it is not recorded
             else:
                 return Proposal(trial, config, "proposed by the sampler")
-        self._is_done = self._study.head.options.sampler != "autotune"
+        self._is_done = is_done
         return None
 
 
