@@ -175,13 +175,12 @@ class Proposals:
         is_done = True
         for _ in range(PATIENCE):
             trial, config = self._study.propose(space, ground, self._sampler)
-            if conflicts := space.conflicts(config):
-                self._study.tell(trial, _conflicting(config, conflicts))
-            elif config in known:
+            if config in known:
                 self._study.tell(trial, records[config], is_known=True)
-            elif math.isinf(self._cost_s(config)):
-                self._study.tell(trial, _conflicting(config, ["No time or room"]), is_known=True)
-                is_done = False  # later there may be: it is not recorded
+            elif (conflicts := space.conflicts(config)) or math.isinf(self._cost_s(config)):
+                # Later there may be time and room for it, so without conflicts it is not recorded
+                self._study.tell(trial, _conflicting(config, conflicts), is_known=not conflicts)
+                is_done = is_done and bool(conflicts)
             else:
                 return Proposal(trial, config, "proposed by the sampler")
         self._is_done = is_done
