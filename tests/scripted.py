@@ -19,6 +19,7 @@ from typing import Any, Self, cast
 from optuna.storages import InMemoryStorage
 
 from autotune.knobs import Scope, registry
+from autotune.knobs.space.space import SearchSpace
 from autotune.machine.hardware import Gpu
 from autotune.measurement.examination import Examination, StepBreakdown, StepParts
 from autotune.measurement.goal import THROUGHPUT, Goal
@@ -436,14 +437,14 @@ class Searched:
 def begin(
     folder: Path,
     script: Script,
-    knobs: Mapping[str, tuple[KnobValue, ...] | None],
+    knobs: Mapping[str, tuple[KnobValue, ...] | None] | SearchSpace,
     seed: int = 0,
     goal: Goal = THROUGHPUT,
     **options: Any,
 ) -> Searched:
     """Return a search that has a record and has not begun; *options* are of ``SearchOptions``."""
     run = search_dir.new("train", "train", folder)
-    space = make_space(dict(knobs))
+    space = knobs if isinstance(knobs, SearchSpace) else make_space(dict(knobs))
     storage = InMemoryStorage()  # one in a file takes longer than all the rest
     head = make_head(space, options=SearchOptions(180.0, seed=seed, goal=goal, **options))
     Study.create(storage, search_dir.STUDY_NAME, head)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
+from collections.abc import Container
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -111,7 +112,8 @@ class Race:
                 continue
             session.has_candidate = self._best() != self._written
             if len(self._in_play) < 2 or self._is_decided():
-                last = self._proposals.grown(self._field())
+                field = replace(self._field(), share_left=0.0)
+                last = self._of_best(field, field.speeds or ()) or self._proposals.grown(field)
                 if last is None or len(self._in_play) >= SEATS:
                     session.events.note("Nothing that the time left allows promises more.")
                     break
@@ -138,11 +140,17 @@ class Race:
         if not self._may_seat(SEATS, FEW_ROUNDS):
             return None
         field = self._field()
-        for config, why in self._proposals.of_best(field).items():
-            if config not in self._in_play and (self._live.number, config) not in self._returned:
-                self._returned.add((self._live.number, config))
-                return self._proposals.taken(config, why)
+        if (proposal := self._of_best(field)) is not None:
+            return proposal
         return self._proposals.next(field) if self._may_seat(SEATS - 1, WORTH_ROUNDS) else None
+
+    def _of_best(self, field: Field, known: Container[Config] = ()) -> Proposal | None:
+        for config, why in self._proposals.of_best(field).items():
+            seat = self._live.number, config
+            if config not in self._in_play and config not in known and seat not in self._returned:
+                self._returned.add(seat)
+                return self._proposals.taken(config, why)
+        return None
 
     def _record(self, entrant: Entrant, ending: Ending | None = None) -> TrialRecord:
         speeds, config = self._study.speeds, entrant.proposal.config
@@ -373,12 +381,8 @@ class Race:
             )
 
     def _best(self) -> Config:
-        speeds = self._study.speeds
-        return (
-            self._written
-            if speeds is None
-            else recommended(self._study, self._baseline.space, speeds)
-        )
+        study, space = self._study, self._baseline.space
+        return recommended(study, space, study.speeds) if study.speeds else self._written
 
     def _dismiss(self) -> None:
         speeds = self._study.speeds

@@ -12,6 +12,7 @@ import pytest
 from autotune.cli.search_report import show
 from autotune.program.config import Config, KnobValue
 from autotune.results.result import Finding, SearchResult
+from tests.made import make_space
 from tests.scripted import Script, Searched, begin
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {
@@ -23,6 +24,12 @@ SPEEDS: dict[str, dict[KnobValue, float]] = {
     "workers": {1: 1.2, 2: 1.4},
     "batch_size": {128: 1.3, 256: 1.5},
     "accumulation_steps": {2: 0.8},
+}
+
+
+GIVEN = {
+    "fixed": make_space(KNOBS).fix({"accumulation_steps": 2}),
+    "listed": make_space(KNOBS).with_values({"accumulation_steps": [1, 2]}),
 }
 
 
@@ -121,3 +128,16 @@ def test_a_check_that_fits_into_the_budget_is_made_unasked(tmp_path: Path) -> No
     assert any(record.seeds for record in result.rehearsals)
     assert result.learning.global_batches[1] in {128, 256}
     assert result.seconds <= 900.0
+
+
+@pytest.mark.parametrize("sampler", ["autotune", "random"])
+@pytest.mark.parametrize("how", GIVEN)
+def test_accumulation_that_the_user_names_may_win_without_a_check(
+    tmp_path: Path, how: str, sampler: str
+) -> None:
+    """A larger batch, which nobody named, is not among what may be recommended."""
+    speeds: dict[str, dict[KnobValue, float]] = {**SPEEDS, "accumulation_steps": {2: 1.2}}
+    script = Script(speeds, noise=0.02, process_noise=0.01)
+    result = begin(tmp_path, script, GIVEN[how], sampler=sampler).go_on(180.0)
+    assert result.finding is Finding.FASTER
+    assert dict(result.changes) == {"workers": 2, "accumulation_steps": 2}

@@ -15,11 +15,14 @@ from autotune.program.config import Config
 from autotune.results.record import TrialRecord
 from autotune.results.result import Finding
 from autotune.tuning.budget import OVERDRAFT
+from autotune.tuning.choosing.chooser import Chooser, Field
 from autotune.tuning.race import LOADER_KNOBS, SEATS
 from autotune.tuning.storage.study import Study
+from tests.made import make_space
 from tests.scripted import CRASH, Question, Script, begin
 from tests.tuning.watched import (
     FASTER,
+    KNOBS,
     TWO,
     TWO_FASTER,
     Factors,
@@ -72,6 +75,18 @@ def test_a_change_that_gives_nothing_is_left_out(tmp_path: Path) -> None:
     ]
     assert all(found["precision"] == "bf16" for found in changes)
     assert [*map(len, changes)].count(1) >= 6
+
+
+def test_what_is_simpler_is_tried_before_a_race_ends_early(tmp_path: Path) -> None:
+    small: Factors = {"memory_format": {"channels_last": 1.01}, "optimizer": {"fused": 1.01}}
+    script = Script({"workers": {1: 1.3}, "precision": {"bf16": 1.02}, **small}, noise=0.02)
+    for seed in (2, 5, 6):
+        search, result = found(tmp_path / str(seed), script, 900.0, seed=seed)
+        study = search.study
+        field = Field(study.records, study.speeds, share_left=0.0, best=result.best)
+        space = make_space(KNOBS).resolve(study.hardware, script.profile)
+        assert study.speeds is not None
+        assert Chooser(space, seed).simplest(field) in {None, *study.speeds.configs}, seed
 
 
 def test_a_config_comes_back_only_to_tell_what_a_change_gives_and_each_record_says_why(

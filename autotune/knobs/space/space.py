@@ -248,8 +248,9 @@ class ResolvedSpace:
         restart: Knobs whose change needs a fresh process.
         max_global_batch: Samples per optimizer step; None if the batch size is not known.
         flags: The program's own flags through which knobs act, by the names of the knobs.
-        defers_growth: Configs with another global batch may not be recommended, because what they
-            learn cannot be checked; they are tried late, to tell what they would gain.
+        defers_growth: Configs with another global batch that the user has not named may not be
+            recommended, because what they learn cannot be checked; they are tried late, to tell
+            what they would gain.
         asked: Restart knobs that are tried before the other restart knobs: those that the user
             named or that act through flags and, on CUDA, ``devices``.
     """
@@ -309,7 +310,28 @@ class ResolvedSpace:
 
     def defers(self, config: Config) -> bool:
         """Return whether a config may not be recommended because its global batch is another."""
-        return self.defers_growth and self.grows(config)
+        return self.defers_growth and self.grows(config) and not self.names_growth(config)
+
+    def allowed(self, config: Config) -> Config:
+        """Return the config, or one like it with the program's own batch where it is deferred.
+
+        Values that the user fixed stay.
+        """
+        config = self.canonical(config)
+        if not self.defers(config):
+            return config
+        return self.canonical(self.with_own_batch(config).replace(**self.fixed))
+
+    def names_growth(self, config: Config) -> bool:
+        """Return whether the user has named all that makes the batch of a config another one."""
+        named = config.changes_from(self.baseline).keys() & self.named_parts
+        others = config.replace(**{part: self.baseline[part] for part in named})
+        return bool(named) and not self.grows(others)
+
+    @property
+    def named_parts(self) -> frozenset[str]:
+        """The factors of the global batch that the user has named."""
+        return frozenset(PARTS) & (self.requested | self.fixed.keys())
 
     def grows(self, config: Config) -> bool:
         """Return whether a config has another global batch than the program."""

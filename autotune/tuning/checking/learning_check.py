@@ -280,10 +280,8 @@ def _may_check(
 
 
 def _needs_no_check(session: Session, space: ResolvedSpace, config: Config) -> bool:
-    """Return whether the user has named all that makes the batch of a config another one."""
-    parts = config.changes_from(space.baseline).keys() & set(PARTS)
-    is_named = bool(parts) and parts <= space.requested | space.fixed.keys()
-    return session.study.head.options.accepts_learning_change or is_named
+    """Return whether the user wants no check of what a config learns, or has named its batch."""
+    return session.study.head.options.accepts_learning_change or space.names_growth(config)
 
 
 def _check(session: Session, baseline: Baseline, kept_s: float) -> LearningCheck:

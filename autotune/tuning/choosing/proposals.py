@@ -55,7 +55,7 @@ class Proposals:
         self._chooser = Chooser(
             space,
             options.seed,
-            self._allowed(space.start.replace(**sure)) if sure else None,
+            space.allowed(space.start.replace(**sure)) if sure else None,
             self._cost_s,
             _memory_bytes(study),
         )
@@ -103,7 +103,7 @@ class Proposals:
             known = {record.config for record in latest(self._study.records)}
             best = next((r.config for r in ranked(self._study, space)), space.start)
             live = {k: v for k, v in best.items() if k not in space.restart}
-            config = self._allowed(self._fitting(space.start.replace(**{**live, **changes})))
+            config = space.allowed(self._fitting(space.start.replace(**{**live, **changes})))
             proposal = self._new(config, why, known) if has_time() else None
             if proposal is not None:
                 yield proposal
@@ -130,10 +130,6 @@ class Proposals:
         if field.best is None or field.best == self._space.baseline:
             return self._space.start
         return field.best
-
-    def _allowed(self, config: Config) -> Config:
-        config = self._space.canonical(config)
-        return self._space.with_own_batch(config) if self._space.defers(config) else config
 
     def _cost_s(self, config: Config) -> float:
         if not self._allows(config):
@@ -171,21 +167,23 @@ class Proposals:
             return None
         space = self._space
         if space.defers_growth:  # configs with another global batch come last
-            kept = {knob: domain for knob, domain in space.domains.items() if knob not in PARTS}
+            late = {*PARTS} - space.named_parts
+            kept = {knob: domain for knob, domain in space.domains.items() if knob not in late}
             space = replace(space, domains=kept)
         ground = self._ground(field)
         records = {r.config: r for r in latest(field.records)}
+        is_done = True
         for _ in range(PATIENCE):
             trial, config = self._study.propose(space, ground, self._sampler)
-            if conflicts := space.conflicts(config):
-                self._study.tell(trial, _conflicting(config, conflicts))
-            elif config in known:
+            if config in known:
                 self._study.tell(trial, records[config], is_known=True)
-            elif math.isinf(self._cost_s(config)):
-                self._study.tell(trial, _conflicting(config, ["There is no time or room for it."]))
+            elif (conflicts := space.conflicts(config)) or math.isinf(self._cost_s(config)):
+                # Later there may be time and room for it, so without conflicts it is not recorded
+                self._study.tell(trial, _conflicting(config, conflicts), is_known=not conflicts)
+                is_done = is_done and bool(conflicts)
             else:
                 return Proposal(trial, config, "proposed by the sampler")
-        self._is_done = self._study.head.options.sampler != "autotune"
+        self._is_done = is_done
         return None
 
 

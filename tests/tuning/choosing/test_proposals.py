@@ -165,6 +165,20 @@ def test_fresh_processes_are_tried_on_the_best_config_and_what_the_user_asked_fo
     assert fresh[-1]["flush_denormal"] is True
 
 
+def test_what_a_sampler_draws_while_there_is_no_room_for_it_may_enter_later(tmp_path: Path) -> None:
+    search = Search(tmp_path, TINY, flat, Sampler.RANDOM)
+    in_play = {1, 2}
+    proposals = Proposals(
+        search.study, search.space, search.diagnosis, lambda c: c["workers"] not in in_play
+    )
+    while (proposal := proposals.next(Field(search.study.records))) is not None:
+        search.measure(proposal)
+    in_play.clear()
+    later = proposals.next(Field(search.study.records))
+    assert later is not None
+    assert later.config["workers"] in {1, 2}
+
+
 @pytest.mark.parametrize("sampler", [name for name in Sampler if name is not Sampler.GP])
 def test_every_sampler_finds_what_helps_much(tmp_path: Path, sampler: str) -> None:
     """Optuna's GP needs torch in this process, which the parent of a search must not import."""
