@@ -7,12 +7,11 @@ plain line is printed for each trial. stdout stays free for results.
 
 from __future__ import annotations
 
-import io
 import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
 from rich.console import Console as RichConsole
 from rich.live import Live
@@ -233,13 +232,15 @@ def results_console() -> RichConsole:
     found = RichConsole(highlight=False)
     if found.is_terminal:
         return found
-    return RichConsole(
-        highlight=False, soft_wrap=True, width=WHOLE, file=cast("TextIO", _WithoutPadding())
-    )
+    file = cast("TextIO", _WithoutPadding())
+    return RichConsole(highlight=False, soft_wrap=True, width=WHOLE, file=file)
 
 
-class _WithoutPadding(io.TextIOBase):
+class _WithoutPadding:
     """Standard output, whose lines end where their text does: tables pad their last column."""
+
+    def __getattr__(self, name: str) -> Any:  # its encoding, and to flush it
+        return getattr(sys.stdout, name)
 
     def write(self, text: str) -> int:
         return sys.stdout.write(PADDING.sub("", text))

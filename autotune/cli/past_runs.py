@@ -166,16 +166,15 @@ def export(
             if output is not None:
                 _write(output, made.text)
     if as_json:
-        path = None if output is None else str(output)
-        data = {"format": to, "path": path, "text": made.text, "left_out": dict(made.left_out)}
+        data = {"format": to, "path": output and str(output), **vars(made)}
         sys.stdout.write(f"{json.dumps(data, indent=1)}\n")
         return
     if output is None or to in exports.TRACKERS:
         sys.stdout.write(made.text)
     if is_as_written:
         messages.warn(f"{best} changes nothing: the program's own config was kept.")
-    for change, reason in made.left_out.items():
-        messages.warn(f"Left out: {change} ({reason}).")
+    for sentence in made.sentences:
+        messages.warn(sentence)
 
 
 def _write(path: Path, text: str) -> None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from string import Template
@@ -45,10 +45,18 @@ class Export:
 
     Attributes:
         left_out: Changes that it does not say, with the reasons as clauses.
+        besides: What changes that it says need in addition, as clauses.
     """
 
     text: str
-    left_out: Mapping[str, str]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    besides: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def sentences(self) -> list[str]:
+        """What users must know who take the text."""
+        left_out = [f"Left out: {change} ({why})." for change, why in self.left_out.items()]
+        return [*left_out, *(f"Besides: {one} ({why})." for one, why in self.besides.items())]
 
 
 class Format(BaseModel):
@@ -68,7 +76,7 @@ class Format(BaseModel):
     def export(self, best: BestFile) -> Export:
         """Return a config in the tool's words."""
         settings: Settings = {}
-        left_out = dict[str, str]()
+        left_out, besides = dict[str, str](), dict[str, str]()
         for setting, value in {} if self.applies_all else dict(best.applied.changes()).items():
             answer = self._answer(setting, value, best)
             if isinstance(answer, str):
@@ -76,11 +84,11 @@ class Format(BaseModel):
             else:
                 _merge(settings, answer)
                 if setting in self.besides:
-                    left_out[setting] = _filled(self.besides[setting], value, "")
+                    besides[f"{setting}={value}"] = _filled(self.besides[setting], value, "")
         factor = best.learning.lr_factor
         if factor != 1.0 and not self.applies_all:
             left_out["learning rate"] = f"multiply it by {factor:g}, as the larger batch asks for"
-        return Export(self._text(settings, best), left_out)
+        return Export(self._text(settings, best), left_out, besides)
 
     def _answer(self, setting: str, value: KnobValue, best: BestFile) -> Settings | str:
         """Return the tool's settings, or why there are none."""

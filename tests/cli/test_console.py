@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
 import pytest
 
-from autotune.cli.console import Console
+from autotune.cli.console import Console, results_console
 from autotune.cli.messages import Verbosity
 from autotune.tuning.choosing.diagnosis import Bottleneck, Diagnosis
 from tests.made import make_hardware, make_profile, make_space
@@ -23,3 +24,14 @@ def test_a_reason_for_several_knobs_is_said_once(capsys: pytest.CaptureFixture[s
         "  not searched: pinning, cudnn (on the CPU)",
         "  not searched: batch_size (sums)",
     ]
+
+
+def test_results_that_are_piped_are_flushed_and_follow_the_encoding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    piped = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(piped, encoding="ascii"))
+    out = results_console()
+    assert out.encoding == "ascii"
+    out.print("done")
+    assert piped.getvalue() == b"done\n"

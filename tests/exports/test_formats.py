@@ -147,19 +147,19 @@ def test_deepspeed_gets_its_stage_and_the_line_that_starts_its_ranks(tmp_path: P
     assert found["gradient_accumulation_steps"] == 2
     assert (found["bf16"]["enabled"], found["fp16"]["enabled"]) == (True, False)
     assert found["zero_optimization"] == {"stage": 3}, "one of two options alone is another config"
-    assert export.left_out == {
-        "devices": "start it by: deepspeed --num_gpus 4",
-        "fsdp_options=keep-gathered+cpu-offload": "it has no such option",
-    }
+    assert export.besides == {"devices=fsdp-4": "start it by: deepspeed --num_gpus 4"}
+    assert export.sentences == [
+        "Left out: fsdp_options=keep-gathered+cpu-offload (it has no such option).",
+        "Besides: devices=fsdp-4 (start it by: deepspeed --num_gpus 4).",
+    ]
     alone = exported("deepspeed", made(tmp_path, devices="fsdp-2", fsdp_options="cpu-offload"))
     assert json.loads(alone.text)["zero_optimization"] == {
         "stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"},
     }  # fmt: skip
     back = made(tmp_path, devices="single")
     back = back.model_copy(update={"baseline": {"devices": "own-2"}})
-    assert exported("deepspeed", back).left_out == {
-        "devices": "start it by: deepspeed --num_gpus 1"
-    }
+    started = "start it by: deepspeed --num_gpus 1"
+    assert exported("deepspeed", back).besides == {"devices=single": started}
 
 
 def test_sbatch_is_a_shell_script_with_directives(tmp_path: Path) -> None:
