@@ -23,7 +23,7 @@ from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.interval import Interval
 from autotune.measurement.learning.learning_gap import ceilings, fall, pooled, relative_loss
 from autotune.measurement.learning.training_trace import TrainingTrace
-from autotune.measurement.outcome import Ending
+from autotune.measurement.outcome import ENDED_BY_US, Ending
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import PARTS, LrRule, batch_growth, rule_for
@@ -71,6 +71,7 @@ class LearningCheck:
     ) -> None:
         self._runs, self._applied, self._known = runs, applied, known
         self._step_s, self._startup_s = step_s, startup_s
+        self.was_cut_short = False
 
     def needs_s(self, config: Config, speedup: float = 1.0) -> float:
         """Return the most seconds that the check of a config takes."""
@@ -134,7 +135,7 @@ class LearningCheck:
         most = ceilings(written, per_update, HOPELESS)
         _, steps = self._updates(config)
         cost_s = steps * self._step_s * per_update / speedup
-        own = self._runs.trace(config, _plan(config, steps, seed, most), cost_s, rule)
+        own = self._trace(config, _plan(config, steps, seed, most), cost_s, rule)
         return None if isinstance(own, Ending) else relative_loss(written, own, per_update)
 
     def _written(self, config: Config, seed: int) -> TrainingTrace | Ending:
@@ -142,11 +143,18 @@ class LearningCheck:
         steps, _ = self._updates(config)
         plan = _plan(written, steps, seed)
         if plan not in self._known:
-            ran = self._runs.trace(written, plan, steps * self._step_s)
+            ran = self._trace(written, plan, steps * self._step_s, LrRule.AUTO)
             if isinstance(ran, Ending):
                 return ran
             self._known[plan] = ran
         return self._known[plan]
+
+    def _trace(
+        self, config: Config, plan: RehearsalPlan, cost_s: float, rule: LrRule
+    ) -> TrainingTrace | Ending:
+        ran = self._runs.trace(config, plan, cost_s, rule)
+        self.was_cut_short |= isinstance(ran, Ending) and ran.outcome in ENDED_BY_US
+        return ran
 
     def _updates(self, config: Config) -> tuple[int, int]:
         growth = self._growth(config)
@@ -224,8 +232,9 @@ def with_learning(
     if not _may_check(session, needed_s, kept_s, suspected):
         return replace(record, guilty=suspected if grows else {}, unchecked_s=needed_s)
     study.learning_checks += 1
-    learned = _check(session, baseline, kept_s).check(record.config, speedup)
-    if grows and learned.gap is None and not learned.untold:  # cut short: nothing speaks against it
+    check = _check(session, baseline, kept_s)
+    learned = check.check(record.config, speedup)
+    if grows and learned.gap is None and check.was_cut_short:  # nothing speaks against it
         return replace(record, guilty={} if may_stay else suspected, unchecked_s=needed_s)
     # Only a larger batch needs a proof; another precision may stay where nothing speaks against it
     is_open = learned.gap is None and not grows

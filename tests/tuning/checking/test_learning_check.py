@@ -15,7 +15,7 @@ from autotune.measurement.learning.training_trace import (
     TracedStep,
     TrainingTrace,
 )
-from autotune.measurement.outcome import Ending
+from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
 from autotune.program.profile import OptimizerFacts
@@ -35,6 +35,7 @@ class MadeRuns:
     worse: dict[LrRule, float] = field(default_factory=dict)
     falls: bool = True
     most: int = 100
+    end: Ending = NOT_STARTED  # of what may not start any more
     luck: dict[tuple[LrRule, int], float] = field(default_factory=dict)
     asked: list[tuple[Config, LrRule, int]] = field(default_factory=list)
     made: list[int] = field(default_factory=list)
@@ -47,7 +48,7 @@ class MadeRuns:
         lr_rule: LrRule = LrRule.AUTO,
     ) -> TrainingTrace | Ending:
         if len(self.asked) >= self.most:
-            return NOT_STARTED
+            return self.end
         assert plan.traces is not None
         seed, growth = plan.traces.seed, int(config["batch_size"]) / 64
         self.asked.append((config, lr_rule, seed))
@@ -125,3 +126,10 @@ def test_a_hopeless_loss_is_relative_to_that_of_the_program_at_equal_samples() -
     assert found[-1] == pytest.approx(1.25 * (100 - 29.5)), "of the last five updates"
     lost = replace(written, steps=(*written.steps[:-1], TracedStep(math.nan, (), 1)))
     assert learning_gap.ceilings(lost, 4.0, 0.25) == ()
+
+
+def test_only_a_check_that_ran_out_of_time_is_one_that_was_cut_short() -> None:
+    for end in (NOT_STARTED, Ending(Outcome.CRASHED, "no memory")):
+        one = check(MadeRuns(most=1, end=end))
+        assert one.check(LARGER, 1.5).gap is None
+        assert one.was_cut_short is (end is NOT_STARTED)
