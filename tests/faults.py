@@ -87,6 +87,9 @@ FAULTS: dict[str, Fault] = {
         "The loop changes images in place that the dataset holds", WORKERS, "other samples"
     ),
     "reports": Fault("The loop reads what items leave in the dataset", WORKERS, "losses"),
+    "differentiated": Fault(
+        "The same, in steps by hand from what `torch.autograd.grad` returns", WORKERS, "losses"
+    ),
     "embeds": Fault("Items are computed by the model in training", WORKERS, "losses"),
     "process": Fault(
         "Items can be read in the main process only", WORKERS, "an error",

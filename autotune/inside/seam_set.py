@@ -177,7 +177,7 @@ class SeamSet:
         waiting = (self.model.forward, self.model.checkpoint, self.process)
         waits = self.loader.misses_target or any(seam.is_needed for seam in waiting)
         if not self.steps.by_hand.rests and (is_measured or waits):
-            self.steps.by_hand.install()
+            self.steps.by_hand.install(self._listener)
             hubs.backward.join(self.steps.by_hand)
         if listener is not None:
             hubs.iterate.join(self.trainers)

@@ -18,6 +18,7 @@ on ``torch.func`` do.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from threading import get_ident
 from typing import Any
 
@@ -26,6 +27,7 @@ import torch
 from autotune.inside.code.frames import Place, own_place
 from autotune.inside.hubs.backward import BackwardListener, BackwardPass
 from autotune.inside.hubs.patches import Patches, Seam
+from autotune.inside.listener import Listener
 from autotune.inside.seams.forward import ForwardSeam
 from autotune.inside.seams.optimizer import OptimizerSeam
 
@@ -75,18 +77,27 @@ class ByHandSeam(Seam, BackwardListener):
         self._passes = 0  # since the last step
         self._thread = 0
 
-    def install(self) -> None:
-        """Begin to watch ``torch.autograd.grad``."""
+    def install(self, listener: Listener | None = None) -> None:
+        """Begin to watch ``torch.autograd.grad``; a listener is told what it differentiates."""
         if not self._patches.is_used:
-            self._patches.wrap(torch.autograd, "grad", self._grad)
+            self._patches.wrap(torch.autograd, "grad", partial(self._grad, listener))
 
     def _grad(
-        self, original: Callable[..., Any], outputs: Any, inputs: Any, *args: Any, **kwargs: Any
+        self,
+        listener: Listener | None,
+        original: Callable[..., Any],
+        outputs: Any,
+        inputs: Any,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         # what follows must not be traced into compiled code
         if torch.compiler.is_compiling() or self.rests:
             return original(outputs, inputs, *args, **kwargs)
         self.look()
+        if listener is not None:
+            for loss in _tensors(outputs):
+                listener.loss_seen(loss)
         found = original(outputs, inputs, *args, **kwargs)
         self._passed(_tensors(inputs))
         return found
@@ -124,8 +135,7 @@ class ByHandSeam(Seam, BackwardListener):
     def unseen(self) -> str:
         """Return what was seen of training in a program that has made no step.
 
-        It is a clause for the message to the user, and says what autotune can see as a step. Empty
-        if a step was made, or if the program computed no gradients.
+        A clause for the user; empty if a step was made, or if no gradients were computed.
         """
         if self._made or self.rests or not self._passes:
             return ""
@@ -174,8 +184,7 @@ class ByHandSeam(Seam, BackwardListener):
 def _fingerprint(leaf: torch.Tensor) -> float:
     """Return a weighted sum of the values, which flipped signs and another order change as well.
 
-    Of a sharded weight, those of this rank. It is summed part by part, as copies of a large weight
-    in double precision might not fit into memory.
+    Of a sharded weight, those of this rank; in parts, as a whole copy in double precision is large.
     """
     local: Any = leaf.to_local() if hasattr(leaf, "to_local") else leaf
     flat = (torch.view_as_real(local) if local.is_complex() else local).detach().flatten()

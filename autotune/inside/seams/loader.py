@@ -40,15 +40,6 @@ class LoaderSeam(IterateListener):
     ``SeamSet`` makes and installs it before the program starts. ``Steering`` requests options on
     the main thread; the hub and ``Feed`` call its parts on whatever thread the program iterates,
     which may be a background thread.
-
-    Attributes:
-        built: The program's loaders.
-        options: What the config requests for the training loader.
-        shares: How the training loader's data are divided among the ranks.
-        workers: Begins passes as they would begin with the program's workers.
-        sizes: The lengths of loaders, and what the program has read of them.
-        variants: Copies of the training loader under other options.
-        passes: Begins the program's passes over its loaders.
     """
 
     def __init__(
