@@ -51,8 +51,8 @@ class KnobEffects:
     values: Mapping[str, Sequence[KnobValue]]
     # Of each config that was asked about, what it shares with others: a row for all knobs
     _rows: dict[Config, Array] = field(default_factory=dict, init=False, compare=False, repr=False)
-    # What was learned from the last rounds: a race asks many times before it plays again
-    _learned: dict[int, tuple[Speeds, Array]] = field(
+    # Learned from the last rounds, for each kind of noise: a race asks often before it plays again
+    _learned: dict[bool, tuple[Speeds, Array]] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
 
@@ -71,9 +71,9 @@ class KnobEffects:
             return Speeds(tuple(configs), np.zeros(len(configs)), prior)
         values, noise = seen.means[1:], seen.covariance[1:, 1:] + JITTER * np.eye(len(known))
         own = self._alike(known, known)
-        learned = self._learned.get(0)
+        learned = self._learned.get(by_rounds := seen.by_rounds is None)
         if learned is None or learned[0] is not seen:
-            learned = self._learned[0] = seen, _likeliest(own, values, noise)
+            learned = self._learned[by_rounds] = seen, _likeliest(own, values, noise)
         _, spreads = learned
         shared = self._alike(configs, known).covariance(spreads)
         gain = np.linalg.solve(own.covariance(spreads) + noise, shared.T).T
