@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -66,17 +67,22 @@ def test_items_that_compute_are_told_from_those_that_wait_with_their_line(tmp_pa
         for number in range(30):
             (tmp_path / str(number)).read_bytes()
 
+    def waits(_: int) -> None:
+        threading.Event().wait(0.003)
+
     for load, computes, opens in (
         (by_python, True, 0),
         (lambda _: zlib.decompress(packed), True, 0),
         (lambda _: time.sleep(0.003), False, 0),
+        (waits, False, 0),
         (read, True, 30),
     ):
         found = examined(load)
         assert (found.computing_share > 0.5) is computes, load
         assert found.where.startswith("test_items.py:"), load
         assert found.opens == pytest.approx(opens), load
-        assert bool(found.within) is (load is read), "pathlib opens them"
+        if load is not read:  # its time is spent in several lines of pathlib, by turns
+            assert found.within.startswith("threading.py:") is (load is waits), load
 
 
 def test_a_stream_and_a_sampler_of_lists_are_loaded_as_their_loader_does() -> None:
