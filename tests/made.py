@@ -116,6 +116,7 @@ PROFILE = Profile(
         repeated_blocks=0,
         stages=0,
         conv2d_layers=2,
+        convolutions=2,
         batch_norm_layers=0,
         channels_last=False,
         is_compiled=False,
