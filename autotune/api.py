@@ -29,13 +29,12 @@ from autotune.program.program import Program, program_of
 from autotune.results.record import SearchInfo
 from autotune.results.result import SearchResult
 from autotune.results.verdict import changes_of
-from autotune.tuning.choosing.sampler import EffectsSampler
 from autotune.tuning.events import Events
 from autotune.tuning.search_request import SearchRequest, described, seconds_of
 from autotune.tuning.storage import search_dir
 from autotune.tuning.workflow import search as run_search
 
-__all__ = ["EffectsSampler", "load", "log", "resume", "search"]
+__all__ = ["load", "log", "resume", "search"]
 
 
 logger = logging.getLogger("autotune")

@@ -19,6 +19,7 @@ from autotune.measurement.goal import Goal, Objective
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.flags import KEYWORD
 from autotune.program.lr import LrRule
+from autotune.tuning.choosing.sampler import Sampler, make_sampler
 
 if TYPE_CHECKING:
     from autotune.knobs.space.space import SearchSpace
@@ -27,15 +28,6 @@ if TYPE_CHECKING:
     from autotune.tuning.events import Events
 
 _T = TypeVar("_T")
-
-
-class Sampler(StrEnum):
-    """What chooses configs: autotune, or one of Optuna's. Users write the values."""
-
-    AUTOTUNE = "autotune"
-    TPE = "tpe"
-    GP = "gp"
-    RANDOM = "random"
 
 
 @dataclass(frozen=True)
@@ -266,7 +258,6 @@ class SearchRequest:
                 no such rule, sampler or objective.
         """
         from autotune.results.record import SearchOptions
-        from autotune.tuning.choosing.sampler import make_sampler
 
         # It fails now, not after the baseline
         make_sampler(_member("sampler", self.sampler, Sampler), self.seed)

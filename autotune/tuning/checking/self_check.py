@@ -38,7 +38,7 @@ from autotune.program.rehearsal import Rehearsal, RehearsalPlan, TracePlan
 from autotune.results.rehearsals import Canary, RehearsalRecord
 from autotune.tuning.checking.learning_check import MOST_LOSS, untold
 from autotune.tuning.checking.short_runs import Runs
-from autotune.tuning.choosing.choosable import one_fewer
+from autotune.tuning.choosing.worth import one_fewer
 from autotune.tuning.plan import CHECK_EPOCHS, check_batches
 from autotune.tuning.session import Baseline, Session
 

@@ -18,21 +18,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import ENDED_BY_US, Outcome
 from autotune.measurement.rounds import Speeds
 from autotune.program.config import Config, KnobValue
 from autotune.results.record import TrialRecord, latest
-from autotune.tuning.choosing.choosable import (
+from autotune.tuning.choosing.diagnosis import DEVICES
+from autotune.tuning.choosing.effects import KnobEffects
+from autotune.tuning.choosing.worth import (
     LATE,
     NORMAL,
-    Choosable,
     is_worth,
     may_win,
     one_fewer,
 )
-from autotune.tuning.choosing.diagnosis import DEVICES
-from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.storage.study import Trial
 
 MEMORY: Final = frozenset({Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY})
@@ -101,7 +101,7 @@ class Chooser:
 
     def __init__(
         self,
-        space: Choosable,
+        space: ResolvedSpace,
         seed: int,
         all_in: Config | None = None,
         cost_s: Callable[[Config], float] = lambda _: 1.0,
@@ -225,7 +225,7 @@ class Chooser:
 
 
 class _Pool:
-    def __init__(self, field: Field, space: Choosable, forecast: Forecast) -> None:
+    def __init__(self, field: Field, space: ResolvedSpace, forecast: Forecast) -> None:
         self.field = field
         self._space = space
         self._forecast = forecast

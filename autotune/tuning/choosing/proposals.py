@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from optuna.samplers import BaseSampler
+
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.program.config import Config, KnobValue
@@ -19,7 +21,7 @@ from autotune.results.record import TrialRecord, latest
 from autotune.tuning.choosing.chooser import Chooser, Field, Proposal
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
 from autotune.tuning.choosing.ranking import ranked, recommended
-from autotune.tuning.choosing.sampler import OURS, make_sampler
+from autotune.tuning.choosing.sampler import Sampler, make_sampler
 from autotune.tuning.plan import COMPILING_S
 from autotune.tuning.storage.study import Study
 
@@ -50,7 +52,8 @@ class Proposals:
         self._allows = allows
         options, sure = study.head.options, diagnosis.all_in
         # A search that goes on does not repeat its draws
-        self._sampler = make_sampler(options.sampler, options.seed + len(study.records))
+        seed = options.seed + len(study.records)
+        self._sampler = make_sampler(Sampler(options.sampler), seed)
         self._is_done = False  # one of Optuna's samplers, which knows of no new config
         self._chooser = Chooser(
             space,
@@ -69,8 +72,8 @@ class Proposals:
             return first
         if field.share_left < GROWN_SHARE and (grown := self.grown(field)) is not None:
             return grown
-        if self._study.head.options.sampler != OURS:
-            return self._sampled(field, known)
+        if self._sampler is not None:
+            return self._sampled(field, known, self._sampler)
         choice = self._chooser.choose(field)
         if choice is None:
             return None
@@ -162,7 +165,9 @@ class Proposals:
                 return fitting
         return config
 
-    def _sampled(self, field: Field, known: Container[Config]) -> Proposal | None:
+    def _sampled(
+        self, field: Field, known: Container[Config], sampler: BaseSampler
+    ) -> Proposal | None:
         if self._is_done:
             return None
         space = self._space
@@ -174,7 +179,7 @@ class Proposals:
         records = {r.config: r for r in latest(field.records)}
         is_done = True
         for _ in range(PATIENCE):
-            trial, config = self._study.propose(space, ground, self._sampler)
+            trial, config = self._study.propose(space, ground, sampler)
             if config in known:
                 self._study.tell(trial, records[config], is_known=True)
             elif (conflicts := space.conflicts(config)) or math.isinf(self._cost_s(config)):

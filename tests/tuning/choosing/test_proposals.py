@@ -18,7 +18,7 @@ from autotune.tuning.choosing.chooser import Field, Proposal
 from autotune.tuning.choosing.diagnosis import Diagnosis, diagnose
 from autotune.tuning.choosing.proposals import FRESH, Proposals, restarts
 from autotune.tuning.choosing.ranking import ranked
-from autotune.tuning.search_request import Sampler
+from autotune.tuning.choosing.sampler import Sampler
 from autotune.tuning.storage.study import Study
 from tests.made import (
     make_hardware,

@@ -33,7 +33,7 @@ from autotune.results.record import (
     SearchOptions,
     TrialRecord,
 )
-from autotune.tuning.choosing.sampler import make_sampler
+from autotune.tuning.choosing.sampler import Sampler, make_sampler
 from autotune.tuning.storage.study import Study
 from tests.made import (
     GIB,
@@ -262,7 +262,8 @@ def test_the_sampler_proposes_only_what_the_open_rig_can_run(study: Study, flush
 def test_the_same_seed_proposes_the_same_configs(tmp_path: Path) -> None:
     def proposals(name: str, seed: int) -> list[Config]:
         (tmp_path / name).mkdir()
-        study, sampler, found = stored(tmp_path / name), make_sampler("tpe", seed), []
+        study, sampler, found = stored(tmp_path / name), make_sampler(Sampler.TPE, seed), []
+        assert sampler is not None
         for _ in range(5):
             trial, config = study.propose(SPACE, SPACE.baseline, sampler)
             study.tell(trial, make_record(config, 1.0 + int(config["batch_size"]) / 1000))
