@@ -11,14 +11,14 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from autotune.errors import UsageError, did_you_mean
+from autotune.errors import UsageError, named
 from autotune.measurement.goal import Goal, Objective
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.flags import KEYWORD
 from autotune.program.lr import LrRule
+from autotune.tuning.budget import parse_duration
 from autotune.tuning.choosing.sampler import Sampler, make_sampler
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class SearchRequest:
         "Candidate values for one of the program's flags, or of the function's keywords: "
         "--arg='--hidden=128,256'. Repeatable.",
         list[str],
-        parse=_from_texts("own_values"),
+        parse=_from_texts("values"),
         panel=VALUES,
     )
     use_flags: bool = option(
@@ -180,7 +180,7 @@ class SearchRequest:
         None,
         "Candidate values for an environment variable: NAME=a,b. Repeatable.",
         list[str],
-        parse=_from_texts("texts"),
+        parse=_from_texts("values"),
         panel=VALUES,
     )
     objective: str = option(
@@ -260,14 +260,14 @@ class SearchRequest:
         from autotune.results.record import SearchOptions
 
         # It fails now, not after the baseline
-        make_sampler(_member("sampler", self.sampler, Sampler), self.seed)
+        make_sampler(named("sampler", self.sampler, {str(one): one for one in Sampler}), self.seed)
         if self.for_hours is not None and self.for_hours <= 0:
             raise UsageError(f"--for-hours takes hours of training, not {self.for_hours:g}.")
-        objective = _member("objective", self.objective, Objective)
-        rule = self.lr_rule
+        objective = named("objective", self.objective, {str(one): one for one in Objective})
+        rule, rules = self.lr_rule, {str(one): one for one in LrRule}
         return SearchOptions(
-            budget_s=seconds_of(self.budget),
-            lr_rule=None if rule is None else _member("learning-rate rule", rule, LrRule),
+            budget_s=parse_duration(str(self.budget)),
+            lr_rule=None if rule is None else named("learning-rate rule", rule, rules),
             seed=self.seed,
             sampler=self.sampler,
             fence=self.fence,
@@ -275,19 +275,6 @@ class SearchRequest:
             accepts_learning_change=self.accept_learning_change,
             checks_learning=self.check_learning,
         )
-
-
-_Member = TypeVar("_Member", bound=StrEnum)
-
-
-def _member(noun: str, name: str, members: type[_Member]) -> _Member:
-    try:
-        return members(name)
-    except ValueError as error:
-        known = ", ".join(members)
-        raise UsageError(
-            f"There is no {noun} '{name}'. They are: {known}.{did_you_mean(name, [*members])}"
-        ) from error
 
 
 def share_of(memory: str | float | None) -> float | None:
@@ -306,10 +293,3 @@ def share_of(memory: str | float | None) -> float | None:
     if not 0 < share <= 1:
         raise UsageError(f"'{memory}' is not a share of the memory. Write for example 90% or 0.9.")
     return share
-
-
-def seconds_of(budget: str | float) -> float:
-    """Return a budget in seconds, which may be given as text such as ``"3m"``."""
-    from autotune.tuning.budget import parse_duration
-
-    return parse_duration(budget) if isinstance(budget, str) else float(budget)

@@ -9,12 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import product
 
 from autotune.errors import UsageError
-from autotune.knobs import Knob, Scope, registry
+from autotune.knobs import Knob, Scope, parse_value, registry, unknown_knob
 from autotune.knobs.base import Here
-from autotune.knobs.former_names import unknown_knob
 from autotune.machine.hardware import Hardware
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered, parts_of, ranks_in
@@ -374,39 +372,11 @@ class ResolvedSpace:
         """Return whether a change from one config to the other needs a fresh process."""
         return bool(self.restart & there.changes_from(here).keys())
 
-    def configs(self, at: Config) -> Iterable[Config]:
-        """Yield each canonical config without conflicts that has the restart values of *at*.
-
-        A process that runs under *at* can measure all of them without a restart.
-        """
-        live = [n for n in self.domains if n not in self.restart]
-        seen = set()
-        for values in product(*(self.domains[n].values for n in live)):
-            config = self.canonical(at.replace(**dict(zip(live, values, strict=True))))
-            # Several products become equal when their idle knobs are reset.
-            if config not in seen and not self.conflicts(config):
-                seen.add(config)
-                yield config
-
 
 def check_names(names: Iterable[str], where: str) -> None:
     """Raise a ``UsageError`` with every name that is not a knob's, and the nearest known one."""
-    known = registry()
-    if unknown := [n for n in names if n not in known]:
-        faults = [unknown_knob(name, known, where) for name in unknown]
-        raise UsageError("\n".join([*faults, "'autotune knobs' lists them."]))
-
-
-def parse_value(knob: str, raw: object, where: str) -> KnobValue:
-    """Return a value of a knob as the user wrote it in an option or a file.
-
-    Raises:
-        UsageError: The knob does not take the value.
-    """
-    try:
-        return registry()[knob].parse(raw)
-    except ValueError as error:
-        raise UsageError(f"{where}: knob '{knob}' {error}.") from error
+    if unknown := [name for name in names if name not in registry()]:
+        raise UsageError("\n".join(f"{where}: {unknown_knob(name)}" for name in unknown))
 
 
 def _keep_divisors(
