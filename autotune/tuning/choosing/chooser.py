@@ -66,16 +66,15 @@ class Proposal:
     """A config to measure, with the reason to try it.
 
     Attributes:
-        trial: The open Optuna trial in which the result must be recorded; None for the program as
-            written, which has one already, and until it is opened.
         why: Where the proposal comes from, as users read it.
         expected: Its speedup as it was expected before; None where nothing was.
+        trial: Optuna's open trial in which the result must be recorded; None where autotune chose.
     """
 
-    trial: Trial | None
     config: Config
     why: str
     expected: Interval | None = None
+    trial: Trial | None = None
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,6 @@ class Field:
     share_left: float = 1.0
     guilty: Sequence[Mapping[str, KnobValue]] = ()
     best: Config | None = None
-    in_play: frozenset[Config] = frozenset()
 
 
 class Chooser:
@@ -121,7 +119,7 @@ class Chooser:
         pool = self._pool(field)
         for config, why in self._certain(pool):
             expected = self._effects.foresee(field.speeds, [config]).of(config).interval
-            return Proposal(None, config, why, expected)
+            return Proposal(config, why, expected)
         return self._explore(pool)
 
     def simplest(self, field: Field) -> Config | None:
@@ -193,7 +191,7 @@ class Chooser:
         if not worth:
             return None
         _, chosen = max(worth, key=lambda one: one[0])
-        return Proposal(None, chosen, PROMISES, foreseen.of(chosen).interval)
+        return Proposal(chosen, PROMISES, foreseen.of(chosen).interval)
 
     def _candidates(self, pool: _Pool) -> list[Config]:
         near = dict.fromkeys(self._one_change(pool.best))
