@@ -126,27 +126,17 @@ class SearchSpace:
         needed = ["batch_size"] if self.keeps_global_batch else []
         held = self._held(hardware, profile)
         for name in dict.fromkeys([*held, *self.knobs, *needed]):
-            knob = registry()[name]
-            offer = self._offer(knob, hardware, profile)
+            given = (held[name],) if name in held else self.knobs.get(name)
+            offer = self._offer(registry()[name], given, Here(hardware, profile))
             if isinstance(offer, NotOffered):
                 refused[name] = offer.reason
                 continue
             baseline[name] = offer.own
             if offer.flag is not None:
                 flags[name] = offer.flag
-            given = (held[name],) if name in held else self.knobs.get(name)
-            # Only the user's values need this check: those of the domain fit by definition.
-            cannot = (knob.refusal(value, Here(hardware, profile)) for value in given or ())
-            if reason := next(filter(None, cannot), None):
-                refused[name] = reason
-                # A knob that cannot act must not appear in configs, not even with the program's own
-                # value.
-                del baseline[name]
-                continue
             if name in held:
                 continue
-            domain = Domain(given) if given else offer.domain
-            domain = domain.including(baseline[name])
+            domain = offer.domain.including(offer.own)
             if self.keeps_global_batch and name == "batch_size":
                 refused[name] = "the global batch stays the same"
             elif len(domain.values) > 1:
@@ -173,7 +163,7 @@ class SearchSpace:
             restart=restart,
             keeps_global_batch=self.keeps_global_batch,
             max_global_batch=self.max_global_batch or _most_samples(domains, baseline, profile),
-            flags={n: f for n, f in flags.items() if n in baseline},
+            flags=flags,
             requested=self.requested,
             asked=restart & (self.requested | (flags.keys() if self.uses_flags else set()) | first),
         )
@@ -185,13 +175,17 @@ class SearchSpace:
         ours = {n: HELD[n] for n, offer in offers.items() if isinstance(offer, Domain)}
         return {**ours, **self.fixed}
 
-    def _offer(self, knob: Knob, hardware: Hardware, profile: Profile) -> _Offer | NotOffered:
-        """Return the values that a knob has here, or why it has none.
+    def _offer(
+        self, knob: Knob, given: tuple[KnobValue, ...] | None, here: Here
+    ) -> _Offer | NotOffered:
+        """Return the values that a knob has here, or why it cannot act.
 
         The first source that applies decides: the knob's domain, the value that the program reads
         from its ``config`` parameter, the domain for knobs named by the user, the program's flag.
+        Values that the user *gave* replace those, if the program can use all of them.
         """
-        domain, flag = knob.domain(Here(hardware, profile)), None
+        profile = here.profile
+        domain, flag = knob.domain(here), None
         if knob.name.startswith(("-", KEYWORD)):  # it stands for a flag or a keyword
             flag = find(profile.flags, knob.name) or Flag(knob.name)
         own = profile.config_reads.get(knob.name)
@@ -210,7 +204,7 @@ class SearchSpace:
         ):
             means = (flag for flag in profile.flags if flag.words & set(knob.flag_names))
             flag = next(means, None)
-            domain = (flag and knob.flag_domain(flag, Here(hardware, profile))) or domain
+            domain = (flag and knob.flag_domain(flag, here)) or domain
         if isinstance(domain, NotOffered):
             return domain
         if own is None:
@@ -218,9 +212,13 @@ class SearchSpace:
             means_knob = flag is not None and knob.name not in flag.spellings
             own = knob.parse_flag(flag) if flag and means_knob else knob.current(profile)
         try:
-            return _Offer(domain, knob.parse(own), flag)
+            own = knob.parse(own)
         except ValueError as error:
             return NotOffered(f"the program's own value does not fit: the knob {error}")
+        cannot = (knob.refusal(value, here) for value in given or ())
+        if reason := next(filter(None, cannot), None):
+            return NotOffered(reason)
+        return _Offer(Domain(given) if given else domain, own, flag)
 
 
 @dataclass(frozen=True)
