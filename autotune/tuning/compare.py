@@ -167,7 +167,7 @@ def compare(
             started = first_start.observe(rigs, should_stop)
             if isinstance(started, Ending):
                 raise _failure(side, started)
-            with started:
+            with started.rig:
                 profile = started.ready.profile
             space = _space([one.changes for one in both], rigs.hardware, profile)
             config = space.canonical(space.baseline.replace(**side.changes))

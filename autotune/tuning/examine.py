@@ -51,7 +51,7 @@ def examine(
         started = first_start.observe(rigs, stop.ending)
         if isinstance(started, Ending):
             raise program_error(program, started)
-        with started:
+        with started.rig:
             profile = started.ready.profile
             space = load("default").resolve(rigs.hardware, profile)
             written = AppliedConfig.as_written(space.baseline, profile)

@@ -39,7 +39,8 @@ class Option:
         typed: What the command line takes: ``str``, ``int``, ``float``, ``bool``, ``Path`` or a
             list; None keeps the field out of it.
         words: The option, if it is not ``--`` and the field's name.
-        parse: Makes the field's value of what was typed; its second argument is the option.
+        parse: Name of the function of ``knobs.space.options`` that makes the field's value of what
+            was typed; empty for none.
         offers: What Tab offers: words, or the name of a function of ``cli.completion``.
         panel: Heading below which the help lists it; empty for the first one.
         least: The smallest number that it takes.
@@ -48,7 +49,7 @@ class Option:
     help: str
     typed: Any = None
     words: tuple[str, ...] = ()
-    parse: Callable[[Any, str], Any] | None = None
+    parse: str = ""
     offers: Sequence[str] | str = ()
     panel: str = ""
     least: int | None = None
@@ -63,17 +64,6 @@ def option(default: _T, help_: str, typed: Any = None, *words: str, **more: Any)
 def described(request: type) -> dict[str, Option]:
     """Return how the fields of a class are described, in order."""
     return {one.name: one.metadata["option"] for one in fields(request)}
-
-
-def _from_texts(function: str) -> Callable[[Any, str], Any]:
-    """Return a parser that is a function of ``knobs.space.options``, which is imported late."""
-
-    def parse(typed: Any, words: str) -> Any:
-        from autotune.knobs.space import options
-
-        return getattr(options, function)(typed, words)
-
-    return parse
 
 
 LEARNING, VALUES, GOAL, FILES = "Batch and learning", "Values", "Goal", "Files"
@@ -107,7 +97,7 @@ class SearchRequest:
         None,
         "Search only these knobs: a,b. Repeatable.",
         list[str],
-        parse=_from_texts("names"),
+        parse="names",
         offers="knob_list",
     )
     output: str | os.PathLike[str] | None = option(
@@ -149,7 +139,7 @@ class SearchRequest:
         None,
         "Hold a knob at a value: knob=value. Repeatable.",
         list[str],
-        parse=_from_texts("settings"),
+        parse="settings",
         offers="knob_value",
         panel=VALUES,
     )
@@ -157,7 +147,7 @@ class SearchRequest:
         None,
         "Candidate values: knob=v1,v2. Repeatable.",
         list[str],
-        parse=_from_texts("values"),
+        parse="values",
         offers="knob_value",
         panel=VALUES,
     )
@@ -166,7 +156,7 @@ class SearchRequest:
         "Candidate values for one of the program's flags, or of the function's keywords: "
         "--arg='--hidden=128,256'. Repeatable.",
         list[str],
-        parse=_from_texts("values"),
+        parse="values",
         panel=VALUES,
     )
     use_flags: bool = option(
@@ -180,7 +170,7 @@ class SearchRequest:
         None,
         "Candidate values for an environment variable: NAME=a,b. Repeatable.",
         list[str],
-        parse=_from_texts("values"),
+        parse="values",
         panel=VALUES,
     )
     objective: str = option(

@@ -13,7 +13,7 @@ import pytest
 
 from autotune.knobs import Here, Knob
 from autotune.knobs.space import spacefile
-from autotune.knobs.strategies.base import Strategy
+from autotune.knobs.strategies import Strategy
 from tests.docs.pages import Block, blocks, blocks_in
 from tests.docs.project import CUSTOM_KNOB, SLOW, TRAINED, records_in_memory, scripted
 from tests.docs.test_commands import made, project

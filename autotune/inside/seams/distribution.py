@@ -36,8 +36,7 @@ from autotune.inside.seams.accumulation import AccumulationSeam
 from autotune.inside.seams.checkpoint import blocks_of
 from autotune.inside.seams.rank_checks import DriftCheck, parameters_of
 from autotune.inside.seams.rank_patches import RankPatches
-from autotune.knobs.strategies import STRATEGIES
-from autotune.knobs.strategies.base import RankStrategy, Site, Strategy
+from autotune.knobs.strategies import STRATEGIES, RankStrategy, Site, Strategy
 from autotune.program.config import KnobValue
 
 DDP_OPTIONS = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph")

@@ -8,10 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from autotune.knobs.strategies.base import DataParallel, Ddp, Own, Single, Strategy
+from autotune.knobs.strategies.base import (
+    DataParallel,
+    Ddp,
+    Own,
+    RankStrategy,
+    Single,
+    Site,
+    Strategy,
+)
 from autotune.knobs.strategies.fsdp import Fsdp
 from autotune.knobs.strategies.model_split import ModelSplit
 from autotune.knobs.strategies.zero1 import Zero1
+
+__all__ = ["STRATEGIES", "RankStrategy", "Site", "Strategy"]
 
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
     {

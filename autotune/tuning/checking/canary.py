@@ -25,7 +25,7 @@ from autotune.program.domain import Domain
 from autotune.program.lr import PARTS
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan
 from autotune.results.rehearsals import Canary
-from autotune.tuning.checking.self_check import Known, SelfCheck
+from autotune.tuning.checking.self_check import SelfCheck
 from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.choosing.chooser import MEMORY
 from autotune.tuning.session import Baseline, Session
@@ -121,8 +121,7 @@ class _Check:
         allowed_s = session.plan.most_for_rehearsal_s
         kept_s = session.budget.left_s - allowed_s
         self._runs = ShortRuns(session, baseline, kept_s, session.until_over)
-        step_s = baseline.measurement.step_s
-        self._check = SelfCheck(self._runs, baseline.space, step_s, Known.of(session, baseline))
+        self._check = SelfCheck.of(session, baseline, self._runs)
         self._given = baseline.space.fixed.keys() & session.study.head.space.fixed.keys()
 
     def run(self) -> Canary | None:

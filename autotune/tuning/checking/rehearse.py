@@ -19,7 +19,7 @@ from autotune.program.rehearsal import Rehearsal, RehearsalPlan
 from autotune.results.record import TrialRecord
 from autotune.results.rehearsals import RehearsalRecord, blames, note, survives, warning
 from autotune.tuning.checking.learning_check import learns_enough, samples_ratio, with_learning
-from autotune.tuning.checking.self_check import Known, SelfCheck, without_one
+from autotune.tuning.checking.self_check import SelfCheck, without_one
 from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.choosing.ranking import promising
 from autotune.tuning.session import Baseline, Session
@@ -100,8 +100,7 @@ class _Rehearsing:
 
     def record(self, most_s: float) -> RehearsalRecord:
         session, config = self._session, self._config
-        known = Known.of(session, self._baseline)
-        check = SelfCheck(self._runs, self._space, self._baseline.measurement.step_s, known)
+        check = SelfCheck.of(session, self._baseline, self._runs)
         plan = check.plan_to_rehearse(config, most_s)
         own = self._runs.run(config, replace(plan, most_s=most_s))
         if not own.has_failed:

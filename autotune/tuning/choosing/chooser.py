@@ -142,23 +142,17 @@ class Chooser:
             if not idle:
                 break
             config = min(idle, key=lambda one: gains[one].value)
-        is_able = config in pool.measured or pool.may_try(config)
-        return config if is_able and self._cost_s(config) < math.inf else None
+        return config if config in pool.measured or pool.may_try(config) else None
 
     def _pool(self, field: Field) -> _Pool:
         return _Pool(field, self._space, Forecast(field.records, self._memory_bytes))
 
     def _certain(self, pool: _Pool) -> Iterator[tuple[Config, str]]:
-        first, late = self._first(pool), pool.field.share_left < LATE
+        first, is_late = self._first(pool), pool.field.share_left < LATE
         if first is not None and first not in pool.looks and self._cost_s(first) < math.inf:
             yield first, ALL_IN
-        if first is not None and not late:
-            yield from self._missing(pool, first)
-        if late:
-            yield from self._missing(pool, pool.best)
-
-    def _missing(self, pool: _Pool, config: Config) -> Iterator[tuple[Config, str]]:
-        for knob, without in one_fewer(self._space, config):
+        near = pool.best if is_late else first
+        for knob, without in one_fewer(self._space, near) if near is not None else ():
             if pool.may_try(without) and self._cost_s(without) < math.inf:
                 yield without, WITHOUT.format(knob)
 

@@ -15,8 +15,7 @@ from autotune.inside.listener import Listener
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.seams.optimizer import optimizer_facts
 from autotune.knobs.base import Here
-from autotune.knobs.strategies import STRATEGIES
-from autotune.knobs.strategies.base import Strategy
+from autotune.knobs.strategies import STRATEGIES, Strategy
 from autotune.knobs.strategies.model_split import cut, staged
 from autotune.machine.hardware import Hardware
 from autotune.program.config import Config

@@ -13,8 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from autotune.inside.seams.checkpoint import blocks_of
-from autotune.knobs.strategies import STRATEGIES
-from autotune.knobs.strategies.base import Site
+from autotune.knobs.strategies import STRATEGIES, Site
 from autotune.knobs.strategies.fsdp import Fsdp
 from autotune.program.config import KnobValue
 
