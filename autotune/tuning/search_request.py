@@ -236,9 +236,11 @@ class SearchRequest:
         }
         variables = {f"${name}": values for name, values in (self.env or {}).items()}
         space = space.with_values({**flags, **variables})
-        if self.use_flags:
-            space = replace(space, uses_flags=True)
-        return space.up_to_global_batch(self.max_global_batch)
+        most = self.max_global_batch
+        if most is not None and most < 1:
+            raise UsageError(f"--max-global-batch takes a number of samples, not {most}.")
+        uses_flags = self.use_flags or space.uses_flags
+        return replace(space, uses_flags=uses_flags, max_global_batch=most)
 
     def options(self) -> SearchOptions:
         """Return budget, learning-rate rule, sampler, seed, fence and goal.

@@ -106,12 +106,6 @@ class SearchSpace:
             )
         return replace(self, keeps_global_batch=True)
 
-    def up_to_global_batch(self, most: int | None) -> SearchSpace:
-        """Return this space with at most *most* samples per optimizer step; None: the default."""
-        if most is not None and most < 1:
-            raise UsageError(f"--max-global-batch takes a number of samples, not {most}.")
-        return replace(self, max_global_batch=most)
-
     def resolve(self, hardware: Hardware, profile: Profile) -> ResolvedSpace:
         """Return what can be searched for this program on this machine.
 

@@ -57,9 +57,7 @@ def cleared(session: Session, baseline: Baseline) -> Baseline:
         if 3 * (used.peak_bytes or 0) > capacity:  # its process would compete with these
             session.live.close()
         try:
-            found = _Check(session, baseline).run()
-            if found is not None:
-                study.canary = found
+            study.canary = found = _Check(session, baseline).run()
             if found is not None and found.training is not None:
                 changes = found.config.changes_from(baseline.space.baseline)
                 listed = " ".join(f"{knob}={value}" for knob, value in changes.items())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from autotune.errors import UsageError
@@ -36,7 +38,7 @@ BATCHES = make_space(["batch_size", "accumulation_steps"])
 @pytest.mark.parametrize(("most", "largest"), [(None, 2048), (128, 128), (64, 64), (100_000, 8192)])
 def test_the_samples_of_a_step_have_a_limit(most: int | None, largest: int) -> None:
     """By default 32 times the program's own 64, however many batches make a step."""
-    space = BATCHES.up_to_global_batch(most).resolve(HARDWARE, PROFILE)
+    space = replace(BATCHES, max_global_batch=most).resolve(HARDWARE, PROFILE)
     steps = [
         int(c["batch_size"]) * int(c["accumulation_steps"]) for c in configs_of(space, space.start)
     ]
@@ -125,8 +127,6 @@ def test_a_batch_beyond_the_limit_can_be_asked_for_by_value() -> None:
     space = BATCHES.with_values({"batch_size": [4096]}).resolve(HARDWARE, PROFILE)
     assert not space.conflicts(space.baseline.replace(batch_size=4096))
     assert space.conflicts(space.baseline.replace(batch_size=4096, accumulation_steps=2))
-    with pytest.raises(UsageError, match="takes a number of samples, not 0"):
-        SPACE.up_to_global_batch(0)
 
 
 def test_all_unknown_knobs_and_values_are_named_with_their_option_and_the_nearest() -> None:
