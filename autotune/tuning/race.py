@@ -38,7 +38,7 @@ from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.proposals import Proposals
 from autotune.tuning.choosing.ranking import able_to_win, recommended
-from autotune.tuning.live_rig import METERED_S, PLAY_S, Stay
+from autotune.tuning.live_rig import METERED_S, PLAY_S, Stay, over_limit
 from autotune.tuning.session import Baseline, Session
 
 SEATS = 8  # configs in play at most; the last seat is kept for the best and what is simpler
@@ -276,10 +276,7 @@ class Race:
             self._leave(config, stay)
 
     def _refusal(self, config: Config, measured: Measurement, taken: Taken) -> Ending | None:
-        capacity = self._session.rigs.hardware.capacity_bytes(
-            on_device=measured.memory.is_on_device
-        )
-        if excess := self._study.goal.excess(measured.memory, capacity):
+        if excess := over_limit(self._session.rigs, self._study.goal, measured):
             return excess
         if self._study.goal.worth(Played(1.0, 1.0), taken) is None:
             return Ending(Outcome.UNCLEAR, NO_COUNTER[self._study.goal.objective])
