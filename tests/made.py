@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from optuna.storages import InMemoryStorage
 
-from autotune.knobs.space.space import SearchSpace
+from autotune.knobs.space.space import ResolvedSpace, SearchSpace
 from autotune.machine.hardware import Gpu, Hardware
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
@@ -189,6 +190,14 @@ def make_space(
     """Return a search space of these knobs; without values each offers what fits."""
     values = knobs if isinstance(knobs, Mapping) else dict.fromkeys(knobs)
     return replace(SearchSpace("test", values), **changes)
+
+
+def configs_of(space: ResolvedSpace, at: Config) -> set[Config]:
+    """Return each canonical config without conflicts that has the restart values of *at*."""
+    live = [n for n in space.domains if n not in space.restart]
+    every = product(*(space.domains[n].values for n in live))
+    configs = {space.canonical(at.replace(**dict(zip(live, one, strict=True)))) for one in every}
+    return {config for config in configs if not space.conflicts(config)}
 
 
 def make_head(space: SearchSpace, **changes: Any) -> SearchInfo:

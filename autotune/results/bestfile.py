@@ -25,9 +25,8 @@ from pydantic import (
     model_serializer,
 )
 
-from autotune.errors import FileFormatError, did_you_mean
-from autotune.knobs import registry
-from autotune.knobs.former_names import unknown_knob
+from autotune.errors import FileFormatError, UsageError, did_you_mean
+from autotune.knobs import parse_value, registry
 from autotune.knobs.space import yamlfile
 from autotune.machine.hardware import Hardware
 from autotune.measurement.interval import Interval
@@ -316,16 +315,10 @@ def _parse_knobs(file: yamlfile.YamlFile, data: dict[str, Any], section: str) ->
         return []
     parsed: dict[str, KnobValue] = {}
     for name, raw in entries.items():
-        where = file.where(section, str(name))
-        knob = registry().get(str(name))
-        if knob is None:
-            told = unknown_knob(str(name), registry())
-            faults.append(f"{where}: {told} 'autotune knobs' lists them.")
-            continue
         try:
-            parsed[str(name)] = knob.parse(raw)
-        except ValueError as error:
-            faults.append(f"{where}: knob '{name}' {error}.")
+            parsed[str(name)] = parse_value(str(name), raw, file.where(section, str(name)))
+        except UsageError as error:
+            faults.append(str(error))
     data[section] = parsed
     return faults
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from autotune.knobs.space.spacefile import load
 from autotune.machine.hardware import Hardware
 from autotune.measurement.measurement import Measurement
-from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.outcome import Ending
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.program import Program
@@ -46,29 +46,25 @@ def examine(
         InterruptCounter(lambda _: events.warn(ENDING)) as stop,
         throwaway_rigs(program, hardware, fence, reports, surroundings) as rigs,
     ):
-
-        def should_stop() -> Ending | None:
-            return Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C") if stop.requests else None
-
         events.on_fence(rigs.fence)
         events.on_phase("observing the program")
-        started = first_start.observe(rigs, should_stop)
+        started = first_start.observe(rigs, stop.ending)
         if isinstance(started, Ending):
             raise program_error(program, started)
-        with started:
+        with started.rig:
             profile = started.ready.profile
             space = load("default").resolve(rigs.hardware, profile)
             written = AppliedConfig.as_written(space.baseline, profile)
             events.on_phase("measuring the program")
             live = LiveRig.on(rigs, started.rig, written)
-            stay = live.stay(written.config, should_stop, WARM_UP_S, with_loads=True)
+            stay = live.stay(written.config, stop.ending, WARM_UP_S, with_loads=True)
             if isinstance(stay, Ending):
                 raise program_error(program, stay)
             measured = Measurement.of(stay.turns, stay.taken)
             report = DoctorReport(str(program), rigs.hardware, profile, measured)
             if profile.ranks.world_size > 1:
-                return _with_loads(report, live, should_stop)
-            return _with_parts(report, started.rig, events, should_stop)
+                return _with_loads(report, live, stop.ending)
+            return _with_parts(report, started.rig, events, stop.ending)
 
 
 def _with_loads(report: DoctorReport, live: LiveRig, should_stop: ShouldStop) -> DoctorReport:

@@ -34,4 +34,4 @@ def test_a_best_yaml_of_an_earlier_version_is_refused_with_its_lines() -> None:
     with pytest.raises(FileFormatError) as refusal:
         bestfile.read(BEST)
     told = str(refusal.value)
-    assert "best-0622edb.yaml:49: num_workers is now part of workers" in told
+    assert "best-0622edb.yaml:49: Unknown knob 'num_workers'. Did you mean 'workers'" in told

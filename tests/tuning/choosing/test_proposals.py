@@ -18,7 +18,7 @@ from autotune.tuning.choosing.chooser import Field, Proposal
 from autotune.tuning.choosing.diagnosis import Diagnosis, diagnose
 from autotune.tuning.choosing.proposals import FRESH, Proposals, restarts
 from autotune.tuning.choosing.ranking import ranked
-from autotune.tuning.search_request import Sampler
+from autotune.tuning.choosing.sampler import Sampler
 from autotune.tuning.storage.study import Study
 from tests.made import (
     make_hardware,
@@ -50,8 +50,8 @@ class Search:
         self.speed, self.directory = speed, directory
         self.dice = random.Random(0)
         self.proposed: list[Config] = []
-        trial = self.study.ask_for(self.space.baseline, self.space)
-        self.study.tell(trial, make_record(self.space.baseline, 1.0, "the program as written"))
+        written = make_record(self.space.baseline, 1.0, "the program as written")
+        self.study.tell(written, self.space)
         self.study.facts = BaselineInfo(PROFILE, startup_s=4.0, step_s=0.01)
 
     @property
@@ -82,8 +82,8 @@ class Search:
             turns = (Played(1.0, 1.0), Played(1.0, own))
             played = PlayedRounds(1, (self.space.baseline, proposal.config), (turns,) * ROUNDS)
             self.study.add_rounds(played)
-        assert proposal.trial is not None
-        self.study.tell(proposal.trial, make_record(proposal.config, speed, proposal.why))
+        record = make_record(proposal.config, speed, proposal.why)
+        self.study.tell(record, self.space, proposal.trial)
 
     @property
     def best(self) -> TrialRecord:

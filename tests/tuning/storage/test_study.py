@@ -33,7 +33,7 @@ from autotune.results.record import (
     SearchOptions,
     TrialRecord,
 )
-from autotune.tuning.choosing.sampler import make_sampler
+from autotune.tuning.choosing.sampler import Sampler, make_sampler
 from autotune.tuning.storage.study import Study
 from tests.made import (
     GIB,
@@ -85,8 +85,7 @@ def trials(study: Study) -> list[FrozenTrial]:
 
 def tell(study: Study, record: TrialRecord) -> FrozenTrial:
     """Record a trial and return what Optuna keeps of it."""
-    trial = study.ask_for(record.config, SPACE)
-    study.tell(trial, record)
+    study.tell(record, SPACE)
     return trials(study)[-1]
 
 
@@ -243,7 +242,7 @@ def test_a_config_that_was_measured_before_is_recorded_once(
     record = make_record(SPACE.baseline.replace(workers=2), outcome)
     tell(study, record)
     again, _ = study.propose(SPACE, SPACE.baseline, RandomSampler(0))
-    study.tell(again, record, is_known=True)
+    study.tell(record, SPACE, again, is_known=True)
     assert study.records == [record]
     assert all(trial.state.is_finished() for trial in trials(study))
 
@@ -256,16 +255,18 @@ def test_the_sampler_proposes_only_what_the_open_rig_can_run(study: Study, flush
         assert config["flush_denormal"] is flushes
         assert trial.params["flush_denormal"] is flushes
         assert SPACE.canonical(config) == config
-        study.tell(trial, make_record(config, 1.1))
+        study.tell(make_record(config, 1.1), SPACE, trial)
 
 
 def test_the_same_seed_proposes_the_same_configs(tmp_path: Path) -> None:
     def proposals(name: str, seed: int) -> list[Config]:
         (tmp_path / name).mkdir()
-        study, sampler, found = stored(tmp_path / name), make_sampler("tpe", seed), []
+        study, sampler, found = stored(tmp_path / name), make_sampler(Sampler.TPE, seed), []
+        assert sampler is not None
         for _ in range(5):
             trial, config = study.propose(SPACE, SPACE.baseline, sampler)
-            study.tell(trial, make_record(config, 1.0 + int(config["batch_size"]) / 1000))
+            record = make_record(config, 1.0 + int(config["batch_size"]) / 1000)
+            study.tell(record, SPACE, trial)
             found.append(config)
         return found
 
@@ -332,7 +333,7 @@ def test_a_process_killed_between_recording_and_telling_loses_no_record(
         "from tests.made import make_record; "
         "study.take_lease(); trial, _ = study.propose(SPACE, SPACE.baseline, RandomSampler(0)); "
         "study.optuna.tell = lambda *a, **k: (print('done', flush=True), sys.stdin.read()); "
-        "study.tell(trial, make_record(SPACE.baseline, 1.1))"
+        "study.tell(make_record(SPACE.baseline, 1.1), SPACE, trial)"
     )
     killed(tmp_path, work)
     study.take_lease()
