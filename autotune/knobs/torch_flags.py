@@ -140,15 +140,11 @@ class Attention(ProcessSwitch):
         # is unknown.
         if capability is None or capability < (8, 0):
             return Domain(("auto", "efficient", "math"))
-        if capability < (9, 0):
-            return Domain(("auto", "flash", "efficient", "math"))
-        return Domain(self.choices)
+        return Domain(self.choices if capability >= (9, 0) else self.choices[:-1])
 
     def conflict(self, config: Config) -> str | None:
-        is_compiled = config.get("compile", "off") != "off"
-        return (
-            f"{KEEPS_KERNEL.capitalize()}." if is_compiled and config[self.name] != "auto" else None
-        )
+        is_asked = config.get("compile", "off") != "off" and config[self.name] != "auto"
+        return f"{KEEPS_KERNEL.capitalize()}." if is_asked else None
 
 
 def _one_thread(here: Here) -> str:
