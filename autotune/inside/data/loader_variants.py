@@ -20,7 +20,7 @@ from autotune.inside.data.loader_options import (
 from autotune.inside.data.loaders import BuiltLoaders, plain_batches, rewrapped
 from autotune.inside.micro_batches import EpochShape
 from autotune.inside.ranks.data_sharding import ShardedSampler, share_of
-from autotune.inside.ranks.group import ALONE, Group
+from autotune.inside.ranks.group import ALONE
 from autotune.knobs.strategies.base import STREAM
 
 
@@ -28,7 +28,7 @@ class LoaderShares:
     """Gives each rank its part of the training loader's data, until the process ends.
 
     Attributes:
-        group: The processes that train together; one until ``begin()``.
+        group: The processes that train together; one until the seam shares the data.
         begins: Called when the program begins to iterate a loader that is shared out.
     """
 
@@ -38,10 +38,6 @@ class LoaderShares:
         self.begins: Callable[[], None] = lambda: None
         self._made = 0
         self._shards: WeakKeyDictionary[DataLoader[Any], ShardedSampler] = WeakKeyDictionary()
-
-    def begin(self, group: Group, begins: Callable[[], None]) -> None:
-        """Share the training loader's data from here on."""
-        self.group, self.begins = group, begins
 
     def divides(self, loader: DataLoader[Any]) -> bool:
         """Return whether each rank gets a part of this loader's data only."""
