@@ -35,7 +35,9 @@ def structure_of(value: Any) -> Any:
     try:
         pickler.dump(value)
         file.seek(0)
-        return _Unpickler(file, pickler.shared).load()
+        unpickler = pickle.Unpickler(file)  # noqa: S301 - pickled here
+        unpickler.persistent_load = pickler.shared.__getitem__  # type: ignore[method-assign]
+        return unpickler.load()
     except Exception:  # noqa: BLE001  # a class of the program may forbid copies
         return value
 
@@ -53,14 +55,3 @@ class _Pickler(pickle.Pickler):
             return None
         self.shared.append(value)
         return len(self.shared) - 1
-
-
-class _Unpickler(pickle.Unpickler):
-    """Puts what is shared into the copy."""
-
-    def __init__(self, file: io.BytesIO, shared: list[Any]) -> None:
-        super().__init__(file)
-        self._shared = shared
-
-    def persistent_load(self, number: int) -> Any:
-        return self._shared[number]
