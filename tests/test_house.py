@@ -16,11 +16,11 @@ BREACHES: dict[str, dict[str, int]] = {
         "SearchResult": 30,
     },
     "at most 14 modules that import each other in a row": {"modules": 24},
-    "at most 3 tuned constants per 1,000 code lines": {"constants": 361},
+    "at most 3 tuned constants per 1,000 code lines": {"constants": 360},
     "lines per room": {
         "cli": 1916,
-        "inside": 13785,
-        "measurement": 1926,
+        "inside": 13644,
+        "measurement": 1918,
         "tuning": 6409,
     },
 }

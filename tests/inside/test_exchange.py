@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 
 from autotune.inside.processes.meetings import Meetings, RankCommand, gpus_of
 from autotune.inside.ranks import exchange
-from autotune.inside.ranks.data_sharding import SampleOrder
+from autotune.inside.ranks.data_sharding import ShardedSampler
 from autotune.inside.ranks.exchange import SignedStore
 from autotune.inside.ranks.group import Group
 from tests.made import A100, H100, V100
@@ -98,7 +98,7 @@ def test_a_pickle_in_the_place_of_the_ranks_data_and_orders_is_never_run(
         signed_by_others.set(f"{name}/", bomb)
         group = Group(1, 1, 2, 2, SignedStore(plain, KEY))
         with pytest.raises(RuntimeError, match="is signed by none of them"):
-            next(SampleOrder(group, "data").of([])) if "data" in name else Meetings(group).attend()
+            next(iter(shared([], group))) if "data" in name else Meetings(group).attend()
     assert not (tmp_path / "ran").exists()
     pickle.loads(bomb.encode())
     assert (tmp_path / "ran").exists(), "it would have run"
@@ -122,11 +122,15 @@ def test_gpus_of_ranks_are_those_that_any_rank_sees_and_in_use_where_one_uses_it
     assert gpus_of(apart) == (H100, A100)
 
 
+def shared(items: Iterable[Any], group: Group) -> ShardedSampler:
+    return ShardedSampler(items, group, "data", drop_last=False)
+
+
 def test_orders_keep_tuples_and_numbers_of_a_programs_sampler(plain: Store) -> None:
     groups = [Group(rank, rank, 2, 2, SignedStore(plain, KEY)) for rank in (0, 1)]
-    items = [(1, "a"), [torch.tensor(2), 3], numpy.int64(4)]
-    first, second = (list(SampleOrder(group, "data").of(items)) for group in groups)
-    assert first is not items
+    items = [0, (1, "a"), 0, [torch.tensor(2), 3], 0, numpy.int64(4)]
+    first, second = (list(shared(items, group)) for group in groups)
+    assert first == [0, 0, 0]
     assert second == [(1, "a"), [2, 3], 4]
 
 
@@ -140,7 +144,6 @@ def test_only_the_first_ranks_sampler_draws(plain: Store) -> None:
 
     groups = [Group(rank, rank, 2, 2, SignedStore(plain, KEY)) for rank in (0, 1)]
     samplers = [Drawn() for _ in groups]
-    orders = [SampleOrder(g, "data").of(s) for g, s in zip(groups, samplers, strict=True)]
-    first, second = (list(order) for order in orders)
-    assert first == second
+    first, second = (list(shared(s, g)) for s, g in zip(samplers, groups, strict=True))
+    assert sorted(first + second) == [0, 1, 2, 3]
     assert [sampler.count for sampler in samplers] == [1, 0]

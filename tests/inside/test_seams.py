@@ -19,7 +19,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.inside.listener import Listener
 from autotune.inside.seam_set import STEPS_UNTIL_ROOTS_ARE_KNOWN, SeamSet
-from autotune.inside.seams import overlay
 from autotune.inside.steering import Steering
 from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config, KnobValue
@@ -184,26 +183,6 @@ def test_guarded_functions_bind_and_pickle_as_those_written_in_c_do(
         assert os.rename in os.supports_dir_fd
     finally:
         seams.remove()
-
-
-@pytest.mark.parametrize("is_folder", [True, False])
-def test_a_move_between_overlays_that_fails_leaves_no_part_behind(
-    is_folder: bool, tmp_path: Path
-) -> None:
-    source = tmp_path / "a"
-    if is_folder:
-        source.mkdir()
-    else:
-        source.write_text("old")
-
-    def refuse(_src: object, _dst: object) -> None:
-        raise PermissionError
-
-    with pytest.raises(PermissionError):
-        overlay._move(source, tmp_path / "b", refuse)
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
-    overlay._move(source, tmp_path / "b", os.rename)
-    assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
 def test_the_loader_that_trains_gets_the_options_and_its_length_is_true() -> None:

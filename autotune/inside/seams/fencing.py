@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.hubs.saving import SaveHub
 from autotune.inside.ranks.group import Group
 from autotune.inside.seams.downloads import DownloadsSeam
 from autotune.inside.seams.guard import GuardSeam, Shadows
-from autotune.inside.seams.overlay import OverlaySeam
 from autotune.inside.seams.rank_files import RankFilesSeam, mute_output
 from autotune.inside.seams.trackers import TrackersSeam
 from autotune.program.fence_options import FenceKind
@@ -65,3 +69,44 @@ class FenceSeams:
     def _turn_trackers_off(self, shadow_dir: Path) -> None:
         self._trackers = TrackersSeam(shadow_dir)
         self._trackers.install()
+
+
+class OverlaySeam(Seam):
+    """Makes ``os.rename`` and ``os.replace`` work behind overlays as on a plain file system.
+
+    Renaming a folder, or a file into another overlay, fails there with EXDEV. For calls from Python
+    it is done by copying, within the trial's view; mv(1) does so by itself.
+    """
+
+    def __init__(self) -> None:
+        self._patches = Patches()
+
+    def install(self) -> None:
+        """Replace the functions, also for other threads and forked children of the program."""
+        for name in ("rename", "replace"):
+            self._patches.wrap(os, name, _rename)
+
+
+def _rename(original: Callable[..., None], src: Any, dst: Any, **kwargs: Any) -> None:
+    try:
+        original(src, dst, **kwargs)
+    except OSError as error:
+        if error.errno != errno.EXDEV or kwargs:
+            raise
+        _move(src, dst, original)
+
+
+def _move(src: Any, dst: Any, rename: Callable[..., None]) -> None:
+    # Copied to the target's folder first, so that readers never see an incomplete target
+    parent, name = os.path.split(os.path.abspath(os.fsdecode(dst)))
+    part = os.path.join(parent, f".{name}.autotune-{os.getpid()}")
+    if os.path.isdir(src) and not os.path.islink(src):
+        shutil.copytree(src, part, symlinks=True)
+        if os.path.lexists(dst):
+            os.rmdir(dst)
+        rename(part, dst)
+        shutil.rmtree(src)
+    else:
+        shutil.copy2(src, part, follow_symlinks=False)
+        rename(part, dst)
+        os.unlink(src)
