@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.inside.listener import Listener
 from autotune.inside.seam_set import STEPS_UNTIL_ROOTS_ARE_KNOWN, SeamSet
-from autotune.inside.seams import overlay
+from autotune.inside.seams import fencing
 from autotune.inside.steering import Steering
 from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config, KnobValue
@@ -200,9 +200,9 @@ def test_a_move_between_overlays_that_fails_leaves_no_part_behind(
         raise PermissionError
 
     with pytest.raises(PermissionError):
-        overlay._move(source, tmp_path / "b", refuse)
+        fencing._move(source, tmp_path / "b", refuse)
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
-    overlay._move(source, tmp_path / "b", os.rename)
+    fencing._move(source, tmp_path / "b", os.rename)
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 

@@ -21,8 +21,8 @@ import numpy
 import torch
 
 from autotune.inside.hubs.saving import SaveHub
+from autotune.inside.seams.fencing import OverlaySeam
 from autotune.inside.seams.guard import GuardSeam, Shadows
-from autotune.inside.seams.overlay import OverlaySeam
 from autotune.program.fence_options import FenceKind
 from autotune.rig.fence.plan import Mount, read_mounts
 from autotune.rig.fence.scratch import PREFIX
