@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.exits import errors_told
-from autotune.cli.messages import Messages, verbosity
+from autotune.cli.messages import Messages, errors_told, verbosity
 from autotune.cli.options import AllowEnvOption, ArgsArgument, ProgramArgument, QuietOption
 from autotune.cli.typed_line import program_typed
 from autotune.errors import UsageError
