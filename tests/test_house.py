@@ -16,10 +16,10 @@ BREACHES: dict[str, dict[str, int]] = {
     "at most 14 modules that import each other in a row": {"modules": 24},
     "at most 3 tuned constants per 1,000 code lines": {"constants": 362},
     "lines per room": {
-        "cli": 1916,
-        "inside": 13785,
-        "measurement": 1926,
-        "tuning": 6625,
+        "cli": 1865,
+        "inside": 13776,
+        "measurement": 1920,
+        "tuning": 6617,
     },
 }
 
