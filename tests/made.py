@@ -154,7 +154,7 @@ def make_measurement(
 ) -> Measurement:
     """Return a second of steps of 0.05 s at one rate, with changes."""
     interval, batch = make_interval(samples_per_s, spread_pct), round(samples_per_s / 20)
-    return replace(Measurement(interval, 0.05, batch, batch, wait_share, 1.0), **changes)
+    return replace(Measurement(interval, 0.05, batch, batch, wait_share), **changes)
 
 
 def make_interval(estimate: float, spread_pct: float = 1.0) -> Interval:

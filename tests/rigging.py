@@ -19,7 +19,7 @@ from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending
 from autotune.measurement.readings import Memory
 from autotune.measurement.turn import PlannedTurn, Turn
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config, KnobValue
 from autotune.program.fence_options import FenceKind, FenceOptions
 from autotune.program.lr import LrRule
@@ -64,6 +64,7 @@ class OpenRig:
             if isinstance(taken, Ending):
                 return taken
             found += taken.turns
+            assert all(turn.is_finite for turn in taken.turns)
             if monotonic() > until or not taken.turns:
                 return Measurement.of(found, taken)
 
@@ -133,10 +134,7 @@ def write_best(
         program=bestfile.ProgramSection(
             command="train.py",
             fingerprint="",
-            device="cpu",
-            loader=loader,
-            program_knobs=program_knobs,
-            trainer=trainer,
+            traits=ProgramTraits("cpu", loader, program_knobs, trainer=trainer),
         ),
         config={**baseline, **changes},
         baseline=baseline,
@@ -147,7 +145,6 @@ def write_best(
             lr_rule=LrRule.LINEAR,
             lr_factor=1.0,
             batch_size={"baseline": None, "best": None},
-            loss={"baseline": None, "best": None},
             note="",
         ),
         hardware=facts,

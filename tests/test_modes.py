@@ -45,7 +45,9 @@ def test_what_a_failure_asks_for_is_tried_once_and_given_up_where_it_does_not_he
         assert rigs.learn(beyond)
         assert rigs.program.mode.epochs is Epochs.TRUE
         assert not rigs.learn(replace(beyond, suspect=None), as_written=False)
-        assert rigs.mode.epochs is Epochs.TRUE, "a config that fails so says nothing of the program"
+        assert rigs.program.mode.epochs is Epochs.TRUE, (
+            "a config that fails so says nothing of the program"
+        )
         assert not rigs.learn(replace(beyond, suspect=None)), "it fails with true ones, too"
         assert not rigs.learn(beyond)
         assert str(rigs.program.mode.epochs) == "endless"
@@ -75,5 +77,5 @@ def test_a_program_that_needs_true_epochs_and_is_short_is_measured(
             stay = live.stay(base.config, never, 5.0)
         assert isinstance(stay, Stay), stay
         assert 0 < sum(len(turn.seconds) for turn in stay.turns) <= 60
-    assert rigs.mode == RunMode(epochs=Epochs.TRUE)
+    assert rigs.program.mode == RunMode(epochs=Epochs.TRUE)
     assert len(said) == 1

@@ -16,8 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from autotune.cli import completion
-from autotune.cli.exits import errors_told
-from autotune.cli.messages import Messages
+from autotune.cli.messages import Messages, errors_told
 from autotune.errors import UsageError, named
 from autotune.program.fence_options import FenceKind, FenceOptions
 from autotune.tuning.search_request import FILES, Option, described, option
@@ -30,14 +29,6 @@ LINE = (
 # Without it, click would also read options that stand after the program as autotune's.
 PROGRAM_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 ProgramArgument = Annotated[str, typer.Argument(help=LINE, show_default=False, metavar="LINE")]
-OptionalProgramArgument = Annotated[
-    str | None,
-    typer.Argument(
-        help=f"Without it, the machine alone is looked at. {LINE}",
-        show_default=False,
-        metavar="LINE",
-    ),
-]
 ModuleOption = Annotated[
     bool, typer.Option("-m", "--module", help="Train a module, as python -m does.")
 ]

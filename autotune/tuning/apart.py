@@ -62,9 +62,8 @@ def _speedup(
 ) -> Interval:
     sides = []
     for one in (baseline.measurement, measured):
-        samples, steps = one.throughput.estimate * one.seconds, round(one.seconds / one.step_s)
-        all_in = Played(one.seconds, samples, steps=steps)
-        worth = session.study.goal.worth(all_in, one) or all_in
+        step = Played(one.step_s, one.throughput.estimate * one.step_s)
+        worth = session.study.goal.worth(step, one) or step
         sides.append(math.log(worth.work / worth.cost))
     factor = work_factor(session, baseline, config, measured)
     return LogRatio(sides[1] - sides[0] + math.log(factor), APART_TAU).interval

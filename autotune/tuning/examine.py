@@ -69,7 +69,7 @@ def examine(
 
 def _with_loads(report: DoctorReport, live: LiveRig, should_stop: ShouldStop) -> DoctorReport:
     again: list[Measurement] = []
-    live.expect_steps_of(report.step_s)
+    live.expect_steps_of(report.measurement.step_s)
     for _ in range(MORE_STAYS):
         stay = live.stay(live.base.config, should_stop, with_loads=True)
         if isinstance(stay, Ending):
@@ -82,7 +82,7 @@ def _with_loads(report: DoctorReport, live: LiveRig, should_stop: ShouldStop) ->
 def _with_parts(
     report: DoctorReport, rig: Rig, events: Events, should_stop: ShouldStop
 ) -> DoctorReport:
-    patience_s = longest_silence_s(report.step_s, PATIENCE_S)
+    patience_s = longest_silence_s(report.measurement.step_s, PATIENCE_S)
     events.on_phase("profiling a step")
     breakdown = rig.profile_step(STAGE_S, should_stop, patience_s)
     if isinstance(breakdown, Ending):

@@ -276,7 +276,7 @@ class LiveRig:
         if len(self._trained) == 1:
             self.faults.see_alone(configs[0], taken.turns)
         if any(config == self.base.config for config in configs):
-            self.lived.note(self._rigs.mode.epochs, self._rig.steps)
+            self.lived.note(self._rigs.program.mode.epochs, self._rig.steps)
         return taken
 
     def stay(

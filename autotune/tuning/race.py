@@ -251,7 +251,7 @@ class Race:
         if isinstance(stay, Ending) and stay.outcome is Outcome.CRASHED:
             if self._session.rigs.learn(stay, as_written=False) and self._open():
                 return self._stay(config)
-            if not self._live.lived.is_enough(self._session.rigs.mode.epochs, stay):
+            if not self._live.lived.is_enough(self._session.rigs.program.mode.epochs, stay):
                 steps = f"the program as written was not seen to get as far as {stay.steps} steps"
                 return unclear(stay, steps)
         return stay

@@ -32,7 +32,7 @@ def made(
     own = loader or make_loader(batch_size=16)
     write_best(path, baseline, own, (), "", **changes)
     best = bestfile.read(path)
-    return best.model_copy(update={"program": replace(best.program, command=command)})
+    return best.model_copy(update={"program": best.program.model_copy(update={"command": command})})
 
 
 BEFORE: dict[str, KnobValue] = {
@@ -63,7 +63,7 @@ def test_no_change_is_dropped_silently(name: str, tmp_path: Path) -> None:
         path = tmp_path / "best.yaml"
         write_best(path, {knob: own}, make_loader(batch_size=16), (), "", **{knob: value})
         best = bestfile.read(path)
-        program = replace(best.program, command="train.py --lr 0.1")
+        program = best.program.model_copy(update={"command": "train.py --lr 0.1"})
         export = exported(name, best.model_copy(update={"program": program}))
         is_said = export.text != plain.text or name == "sbatch"  # which runs best.yaml itself
         assert is_said is (f"{knob}={value}" not in export.left_out), (knob, value, export)

@@ -12,6 +12,7 @@ import pytest
 from autotune.errors import FileFormatError
 from autotune.measurement.interval import Interval
 from autotune.measurement.readings import Memory
+from autotune.program.applied_config import ProgramTraits
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
 from autotune.results import bestfile
@@ -32,9 +33,7 @@ def make_best(**changes: Any) -> BestFile:
         program=bestfile.ProgramSection(
             command="train.py --epochs 3",
             fingerprint="f" * 64,
-            device="cpu",
-            loader=LOADER,
-            program_knobs=("hidden",),
+            traits=ProgramTraits("cpu", LOADER, ("hidden",)),
         ),
         config={**BASELINE, "workers": 2, "precision": "bf16", "memory_format": "channels_last"},
         baseline=BASELINE,
@@ -48,7 +47,6 @@ def make_best(**changes: Any) -> BestFile:
             lr_rule=LrRule.LINEAR,
             lr_factor=1.0,
             batch_size={"baseline": 64, "best": 64},
-            loss={"baseline": 0.31, "best": None},
             note="Batch and learning rate are the program's own: größe, 'quotes' and \"more\".",
         ),
         hardware=replace(HARDWARE, gpus=(A100,)),
@@ -96,7 +94,6 @@ def test_what_was_written_is_read_back_with_its_types_and_says_how_to_train(path
     assert best.model_copy(update={"hardware": written.hardware}) == written
     assert replace(best.hardware, versions=best.versions) == written.hardware
     assert type(best.config["workers"]) is int
-    assert best.learning.loss == {"baseline": 0.31, "best": None}
     applied = best.applied
     assert applied.changes() == {
         "workers": 2,
@@ -137,7 +134,7 @@ TAKES = "knob 'precision' takes fp32 or tf32 or medium or bf16 or fp16, not"
         ("  lr_rule:", "  lrrule:", "Unknown key 'learning.lrrule'. Did you mean 'lr_rule'?"),
         ("estimate: 1.42", "estimate: fast", "'speedup.estimate': "),
         ("lr_rule: linear", "lr_rule: cubic", "'learning.lr_rule': "),
-        ("version: 1\n", "version: 2\n", "this file has version 2, but this autotune reads"),
+        ("version: 2\n", "version: 3\n", "this file has version 3, but this autotune reads"),
     ],
 )
 def test_a_fault_is_answered_with_its_line_and_the_mend(
@@ -188,8 +185,8 @@ def test_another_program_is_not_taken_for_a_changed_one(path: Path) -> None:
         "an unbalanced ' quote.py",
         "eval --fast",
     ):
-        same = replace(best.program, command=command)
+        same = best.program.model_copy(update={"command": command})
         assert not same.is_of_another_file(other), command
     spaced = replace(other, source="/there/my train.py")
-    own = replace(best.program, command="'my train.py' --fast")
+    own = best.program.model_copy(update={"command": "'my train.py' --fast"})
     assert not own.is_of_another_file(spaced)

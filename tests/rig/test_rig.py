@@ -24,7 +24,7 @@ from autotune.program.program import parse_program
 from autotune.rig.open_rig import SILENT, OpenRig, Place
 from autotune.rig.resource_monitor import ResourceMonitor
 from autotune.rig.rig import Rig
-from autotune.rig.wire import Link, Progress, StepProfiled, TookTurns, encode
+from autotune.rig.wire import Link, Progress, StepProfiled, TakeTurns, TookTurns, encode
 from tests.made import PROGRAM
 from tests.rigging import PROGRAMS, SHORT_S, applied_with, fence, never, open_rig
 
@@ -162,12 +162,11 @@ def test_an_answer_to_an_earlier_question_is_dropped_and_silence_between_epochs_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with played(tmp_path) as (rig, theirs):
-        assert [rig.next_number(), rig.next_number()] == [1, 2]
         late = Taken((Turn(0, (1.0,), (8,), 0.0),))
-        stale = TookTurns(late, 1), StepProfiled(StepBreakdown(), 1)
-        answer = TookTurns(replace(late, steps=2), 2)
+        stale = TookTurns(late), StepProfiled(StepBreakdown())
+        answer = TookTurns(replace(late, steps=2), 1)
         theirs.sendall(b"".join(encode(message) for message in (*stale, answer)))
-        assert rig.wait(TookTurns, never, 5.0) == answer
+        assert rig.ask(TakeTurns((), ()), TookTurns, never, 5.0) == answer
     monkeypatch.setattr("autotune.rig.open_rig.BETWEEN_EPOCHS_S", 1.0)
     for phase, silent_s in (("between epochs", 1), ("turns", 0)):
         with played(tmp_path) as (rig, theirs):

@@ -60,7 +60,7 @@ def test_a_config_that_trains_the_same_is_told_to(
     assert record.training.sameness is Sameness.ROUNDING
     note = "Training: same within rounding over 36 steps."
     learning = result.best_file().learning
-    assert (learning.training, learning.sameness) == (note, "same within rounding")
+    assert learning.training == note
     assert not learning.refused
     show(result, tmp_path / "best.yaml")
     assert note in " ".join(capsys.readouterr().out.split())

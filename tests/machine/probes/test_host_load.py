@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from autotune.machine.cgroups import Throttling
 from autotune.machine.probes.host_load import Counters, HostLoad
 
 BURN_S = 0.5  # of CPU time
@@ -58,11 +57,7 @@ NO_QUOTA = "usage_usec 9\nuser_usec 5\n"  # of a cgroup without a quota
 def load_over(folder: Path, **files: str) -> HostLoad:
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
-    sources = (
-        Throttling(folder / "v2", "throttled_usec", 1e-6),
-        Throttling(folder / "v1", "throttled_time", 1e-9),
-    )
-    return HostLoad(NOBODY, [folder / "none", folder / "psi"], sources)
+    return HostLoad(NOBODY, [folder / "none", folder / "psi"], [folder / "v2", folder / "v1"])
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,6 @@ def test_every_kind_of_record_is_read_back_in_order(study: Study, tmp_path: Path
         measurement=replace(
             measured.measurement,
             samples_per_epoch=60_000,
-            loss=0.5,
             memory=memory,
         ),
     )
@@ -297,16 +296,6 @@ def test_a_holder_that_is_a_zombie_or_has_the_number_of_another_holds_nothing(st
         for pid, since in ((ended.pid, started), (own.ppid(), 1.0)):
             study.optuna.set_user_attr("lease", asdict(Lease(socket.gethostname(), pid, since)))
             study.take_lease()
-
-
-def test_a_loss_that_is_no_number_is_read_back(study: Study, tmp_path: Path) -> None:
-    record = make_record(SPACE.baseline)
-    assert record.measurement is not None
-    tell(study, replace(record, measurement=replace(record.measurement, loss=math.nan)))
-    (again,) = loaded(tmp_path).records
-    assert again.measurement is not None
-    assert again.measurement.loss is not None
-    assert math.isnan(again.measurement.loss)
 
 
 def test_a_holder_that_cannot_be_seen_gives_way_to_force(study: Study) -> None:
