@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
+
+import psutil
 
 from autotune.knobs.space.spacefile import load
 from autotune.machine import hardware
@@ -43,6 +47,32 @@ def fence() -> Fence:
 def never() -> Ending | None:
     """Do not give up."""
     return None
+
+
+@contextmanager
+def talking(code: str, *args: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run Python code until its input ends; gives the process and the first line it prints."""
+    command = [sys.executable, "-c", code, *args]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        yield process, process.stdout.readline().strip()
+
+
+def wait_for(condition: Callable[[], object], patience_s: float = 20.0) -> bool:
+    """Wait until a condition holds; *patience_s* is how long a busy machine may take."""
+    until = monotonic() + patience_s
+    while not condition():
+        if monotonic() > until:
+            return False
+        sleep(0.01)
+    return True
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether a process still runs; a zombie that nobody reaps does not."""
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 @dataclass
