@@ -13,14 +13,13 @@ from transformers import HfArgumentParser, TrainingArguments
 
 from autotune.inside.seams.flags import FlagsSeam
 from autotune.program.flags import Flag, find
+from tests.watching import installed
 
 
 @pytest.fixture
 def seam() -> Iterator[FlagsSeam]:
-    seam = FlagsSeam()
-    seam.install()
-    yield seam
-    seam.remove()
+    with installed(FlagsSeam()) as seam:
+        yield seam
 
 
 def start(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
