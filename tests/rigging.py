@@ -83,12 +83,10 @@ class OpenRig:
     profile: Profile
     base: AppliedConfig
 
-    def measure(
-        self, least_s: float = SHORT_S, silence_s: float = 60.0, **changes: KnobValue
-    ) -> Measurement | Ending:
+    def measure(self, silence_s: float = 60.0, **changes: KnobValue) -> Measurement | Ending:
         """Let the baseline with some knobs changed train alone for a while."""
         applied = replace(self.base, config=self.base.baseline.replace(**changes))
-        until, found = monotonic() + least_s, list[Turn]()
+        until, found = monotonic() + SHORT_S, list[Turn]()
         while True:
             taken = self.rig.take_turns([applied], [PlannedTurn(0, 3)] * 2, never, silence_s)
             if isinstance(taken, Ending):
@@ -99,7 +97,7 @@ class OpenRig:
 
     def measured(self, **changes: KnobValue) -> Measurement:
         """Measure, and insist that it works."""
-        result = self.measure(SHORT_S, 60.0, **changes)
+        result = self.measure(60.0, **changes)
         assert isinstance(result, Measurement), result
         return result
 
@@ -109,9 +107,9 @@ class OpenRig:
             return Path(f"/proc/{self.rig.pid}/root{path}")
         return Path(f"{self.rig.live.place.view.shadow_dir}{path}")
 
-    def profile_step(self, stage_s: float = SHORT_S) -> StepBreakdown:
+    def profile_step(self) -> StepBreakdown:
         """Take apart what was measured last."""
-        breakdown = self.rig.profile_step(stage_s, never, 60.0)
+        breakdown = self.rig.profile_step(SHORT_S, never, 60.0)
         assert isinstance(breakdown, StepBreakdown), breakdown
         return breakdown
 
@@ -123,10 +121,9 @@ def open_rig(
     *args: str,
     applied: AppliedConfig | None = None,
     space: str = "default",
-    cwd: Path | None = None,
 ) -> Iterator[OpenRig]:
     """Open a rig on one of the tiny programs; *program* may name a function after a colon."""
-    subject = parse_program(str(PROGRAMS / program), args, cwd or directory)
+    subject = parse_program(str(PROGRAMS / program), args, directory)
     compiled = Path(os.environ["AUTOTUNE_TESTS_COMPILED"])  # headers are compiled once for all
     with Rig(subject, directory / "rig", compiled, fence()) as rig:
         ready = rig.open(applied, never, 120.0)
@@ -136,12 +133,10 @@ def open_rig(
         yield OpenRig(rig, ready.profile, base_setting(ready.profile, space=space))
 
 
-def base_setting(
-    profile: Profile, rule: LrRule = LrRule.LINEAR, space: str = "default"
-) -> AppliedConfig:
+def base_setting(profile: Profile, space: str = "default") -> AppliedConfig:
     """Return the baseline's setting for a program with this profile, as the search makes it."""
     baseline = load(space).resolve(hardware.detect(), profile).baseline
-    return AppliedConfig.as_written(baseline, profile, rule)
+    return AppliedConfig.as_written(baseline, profile, LrRule.LINEAR)
 
 
 def applied_with(base: AppliedConfig, **changes: KnobValue) -> AppliedConfig:
@@ -153,7 +148,6 @@ def write_best(
     path: Path,
     baseline: dict[str, KnobValue],
     loader: LoaderFacts | None = None,
-    program_knobs: tuple[str, ...] = (),
     trainer: str = "",
     **changes: KnobValue,
 ) -> None:
@@ -165,7 +159,7 @@ def write_best(
             fingerprint="",
             device="cpu",
             loader=loader,
-            program_knobs=program_knobs,
+            program_knobs=(),
             trainer=trainer,
         ),
         config={**baseline, **changes},

@@ -110,8 +110,6 @@ def test_a_program_that_reads_its_arguments_itself_shows_what_it_was_given(
 
 
 def test_a_function_tells_its_keywords(seam: FlagsSeam, monkeypatch: pytest.MonkeyPatch) -> None:
-    start(monkeypatch, "")
-
     def train(
         data: str, hidden: int = 128, rate: float = 0.1, *, callback: object = None
     ) -> None: ...
