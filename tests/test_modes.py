@@ -65,7 +65,7 @@ def test_a_program_that_needs_true_epochs_and_is_short_is_measured(
     """Sixty steps, in three epochs, whose evaluation needs all of its data."""
     said: list[str] = []
     modes: list[RunMode] = []
-    with rigs_of(tmp_path, said, modes, "3", "checks") as rigs, LiveRig(rigs) as live:
+    with rigs_of(tmp_path, said, modes, "3") as rigs, LiveRig(rigs) as live:
         ready = live.observe(never)
         assert isinstance(ready, Ready), ready
         space = load("default").resolve(hardware.detect(), ready.profile)

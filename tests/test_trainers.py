@@ -65,7 +65,7 @@ def test_a_training_under_a_config_ends_after_as_many_steps_as_that_makes(
     best = tmp_path / "best.yaml"
     baseline: dict[str, KnobValue] = {"batch_size": batch, "accumulation_steps": 1}
     changes: dict[str, KnobValue] = {"batch_size": 2 * batch, "accumulation_steps": 2}
-    write_best(best, baseline, loader, (), library, **changes)
+    write_best(best, baseline, loader, library, **changes)
     command = [sys.executable, "-m", "autotune", "run", str(best), str(PROGRAMS / script)]
     command += arguments(name, tmp_path)
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

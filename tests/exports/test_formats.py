@@ -30,7 +30,7 @@ def made(
     path = tmp_path / "best.yaml"
     baseline = {knob: BEFORE.get(knob, "as written") for knob in changes}
     own = loader or make_loader(batch_size=16)
-    write_best(path, baseline, own, (), "", **changes)
+    write_best(path, baseline, own, "", **changes)
     best = bestfile.read(path)
     return best.model_copy(update={"program": best.program.model_copy(update={"command": command})})
 
@@ -61,7 +61,7 @@ def test_no_change_is_dropped_silently(name: str, tmp_path: Path) -> None:
         own = space.baseline[knob]
         value = next(v for v in domain.values if v != own)
         path = tmp_path / "best.yaml"
-        write_best(path, {knob: own}, make_loader(batch_size=16), (), "", **{knob: value})
+        write_best(path, {knob: own}, make_loader(batch_size=16), "", **{knob: value})
         best = bestfile.read(path)
         program = best.program.model_copy(update={"command": "train.py --lr 0.1"})
         export = exported(name, best.model_copy(update={"program": program}))

@@ -13,6 +13,14 @@ GIB = 1 << 30
 V1_UNLIMITED = "9223372036854771712\n"
 
 
+def write(folder: Path, files: Mapping[str, str]) -> None:
+    """Write files below a folder, with the folders that they lie in."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
 def tree(folder: Path, cgroup: str, mounts: str, files: Mapping[str, str]) -> Path:
     """Write groups and what /proc says of them; return that folder of /proc.
 
@@ -23,11 +31,7 @@ def tree(folder: Path, cgroup: str, mounts: str, files: Mapping[str, str]) -> Pa
         f"shared:9 - {kind} {kind} {options}\n"
         for root, point, kind, options in (line.split() for line in mounts.splitlines())
     ]
-    everything = {**files, "proc/cgroup": cgroup, "proc/mountinfo": "".join(lines)}
-    for name, text in everything.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+    write(folder, {**files, "proc/cgroup": cgroup, "proc/mountinfo": "".join(lines)})
     return folder / "proc"
 
 

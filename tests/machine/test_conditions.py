@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.machine.conditions import Conditions, read
-from tests.machine.test_cgroups import tree
+from tests.machine.test_cgroups import tree, write
 
 GOOD = Conditions(cores=8, allowed=8, governors=("performance",), shm_bytes=8 << 30)
 
@@ -24,10 +24,7 @@ def sys(tmp_path: Path) -> Path:
         "devices/system/node/node0/cpulist": "0-31\n",
         "devices/system/node/node1/cpulist": "32-63\n",
     }
-    for name, text in files.items():
-        path = tmp_path / "sys" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    write(tmp_path / "sys", files)
     return tmp_path / "sys"
 
 

@@ -20,7 +20,6 @@ from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.turn import PlannedTurn, Taken, Turn
 from autotune.program.fence_options import FenceKind
-from autotune.program.program import parse_program
 from autotune.rig.open_rig import SILENT, OpenRig, Place
 from autotune.rig.resource_monitor import ResourceMonitor
 from autotune.rig.rig import Rig
@@ -33,23 +32,6 @@ pytestmark = pytest.mark.usefixtures("warm_starts")
 if TYPE_CHECKING:
     from autotune.rig.fence import View
     from autotune.rig.wire import Phase
-
-
-@pytest.mark.real_starts
-def test_many_configs_are_measured_live_in_one_process(tmp_path: Path) -> None:
-    with open_rig(tmp_path, "slow_items.py") as opened:
-        assert opened.rig.pid is not None
-        process = psutil.Process(opened.rig.pid)
-        slow = opened.measured()
-        opened.measured(workers=2)
-        assert len(process.children()) == 2
-        larger = opened.measured(batch_size=64, workers=2)
-        again = opened.measured()
-        assert process.is_running()
-    assert again.samples_per_step == again.largest_step == 16
-    assert slow.step_s > 16 * 0.001, "items sleep 1 ms each"
-    assert larger.samples_per_step == larger.largest_step == 64
-    assert slow.samples_per_epoch == 4096
 
 
 @pytest.mark.real_starts
@@ -113,25 +95,6 @@ def test_what_goes_wrong_under_a_config_is_told_apart(
         assert "expected 16 rows [not more]" in ending.reason
         assert "touchy.py" in ending.program_traceback
         assert "autotune/inside" not in ending.program_traceback.split("touchy.py")[0]
-
-
-@pytest.mark.parametrize(
-    ("program", "outcome", "said"),
-    [
-        ("fails.py", Outcome.CRASHED, "no such data set: imaginary"),
-        ("never_trains.py", Outcome.RAN_OUT, "after 0 steps"),
-        ("three_steps.py", Outcome.RAN_OUT, "after 3 steps"),
-    ],
-)
-def test_a_program_that_gives_no_baseline_says_why(
-    tmp_path: Path, program: str, outcome: Outcome, said: str
-) -> None:
-    subject = parse_program(str(PROGRAMS / program), (), tmp_path)
-    with Rig(subject, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
-        ending = rig.open(None, never, 60.0)
-    assert isinstance(ending, Ending)
-    assert ending.outcome is outcome
-    assert said in ending.reason
 
 
 def test_a_function_reads_its_config_and_the_seams_leave_that_knob_alone(tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ def test_a_rig_tells_what_fails_after_an_epoch_and_what_it_had_seen_until_then(
     tmp_path: Path,
 ) -> None:
     written = Config({"batch_size": 16, "precision": "fp32"})
-    loader = make_loader(dataset="Items", dataset_len=1024, batch_size=16)
+    loader = make_loader(dataset_len=1024, batch_size=16)
     applied = make_applied(written.replace(precision="bf16"), baseline=written, loader=loader)
     subject = parse_program(str(PROGRAMS / "rehearses.py"), ("numpy",), tmp_path)
     with Rig(subject, tmp_path / "rig", tmp_path / "cache", fence()) as rig:

@@ -97,7 +97,7 @@ def test_the_first_of_processes_that_train_in_turn_is_tuned_and_that_is_said(
     tmp_path: Path,
 ) -> None:
     said: list[str] = []
-    program = parse_program(str(PROGRAMS / "in_turn.py"), ("fork",), tmp_path)
+    program = parse_program(str(PROGRAMS / "spawns.py"), ("fork", "alone", "0"), tmp_path)
     reports = Reports(warning=said.append)
     with Rig(program, tmp_path / "rig", tmp_path / "cache", fence(), reports=reports) as rig:
         opened = rig.open(None, never, 120.0)
