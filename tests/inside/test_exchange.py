@@ -97,7 +97,9 @@ def test_a_pickle_in_the_place_of_the_ranks_data_and_orders_is_never_run(
         signed_by_others.set(f"{name}/", bomb)
         group = Group(1, 1, 2, 2, SignedStore(plain, KEY))
         with pytest.raises(RuntimeError, match="is signed by none of them"):
-            next(iter(shared([], group))) if "data" in name else Meetings(group).attend()
+            next(
+                iter(ShardedSampler([], group, "data", drop_last=False))
+            ) if "data" in name else Meetings(group).attend()
     assert not (tmp_path / "ran").exists()
     pickle.loads(bomb.encode())
     assert (tmp_path / "ran").exists(), "it would have run"
@@ -134,7 +136,7 @@ def test_only_the_first_ranks_sampler_draws_and_its_tuples_and_numbers_are_kept(
     groups = [Group(rank, rank, 2, 2, SignedStore(plain, KEY)) for rank in (0, 1)]
     samplers = [Drawn() for _ in groups]
     shares = (
-        list(ShardedSampler(sampler, group, "data", drop_last=False))  # type: ignore[arg-type]
+        list(ShardedSampler(sampler, group, "data", drop_last=False))
         for sampler, group in zip(samplers, groups, strict=True)
     )
     assert list(shares) == [[0, 0, 0], [(1, "a"), [2, 3], 4]]
