@@ -34,6 +34,11 @@ class Edges:
     def __init__(self, devices: Iterable[torch.device]) -> None:
         self._gpus = sorted({device.index or 0 for device in devices if device.type == "cuda"})
 
+    @property
+    def run_ahead(self) -> bool:
+        """Whether the program may go on before the device has done what it was given."""
+        return bool(self._gpus)
+
     def mark(self) -> Any:
         """Return the moment at which all work that was given out until now is done."""
         if not self._gpus:
@@ -90,7 +95,8 @@ class Turns:
         self._activity = hands.activity()
         self.is_done = False
         self._end = edges.mark()
-        self._next()
+        if not edges.run_ahead:  # else the answer before has left the device idle for one step
+            self._next()
 
     def _next(self) -> None:
         planned = next(self._schedule, None)
@@ -103,6 +109,10 @@ class Turns:
     def step(self, samples: int, wait_s: float, tokens: int = 0) -> None:
         """Note the end of a step; at the end of a turn, switch to the next config."""
         self._end = self._edges.mark()
+        if not self._taken:
+            self._activity = self._hands.activity()
+            self._next()
+            return
         turn = self._taken[-1]
         turn.ends.append(self._end)
         turn.faults.append(page_faults())
@@ -119,11 +129,12 @@ class Turns:
 
     def disturb(self) -> None:
         """Note that the program does something besides training in the present step."""
-        self._taken[-1].disturb()
+        for turn in self._taken[-1:]:
+            turn.disturb()
 
     def resume(self) -> None:
         """Note that an epoch has ended and another begun within the present turn."""
-        self._taken[-1].disturb()
+        self.disturb()
 
     def close(self) -> None:
         """Drop a turn that is not whole, because the program ends."""

@@ -31,6 +31,7 @@ class ScriptedEdges(Edges):
     (https://pytorch.org/docs/stable/generated/torch.cuda.Event.html).
     """
 
+    run_ahead = False
     now: float = 0.0
     is_settled: bool = False
     marks: list[float] = field(default_factory=list)
@@ -45,6 +46,12 @@ class ScriptedEdges(Edges):
     def seconds_between(self, begin: int, end: int) -> float:
         assert self.is_settled, "an event was read that the device has not passed"
         return self.marks[end] - self.marks[begin]
+
+
+class AheadEdges(ScriptedEdges):
+    """Those of a GPU."""
+
+    run_ahead = True
 
 
 APPLIED = AppliedConfig.as_written(Config({"batch_size": 8}), make_profile())
@@ -83,6 +90,19 @@ def test_seconds_of_a_switch_belong_to_no_config_and_are_read_after_the_last_tur
         Turn(1, (3.0,), (16,), 0.5, wait_s=0.1, tokens=5),
         Turn(0, (4.0,), (8,), 0.25, (0,), wait_s=0.1, tokens=5),
     )
+
+
+def test_the_first_step_after_an_answer_is_not_timed_where_the_program_runs_ahead() -> None:
+    """The answer waited for the device, so nothing overlaps with that step."""
+    program = Program(AheadEdges())
+    turns = program.turns(PlannedTurn(0, 2))
+    turns.disturb()
+    for seconds in (9.0, 1.0, 2.0):
+        assert not turns.is_done
+        program.edges.now += seconds
+        turns.step(8, 0.0)
+    (turn,) = turns.told()
+    assert (turn.seconds, turn.disturbed) == ((1.0, 2.0), ())
 
 
 def test_each_turn_has_the_loss_of_its_last_step_and_is_quiet_unless_something_was_compiled() -> (
