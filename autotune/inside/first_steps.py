@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from autotune.inside.data.feed import Feed
+from autotune.inside.data.nested import first_tensor
 from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.seams.optimizer import optimizer_facts
 from autotune.program.profile import OptimizerFacts
@@ -45,6 +46,7 @@ class FirstSteps:
         lead: The optimizer whose steps count; None before the first step, and for steps by hand.
         optimizers: Facts of each optimizer that stepped, by its id.
         loaders: Those that train; None until the third step.
+        loads_on: Device type of the first tensor of the batches.
         loader_thread: Whether another thread than the one that steps asks for the batches.
     """
 
@@ -53,6 +55,7 @@ class FirstSteps:
         self.is_complete = False  # asked in each step, so no property
         self.optimizers: dict[int, OptimizerFacts] = {}
         self.loader_thread = False
+        self.loads_on = "cpu"
         # The pass that handed out the last batch, and how many it did
         self._pass: tuple[Feed | None, int] = None, 0
         # The thread that asked each loader last, and the steps before which it handed out a batch
@@ -76,11 +79,13 @@ class FirstSteps:
         (_, second), (_, third) = self._made[1:3]
         return 0 < 3 * (third - second) < third
 
-    def batch_handed_out(self, feed: Feed) -> None:
+    def batch_handed_out(self, feed: Feed, batch: Any) -> None:
         """Note a batch; batches without gradients are ignored, because they do not train."""
         if self.is_complete or not torch.is_grad_enabled():
             return
         if self.loaders is None:
+            tensor = first_tensor(batch)
+            self.loads_on = "cpu" if tensor is None else tensor.device.type
             _, steps = self._fed.get(feed.loader, (0, set()))
             if len(self._made) not in steps:  # the last loader is the one that began last to feed
                 self._fed.pop(feed.loader, None)

@@ -65,6 +65,7 @@ def profile_of(
         settings=settings_of(device, calls_sdpa=seams.watched.uses.calls_sdpa),
         allocators=allocator_facts(device),
         loop=LoopFacts(
+            loads_on=first.loads_on,
             trainer=seams.trainers.in_use,
             batches_per_step=median(first.batches_per_step),
             reads_ahead=first.reads_ahead or first.loader_thread,

@@ -171,13 +171,13 @@ class StepTracker(Listener):
         if counts.clock is not None:
             counts.clock.asked()
 
-    def after_batch(self, feed: Feed, batch: Any, samples: int, wait_s: float) -> None:  # noqa: ARG002
+    def after_batch(self, feed: Feed, batch: Any, samples: int, wait_s: float) -> None:
         """Count a batch of a training loader; a batch of another loader disturbs the step."""
         counts = self.counts
         if counts.clock is not None and not self.first.loader_thread:
             counts.clock.leave()
         if feed is not self.epoch.feed or self.first.loaders is None:
-            self.first.batch_handed_out(feed)
+            self.first.batch_handed_out(feed, batch)
             is_training = self.first.is_training(feed)
             if is_training and not self.forks.is_child:
                 self.epoch.trains(feed)

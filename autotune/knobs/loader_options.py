@@ -185,7 +185,8 @@ class Pinning(Knob):
         """
         if here.profile.device == "cpu":
             return NotOffered("the model is on the CPU: nothing is copied to a device")
-        return here.profile.without_training_loader or Domain(("off", "non-blocking"))
+        refusal = here.profile.without_training_loader or here.profile.loads_on_device
+        return refusal or Domain(("off", "non-blocking"))
 
     def current(self, profile: Profile) -> KnobValue:
         if not profile.loaders[0].pin_memory:

@@ -202,6 +202,7 @@ class LoopFacts:
     """How the program's loop makes its steps.
 
     Attributes:
+        loads_on: Device type of the first tensor of its loader's batches.
         trainer: The library whose trainer runs the loop: ``lightning``, ``transformers`` or empty.
         reads_ahead: Whether it fetches the next batch before it trains on the current one, or
             another thread fetches the batches.
@@ -214,6 +215,7 @@ class LoopFacts:
             such as ``train.py:41``; empty if an optimizer does.
     """
 
+    loads_on: str = "cpu"
     trainer: str = ""
     batches_per_step: float = 1.0
     reads_ahead: bool = False
@@ -288,12 +290,21 @@ class Profile:
         return None
 
     @property
+    def loads_on_device(self) -> NotOffered | None:
+        """Why loading cannot end in page-locked memory, nor begin in forks; None if it can."""
+        if self.loop.loads_on == "cpu":
+            return None
+        return NotOffered(f"the loader's batches are on the {self.loop.loads_on} device already")
+
+    @property
     def without_workers(self) -> NotOffered | None:
         """Why a loader without workers cannot get any; None if it can, or already has some."""
         if refusal := self.without_training_loader:
             return refusal
         if self.loaders[0].num_workers:  # its items come from copies of the dataset already
             return None
+        if refusal := self.loads_on_device:
+            return refusal
         if self.loaders[0].iterable:
             return NotOffered("the dataset is iterable: each worker may repeat all its samples")
         if self.holds_open:

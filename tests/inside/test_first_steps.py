@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import torch
 from torch import nn
 from torch.optim import SGD
 
+from autotune.inside.data.feed import Feed
 from autotune.inside.first_steps import MAX_STEPS_OF_ANOTHER, FirstSteps
 
 
@@ -47,3 +51,15 @@ def test_a_stage_with_an_optimizer_of_its_own_is_counted_after_some_steps() -> N
         assert counted(steps, first, 1) == [True], "it steps more rarely than the other"
     assert counted(steps, second, MAX_STEPS_OF_ANOTHER + 2)[-2:] == [True] * 2
     assert steps.is_complete, "what was observed stays"
+
+
+def test_where_a_loaders_batches_lie_is_noted() -> None:
+    """Data that was put on the device beforehand can come neither pinned nor from workers."""
+    for batch, device in (
+        ((torch.zeros(2, 3, device="meta"), torch.zeros(2)), "meta"),
+        ({"x": torch.zeros(2, 3)}, "cpu"),
+        (["no tensor"], "cpu"),
+    ):
+        steps, feed = FirstSteps(), SimpleNamespace(loader=object(), thread=1)
+        steps.batch_handed_out(cast("Feed", feed), batch)
+        assert steps.loads_on == device

@@ -130,6 +130,8 @@ REFUSED: tuple[tuple[str, Hardware, Profile, str], ...] = (
         )
     ),
     ("pinning", MACHINES["A100"], CPU, "on the CPU"),
+    ("pinning", MACHINES["A100"], profile_with(CUDA, loads_on="cuda"), "on the cuda device"),
+    ("workers", MACHINES["A100"], profile_with(CUDA, loads_on="cuda"), "on the cuda device"),
     ("threads", MACHINES["A100"], CUDA, "cuda"),
     ("threads", MACHINES["one core"], CPU, "there is one core"),
     ("memory_format", HERE, make_profile(conv2d_layers=0), "convolution"),
