@@ -53,6 +53,7 @@ from tests.made import make_head, make_profile, make_space
 TICK_S = 0.1  # a rig asks so often whether to go on
 CLOSE_S = 0.2
 BATCH = 64  # samples of a step as written
+METER_S = 0.9  # two readings of a meter, which is read each half second
 DRIFTS_S = (0.3, 3.0, 30.0)
 CRASH = Ending(Outcome.CRASHED, "ValueError: the script says so", "Traceback …", steps=1)
 
@@ -100,7 +101,8 @@ class Script:
         ends: Returns how a question ends instead of being answered.
         peak_bytes: Returns the peak memory of the host under a config in a process, by its number;
             None if it is not known.
-        power_w: Returns the power under a config; None without a counter.
+        power_w: Returns the power under a config, if turns last for ``METER_S``; None without a
+            counter.
         compile_s: Seconds that a config compiles that does, before its first window.
         trains: Returns a factor on all losses under a config; 1 trains what the program does.
         examination: What ``autotune doctor`` sees of the program.
@@ -304,6 +306,7 @@ class ScriptedRig:
             turns.append(self._turn(planned, configs[planned.config].config))
             if ending := machine.pass_time(sum(turns[-1].seconds), should_stop):
                 return ending
+        trained_s = sum(sum(turn.seconds) for turn in turns)
         every = [applied.config for applied in configs]
         peaks = [machine.script.peak_bytes(config, self._number) for config in every]
         return Taken(
@@ -311,7 +314,7 @@ class ScriptedRig:
             self.steps,
             samples_per_epoch=10_000,
             memory=Memory(host_bytes=max((p for p in peaks if p is not None), default=None)),
-            power_w=machine.script.power_w(every[0]),
+            power_w=machine.script.power_w(every[0]) if trained_s >= METER_S else None,
             compilation=self._compilation(every, compiled_s),
             interference=Interference(0.5, pressure_share=0.5) if machine.slows > 1 else None,
         )

@@ -62,6 +62,11 @@ class Goal:
         """Whether a config must train alone to be compared, because all in play share a meter."""
         return self.objective in {Objective.ENERGY, Objective.MEMORY}
 
+    @property
+    def least_stay_s(self) -> float:
+        """Least seconds of a stay: its calls take a third, in which meters are read twice."""
+        return 3.0 if self.needs_stays else 0.0
+
     def worth(self, one: Played, read: Taken | Measurement) -> Played | None:
         """Return what is compared of a turn or a stay, with the readings that belong to it.
 

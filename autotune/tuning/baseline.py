@@ -153,9 +153,10 @@ def _record(session: Session, space: ResolvedSpace) -> TrialRecord:
     # If the program ends before, or turns out to need another run mode, it is started again. The
     # record's ``ending`` says why it could not be measured.
     live, began_s = session.live, session.rigs.clock()
+    least_s = max(STAY_S, session.study.goal.least_stay_s)
     for _ in range(MAX_STARTS):
         ending = live.ready_for(space.baseline, session.until_over)
-        stay = ending or live.stay(space.baseline, session.until_over, STAY_S, with_loads=True)
+        stay = ending or live.stay(space.baseline, session.until_over, least_s, with_loads=True)
         if isinstance(stay, Stay):
             live.expect_steps_of(stay.step_s)
             break

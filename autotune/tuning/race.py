@@ -240,7 +240,9 @@ class Race:
         tell(self._session, self._baseline.space, proposal, record)
 
     def _stay(self, config: Config) -> Stay | Ending:
-        least_s = LOADER_STAY_S if config.get("workers") else 0.0
+        least_s = self._study.goal.least_stay_s
+        if config.get("workers"):
+            least_s = max(least_s, LOADER_STAY_S)
         stop = self._session.until_confirmation
         if config.get("compile", "off") != "off":
             stop = self._until_compiled(stop)
