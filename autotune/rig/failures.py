@@ -45,6 +45,7 @@ MEMORY = (
     (
         re.compile(
             r"OutOfMemoryError|(CUDA|HIP)\]?:?( driver)?( error:)? out of memory"
+            r"|Cuda failure 2 'out of memory'"
             r"|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|hipErrorOutOfMemory"
             r"|MPS backend out of memory"
         ),
@@ -74,7 +75,8 @@ MEMORY = (
 LOST_PEER = re.compile(
     r"(pair|buffer|context)\.cc|Connection (closed|reset) by (remote )?peer"
     r"|Timed out waiting \d+ms|remote process exited or there was a network error"
-    r"|ncclRemoteError|communicator was aborted|TCPStore|DistNetworkError|DistStoreError"
+    r"|ncclRemoteError|communicator was aborted|ProcessGroupNCCL|Watchdog caught collective"
+    r"|TCPStore|DistNetworkError|DistStoreError"
     r"|failed to pass monitoredBarrier|ProcessExitedException|process \d+ terminated"
 )
 

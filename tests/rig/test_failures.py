@@ -30,6 +30,7 @@ SAID = {
         "RuntimeError: Triton Error [CUDA]: out of memory",
         "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
         "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "torch.distributed.DistBackendError: NCCL error in: … Cuda failure 2 'out of memory'",
     ),
     Outcome.HOST_OUT_OF_MEMORY: (
         "RuntimeError: [enforce fail at …] DefaultCPUAllocator: can't allocate memory",
@@ -102,6 +103,11 @@ LEFT = {
     ),
     "os._exit(3), after which a peer raises": (
         {0: "RuntimeError: [..pair.cc:544] Connection closed by peer [127.0.0.1]:5"},
+        {0: 1, 1: 3},
+        (Outcome.CRASHED, "rank 1 exited with code 3"),
+    ),
+    "os._exit(3), after which NCCL's watchdog waits in vain": (
+        {0: "DistBackendError: [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(…)"},
         {0: 1, 1: 3},
         (Outcome.CRASHED, "rank 1 exited with code 3"),
     ),

@@ -88,10 +88,14 @@ def parameters_of(optimizers: Iterable[Optimizer]) -> list[torch.nn.Parameter]:
 
 def _sums(parameters: Iterable[torch.Tensor]) -> list[float]:
     """Return the sum and the norm of all parameters, in fp64; the device is waited for once."""
-    parts = [whole(p.detach()).double() for p in parameters]
-    both = [torch.stack([part.sum(), part.square().sum()]) for part in parts]
+    both = [_sum_and_square(p.detach()) for p in parameters]
     total = torch.as_tensor(sum(pair.to(both[0].device) for pair in both)).expand(2).cpu()
     return [float(total[0]), float(total[1]) ** 0.5]
+
+
+def _sum_and_square(parameter: torch.Tensor) -> torch.Tensor:
+    part = whole(parameter).double()  # gone before the next: all of a sharded model may not fit
+    return torch.stack([part.sum(), part.square().sum()])
 
 
 def _are_equal(ours: Sequence[float], theirs: Sequence[float]) -> bool:

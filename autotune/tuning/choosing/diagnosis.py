@@ -83,7 +83,7 @@ def diagnose(
     Only changes are returned whose values the space offers. A program without a DataLoader is never
     input-bound, because autotune cannot change how it loads.
     """
-    share = baseline.wait_share
+    share = _idle_share(baseline, breakdown)
     if not profile.loaders or share < WAIT_IS_NOISE_SHARE:
         verdict = Bottleneck.COMPUTE_BOUND
     elif share >= INPUT_BOUND_SHARE:
@@ -121,11 +121,23 @@ def _sure(
             yield "batch_size", larger[-1]
 
 
+def _idle_share(baseline: Measurement, breakdown: StepBreakdown) -> float:
+    """Return the share of the time in which nothing computes for want of data.
+
+    Beside a GPU that is the device's: a host that runs ahead of it waits without losing time.
+    """
+    split = breakdown.split
+    if split is None or split.launch_s is None:
+        return baseline.wait_share
+    return split.wait_s / split.step_s
+
+
 def _evidence(profile: Profile, baseline: Measurement, breakdown: StepBreakdown) -> Iterator[str]:
     if not profile.loaders:
         yield "the program draws its batches itself, without a DataLoader"
     else:
-        yield f"the program waits for data {baseline.wait_share:.0%} of the time"
+        share = _idle_share(baseline, breakdown)
+        yield f"the program waits for data {share:.0%} of the time"
     if breakdown.synthetic_data_throughput is not None and breakdown.loader_throughput is not None:
         now = baseline.throughput.estimate
         gain = breakdown.synthetic_data_throughput.estimate / now

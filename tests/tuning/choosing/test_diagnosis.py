@@ -9,6 +9,7 @@ import pytest
 from autotune.knobs import registry
 from autotune.knobs.space.space import SearchSpace
 from autotune.machine.hardware import Hardware
+from autotune.measurement.examination import StepBreakdown, StepParts
 from autotune.program.profile import Profile
 from autotune.tuning.choosing.diagnosis import Bottleneck, Diagnosis, diagnose
 from tests.made import (
@@ -50,6 +51,21 @@ def test_the_share_of_waiting_decides_the_verdict_and_is_its_evidence() -> None:
             diagnosis = diagnosed(wait_share)
             assert diagnosis.verdict is verdict
             assert f"{wait_share:.0%}" in diagnosis.evidence
+
+
+def test_a_host_that_waits_while_its_gpu_computes_is_not_input_bound() -> None:
+    profile, hardware = PROGRAMS["conv net on CUDA"], MACHINES["A100"]
+    for idle_s, verdict in ((0.001, Bottleneck.COMPUTE_BOUND), (0.08, Bottleneck.INPUT_BOUND)):
+        split = StepParts(idle_s, 0.0, 0.1 - idle_s, 0.0, 0.0, 0.0, steps=9, launch_s=0.01)
+        diagnosis = diagnose(
+            profile,
+            make_measurement(wait_share=0.8),
+            EVERYTHING.resolve(hardware, profile),
+            hardware,
+            StepBreakdown(split),
+        )
+        assert diagnosis.verdict is verdict
+        assert f"{idle_s / 0.1:.0%} of the time" in diagnosis.evidence
 
 
 def test_workers_come_where_the_program_waits_and_share_the_cores_with_the_threads() -> None:
