@@ -206,6 +206,18 @@ def test_a_kernel_of_attention_is_not_tried_in_code_that_was_compiled_with_anoth
         assert (registry()["attention"].conflict(config) is not None) is is_refused
 
 
+def test_replicas_of_data_parallel_are_not_asked_for_bf16() -> None:
+    """Torch's threads for them would compute in fp16, its default, without scaled losses."""
+    wrapped = profile_with(CUDA, distributed_by="nn.DataParallel")
+    for machine, is_offered in (("A100", True), ("two GPUs", False)):
+        here = Here(MACHINES[machine], wrapped)
+        assert ("bf16" in values("precision", here.hardware, wrapped)) is is_offered
+        assert (registry()["precision"].refusal("bf16", here) is None) is is_offered
+    for precision, is_refused in (("bf16", True), ("fp16", False), ("tf32", False)):
+        config = Config({"devices": "data_parallel", "precision": precision})
+        assert (registry()["devices"].conflict(config) is not None) is is_refused
+
+
 def test_formats_and_kernels_are_those_of_the_gpu_that_the_program_uses() -> None:
     """A V100 beside an A100 decides nothing while the program leaves it alone."""
     profile, hardware = (

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 
 LIGHTNING, TRANSFORMERS = "Lightning's Trainer", "Hugging Face's Trainer"
+# torch.nn.parallel.parallel_apply tells its threads whether autocast is on, but not its dtype
+REPLICAS_IN_FP16 = "nn.DataParallel's replicas would compute in fp16, without scaled losses"
 DDP, FABRIC, ACCELERATE = "DistributedDataParallel", "Lightning's Fabric", "Accelerate"
 MAKE_DDP = frozenset({DDP, FABRIC, ACCELERATE, LIGHTNING, TRANSFORMERS})
 """Classes and libraries that wrap the program's model in DDP where several ranks are started."""
@@ -243,6 +245,9 @@ class DataParallel(Strategy):
         if here.profile.device != "cuda" or len(here.hardware.gpus) < 2:
             return "nn.DataParallel needs two GPUs"
         return shares_refusal(here.hardware, here.profile)
+
+    def conflict(self, config: Config) -> str | None:
+        return f"{REPLICAS_IN_FP16}." if config.get("precision") == "bf16" else None
 
     def distribute(self, module: nn.Module, site: Site) -> nn.Module:
         from torch import nn
