@@ -28,9 +28,7 @@ def test_shapes_that_change_in_every_step_do_not_recompile_for_ever(tmp_path: Pa
     assert 1 <= taken.compilation.recompiles <= 3, "then for any shape"
 
 
-def test_a_program_is_compiled_and_not_in_turns_and_compiles_its_model_once(
-    tmp_path: Path,
-) -> None:
+def test_a_program_takes_turns_and_compiles_its_model_once(tmp_path: Path) -> None:
     with open_rig(tmp_path, "loops.py", "iterable") as opened:
         configs = opened.base, applied_with(opened.base, compile="default")
         schedule = [PlannedTurn(n, 3) for n in (0, 1, 0, 1, 0)]

@@ -127,9 +127,7 @@ def test_what_a_file_passes_is_shown_but_not_what_stays_as_it_is(tmp_path: Path)
         ("cuda_allocator: backend:evil", "knob 'cuda_allocator' takes default or "),
     ],
 )
-def test_a_value_that_no_process_can_have_or_a_knob_does_not_name_is_a_fault(
-    tmp_path: Path, line: str, said: str
-) -> None:
+def test_a_value_that_cannot_be_passed_is_a_fault(tmp_path: Path, line: str, said: str) -> None:
     path = tmp_path / "best.yaml"
     make_best().write(path)
     edit(path, "  compile: 'off'\n", f"  compile: 'off'\n  {line}\n")

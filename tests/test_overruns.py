@@ -15,9 +15,7 @@ pytestmark = [pytest.mark.usefixtures("warm_starts"), pytest.mark.slow, pytest.m
 MOST_S = 60.0  # how near to its budget a search ends is shown in virtual time
 
 
-def test_a_start_up_without_end_and_training_in_forked_processes_end_in_time(
-    workplace: Path,
-) -> None:
+def test_endless_start_ups_and_forked_training_end_in_time(workplace: Path) -> None:
     for program, budget_s, error, said in (
         ("prepares_for_ever.py", 8.0, BudgetError, "--budget"),
         ("hogwild.py", 300.0, ProgramError, "processes that it forks itself"),

@@ -61,9 +61,7 @@ def restarted(
         return opened.rig.log.read_text().splitlines()
 
 
-def test_a_flag_and_a_variable_reach_a_fresh_process_and_a_keyword_the_function(
-    tmp_path: Path,
-) -> None:
+def test_flags_and_variables_reach_a_process_and_keywords_a_function(tmp_path: Path) -> None:
     variables: dict[str, KnobValue] = {"--hidden": "32", "$FLAVOUR": "sweet"}
     keyword: dict[str, KnobValue] = {"keyword.hidden": 32}
     for target, args, changes, expected in (
@@ -83,9 +81,7 @@ def test_a_flag_that_means_the_batch_also_changes_the_learning_rate(tmp_path: Pa
     assert [float(line) for line in seen[1:3]] == [0.02, 0.02]
 
 
-def test_a_rate_that_the_program_scales_itself_is_not_scaled_twice_though_it_begins_at_zero(
-    tmp_path: Path,
-) -> None:
+def test_a_rate_that_the_program_scales_itself_is_not_scaled_twice(tmp_path: Path) -> None:
     """Four times the batch doubles the rate, once: the fourth step is at 3/50 of twice the rate."""
     space = SearchSpace("auto", {"batch_size": None}, uses_flags=True)
     seen = restarted(tmp_path, "scales_itself.py", (), space, {"batch_size": 64})

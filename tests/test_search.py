@@ -54,9 +54,7 @@ def test_a_search_on_the_command_line_writes_what_it_claims(workplace: Path) -> 
     assert len(run.load_study().claim) >= LEAST_PROCESSES
 
 
-def test_a_killed_search_leaves_nothing_running_resumes_with_every_trial_and_ends_on_ctrl_c(
-    workplace: Path,
-) -> None:
+def test_a_killed_search_leaves_nothing_and_resumes_with_all_trials(workplace: Path) -> None:
     run = search_dir.SearchDir(workplace / ".autotune" / "stopped")
     program = str(PROGRAMS / "slow_items.py")
     with _started("search", "--budget", "9m", "--name", "stopped", program) as killed:

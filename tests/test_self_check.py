@@ -107,9 +107,7 @@ def agreement(
     )
 
 
-def test_a_sound_config_trains_the_same(
-    runs: Runs, written: tuple[TrainingTrace, TrainingTrace]
-) -> None:
+def test_sound_configs_are_equal(runs: Runs, written: tuple[TrainingTrace, TrainingTrace]) -> None:
     found = {name: agreement(written, runs.trace(changes=own)) for name, own in SOUND.items()}
     for name, one in found.items():
         assert one.sameness in {Sameness.BITS, Sameness.ROUNDING}, (name, one)

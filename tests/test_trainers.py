@@ -56,9 +56,7 @@ def test_knobs_reach_the_loop_of_a_trainer_and_return(name: str, tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_a_training_under_a_config_ends_after_as_many_steps_as_that_makes(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_training_ends_after_the_steps_of_its_config(name: str, tmp_path: Path) -> None:
     script, library, batch, steps = CASES[name]
     with open_rig(tmp_path, script, *arguments(name, tmp_path)) as opened:
         loader = opened.profile.training_loader

@@ -58,9 +58,7 @@ def test_wrong_options_are_refused_with_the_mend_and_leave_no_run(workplace: Pat
     assert not (workplace / ".autotune").exists()
 
 
-def test_a_script_that_fails_by_itself_stops_the_search_with_its_own_traceback(
-    workplace: Path,
-) -> None:
+def test_a_script_that_fails_by_itself_ends_the_search_with_its_traceback(workplace: Path) -> None:
     said = complaint("search", str(PROGRAMS / "fails.py"))
     assert "fails by itself, before autotune changed anything" in said
     assert "no such data set: imaginary" in said
@@ -114,9 +112,7 @@ def test_each_command_reads_a_line_and_names_itself_in_the_line_to_type(workplac
     assert "There is no module 'trian'" in by_option
 
 
-def test_a_budget_that_holds_no_baseline_is_refused_and_a_run_of_that_name_is_found(
-    workplace: Path,
-) -> None:
+def test_a_budget_without_a_baseline_is_refused_and_its_run_is_found(workplace: Path) -> None:
     said = complaint("search", "--budget", "2s", "--name", "short", str(PROGRAMS / "plain.py"), "l")
     assert "A budget of 2 s is too short" in said
     assert "Try --budget 3m" in said

@@ -26,9 +26,7 @@ def test_a_reason_for_several_knobs_is_said_once(capsys: pytest.CaptureFixture[s
     ]
 
 
-def test_results_that_are_piped_are_flushed_and_follow_the_encoding(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_piped_results_are_flushed_and_follow_the_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
     piped = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(piped, encoding="ascii"))
     out = results_console()

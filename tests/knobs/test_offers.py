@@ -229,9 +229,7 @@ def test_a_program_that_computes_in_its_own_autocast_starts_from_its_dtype() -> 
         ({"against_scaling": "the program computes gradients without backward()"}, "without back"),
     ],
 )
-def test_fp16_is_refused_where_losses_cannot_be_scaled(
-    changes: dict[str, object], expected: str
-) -> None:
+def test_fp16_needs_losses_that_can_be_scaled(changes: dict[str, object], expected: str) -> None:
     """Whoever names it; a program that scales its losses itself is left to itself."""
     profile = make_profile(device="cuda", **changes)
     assert values("precision", MACHINES["H100"], profile) == ("fp32", "tf32", "bf16")
@@ -305,9 +303,7 @@ def test_values_are_taken_as_people_write_them_and_others_refused_with_those_tha
                 registry()[knob].parse(value)
 
 
-def test_segments_that_grow_are_an_option_beside_the_users_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_growing_segments_are_an_option_beside_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64,expandable_segments:False")
     knob = registry()["cuda_allocator"]
     plan = LaunchPlan(("python",), "/")

@@ -43,9 +43,7 @@ FAST = Flag("--fast", ("-f",), False, "bool", is_switch=True)
         (FAST, "x", "true", "x --fast"),
     ],
 )
-def test_a_flag_takes_the_place_of_what_was_there(
-    flag: Flag, before: str, value: str, after: str
-) -> None:
+def test_a_flag_takes_the_place_of_its_old(flag: Flag, before: str, value: str, after: str) -> None:
     assert " ".join(flag.into(before.split(" ") if before else [], value)) == after
 
 

@@ -66,9 +66,7 @@ def test_functions_of_files_and_modules_are_found_without_importing_them(place: 
     assert parse_program("json.tool:main", [], place).target == "json.tool", "from anywhere"
 
 
-def test_what_is_not_there_is_answered_with_the_nearest_or_where_it_was_sought(
-    place: Path,
-) -> None:
+def test_what_is_missing_is_answered_with_the_nearest_or_its_place(place: Path) -> None:
     (place / "project").mkdir()
     for text, said in {
         "trian.py": "There is no program 'trian.py'. Did you mean 'train.py'?",
@@ -100,9 +98,7 @@ def test_a_command_line_can_be_pasted_into_a_shell() -> None:
     assert shlex.split(str(program)) == ["my script.py", *args]
 
 
-def test_a_function_that_a_fresh_process_can_import_is_named_and_not_pickled(
-    tmp_path: Path,
-) -> None:
+def test_a_function_that_can_be_imported_is_named_and_not_pickled(tmp_path: Path) -> None:
     for function, module in ((json.dumps, "json"), (py_encode_basestring, "json.encoder")):
         program = program_of(function, ["x"], tmp_path)
         assert (program.kind, program.target) == (ProgramKind.MODULE_FUNCTION, module)

@@ -34,9 +34,7 @@ def test_a_flag_tells_the_epochs_or_the_steps_and_nothing_else_does() -> None:
         ({"max_epochs": 5, "max_steps": 70}, RunLength(None, "max_steps=70 of its Trainer")),
     ],
 )
-def test_lightnings_trainer_tells_epochs_or_steps(
-    arguments: dict[str, Any], expected: RunLength
-) -> None:
+def test_a_trainer_tells_epochs_or_steps(arguments: dict[str, Any], expected: RunLength) -> None:
     class Trainer(SimpleNamespace):
         __hash__ = object.__hash__  # type: ignore[assignment]
 

@@ -53,9 +53,7 @@ def test_the_page_opens_without_an_error_or_a_request(found: SearchResult, tmp_p
 
 
 @pytest.mark.parametrize("width", [360, 1200])
-def test_nothing_is_wider_than_a_telephone_or_a_window(
-    found: SearchResult, tmp_path: Path, width: int
-) -> None:
+def test_nothing_is_wider_than_the_screen(found: SearchResult, tmp_path: Path, width: int) -> None:
     inner, outer = tmp_path / "report.html", tmp_path / "outer.html"
     inner.write_text(html(found, BEST), encoding="utf-8")
     # In a frame, because chromium's window is not narrower than 500

@@ -140,9 +140,7 @@ TAKES = "knob 'precision' takes fp32 or tf32 or medium or bf16 or fp16, not"
         ("version: 1\n", "version: 2\n", "this file has version 2, but this autotune reads"),
     ],
 )
-def test_a_fault_is_answered_with_its_line_and_the_mend(
-    path: Path, old: str, new: str, fault: str
-) -> None:
+def test_a_fault_is_told_with_line_and_mend(path: Path, old: str, new: str, fault: str) -> None:
     edit(path, old, new)
     line = line_of(path, new.strip())
     assert any(one.startswith(f"{line}: {fault}") for one in faults_of(path)), faults_of(path)

@@ -52,9 +52,7 @@ def test_each_exact_setting_is_at_the_value_farthest_from_the_programs_own() -> 
     assert not any(registry()[knob].changes_learning for knob in far.changes_from(own))
 
 
-def test_settings_that_train_the_same_are_cleared_before_the_search_and_not_compared_again(
-    tmp_path: Path,
-) -> None:
+def test_settings_that_train_the_same_are_cleared_before_the_search(tmp_path: Path) -> None:
     heard = Heard()
     search, result = begun(tmp_path, heard, Script(SPEEDS, noise=0.02))
     assert heard.phases.index("checking") < heard.phases.index("searching")
@@ -119,9 +117,7 @@ def test_a_setting_under_which_the_program_fails_is_found(tmp_path: Path) -> Non
     assert not any(record.ending for record in result.records), "no trial was wasted on it"
 
 
-def test_a_setting_whose_farthest_value_needs_too_much_memory_is_still_searched(
-    tmp_path: Path,
-) -> None:
+def test_a_setting_that_needs_too_much_memory_at_its_end_is_searched(tmp_path: Path) -> None:
     def ends(question: Question) -> Ending | None:
         workers = question.config.get("workers", 0) if question.config is not None else 0
         is_large = question.kind == "rehearse" and workers == 2
@@ -158,9 +154,7 @@ def test_what_was_found_before_time_ran_out_is_kept(tmp_path: Path) -> None:
     assert refused not in result.changes
 
 
-def test_what_the_user_fixed_and_trains_otherwise_by_design_is_no_part_of_it(
-    tmp_path: Path,
-) -> None:
+def test_what_the_user_fixed_and_trains_otherwise_is_not_compared(tmp_path: Path) -> None:
     knobs = {k: v for k, v in KNOBS.items() if k != "precision"}
     search = begin(tmp_path, Script(SPEEDS, noise=0.02), knobs)
     head = search.study.head
@@ -184,9 +178,7 @@ def test_a_program_that_never_trains_the_same_twice_leaves_all_to_the_end(tmp_pa
     assert result.candidate is not None
 
 
-def test_without_time_for_it_nothing_is_refused_and_the_best_config_is_compared(
-    tmp_path: Path,
-) -> None:
+def test_without_time_nothing_is_refused_and_the_best_is_compared(tmp_path: Path) -> None:
     heard = Heard()
     script = Script(SPEEDS, noise=0.02)
     search, result = begun(tmp_path, heard, script, 75.0)

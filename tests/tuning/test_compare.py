@@ -107,9 +107,7 @@ def test_a_batch_of_double_size_must_be_twice_as_fast_where_the_number_of_steps_
     assert found.speedup.low < truth < found.speedup.high
 
 
-def test_a_comparison_that_was_cut_short_tells_no_difference_or_that_there_was_no_time(
-    tmp_path: Path,
-) -> None:
+def test_a_comparison_that_is_cut_short_tells_no_difference(tmp_path: Path) -> None:
     sides = configs(None, workers(tmp_path, 1))
 
     def compared(budget_s: float) -> Comparison:
@@ -168,9 +166,7 @@ def test_where_steps_differ_in_samples_samples_per_second_are_compared_and_that_
 
 
 @pytest.mark.usefixtures("warm_starts")
-def test_a_commit_trains_with_its_modules_on_the_data_of_today_and_changes_neither(
-    workplace: Path,
-) -> None:
+def test_a_commit_trains_with_its_modules_on_the_data_of_today(workplace: Path) -> None:
     def git(*words: str) -> None:
         names = ("-c", "user.name=a", "-c", "user.email=a@example.com")
         subprocess.run(["git", *names, *words], check=True, capture_output=True)

@@ -68,9 +68,7 @@ def test_the_global_batch_stays_where_a_check_takes_too_long_and_its_price_is_to
     assert not any(late[: len(late) // 2]), "the time goes into what may be recommended"
 
 
-def test_a_check_beyond_the_budget_lets_the_larger_batch_win(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_check_lets_a_large_batch_win(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     search = begun(tmp_path)
     first = search.go_on(180.0)
     assert first.learning.global_batches == (64, 64)
@@ -132,9 +130,7 @@ def test_a_check_that_fits_into_the_budget_is_made_unasked(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("sampler", ["autotune", "random"])
 @pytest.mark.parametrize("how", GIVEN)
-def test_accumulation_that_the_user_names_may_win_without_a_check(
-    tmp_path: Path, how: str, sampler: str
-) -> None:
+def test_named_accumulation_may_win_without_a_check(tmp_path: Path, how: str, sampler: str) -> None:
     """A larger batch, which nobody named, is not among what may be recommended."""
     speeds: dict[str, dict[KnobValue, float]] = {**SPEEDS, "accumulation_steps": {2: 1.2}}
     script = Script(speeds, noise=0.02, process_noise=0.01)

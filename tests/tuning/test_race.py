@@ -89,9 +89,7 @@ def test_what_is_simpler_is_tried_before_a_race_ends_early(tmp_path: Path) -> No
         assert Chooser(space, seed).simplest(field) in {None, *study.speeds.configs}, seed
 
 
-def test_a_config_comes_back_only_to_tell_what_a_change_gives_and_each_record_says_why(
-    tmp_path: Path,
-) -> None:
+def test_a_config_comes_back_to_tell_a_change_and_each_record_says_why(tmp_path: Path) -> None:
     search, result = found(tmp_path, Script(FASTER, drift=0.1), 180.0)
     configs = [record.config for record in result.records]
     assert len(set(configs)) > 8
@@ -119,9 +117,7 @@ def test_compiling_is_timed_apart_and_takes_turns_as_other_configs_do(tmp_path: 
 
 
 @pytest.mark.parametrize("ending", [CRASH, FULL], ids=lambda ending: ending.outcome)
-def test_a_config_that_fails_is_recorded_as_it_failed_and_the_race_goes_on(
-    tmp_path: Path, ending: Ending
-) -> None:
+def test_a_config_fails_alone_and_the_race_goes_on(tmp_path: Path, ending: Ending) -> None:
     script = Script(FASTER, ends=fails_with("precision", "bf16", ending, "measure"))
     _, result = found(tmp_path, script, 120.0)
     assert dict(result.changes) == {"workers": 1}
@@ -170,9 +166,7 @@ def test_a_program_that_ends_within_seconds_gets_a_claim_or_is_told_why_not(tmp_
         assert result.finding is not Finding.NO_GAIN, lives_s
 
 
-def test_a_process_that_crashes_while_configs_take_turns_is_replaced_and_nobody_is_blamed(
-    tmp_path: Path,
-) -> None:
+def test_a_process_that_crashes_in_turns_is_replaced_and_nobody_blamed(tmp_path: Path) -> None:
     def ends(question: Question) -> Ending | None:
         # the program as written stays only when a process begins
         is_own = question.config is not None and own.items() <= question.config.items()
@@ -212,9 +206,7 @@ def test_a_config_that_fails_while_another_process_opens_for_it_leaves_once(tmp_
 
 
 @pytest.mark.parametrize("lives_s", [None, 25.0])
-def test_a_race_that_is_decided_ends_however_many_processes_have_played(
-    tmp_path: Path, lives_s: float | None
-) -> None:
+def test_a_decided_race_ends_after_any_processes(tmp_path: Path, lives_s: float | None) -> None:
     """What processes differ by is not made less by more rounds, so nobody waits for that."""
     script = Script(TWO_FASTER, lives_s=lives_s, ratio_noise=0.02)
     search, first = found(tmp_path, script, 600.0, TWO)
@@ -245,9 +237,7 @@ def test_steps_of_seconds_are_compared_within_the_budget(tmp_path: Path) -> None
 # --- what needs a fresh process -------------------------------------------------------------------
 
 
-def test_what_needs_a_fresh_process_is_tried_on_top_of_the_best_in_a_long_budget_alone(
-    tmp_path: Path,
-) -> None:
+def test_a_long_budget_alone_tries_fresh_processes_on_top_of_the_best(tmp_path: Path) -> None:
     script = Script({**TWO_FASTER, "flush_denormal": {True: 1.6}})
     for budget_s, is_tried in ((90.0, False), (300.0, True)):
         search, result = found(tmp_path / f"{budget_s}", script, budget_s, RESTART)

@@ -176,9 +176,7 @@ def test_nothing_could_be_measured_is_said_with_the_most_common_reason(
     assert "workers=2 crashed: OSError: x" in text
 
 
-def test_of_several_knobs_the_one_is_blamed_without_which_the_config_comes_through(
-    tmp_path: Path,
-) -> None:
+def test_the_knob_is_blamed_without_which_the_config_comes_through(tmp_path: Path) -> None:
     both, alone = OTHER.replace(precision="bf16"), BASE.replace(precision="bf16")
     fails = {both: BF16, alone: BF16}
     given, stage = rehearsed(tmp_path, fails, speedups={both: 1.5, OTHER: 1.4})
@@ -187,9 +185,7 @@ def test_of_several_knobs_the_one_is_blamed_without_which_the_config_comes_throu
     assert promising(given.study, RESOLVED)[0].config == OTHER
 
 
-def test_a_config_that_stands_still_for_most_of_a_short_rehearsal_is_noticed(
-    tmp_path: Path,
-) -> None:
+def test_a_config_that_stands_still_in_a_short_rehearsal_is_noticed(tmp_path: Path) -> None:
     """As a forked process that waits for threads which the fork did not copy."""
     most_s = 1.0
     cases = ((0.0, False, False), (0.3, False, False), (0.7, True, False), (0.7, False, True))
@@ -229,9 +225,7 @@ def test_one_that_time_ended_is_done_again_when_a_resumed_search_has_more(tmp_pa
     assert warning(given.study.rehearsals, OTHER) == ""
 
 
-def test_a_rig_tells_what_fails_after_an_epoch_and_what_it_had_seen_until_then(
-    tmp_path: Path,
-) -> None:
+def test_a_rig_tells_what_fails_after_an_epoch_and_what_came_before(tmp_path: Path) -> None:
     written = Config({"batch_size": 16, "precision": "fp32"})
     loader = make_loader(dataset="Items", dataset_len=1024, batch_size=16)
     applied = make_applied(written.replace(precision="bf16"), baseline=written, loader=loader)

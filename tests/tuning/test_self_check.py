@@ -91,9 +91,7 @@ def test_the_change_that_trains_something_else_is_found_and_the_search_goes_on_w
     assert refused["why"].startswith("losses differ by")
 
 
-def test_what_another_precision_learns_is_checked_where_it_is_doubtful_or_asked_for(
-    tmp_path: Path,
-) -> None:
+def test_what_another_precision_learns_is_checked_where_it_is_doubtful(tmp_path: Path) -> None:
     """The loss of the short epochs alone leaves room for one that is 3 % larger."""
     dice = random.Random(0)
     speeds: dict[str, dict[KnobValue, float]] = {"precision": {"bf16": 1.4}}
@@ -115,9 +113,7 @@ def test_what_another_precision_learns_is_checked_where_it_is_doubtful_or_asked_
     assert "not checked, needs 4 min more (--check-learning)" in unknown.training_note
 
 
-def test_what_changes_learning_by_design_is_taken_back_and_said_to_be_unchecked(
-    tmp_path: Path,
-) -> None:
+def test_what_changes_learning_by_design_is_said_to_be_unchecked(tmp_path: Path) -> None:
     """The rest of the config is compared without it."""
     speeds: dict[str, dict[KnobValue, float]] = {
         "precision": {"bf16": 1.4},

@@ -107,9 +107,7 @@ def test_small_budgets_keep_less_for_the_claim_until_they_keep_nothing(
     assert session.until_confirmation() is None
 
 
-def test_where_the_user_wants_what_needs_a_fresh_process_time_is_kept_for_pairs(
-    tmp_path: Path,
-) -> None:
+def test_time_is_kept_for_pairs_where_the_user_wants_a_fresh_process(tmp_path: Path) -> None:
     session = made(tmp_path, 600.0, spent_s=18.0).session
     least_s = session.plan.claim_s(is_apart=True)
     assert least_s > 6 * 6.0, "three pairs"
@@ -156,9 +154,7 @@ def test_compiling_and_fresh_processes_are_left_to_longer_budgets(tmp_path: Path
     assert not session.may_restart()
 
 
-def test_after_a_baseline_that_took_all_it_is_said_that_nothing_was_compared(
-    tmp_path: Path,
-) -> None:
+def test_a_baseline_that_took_all_leaves_nothing_compared(tmp_path: Path) -> None:
     given = made(tmp_path, 40.0, spent_s=39.5)
     tell(given.study, make_record(BASE))
     verdict = given.claim()

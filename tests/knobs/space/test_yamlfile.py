@@ -43,9 +43,7 @@ def test_each_key_is_known_by_its_line_or_by_that_of_the_nearest_above(path: Pat
     ],
     ids=["brackets", "indent", "tag", "documents", "control", "list", "text", "empty"],
 )
-def test_what_is_no_mapping_is_refused_with_the_place(
-    path: Path, content: bytes, message: str
-) -> None:
+def test_what_is_no_mapping_is_refused(path: Path, content: bytes, message: str) -> None:
     path.write_bytes(content)
     with pytest.raises(FileFormatError) as refusal:
         yamlfile.read(path)

@@ -92,9 +92,7 @@ def test_a_rate_that_follows_the_loss_follows_that_of_all_ranks(together: Result
 
 
 @pytest.mark.parametrize("case", OVERFLOWS, ids=str)
-def test_gradients_that_overflow_on_one_rank_lower_the_scale_of_all(
-    case: Case, together: Results
-) -> None:
+def test_an_overflow_on_one_rank_lowers_the_scale_of_all(case: Case, together: Results) -> None:
     assert together[str(case)]["scale"] == alone(case)["scale"] < 2.0**14
 
 

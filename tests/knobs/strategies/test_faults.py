@@ -81,18 +81,14 @@ def test_the_rank_that_ended_the_others_is_told(
     assert ending.reason.startswith(reason)
 
 
-def test_a_rank_asleep_in_a_collective_hangs_the_trial_and_the_next_one_runs(
-    tmp_path: Path,
-) -> None:
+def test_a_rank_asleep_in_a_collective_hangs_one_trial_and_not_the_next(tmp_path: Path) -> None:
     ending = trial(tmp_path, "hangs", silence_s=3.0)
     assert isinstance(ending, Ending)
     assert ending.outcome is Outcome.HUNG
     assert isinstance(trial(tmp_path, "", "fsdp"), Taken)
 
 
-def test_a_rank_that_starts_late_is_waited_for_and_all_ranks_take_turns_in_step(
-    tmp_path: Path,
-) -> None:
+def test_a_late_rank_is_waited_for_and_all_ranks_take_turns_in_step(tmp_path: Path) -> None:
     program = parse_program(
         str(PROGRAMS / "rank_fails.py"), ("starts late", str(tmp_path)), tmp_path
     )

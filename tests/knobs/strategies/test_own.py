@@ -36,9 +36,7 @@ CASES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_a_program_that_distributes_itself_is_tuned_in_its_ranks_and_ddp(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_program_that_distributes_itself_is_tuned_in_ranks(name: str, tmp_path: Path) -> None:
     script, means, batch = CASES[name]
     out = (str(tmp_path / "out"),) if name == "transformers" else ()
     program = parse_program(str(PROGRAMS / script), out, tmp_path)

@@ -72,9 +72,7 @@ def standing(tmp_path: Path, way: str) -> Iterator[Standing]:
 
 @pytest.mark.parametrize("way", ["ours", "own"])
 @pytest.mark.real_starts
-def test_ranks_of_one_machine_listen_on_loopback_and_hear_no_stranger(
-    tmp_path: Path, way: str
-) -> None:
+def test_ranks_of_a_machine_listen_on_loopback_and_hear_nobody(tmp_path: Path, way: str) -> None:
     with standing(tmp_path, way) as ranks:
         ports = {port for _, port in ranks.listening}
         assert ranks.port in ports

@@ -38,9 +38,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "zero1"])
-def test_ranks_train_as_one_program_and_save_what_loads_into_one_process(
-    tmp_path: Path, strategy: str
-) -> None:
+def test_ranks_train_as_one_and_save_what_one_process_loads(tmp_path: Path, strategy: str) -> None:
     out = tmp_path / "out"
     done = run(best_yaml(tmp_path / "best.yaml", strategy), str(PROGRAMS / "saves.py"), str(out))
     assert done.returncode == 0, done.stderr

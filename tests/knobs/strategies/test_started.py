@@ -93,9 +93,7 @@ def test_no_other_processes_are_started_beside_those_of_the_program() -> None:
         assert "by multiprocessing.Process" in offer.reason
 
 
-def test_the_first_of_processes_that_train_in_turn_is_tuned_and_that_is_said(
-    tmp_path: Path,
-) -> None:
+def test_the_first_of_processes_that_train_in_turn_is_tuned_and_told(tmp_path: Path) -> None:
     said: list[str] = []
     program = parse_program(str(PROGRAMS / "in_turn.py"), ("fork",), tmp_path)
     reports = Reports(warning=said.append)

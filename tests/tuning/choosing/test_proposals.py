@@ -145,9 +145,7 @@ def test_restarts_are_the_other_values_of_knobs_that_act_when_a_process_starts()
     assert list(restarts(space, {"flush_denormal"})) == [("flush_denormal", True)]
 
 
-def test_fresh_processes_are_tried_on_the_best_config_and_what_the_user_asked_for_comes_first(
-    tmp_path: Path,
-) -> None:
+def test_fresh_processes_have_the_best_config_and_the_users_wish_first(tmp_path: Path) -> None:
     asked = TINY.with_values({"--hidden": ["64", "32"]})
     search = Search(tmp_path, asked, formula(workers={2: 1.4}))
     assert search.space.asked == {"--hidden"}

@@ -29,9 +29,7 @@ def speed(trial: optuna.Trial, noise: random.Random) -> float:
 
 
 @pytest.mark.parametrize("direction", [StudyDirection.MAXIMIZE, StudyDirection.MINIMIZE])
-def test_it_finds_the_fastest_config_of_any_study_within_a_dozen_trials(
-    direction: StudyDirection,
-) -> None:
+def test_it_finds_the_best_of_any_study_in_a_dozen_trials(direction: StudyDirection) -> None:
     """Of 24 configs; a time is minimized as a speed is maximized."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction=direction, sampler=EffectsSampler(seed=0))

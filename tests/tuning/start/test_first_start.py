@@ -195,9 +195,7 @@ def test_nobody_is_blamed_where_the_fence_is_in_the_way_or_time_is_up() -> None:
     assert "There was no time to start it without autotune. Run it once without autotune" in said
 
 
-def test_a_program_that_reads_what_is_piped_into_autotune_is_refused_by_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_program_that_reads_piped_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Asked("Where?", 0.0, 1)
     assert isinstance(ScriptedRigs([READY], asked).observed(), Started)
     monkeypatch.setattr("autotune.tuning.start.first_start.is_piped", lambda: True)

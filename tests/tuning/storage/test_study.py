@@ -117,9 +117,7 @@ def killed(directory: Path, work: str) -> None:
 # --- what is kept ---------------------------------------------------------------------------------
 
 
-def test_facts_and_spent_time_are_unknown_and_zero_until_written(
-    study: Study, tmp_path: Path
-) -> None:
+def test_facts_and_spent_time_are_none_until_written(study: Study, tmp_path: Path) -> None:
     assert study.facts is None
     assert study.spent_s == 0
     facts = BaselineInfo(
@@ -170,9 +168,7 @@ def test_every_kind_of_record_is_read_back_in_order(study: Study, tmp_path: Path
     ]
 
 
-def test_rounds_are_kept_in_order_and_say_the_speeds_of_all_they_hold(
-    study: Study, tmp_path: Path
-) -> None:
+def test_rounds_are_kept_in_order_and_say_all_speeds(study: Study, tmp_path: Path) -> None:
     """Those of two processes count as such; speedups of records follow all rounds."""
     assert study.rounds == []
     assert study.speeds is None
@@ -224,9 +220,7 @@ def test_a_measured_trial_is_worth_what_its_speedup_surely_is(study: Study) -> N
     assert trial.params["workers"] == 2
 
 
-def test_out_of_memory_is_an_infeasible_trial_and_any_other_ending_a_failed_one(
-    study: Study,
-) -> None:
+def test_out_of_memory_is_infeasible_and_any_other_ending_has_failed(study: Study) -> None:
     for outcome in (outcome for outcome in Outcome if outcome is not Outcome.OK):
         record = make_record(SPACE.baseline.replace(batch_size=512), Ending(outcome, "it ended"))
         trial = tell(study, record)
@@ -237,9 +231,7 @@ def test_out_of_memory_is_an_infeasible_trial_and_any_other_ending_a_failed_one(
 
 
 @pytest.mark.parametrize("outcome", [1.3, Ending(Outcome.OUT_OF_MEMORY, "no memory")])
-def test_a_config_that_was_measured_before_is_recorded_once(
-    study: Study, outcome: float | Ending
-) -> None:
+def test_a_config_measured_twice_is_recorded_once(study: Study, outcome: float | Ending) -> None:
     record = make_record(SPACE.baseline.replace(workers=2), outcome)
     tell(study, record)
     again, _ = study.propose(SPACE, SPACE.baseline, RandomSampler(0))
@@ -315,9 +307,7 @@ def test_a_holder_that_cannot_be_seen_gives_way_to_force(study: Study) -> None:
     study.take_lease(force=True)
 
 
-def test_a_killed_process_holds_no_lease_and_its_running_trial_has_failed(
-    study: Study, tmp_path: Path
-) -> None:
+def test_a_killed_process_holds_no_lease_and_no_trial(study: Study, tmp_path: Path) -> None:
     killed(tmp_path, "study.take_lease(); study.propose(SPACE, SPACE.baseline, RandomSampler(0))")
     assert [t.state for t in trials(study)] == [TrialState.RUNNING]
     study.take_lease()
@@ -325,9 +315,7 @@ def test_a_killed_process_holds_no_lease_and_its_running_trial_has_failed(
     assert study.records == []
 
 
-def test_a_process_killed_between_recording_and_telling_loses_no_record(
-    study: Study, tmp_path: Path
-) -> None:
+def test_a_process_killed_before_telling_loses_no_record(study: Study, tmp_path: Path) -> None:
     work = (
         "from tests.made import make_record; "
         "study.take_lease(); trial, _ = study.propose(SPACE, SPACE.baseline, RandomSampler(0)); "
