@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from autotune.knobs.space.spacefile import load
 from autotune.machine import hardware
@@ -38,6 +42,26 @@ SHORT_S = 0.3
 def fence() -> Fence:
     """Return the fence of this test process; conftest.py raises it first and takes it down."""
     return raise_fence(FenceOptions(), Path(tempfile.gettempdir()))
+
+
+def autotune(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the real command, as a user does."""
+    return subprocess.run(
+        [sys.executable, "-m", "autotune", *words],
+        cwd=cwd, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+def free_port() -> int:
+    """Return a port on which nobody listens now."""
+    with socket.create_server(("localhost", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def rig_on(folder: Path, program: str, *args: str, **options: Any) -> Rig:
+    """Return a rig, not yet open, on one of the tiny programs; *options* are of ``Rig()``."""
+    subject = parse_program(str(PROGRAMS / program), args, folder)
+    return Rig(subject, folder / "rig", folder / "cache", fence(), **options)
 
 
 def never() -> Ending | None:

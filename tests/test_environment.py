@@ -17,6 +17,7 @@ from autotune.program.flags import AS_WRITTEN, Flag
 from autotune.program.program import LaunchPlan
 from autotune.results.bestfile import BestFile
 from tests.results.test_bestfile import BASELINE, edit, faults_of, make_best
+from tests.rigging import autotune
 
 EVIL = "/tmp/evil.so"
 TUNES = """
@@ -79,23 +80,23 @@ def test_apply_and_run_refuse_a_file_that_loads_code_unless_it_is_allowed_to(
     monkeypatch.setenv("FLAVOUR", "sour")
     text = "import autotune, os\n{}\nprint(os.environ['FLAVOUR'])"
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    def python(code: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", text.format(code)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
 
-    refused = run("-c", text.format("autotune.apply('best.yaml')"))
+    refused = python("autotune.apply('best.yaml')")
     assert "UsageError: best.yaml sets LD_PRELOAD" in refused.stderr
     assert "apply(..., allow_env=['LD_PRELOAD'])" in refused.stderr
     assert refused.stdout == ""
-    allowed = run("-c", text.format("autotune.apply('best.yaml', allow_env=['LD_PRELOAD'])"))
+    allowed = python("autotune.apply('best.yaml', allow_env=['LD_PRELOAD'])")
     assert allowed.stdout == "sweet\n", allowed.stderr
     assert "autotune: best.yaml sets environment variables: LD_PRELOAD" in allowed.stderr
-    done = run("-m", "autotune", "run", "best.yaml", "train.py")
+    done = autotune("run", "best.yaml", "train.py")
     assert done.returncode == 2
     assert f"best.yaml sets LD_PRELOAD='{EVIL}'" in done.stderr
     assert "ran" not in done.stdout
     options = ["--allow-env", "PATH", "--allow-env", "X,LD_PRELOAD", "--print-command"]
-    done = run("-m", "autotune", "run", *options, "best.yaml", "train.py")
+    done = autotune("run", *options, "best.yaml", "train.py")
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stderr.split())
     assert f"best.yaml sets environment variables: LD_PRELOAD={EVIL} FLAVOUR=sweet" in said

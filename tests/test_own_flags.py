@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from autotune.results.record import TrialRecord
 from autotune.tuning.events import Events
 from tests.made import changed
 from tests.rigging import PROGRAMS, open_rig
+from tests.rigging import autotune as command
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -111,11 +110,6 @@ def test_a_python_call_over_own_flags_ends_in_a_file_that_trains_with_them(workp
     assert edited["config"] == edited["baseline"]
     edited["config"]["batch_size"] = 128
     mine.write_text(yaml.safe_dump(edited, sort_keys=False))
-    ran = subprocess.run(
-        [sys.executable, "-m", "autotune", "run", mine.name, FLAGGED, "--steps", "8"],
-        cwd=workplace,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    ran = command("run", mine.name, FLAGGED, "--steps", "8")
+    assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout.splitlines()[0])[0] == 128

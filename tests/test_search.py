@@ -22,7 +22,7 @@ from autotune.errors import RunDirectoryError
 from autotune.measurement.claim import LEAST_PROCESSES
 from autotune.results import bestfile
 from autotune.tuning.storage import search_dir
-from tests.rigging import PROGRAMS
+from tests.rigging import PROGRAMS, autotune
 
 pytestmark = [pytest.mark.usefixtures("warm_starts"), pytest.mark.slow, pytest.mark.timeout(400)]
 TOP_LEVEL = [
@@ -33,9 +33,8 @@ TOP_LEVEL = [
 
 
 def test_a_search_on_the_command_line_writes_what_it_claims(workplace: Path) -> None:
-    command = [sys.executable, "-m", "autotune", "search", "--budget", "70s", "--tune"]
-    command += ["workers", str(PROGRAMS / "slow_items.py")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    program = str(PROGRAMS / "slow_items.py")
+    done = autotune("search", "--budget", "70s", "--tune", "workers", program)
     assert done.returncode == 0, done.stderr
     text = (workplace / "best.yaml").read_text()
     assert list(yaml.safe_load(text)) == TOP_LEVEL

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ import pytest
 from autotune.measurement.turn import PlannedTurn, Taken
 from autotune.program.config import KnobValue
 from tests.made import changed
-from tests.rigging import PROGRAMS, OpenRig, applied_with, never, open_rig, write_best
+from tests.rigging import PROGRAMS, OpenRig, applied_with, autotune, never, open_rig, write_best
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -64,9 +62,8 @@ def test_a_training_ends_after_the_steps_of_its_config(name: str, tmp_path: Path
     baseline: dict[str, KnobValue] = {"batch_size": batch, "accumulation_steps": 1}
     changes: dict[str, KnobValue] = {"batch_size": 2 * batch, "accumulation_steps": 2}
     write_best(best, baseline, loader, (), library, **changes)
-    command = [sys.executable, "-m", "autotune", "run", str(best), str(PROGRAMS / script)]
-    command += arguments(name, tmp_path)
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    words = [str(best), str(PROGRAMS / script), *arguments(name, tmp_path)]
+    ran = autotune("run", *words, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     ended = re.search(r"ended after (\d+) steps", ran.stdout)
     assert ended is not None

@@ -153,6 +153,10 @@ REFUSED: tuple[tuple[str, Hardware, Profile, str], ...] = (
             ({"batches_per_step": 2.0}, "accumulates gradients itself"),
         )
     ),
+    *(
+        (knob, HERE, make_profile(started_by="multiprocessing.Process"), "by multiprocessing.Proc")
+        for knob in ("devices", "ddp_options")
+    ),
     ("keep_freed_memory", HERE, make_profile(mmap_threshold=None), "not glibc's"),
     ("keep_freed_memory", HERE, CUDA, "cuda"),
     ("cuda_allocator", HERE, CPU, "cpu"),

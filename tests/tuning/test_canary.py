@@ -17,7 +17,7 @@ from autotune.results.result import Finding
 from autotune.tuning.checking.canary import exact_settings
 from tests.made import make_hardware, make_profile, make_space
 from tests.scripted import Question, Script, Searched, begin
-from tests.tuning.watched import Heard
+from tests.tuning.watched import Heard, told
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {
     "workers": (0, 1, 2),
@@ -52,7 +52,9 @@ def test_each_exact_setting_is_at_the_value_farthest_from_the_programs_own() -> 
     assert not any(registry()[knob].changes_learning for knob in far.changes_from(own))
 
 
-def test_settings_that_train_the_same_are_cleared_before_the_search(tmp_path: Path) -> None:
+def test_settings_that_train_the_same_are_cleared_before_the_search(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     heard = Heard()
     search, result = begun(tmp_path, heard, Script(SPEEDS, noise=0.02))
     assert heard.phases.index("checking") < heard.phases.index("searching")
@@ -66,7 +68,11 @@ def test_settings_that_train_the_same_are_cleared_before_the_search(tmp_path: Pa
     assert not canary.refused
     assert len(rehearsed(search)) == 3, "as written, with rounded weights, and all at once"
     assert result.finding is Finding.FASTER
-    assert result.training_note == "Training: same within rounding over 36 steps."
+    note = "Training: same within rounding over 36 steps."
+    assert note in told(result, capsys)
+    learning = result.best_file().learning
+    assert (learning.training, learning.sameness) == (note, "same within rounding")
+    assert not learning.refused
     asked = len(rehearsed(search))
     search.go_on(240.0)
     assert len(rehearsed(search)) == asked, "a resumed search knows it"

@@ -26,6 +26,7 @@ from tests.tuning.watched import (
     Knobs,
     found,
     interrupt,
+    is_fast,
     kill,
 )
 
@@ -52,10 +53,6 @@ def in_phase(
 ) -> Callable[[Question], Ending | None]:
     """Return how questions end in one phase of a search."""
     return lambda question: ends(question) if heard.phases[-1:] == [phase] else None
-
-
-def is_fast(question: Question) -> bool:
-    return question.config is not None and question.config.get("precision") == "bf16"
 
 
 # --- how many processes, and how they begin -------------------------------------------------------

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -17,13 +15,8 @@ from autotune.results.advice import advise
 from autotune.tuning.events import Events
 from autotune.tuning.examine import examine
 from tests.made import HARDWARE, PROGRAM
-from tests.rigging import PROGRAMS
+from tests.rigging import PROGRAMS, autotune
 from tests.scripted import CRASH, Script, ScriptedMachine
-
-
-def autotune(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "autotune", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_what_was_seen_becomes_a_table_and_advice(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,13 +55,6 @@ def test_a_program_that_prompts_is_told_with_its_question_and_its_own_traceback(
     asked = 'it asks for input ("Where is the data set?"), got none and ended: EOFError'
     assert asked in done.stderr
     assert "pass the answer by a flag" in done.stderr
-
-
-@pytest.mark.usefixtures("workplace")
-def test_doctor_describes_the_machine() -> None:
-    done = autotune("doctor")
-    assert done.returncode == 0, done.stderr
-    assert "cores for this process" in done.stdout
 
 
 @pytest.mark.slow

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from autotune.cli.search_report import show
 from autotune.program.config import Config, KnobValue
-from autotune.results.result import Finding, SearchResult
+from autotune.results.result import Finding
 from tests.made import make_space
 from tests.scripted import Script, Searched, begin
+from tests.tuning.watched import told
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {
     "workers": (0, 1, 2),
@@ -40,11 +40,6 @@ def begun(
     return begin(folder, script, KNOBS, **options)
 
 
-def told(result: SearchResult, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    show(result, folder / "best.yaml")
-    return " ".join(capsys.readouterr().out.split())
-
-
 def test_the_global_batch_stays_where_a_check_takes_too_long_and_its_price_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -56,7 +51,7 @@ def test_the_global_batch_stays_where_a_check_takes_too_long_and_its_price_is_to
     assert larger is not None
     assert larger.config["batch_size"] in {128, 256}
     assert larger.speedup.low <= 1.4 * SPEEDS["batch_size"][larger.config["batch_size"]]
-    out = told(result, tmp_path, capsys)
+    out = told(result, capsys)
     assert "Larger steps are faster: workers=2 batch_size=" in out
     needed = f"{math.ceil(larger.check_s / 60)} min more"
     assert f"What they learn was not checked; that needs {needed}: autotune resume" in out
@@ -81,7 +76,7 @@ def test_a_check_lets_a_large_batch_win(tmp_path: Path, capsys: pytest.CaptureFi
     assert record.seeds == 3
     assert record.learning is not None
     assert record.learning.high <= 0.02
-    assert "from 3 random states" in told(result, tmp_path, capsys)
+    assert "from 3 random states" in told(result, capsys)
 
 
 def test_a_larger_batch_that_learns_less_is_not_recommended(
@@ -95,7 +90,7 @@ def test_a_larger_batch_that_learns_less_is_not_recommended(
     blamed = [record for record in result.rehearsals if record.is_blamed]
     assert {knob for record in blamed for knob in record.guilty} == {"batch_size"}
     assert all(record.seeds == 3 for record in blamed)
-    out = told(result, tmp_path, capsys)
+    out = told(result, capsys)
     assert "changes the training: loss at equal samples +4." in out
     assert result.larger_batch is None or result.larger_batch.config["batch_size"] != 256
 

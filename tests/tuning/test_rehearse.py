@@ -11,15 +11,12 @@ import pytest
 import typer
 
 from autotune.cli import search as command
-from autotune.cli.search_report import show
 from autotune.measurement.outcome import Ending, Outcome, RunMode
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
-from autotune.program.program import parse_program
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan, Seen
 from autotune.results.rehearsals import RehearsalRecord, note, warning
 from autotune.results.result import Finding, SearchResult
-from autotune.rig.rig import Rig
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.checking.rehearse import rehearse_best
 from autotune.tuning.checking.short_runs import SILENT_S
@@ -28,9 +25,10 @@ from autotune.tuning.claim import ClaimResult
 from autotune.tuning.conclude import conclude
 from autotune.tuning.storage.study import Study
 from tests.made import make_applied, make_loader, make_record, memory_of
-from tests.rigging import PROGRAMS, fence, never
+from tests.rigging import never, rig_on
 from tests.scripted import VirtualClock
 from tests.tuning.test_session import BASE, OTHER, RESOLVED, Made, baseline, made, tell
+from tests.tuning.watched import told
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -110,11 +108,6 @@ def concluded(given: Made) -> SearchResult:
     return conclude(given.session, baseline(), verdict)
 
 
-def said(result: SearchResult, capsys: pytest.CaptureFixture[str]) -> str:
-    show(result, Path("best.yaml"))
-    return capsys.readouterr().out
-
-
 def test_a_config_that_comes_through_is_rehearsed_once_and_alone(tmp_path: Path) -> None:
     given, stage = rehearsed(tmp_path, {})
     assert stage.asked == [OTHER]
@@ -131,7 +124,7 @@ def test_what_fails_under_the_winner_alone_is_not_recommended_and_the_next_best_
     given, stage = rehearsed(tmp_path, {FASTER: BF16}, speedups={OTHER: 1.3, FASTER: 1.5})
     assert stage.asked == [FASTER, BASE, OTHER]
     assert [r.config for r in promising(given.study, RESOLVED)] == [OTHER]
-    text = said(concluded(given), capsys)
+    text = told(concluded(given), capsys)
     assert "Not recommended: workers=2 fails outside of the training loop: TypeError" in text
 
 
@@ -229,8 +222,7 @@ def test_a_rig_tells_what_fails_after_an_epoch_and_what_came_before(tmp_path: Pa
     written = Config({"batch_size": 16, "precision": "fp32"})
     loader = make_loader(dataset="Items", dataset_len=1024, batch_size=16)
     applied = make_applied(written.replace(precision="bf16"), baseline=written, loader=loader)
-    subject = parse_program(str(PROGRAMS / "rehearses.py"), ("numpy",), tmp_path)
-    with Rig(subject, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
+    with rig_on(tmp_path, "rehearses.py", "numpy") as rig:
         found = rig.rehearse(applied, RehearsalPlan(most_s=120.0), never)
     assert found.seen == Seen(3, 1, 1, "by itself", silent_s=ANY)
     assert found.ending is not None
@@ -248,8 +240,7 @@ def test_a_trainer_evaluates_after_short_epochs_and_comes_to_its_end(
     script: str, library: str, tmp_path: Path
 ) -> None:
     applied = make_applied({"batch_size": 64}, loader=None, trainer=library)
-    subject = parse_program(str(PROGRAMS / script), (str(tmp_path / "out"),), tmp_path)
-    with Rig(subject, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
+    with rig_on(tmp_path, script, str(tmp_path / "out")) as rig:
         found = rig.rehearse(applied, RehearsalPlan(most_s=120.0), never)
         assert "ended after 6 steps" in rig.log_tail()
     assert found.has_passed

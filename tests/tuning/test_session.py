@@ -90,7 +90,7 @@ def tell(study: Study, record: TrialRecord) -> None:
 
 
 def baseline() -> Baseline:
-    applied = replace(make_applied(BASE), baseline=BASE)
+    applied = make_applied(BASE, baseline=BASE)
     return Baseline(make_profile(), make_measurement(), StepBreakdown(), RESOLVED, applied)
 
 

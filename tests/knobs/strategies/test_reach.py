@@ -16,12 +16,12 @@ import pytest
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from autotune.measurement.turn import PlannedTurn, Taken
-from autotune.program.applied_config import AppliedConfig, ProgramTraits
+from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
-from autotune.program.lr import LrRule
 from autotune.rig.rig import Rig
 from tests.inside.test_exchange import Bomb
 from tests.knobs.strategies.test_faults import applied_of
+from tests.made import make_applied
 from tests.rigging import never, open_rig
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
@@ -42,11 +42,8 @@ WAYS = {
     "ours": ("rank_fails.py", applied_of("ddp")),
     "own": (
         "own_ddp.py",
-        AppliedConfig(
-            OWN.replace(devices="own-2"),
-            OWN,
-            ProgramTraits("cpu", distributes_itself="DDP"),
-            LrRule.LINEAR,
+        make_applied(
+            OWN.replace(devices="own-2"), baseline=OWN, loader=None, distributes_itself="DDP"
         ),
     ),
 }

@@ -22,10 +22,9 @@ from autotune.rig.terminal import Asked
 from autotune.rig.wire import Ready
 from autotune.tuning.budget import Until
 from autotune.tuning.start.first_start import Started, examined, is_piped, observe
-from tests.cli.test_app import run
 from tests.made import A100, H100, HARDWARE, PROGRAM, make_hardware, make_profile
 from tests.readings import MIG_GPU, unused
-from tests.rigging import PROGRAMS
+from tests.rigging import PROGRAMS, autotune
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -222,7 +221,7 @@ def test_a_pipe_and_a_file_are_piped_and_a_terminal_and_nothing_are_not(tmp_path
 
 
 def test_a_program_that_asks_for_its_terminal_gets_one(workplace: Path) -> None:
-    done = run("knobs", str(PROGRAMS / "first_contact.py"), "terminal")
+    done = autotune("knobs", str(PROGRAMS / "first_contact.py"), "terminal")
     assert done.returncode == 0, done.stderr
     assert "first_contact.py failed before it trained (ValueError: not enough values" in done.stderr
     assert "first_contact.py needs a terminal: its trials get a terminal of 40 rows" in done.stderr
