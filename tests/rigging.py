@@ -18,10 +18,8 @@ from typing import Any
 from autotune.knobs.space.spacefile import load
 from autotune.machine import hardware
 from autotune.measurement.examination import StepBreakdown
-from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending
-from autotune.measurement.readings import Memory
 from autotune.measurement.turn import PlannedTurn, Turn
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
@@ -29,10 +27,10 @@ from autotune.program.fence_options import FenceKind, FenceOptions
 from autotune.program.lr import LrRule
 from autotune.program.profile import LoaderFacts, Profile
 from autotune.program.program import parse_program
-from autotune.results import bestfile
 from autotune.rig.fence import Fence, raise_fence
 from autotune.rig.rig import Rig
 from autotune.rig.wire import Ready
+from tests.made import make_best
 
 PROGRAMS = Path(__file__).parent / "programs"
 SHORT_S = 0.3
@@ -152,31 +150,9 @@ def write_best(
     **changes: KnobValue,
 ) -> None:
     """Write a best.yaml for this machine whose config differs from the baseline by *changes*."""
-    facts = hardware.detect()
-    bestfile.BestFile(
-        program=bestfile.ProgramSection(
-            command="train.py",
-            fingerprint="",
-            device="cpu",
-            loader=loader,
-            program_knobs=program_knobs,
-            trainer=trainer,
-        ),
-        config={**baseline, **changes},
-        baseline=baseline,
-        speedup=Interval(estimate=1.0, low=1.0, high=1.0),
-        throughput={"baseline": 1.0, "best": 1.0},
-        memory={"baseline": Memory(), "best": Memory()},
-        learning=bestfile.LearningSection(
-            lr_rule=LrRule.LINEAR,
-            lr_factor=1.0,
-            batch_size={"baseline": None, "best": None},
-            loss={"baseline": None, "best": None},
-            note="",
-        ),
-        hardware=facts,
-        versions=dict(facts.versions),
-        search=bestfile.SearchSection(
-            trials=1, seconds=1.0, verdict="faster", confirmed=True, processes=1, date="today"
-        ),
-    ).write(path)
+    facts, best = hardware.detect(), make_best()
+    about = {"loader": loader, "program_knobs": program_knobs, "trainer": trainer}
+    program = replace(best.program, command="train.py", fingerprint="", **about)
+    written = {"program": program, "config": {**baseline, **changes}, "baseline": baseline}
+    machine = {"hardware": facts, "versions": dict(facts.versions)}
+    best.model_copy(update={**written, **machine}).write(path)

@@ -16,7 +16,8 @@ from autotune.program.dangerous_variables import DANGERS, danger_of
 from autotune.program.flags import AS_WRITTEN, Flag
 from autotune.program.program import LaunchPlan
 from autotune.results.bestfile import BestFile
-from tests.results.test_bestfile import BASELINE, edit, faults_of, make_best
+from tests.made import BASELINE, make_best
+from tests.results.test_bestfile import edit, faults_of
 from tests.rigging import autotune
 
 EVIL = "/tmp/evil.so"

@@ -60,7 +60,7 @@ PROGRAMS = {
     "loops.py batch_sampler": expected(0, {"batch_size": "batch sampler"}),
     "loops.py iterable": expected(64, {"workers": "iterable"}, accumulation_steps=2),
     "loops.py drop_last": expected(64, accumulation_steps=2),
-    "next_iter.py": expected(),
+    "loops.py next_iter": expected(),
     "no_loader.py": expected(
         24, dict.fromkeys(("workers", "batch_size", "accumulation_steps"), "without a torch")
     ),

@@ -13,15 +13,11 @@ import pytest
 from autotune.cli import search_report
 from autotune.cli.console import Console
 from autotune.measurement.outcome import Ending, Outcome
-from autotune.program.config import Config, KnobValue
+from autotune.program.config import Config
 from autotune.results.result import Finding, SearchResult
+from tests.exports.stored import KNOBS
 from tests.scripted import Question, Script, begin
 
-KNOBS: dict[str, tuple[KnobValue, ...]] = {
-    "workers": (0, 1, 2),
-    "batch_size": (64, 128),
-    "precision": ("fp32", "bf16"),
-}
 TRIAL = re.compile(r"^ +(\d+)  about ([\d.]+)x  [\d,]+ samples/s  (.*?)  ", re.MULTILINE)
 
 

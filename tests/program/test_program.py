@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import re
-import shlex
 import sys
 from dataclasses import replace
 from json.encoder import py_encode_basestring
@@ -17,7 +16,6 @@ import pytest
 from autotune.errors import UsageError
 from autotune.program.config import Config
 from autotune.program.program import ProgramKind, parse_program, program_of
-from tests.made import PROGRAM
 
 
 @pytest.fixture
@@ -90,12 +88,6 @@ def test_the_fingerprint_changes_with_the_source_and_only_with_it(place: Path) -
     assert not after.has_changed
     (place / "train.py").unlink()
     assert after.has_changed
-
-
-def test_a_command_line_can_be_pasted_into_a_shell() -> None:
-    args = ("--name", "two words", "it's", "a*", "")
-    program = replace(PROGRAM, args=args, target="/home/user/my script.py")
-    assert shlex.split(str(program)) == ["my script.py", *args]
 
 
 def test_a_function_that_can_be_imported_is_named_and_not_pickled(tmp_path: Path) -> None:

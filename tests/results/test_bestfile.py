@@ -5,64 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from autotune.errors import FileFormatError
-from autotune.measurement.interval import Interval
-from autotune.measurement.readings import Memory
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
 from autotune.results import bestfile
-from autotune.results.bestfile import BestFile
-from tests.made import A100, GIB, HARDWARE, LOADER, PROGRAM, make_hardware
-
-BASELINE: dict[str, bool | int | float | str] = {
-    "workers": 0,
-    "batch_size": 64,
-    "precision": "fp32",
-    "memory_format": "contiguous",
-    "compile": "off",
-}
-
-
-def make_best(**changes: Any) -> BestFile:
-    best = BestFile(
-        program=bestfile.ProgramSection(
-            command="train.py --epochs 3",
-            fingerprint="f" * 64,
-            device="cpu",
-            loader=LOADER,
-            program_knobs=("hidden",),
-        ),
-        config={**BASELINE, "workers": 2, "precision": "bf16", "memory_format": "channels_last"},
-        baseline=BASELINE,
-        speedup=Interval(estimate=1.42, low=1.38, high=1.46),
-        throughput={"baseline": 1950.25, "best": 2769.5},
-        memory={
-            "baseline": Memory(host_bytes=GIB),
-            "best": Memory(None, None, 3 * GIB, 2 * GIB),
-        },
-        learning=bestfile.LearningSection(
-            lr_rule=LrRule.LINEAR,
-            lr_factor=1.0,
-            batch_size={"baseline": 64, "best": 64},
-            loss={"baseline": 0.31, "best": None},
-            note="Batch and learning rate are the program's own: größe, 'quotes' and \"more\".",
-        ),
-        hardware=replace(HARDWARE, gpus=(A100,)),
-        versions=dict(HARDWARE.versions),
-        search=bestfile.SearchSection(
-            trials=17,
-            seconds=178.3,
-            verdict="faster",
-            confirmed=True,
-            processes=7,
-            date="2025-01-01T12:00:00+00:00",
-        ),
-    )
-    return best.model_copy(update=changes)
+from tests.made import A100, BASELINE, LOADER, PROGRAM, make_best, make_hardware
 
 
 @pytest.fixture

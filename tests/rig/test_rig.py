@@ -20,13 +20,12 @@ from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.turn import PlannedTurn, Taken, Turn
 from autotune.program.fence_options import FenceKind
-from autotune.program.program import parse_program
 from autotune.rig.open_rig import SILENT, OpenRig, Place
 from autotune.rig.resource_monitor import ResourceMonitor
 from autotune.rig.rig import Rig
 from autotune.rig.wire import Link, Progress, StepProfiled, TookTurns, encode
 from tests.made import PROGRAM
-from tests.rigging import PROGRAMS, SHORT_S, applied_with, fence, never, open_rig
+from tests.rigging import PROGRAMS, SHORT_S, applied_with, fence, never, open_rig, rig_on
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -120,14 +119,13 @@ def test_what_goes_wrong_under_a_config_is_told_apart(
     [
         ("fails.py", Outcome.CRASHED, "no such data set: imaginary"),
         ("never_trains.py", Outcome.RAN_OUT, "after 0 steps"),
-        ("three_steps.py", Outcome.RAN_OUT, "after 3 steps"),
+        ("no_loader.py 3", Outcome.RAN_OUT, "after 3 steps"),
     ],
 )
 def test_a_program_that_gives_no_baseline_says_why(
     tmp_path: Path, program: str, outcome: Outcome, said: str
 ) -> None:
-    subject = parse_program(str(PROGRAMS / program), (), tmp_path)
-    with Rig(subject, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
+    with rig_on(tmp_path, *program.split()) as rig:
         ending = rig.open(None, never, 60.0)
     assert isinstance(ending, Ending)
     assert ending.outcome is outcome

@@ -62,8 +62,6 @@ def test_settings_that_train_the_same_are_cleared_before_the_search(
     said = "Your training is the same within rounding over 36 steps with workers=2 "
     assert any(note.startswith(said) for note in heard.notes)
     canary = search.study.canary
-    assert canary is not None
-    assert canary.training is not None
     assert canary.training.sameness is Sameness.ROUNDING
     assert not canary.refused
     assert len(rehearsed(search)) == 3, "as written, with rounded weights, and all at once"
@@ -94,7 +92,6 @@ def test_the_setting_that_trains_something_else_is_found_and_not_searched(
     script = Script(SPEEDS, noise=0.02, trains=lambda config: 1.01 if wrong(config) else 1.0)
     search, result = begun(tmp_path, heard, script)
     canary = search.study.canary
-    assert canary is not None
     assert [*canary.refused] == [knob]
     assert "losses differ by" in canary.refused[knob]
     said = f"Not searched: {knob}: it changes the training (losses differ by"
@@ -117,7 +114,6 @@ def test_a_setting_under_which_the_program_fails_is_found(tmp_path: Path) -> Non
 
     search, result = begun(tmp_path, Heard(), Script(SPEEDS, noise=0.02, ends=ends))
     canary = search.study.canary
-    assert canary is not None
     assert canary.refused == {"workers": "the program fails with it (cannot pickle it)"}
     assert result.finding is Finding.FASTER
     assert not any(record.ending for record in result.records), "no trial was wasted on it"
@@ -154,7 +150,6 @@ def test_what_was_found_before_time_ran_out_is_kept(tmp_path: Path) -> None:
     script = Script(SPEEDS, noise=0.02, ends=ends, trains=trains)
     search, result = begun(tmp_path, Heard(), script, 300.0)
     canary = search.study.canary
-    assert canary is not None
     (refused,) = canary.refused
     assert canary.training is None
     assert refused not in result.changes
@@ -168,7 +163,6 @@ def test_what_the_user_fixed_and_trains_otherwise_is_not_compared(tmp_path: Path
     search.study.head = replace(head, space=space)
     result = search.go_on(180.0)
     canary = search.study.canary
-    assert canary is not None
     assert canary.config["precision"] == "fp32"
     assert not canary.refused
     assert result.best["precision"] == "bf16"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from autotune.tuning.compare import ComparedSide, Comparison, Difference, compar
 from autotune.tuning.events import Events
 from autotune.tuning.start.observe import observe
 from autotune.tuning.surroundings import Surroundings
-from tests.made import HARDWARE, PROGRAM, make_loader, make_profile
+from tests.made import HARDWARE, PROGRAM, commit, make_loader, make_profile
 from tests.pictures import Entry, picture
 from tests.rigging import write_best
 from tests.scripted import Script, ScriptedMachine
@@ -167,16 +166,10 @@ def test_where_steps_differ_in_samples_samples_per_second_are_compared_and_that_
 
 @pytest.mark.usefixtures("warm_starts")
 def test_a_commit_trains_with_its_modules_on_the_data_of_today(workplace: Path) -> None:
-    def git(*words: str) -> None:
-        names = ("-c", "user.name=a", "-c", "user.email=a@example.com")
-        subprocess.run(["git", *names, *words], check=True, capture_output=True)
-
     Path("train.py").write_text(TRAIN)
     Path("settings.py").write_text("BATCH = 8")
     Path(".gitignore").write_text("data/")
-    git("init", "-q")
-    git("add", ".")
-    git("commit", "-q", "-m", "first")
+    commit(workplace)
     Path("settings.py").write_text("BATCH = 16")
     Path("data").mkdir()
     Path("data/width.txt").write_text("4")

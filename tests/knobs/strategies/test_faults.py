@@ -45,14 +45,7 @@ def trial(
 
 def _standing_in(directory: Path) -> list[psutil.Process]:
     """Return the processes that stand in a program's working directory, whoever started them."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.cwd() == str(directory):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
+    return [p for p in psutil.process_iter(["cwd"]) if p.info["cwd"] == str(directory)]
 
 
 @pytest.mark.parametrize(
