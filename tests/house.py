@@ -4,8 +4,6 @@
 and under ``TYPE_CHECKING``.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import tokenize

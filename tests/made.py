@@ -1,7 +1,5 @@
 """Builders of values for tests: one plausible value of each kind, and copies with changes."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace

@@ -1,7 +1,5 @@
 """What the tests of live rigs share: opening one on a tiny program, and configs for it."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Runs a seam that acts where a program saves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

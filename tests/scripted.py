@@ -6,8 +6,6 @@ rig would have told it. Time passes only where a rig works, so a search of three
 long as its arithmetic.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence

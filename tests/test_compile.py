@@ -1,7 +1,5 @@
 """torch.compile as a knob: it reaches the model, costs what is shown, and comes to an end."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Variables of a best.yaml: those that load code are refused unless named, the others are shown."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Its sizes and speeds are the business of ``benchmarks/gpu``.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

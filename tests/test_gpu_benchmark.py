@@ -3,8 +3,6 @@
 The judges are pure functions, over values in the form that nvidia-smi and torch give.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.answer import Ratio

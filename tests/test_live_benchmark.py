@@ -1,7 +1,5 @@
 """``benchmarks.live``: it counts, compares and goes on rightly. No test starts a search."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

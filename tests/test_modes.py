@@ -1,7 +1,5 @@
 """What rigs learn of a program: how its epochs must end, and that it ends within seconds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

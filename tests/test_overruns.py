@@ -1,7 +1,5 @@
 """Programs that do not fit into their budget: whole searches end in time, and say what was seen."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A program's own flags, keywords and variables, through a search and into training."""
 
-from __future__ import annotations
-
 import json
 import signal
 from pathlib import Path

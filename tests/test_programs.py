@@ -1,7 +1,5 @@
 """Loops as people write them: each knob works on them, or is refused by name with the reason."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The replay bench: a table that is made up here, whose true speeds are known."""
 
-from __future__ import annotations
-
 import json
 import math
 from itertools import product

@@ -4,8 +4,6 @@ What a search finds and claims is shown in virtual time (tuning/test_whole_searc
 depends on how fast anything was.
 """
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import subprocess

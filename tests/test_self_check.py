@@ -1,7 +1,5 @@
 """What a config trains, compared with the program as written, in rigs on real programs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

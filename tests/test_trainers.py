@@ -1,7 +1,5 @@
 """Scripts that leave the loop to Lightning's or Hugging Face's Trainer: the real libraries."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Searches that are over, as the commands about them find them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

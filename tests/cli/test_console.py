@@ -1,7 +1,5 @@
 """The console: what a person reads while a search runs."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 

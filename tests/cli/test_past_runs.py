@@ -1,7 +1,5 @@
 """Commands about searches that are over: what they print, as text and as JSON, and refuse."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

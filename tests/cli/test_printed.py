@@ -3,8 +3,6 @@
 The search runs on the scripted machine, so each line can be compared with what is true.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

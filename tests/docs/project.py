@@ -4,8 +4,6 @@
 would take minutes on it, so these run on a scripted machine in virtual time; all else is real.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Every command line of README and docs is run; see ``project.py`` for what is real in it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The pages as a whole: the site builds, links lead somewhere, and what is generated is current."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

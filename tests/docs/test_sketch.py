@@ -1,7 +1,5 @@
 """The sketch of the whole idea, which docs/contribute/architecture.md shows, does what it says."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

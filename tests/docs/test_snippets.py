@@ -1,7 +1,5 @@
 """Every other block of README and docs: Python is executed, YAML and TOML read, text compared."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A search on the scripted machine whose record lies in its folder, as commands expect it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Exports, each read back by the tool that it is written for."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess

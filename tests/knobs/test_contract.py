@@ -1,7 +1,5 @@
 """The contract that every knob keeps, on every kind of machine and with every kind of program."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import fields

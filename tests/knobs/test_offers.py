@@ -1,7 +1,5 @@
 """What each knob offers where: the values worth trying, and why there are none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

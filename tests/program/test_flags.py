@@ -1,7 +1,5 @@
 """Flags of the program's own: into its arguments, and what knobs they mean."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Programs: scripts and functions, found, named, fingerprinted and told apart."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """A program at a revision: what comes from git, what stays of today, and what is left alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

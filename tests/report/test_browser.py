@@ -1,7 +1,5 @@
 """The report in a real browser: Debian's chromium, which CI installs."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

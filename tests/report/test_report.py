@@ -1,7 +1,5 @@
 """The report: one page that says what the console says, whatever the program is called."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

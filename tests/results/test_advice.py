@@ -1,7 +1,5 @@
 """Advice from readings: each kind where its cause was read, and none in the twin without it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """best.yaml: what was written is read back, hand edits are taken or answered with file and line."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

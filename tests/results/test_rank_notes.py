@@ -1,7 +1,5 @@
 """Several ranks: which moves try them, what they mean for a step, and what is said of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

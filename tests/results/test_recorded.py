@@ -4,8 +4,6 @@ Recorded by commit 0622edb (November 2026), before the rooms: a search of 2 minu
 makemore.py on two cores, with paths replaced.
 """
 
-from __future__ import annotations
-
 import gzip
 import sqlite3
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Budgets: durations as people write them, time that counts down, and who waits for its end."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Exact settings that train something else are not searched: whole searches in virtual time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The claim of whole searches on the scripted machine: fresh processes, and what they may show."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

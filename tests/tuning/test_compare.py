@@ -1,7 +1,5 @@
 """Two configs or two programs compared: which is faster, and when that cannot be told."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

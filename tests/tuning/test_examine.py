@@ -1,7 +1,5 @@
 """``autotune doctor PROGRAM``: on the scripted machine, and on real programs."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What a search makes as large as it can, over whole searches in virtual time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What becomes of configs with a larger global batch, over whole searches in virtual time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The race of whole searches on the scripted machine: who plays, who leaves, what may go wrong."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is done with a config that trains something else, over whole searches in virtual time."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

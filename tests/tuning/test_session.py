@@ -1,7 +1,5 @@
 """How a session divides its budget, and what it leaves out where that is too small."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast

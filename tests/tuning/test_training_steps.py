@@ -1,7 +1,5 @@
 """What a search says about how long the steps of the whole training take, in virtual time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Whole searches on a scripted machine: what they claim, what they cost, and how they may end."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What tests of whole searches share: knobs, how questions end, and who listens."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Search spaces: narrowed by the user, resolved for a machine and a program."""
 
-from __future__ import annotations
-
 import pytest
 
 from autotune.errors import UsageError

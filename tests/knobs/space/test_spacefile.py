@@ -1,7 +1,5 @@
 """Search spaces in YAML: the shipped ones load, and a wrong one says all that is wrong, by line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """YAML that people edit is read with the line of each key, and says where it is wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

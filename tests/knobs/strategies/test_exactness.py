@@ -3,8 +3,6 @@
 All is computed in float64, so that what differs is not the order of a sum.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A rank that fails ends the trial with the right outcome, and leaves nothing behind."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Programs that distribute themselves: started by torchrun, and otherwise left to themselves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

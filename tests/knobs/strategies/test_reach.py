@@ -1,7 +1,5 @@
 """Who can reach the ranks of one machine: nobody from outside, and nobody without the run's key."""
 
-from __future__ import annotations
-
 import pickle
 import socket
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """``autotune run`` with ranks: one program is heard, writes files, and saves plain checkpoints."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

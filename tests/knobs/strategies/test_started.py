@@ -1,7 +1,5 @@
 """Ranks that the program starts itself, and processes that train in place of the first one."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Each form of a line: the program that it names, or the answer that the user reads."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

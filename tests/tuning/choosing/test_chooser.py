@@ -1,7 +1,5 @@
 """Which config is worth a seat, where the true speeds are known by formula."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Diagnosis: where the time goes decides what is tried first, within what the space offers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

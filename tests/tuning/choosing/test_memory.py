@@ -1,7 +1,5 @@
 """Whether a larger batch fits, forecast from the peaks of smaller ones."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from autotune.measurement.readings import Memory

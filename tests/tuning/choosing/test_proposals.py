@@ -1,7 +1,5 @@
 """Proposals: what is tried next, over a real study and a speed that is known by formula."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Which config is recommended, and which others are worth a look."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

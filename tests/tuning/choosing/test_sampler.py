@@ -1,7 +1,5 @@
 """The sampler alone, in studies that are no search."""
 
-from __future__ import annotations
-
 import random
 
 import optuna

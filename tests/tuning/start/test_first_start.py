@@ -1,7 +1,5 @@
 """The first start of a program: its mode, or whose fault it is that it does not train."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """What is said of a program whose budget ended before its baseline was measured."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Run directories: a run is found when its record is whole, and never before."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The study: all that a run knows, in one Optuna storage, whole after any death."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal
