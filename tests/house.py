@@ -347,8 +347,8 @@ def main() -> None:
         "modules, longest chain": " > ".join(chain(imports())),
         "tuned constants per 1,000 lines": f"{per_1000:.1f}",
     }
-    for name, figure in figures.items():
-        print(f"{name:32} {figure}")
+    for name, text in figures.items():
+        print(f"{name:32} {text}")
     for law, found in breaches().items():
         print(f"\n{law}: {len(found) or 'kept'}")
         for name, figure in found.items():

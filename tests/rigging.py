@@ -40,7 +40,7 @@ def fence() -> Fence:
     return raise_fence(FenceOptions(), Path(tempfile.gettempdir()))
 
 
-def autotune(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run_command(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run the real command, as a user does."""
     return subprocess.run(
         [sys.executable, "-m", "autotune", *words],
@@ -149,8 +149,14 @@ def write_best(
 ) -> None:
     """Write a best.yaml for this machine whose config differs from the baseline by *changes*."""
     facts, best = hardware.detect(), make_best()
-    about = {"loader": loader, "program_knobs": program_knobs, "trainer": trainer}
-    program = replace(best.program, command="train.py", fingerprint="", **about)
+    program = replace(
+        best.program,
+        command="train.py",
+        fingerprint="",
+        loader=loader,
+        program_knobs=program_knobs,
+        trainer=trainer,
+    )
     written = {"program": program, "config": {**baseline, **changes}, "baseline": baseline}
     machine = {"hardware": facts, "versions": dict(facts.versions)}
     best.model_copy(update={**written, **machine}).write(path)

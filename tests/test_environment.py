@@ -16,7 +16,7 @@ from autotune.program.program import LaunchPlan
 from autotune.results.bestfile import BestFile
 from tests.made import BASELINE, make_best
 from tests.results.test_bestfile import edit, faults_of
-from tests.rigging import autotune
+from tests.rigging import run_command
 
 EVIL = "/tmp/evil.so"
 TUNES = """
@@ -90,12 +90,12 @@ def test_apply_and_run_refuse_a_file_that_loads_code_unless_it_is_allowed_to(
     allowed = python("autotune.apply('best.yaml', allow_env=['LD_PRELOAD'])")
     assert allowed.stdout == "sweet\n", allowed.stderr
     assert "autotune: best.yaml sets environment variables: LD_PRELOAD" in allowed.stderr
-    done = autotune("run", "best.yaml", "train.py")
+    done = run_command("run", "best.yaml", "train.py")
     assert done.returncode == 2
     assert f"best.yaml sets LD_PRELOAD='{EVIL}'" in done.stderr
     assert "ran" not in done.stdout
     options = ["--allow-env", "PATH", "--allow-env", "X,LD_PRELOAD", "--print-command"]
-    done = autotune("run", *options, "best.yaml", "train.py")
+    done = run_command("run", *options, "best.yaml", "train.py")
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stderr.split())
     assert f"best.yaml sets environment variables: LD_PRELOAD={EVIL} FLAVOUR=sweet" in said

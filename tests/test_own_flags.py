@@ -14,8 +14,7 @@ from autotune.program.config import KnobValue
 from autotune.results.record import TrialRecord
 from autotune.tuning.events import Events
 from tests.made import changed
-from tests.rigging import PROGRAMS, open_rig
-from tests.rigging import autotune as command
+from tests.rigging import PROGRAMS, open_rig, run_command
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -108,6 +107,6 @@ def test_a_python_call_over_own_flags_ends_in_a_file_that_trains_with_them(workp
     assert edited["config"] == edited["baseline"]
     edited["config"]["batch_size"] = 128
     mine.write_text(yaml.safe_dump(edited, sort_keys=False))
-    ran = command("run", mine.name, FLAGGED, "--steps", "8")
+    ran = run_command("run", mine.name, FLAGGED, "--steps", "8")
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout.splitlines()[0])[0] == 128

@@ -16,11 +16,12 @@ import psutil
 import pytest
 import yaml
 
-from autotune.errors import RunDirectoryError
+import autotune
+from autotune.errors import BudgetError, ProgramError, RunDirectoryError
 from autotune.measurement.claim import LEAST_PROCESSES
 from autotune.results import bestfile
 from autotune.tuning.storage import search_dir
-from tests.rigging import PROGRAMS, autotune
+from tests.rigging import PROGRAMS, run_command
 
 pytestmark = [pytest.mark.usefixtures("warm_starts"), pytest.mark.slow, pytest.mark.timeout(400)]
 TOP_LEVEL = [
@@ -32,7 +33,7 @@ TOP_LEVEL = [
 
 def test_a_search_on_the_command_line_writes_what_it_claims(workplace: Path) -> None:
     program = str(PROGRAMS / "slow_items.py")
-    done = autotune("search", "--budget", "70s", "--tune", "workers", program)
+    done = run_command("search", "--budget", "70s", "--tune", "workers", program)
     assert done.returncode == 0, done.stderr
     text = (workplace / "best.yaml").read_text()
     assert list(yaml.safe_load(text)) == TOP_LEVEL
@@ -97,3 +98,17 @@ def _wait_until(holds: Callable[[], bool], search: subprocess.Popen[str]) -> Non
                 return
         assert search.poll() is None, "the search should live until it is stopped"
         time.sleep(1.0)
+
+
+MOST_S = 60.0  # how near to its budget a search ends is shown in virtual time
+
+
+def test_endless_start_ups_and_forked_training_end_in_time(workplace: Path) -> None:
+    for program, budget_s, error, said in (
+        ("prepares_for_ever.py", 8.0, BudgetError, "--budget"),
+        ("hogwild.py", 300.0, ProgramError, "processes that it forks itself"),
+    ):
+        began = time.monotonic()
+        with pytest.raises(error, match=said):
+            autotune.search(PROGRAMS / program, budget=budget_s)
+        assert time.monotonic() - began < MOST_S, program

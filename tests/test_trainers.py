@@ -8,7 +8,7 @@ import pytest
 from autotune.measurement.turn import PlannedTurn, Taken
 from autotune.program.config import KnobValue
 from tests.made import changed
-from tests.rigging import PROGRAMS, OpenRig, applied_with, autotune, never, open_rig, write_best
+from tests.rigging import PROGRAMS, OpenRig, applied_with, never, open_rig, run_command, write_best
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -61,7 +61,7 @@ def test_a_training_ends_after_the_steps_of_its_config(name: str, tmp_path: Path
     changes: dict[str, KnobValue] = {"batch_size": 2 * batch, "accumulation_steps": 2}
     write_best(best, baseline, loader, (), library, **changes)
     words = [str(best), str(PROGRAMS / script), *arguments(name, tmp_path)]
-    ran = autotune("run", *words, cwd=tmp_path)
+    ran = run_command("run", *words, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     ended = re.search(r"ended after (\d+) steps", ran.stdout)
     assert ended is not None

@@ -8,14 +8,14 @@ import pytest
 from typer.testing import CliRunner
 
 from autotune.cli.app import app
-from tests.rigging import PROGRAMS, autotune, write_best
+from tests.rigging import PROGRAMS, run_command, write_best
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
 
 def complaint(*arguments: str) -> str:
     """Run a command that must be refused, and return what it said."""
-    done = autotune(*arguments)
+    done = run_command(*arguments)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr.replace("Traceback (most recent call last)", "", 1)
     return done.stderr
@@ -54,7 +54,7 @@ def test_a_script_that_fails_by_itself_ends_the_search_with_its_traceback(workpl
     shown = complaint("show")
     assert "measured nothing" in shown
     assert "resume" not in shown
-    assert "the program failed" in autotune("runs").stdout
+    assert "the program failed" in run_command("runs").stdout
 
 
 def test_a_program_that_cannot_be_searched_is_refused_with_the_reason(workplace: Path) -> None:
@@ -90,7 +90,7 @@ def test_each_command_reads_a_line_and_names_itself_in_the_line_to_type(workplac
     said = complaint("run", "best.yaml", "--", "uv", "run", "python", "train.py")
     assert "\n  uv run autotune run best.yaml -- python train.py\n" in said
     line = ["A=1", "torchrun", "--nproc-per-node", "2", "-m", "train", "x"]
-    printed = autotune("run", "--print-command", "best.yaml", *line)
+    printed = run_command("run", "--print-command", "best.yaml", *line)
     assert "A=1" in printed.stdout
     assert "--ranks 2" in printed.stdout
     assert "autotune.inside.train best.yaml -m train x\n" in printed.stdout
@@ -125,7 +125,7 @@ def test_run_passes_arguments_output_and_exit_code_through(workplace: Path) -> N
         ("(", 1),  # it does not even begin
     ):
         (workplace / "echo.py").write_text(f"{echo}{ends}\n")
-        done = autotune("run", "best.yaml", "echo.py", "--budget", "7")
+        done = run_command("run", "best.yaml", "echo.py", "--budget", "7")
         plain = subprocess.run(
             [sys.executable, "echo.py", "--budget", "7"],
             capture_output=True,
@@ -145,7 +145,7 @@ def test_run_warns_when_machine_torch_or_program_differ(workplace: Path) -> None
     best.write_text(
         re.sub(r"torch: .*", "torch: 1.0.0", text).replace("cpu_quota: ", "cpu_quota: 9")
     )
-    done = autotune("run", "best.yaml", str(PROGRAMS / "never_trains.py"))
+    done = run_command("run", "best.yaml", str(PROGRAMS / "never_trains.py"))
     assert done.returncode == 0
     assert "torch: 1.0.0 during the search" in done.stderr
     assert "cores: 9" in done.stderr

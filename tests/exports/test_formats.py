@@ -29,16 +29,19 @@ BEFORE: dict[str, KnobValue] = {
 }  # fmt: skip
 
 
+TRAINS = "train.py --lr 0.1"
+
+
 def made(
     tmp_path: Path,
-    command: str = "train.py --lr 0.1",
+    command: str = TRAINS,
     before: Mapping[str, KnobValue] = BEFORE,
     **changes: KnobValue,
 ) -> BestFile:
     """Return a best.yaml with changes to a program that has the other value of each."""
     path = tmp_path / "best.yaml"
     baseline = {knob: before[knob] for knob in changes}
-    write_best(path, baseline, make_loader(batch_size=16), **changes)
+    write_best(path, baseline, make_loader(batch_size=16), (), "", **changes)
     best = bestfile.read(path)
     return best.model_copy(update={"program": replace(best.program, command=command)})
 
@@ -60,7 +63,7 @@ def test_no_change_is_dropped_silently(name: str, tmp_path: Path) -> None:
     for knob, domain in knobs.items():
         own = space.baseline[knob]
         value = next(v for v in domain.values if v != own)
-        export = exported(name, made(tmp_path, before={knob: own}, **{knob: value}))
+        export = exported(name, made(tmp_path, TRAINS, {knob: own}, **{knob: value}))
         is_said = export.text != plain.text or name == "sbatch"  # which runs best.yaml itself
         assert is_said is (f"{knob}={value}" not in export.left_out), (knob, value, export)
 

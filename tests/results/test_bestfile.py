@@ -1,15 +1,19 @@
 """best.yaml: what was written is read back, hand edits are taken or answered with file and line."""
 
+import gzip
 import re
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from autotune.errors import FileFormatError
+from autotune.errors import FileFormatError, RunDirectoryError
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
 from autotune.results import bestfile
+from autotune.results.record import FORMAT
+from autotune.tuning.storage.search_dir import FILE, SearchDir
 from tests.made import A100, BASELINE, LOADER, PROGRAM, make_best, make_hardware
 
 
@@ -139,3 +143,24 @@ def test_another_program_is_not_taken_for_a_changed_one(path: Path) -> None:
     spaced = replace(other, source="/there/my train.py")
     own = replace(best.program, command="'my train.py' --fast")
     assert not own.is_of_another_file(spaced)
+
+
+# Of commit 0622edb (November 2026): two minutes of karpathy's makemore.py on two cores
+RECORDED = Path(__file__).parent / "recorded"
+BEST = RECORDED / "best-0622edb.yaml"
+
+
+def test_a_search_of_an_earlier_version_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    script = gzip.decompress((RECORDED / "study-0622edb.sql.gz").read_bytes()).decode()
+    connection = sqlite3.connect(tmp_path / FILE)
+    connection.executescript(script)
+    connection.close()
+    with pytest.raises(RunDirectoryError, match=rf"format 3, .* reads {FORMAT}\. Start a new"):
+        SearchDir(tmp_path).load_study()
+
+
+def test_a_best_yaml_of_an_earlier_version_is_refused_with_its_lines() -> None:
+    with pytest.raises(FileFormatError) as refusal:
+        bestfile.read(BEST)
+    told = str(refusal.value)
+    assert "best-0622edb.yaml:49: num_workers is now part of workers" in told

@@ -161,6 +161,7 @@ def test_what_the_user_fixed_and_trains_otherwise_is_not_compared(tmp_path: Path
     search.study.head = replace(head, space=space)
     result = search.go_on(180.0)
     canary = search.study.canary
+    assert canary is not None
     assert canary.config["precision"] == "fp32"
     assert not canary.refused
     assert result.best["precision"] == "bf16"

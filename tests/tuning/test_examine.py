@@ -13,7 +13,7 @@ from autotune.results.advice import advise
 from autotune.tuning.events import Events
 from autotune.tuning.examine import examine
 from tests.made import HARDWARE, PROGRAM
-from tests.rigging import PROGRAMS, autotune
+from tests.rigging import PROGRAMS, run_command
 from tests.scripted import CRASH, Script, ScriptedMachine
 
 
@@ -47,7 +47,7 @@ def test_a_loop_that_feeds_its_own_loader_is_measured_although_the_loader_is_sil
 
 @pytest.mark.usefixtures("workplace")
 def test_a_program_that_prompts_is_told_with_its_question_and_its_own_traceback() -> None:
-    done = autotune("doctor", str(PROGRAMS / "first_contact.py"), "input")
+    done = run_command("doctor", str(PROGRAMS / "first_contact.py"), "input")
     assert done.returncode == 2
     assert "first_contact.py" in done.stderr
     asked = 'it asks for input ("Where is the data set?"), got none and ended: EOFError'
@@ -58,7 +58,7 @@ def test_a_program_that_prompts_is_told_with_its_question_and_its_own_traceback(
 @pytest.mark.slow
 @pytest.mark.usefixtures("workplace")
 def test_a_real_program_with_a_fault_gets_advice_with_its_line() -> None:
-    done = autotune("doctor", "--json", "--quiet", str(PROGRAMS / "faulty.py"), "sleep")
+    done = run_command("doctor", "--json", "--quiet", str(PROGRAMS / "faulty.py"), "sleep")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     advice = {one["name"]: one for one in found["program"]["advice"]}

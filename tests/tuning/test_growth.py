@@ -77,23 +77,9 @@ def test_a_check_lets_a_large_batch_win(tmp_path: Path, capsys: pytest.CaptureFi
     assert "from 3 random states" in told(result, capsys)
 
 
-def test_a_larger_batch_that_learns_less_is_not_recommended(
+def test_a_search_that_rejects_one_batch_after_the_other_ends(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def trains(config: Config) -> float:
-        return 1.05 if int(config["batch_size"]) > 64 else 1.0
-
-    result = begun(tmp_path, trains, checks_learning=True).go_on(180.0)
-    assert result.learning.global_batches == (64, 64)
-    blamed = [record for record in result.rehearsals if record.is_blamed]
-    assert {knob for record in blamed for knob in record.guilty} == {"batch_size"}
-    assert all(record.seeds == 3 for record in blamed)
-    out = told(result, capsys)
-    assert "changes the training: loss at equal samples +4." in out
-    assert result.larger_batch is None or result.larger_batch.config["batch_size"] != 256
-
-
-def test_a_search_that_rejects_one_batch_after_the_other_ends(tmp_path: Path) -> None:
     """Each check extends the budget, so there are two of them at most."""
     sizes = (64, 80, 96, 112, 128, 160)
     speeds: dict[str, dict[KnobValue, float]] = {
@@ -107,7 +93,9 @@ def test_a_search_that_rejects_one_batch_after_the_other_ends(tmp_path: Path) ->
     checked = [record for record in result.rehearsals if record.seeds]
     assert len(checked) == 2
     assert result.learning.global_batches == (64, 64)
-    assert all(record.is_blamed for record in checked)
+    assert all(record.is_blamed and {*record.guilty} == {"batch_size"} for record in checked)
+    assert all(record.seeds == 3 for record in checked)
+    assert "changes the training: loss at equal samples +4." in told(result, capsys)
     assert result.larger_batch is not None
     assert result.larger_batch.config["batch_size"] not in {r.config["batch_size"] for r in checked}
 

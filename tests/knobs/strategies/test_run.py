@@ -14,7 +14,7 @@ from torch import nn
 
 from autotune.program.config import KnobValue
 from tests.made import make_loader
-from tests.rigging import PROGRAMS, autotune, free_port, write_best
+from tests.rigging import PROGRAMS, free_port, run_command, write_best
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -31,7 +31,7 @@ def best_yaml(path: Path, strategy: str, ranks: int = 2) -> str:
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "zero1"])
 def test_ranks_train_as_one_and_save_what_one_process_loads(tmp_path: Path, strategy: str) -> None:
     out = tmp_path / "out"
-    done = autotune(
+    done = run_command(
         "run", best_yaml(tmp_path / "best.yaml", strategy), str(PROGRAMS / "saves.py"), str(out)
     )
     assert done.returncode == 0, done.stderr
@@ -71,7 +71,7 @@ def _loads_into_one_process(path: Path, error: float) -> None:
 
 def test_the_command_can_be_printed_and_typed(tmp_path: Path) -> None:
     best = best_yaml(tmp_path / "best.yaml", "ddp")
-    done = autotune("run", "--print-command", best, str(PROGRAMS / "saves.py"), "out")
+    done = run_command("run", "--print-command", best, str(PROGRAMS / "saves.py"), "out")
     assert done.returncode == 0, done.stderr
     command = done.stdout.strip()
     assert "-P -m autotune.rig.local_ranks --ranks 2 -- " in command

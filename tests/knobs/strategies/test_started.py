@@ -15,7 +15,7 @@ from autotune.rig.open_rig import Reports
 from autotune.rig.wire import Ready
 from tests.knobs.strategies.test_faults import _standing_in
 from tests.made import make_loader
-from tests.rigging import PROGRAMS, autotune, base_setting, free_port, never, rig_on, write_best
+from tests.rigging import PROGRAMS, base_setting, free_port, never, rig_on, run_command, write_best
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -90,7 +90,7 @@ def test_a_config_reaches_the_ranks_that_a_program_starts(tmp_path: Path) -> Non
     write_best(best, {"batch_size": 32}, loader, batch_size=64)
     command = ["run", str(best), str(PROGRAMS / "spawns.py")]
     for method in ("spawn", "script"):
-        ran = autotune(*command, method, "", str(free_port()), cwd=tmp_path)
+        ran = run_command(*command, method, "", str(free_port()), cwd=tmp_path)
         assert ran.returncode == 0, ran.stderr
         said = sorted(re.findall(r"rank \d of 2: .*", ran.stdout))
         assert said == [f"rank {rank} of 2: 96 steps of 64" for rank in (0, 1)]

@@ -22,7 +22,7 @@ from autotune.tuning.budget import Until
 from autotune.tuning.start.first_start import Started, examined, is_piped, observe
 from tests.made import A100, H100, HARDWARE, PROGRAM, make_hardware, make_profile
 from tests.readings import MIG_GPU, unused
-from tests.rigging import PROGRAMS, autotune
+from tests.rigging import PROGRAMS, run_command
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -219,7 +219,7 @@ def test_a_pipe_and_a_file_are_piped_and_a_terminal_and_nothing_are_not(tmp_path
 
 
 def test_a_program_that_asks_for_its_terminal_gets_one(workplace: Path) -> None:
-    done = autotune("knobs", str(PROGRAMS / "first_contact.py"), "terminal")
+    done = run_command("knobs", str(PROGRAMS / "first_contact.py"), "terminal")
     assert done.returncode == 0, done.stderr
     assert "first_contact.py failed before it trained (ValueError: not enough values" in done.stderr
     assert "first_contact.py needs a terminal: its trials get a terminal of 40 rows" in done.stderr
