@@ -1,7 +1,6 @@
 """The race of whole searches on the scripted machine: who plays, who leaves, what may go wrong."""
 
 import math
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from autotune.results.result import Finding
 from autotune.tuning.budget import OVERDRAFT
 from autotune.tuning.choosing.chooser import Chooser, Field
 from autotune.tuning.race import LOADER_KNOBS, SEATS
-from autotune.tuning.storage.study import Study
 from tests.made import make_space
 from tests.scripted import CRASH, Question, Script, begin
 from tests.tuning.watched import (
@@ -33,13 +31,6 @@ from tests.tuning.watched import (
 RESTART: Knobs = {"flush_denormal": (False, True), **TWO}
 FULL = Ending(Outcome.OUT_OF_MEMORY, "the GPU's memory is full")
 BEST = {"workers": 1, "precision": "bf16"}
-
-
-def rounds_of(study: Study) -> Counter[Config]:
-    """Return in how many rounds each config was."""
-    return Counter(
-        config for played in study.rounds for config in played.configs for _ in played.rounds
-    )
 
 
 def failed(records: tuple[TrialRecord, ...]) -> list[TrialRecord]:
@@ -243,7 +234,8 @@ def test_a_long_budget_alone_tries_fresh_processes_on_top_of_the_best(tmp_path: 
         apart = [r for r in result.records if r.config["flush_denormal"]]
         assert bool(apart) is is_tried
         assert ("flush_denormal=True" in result.untried) is not is_tried
-        assert not any(config["flush_denormal"] for config in rounds_of(search.study))
+        in_turns = [config for played in search.study.rounds for config in played.configs]
+        assert not any(config["flush_denormal"] for config in in_turns)
         assert result.best["flush_denormal"] is is_tried
         assert result.best["precision"] == "bf16"
     (record,) = apart

@@ -57,9 +57,6 @@ class Made:
     study: Study
     clock: VirtualClock
 
-    def claim(self) -> ClaimResult:
-        return claim_best(self.session, baseline())
-
 
 def made(
     folder: Path, total_s: float, spent_s: float, startup_s: float = 6.0, step_s: float = 0.01
@@ -155,7 +152,7 @@ def test_compiling_and_fresh_processes_are_left_to_longer_budgets(tmp_path: Path
 def test_a_baseline_that_took_all_leaves_nothing_compared(tmp_path: Path) -> None:
     given = made(tmp_path, 40.0, spent_s=39.5)
     tell(given.study, make_record(BASE))
-    verdict = given.claim()
+    verdict = claim_best(given.session, baseline())
     assert verdict == ClaimResult(None, reason="the budget is used up")
     assert conclude(given.session, baseline(), verdict).finding is Finding.UNCONFIRMED
 
