@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from autotune.errors import UsageError
-from autotune.knobs import registry
+from autotune.knobs import Scope, registry
 from autotune.knobs.base import Here, StrategyOption
 from autotune.machine.hardware import Hardware
 from autotune.program.config import Config, KnobValue
@@ -273,6 +273,20 @@ def test_what_loaders_do_today_is_read_from_the_profile() -> None:
     assert pinning.current(profile_with(CUDA, **pinned)) == "blocking"
     apart = profile_with(CUDA, **pinned, copies_without_blocking=True)
     assert pinning.current(apart) == "non-blocking"
+
+
+def test_what_torch_fixes_at_its_start_needs_a_fresh_process() -> None:
+    restart = {name for name, knob in registry().items() if knob.scope is Scope.RESTART}
+    assert restart == {
+        "cuda_allocator",
+        "cudnn",
+        "ddp_options",
+        "devices",
+        "flush_denormal",
+        "fsdp_options",
+        "interop_threads",
+        "sync_batchnorm",
+    }
 
 
 def test_batches_and_threads_are_counted_from_one() -> None:
