@@ -29,13 +29,13 @@ from autotune.program.program import Program, program_of
 from autotune.results.record import SearchInfo
 from autotune.results.result import SearchResult
 from autotune.results.verdict import changes_of
-from autotune.tuning.choosing.sampler import EffectsSampler
+from autotune.tuning.budget import parse_duration
 from autotune.tuning.events import Events
-from autotune.tuning.search_request import SearchRequest, described, seconds_of
+from autotune.tuning.search_request import SearchRequest, described
 from autotune.tuning.storage import search_dir
 from autotune.tuning.workflow import search as run_search
 
-__all__ = ["EffectsSampler", "load", "log", "resume", "search"]
+__all__ = ["load", "log", "resume", "search"]
 
 
 logger = logging.getLogger("autotune")
@@ -137,7 +137,7 @@ def resume(
     study = run.load_study()
     machine = hardware.detect(study.head.program.visible_devices)
     search_dir.check_unchanged(study.head, machine)
-    budget_s = study.head.options.budget_s if budget is None else seconds_of(budget)
+    budget_s = study.head.options.budget_s if budget is None else parse_duration(str(budget))
     study.take_lease(force=force)
     if check_learning:
         study.checks_learning = True

@@ -27,7 +27,7 @@ from autotune.program.program import parse_program
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.checking.canary import exact_settings
-from autotune.tuning.checking.self_check import Known, SelfCheck
+from autotune.tuning.checking.self_check import SelfCheck
 from autotune.tuning.start.first_start import START_SILENCE_S
 from benchmarks.record import save
 
@@ -109,7 +109,7 @@ def verdict(program: str) -> dict[str, Any]:
             return {"config": "", "verdict": f"failed: {ready.reason}", "took_s": 0.0}
         space = load("default").resolve(machine, ready.profile)
         base = AppliedConfig.as_written(space.baseline, ready.profile, flags=space.flags)
-        check = SelfCheck(Runs(rigs, base), space, STEP_S, Known())
+        check = SelfCheck(Runs(rigs, base), space, STEP_S, {})
         config = exact_settings(space)
         began = monotonic()
         agreement = check.check(config, Rehearsal(None)).training

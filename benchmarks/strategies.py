@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from autotune.knobs.strategies import devices_of
+from autotune.knobs.strategies.base import devices_of
 from autotune.machine import hardware
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending

@@ -4,13 +4,14 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from optuna.storages import InMemoryStorage
 
-from autotune.knobs.space.space import SearchSpace
+from autotune.knobs.space.space import ResolvedSpace, SearchSpace
 from autotune.machine.hardware import Gpu, Hardware
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
@@ -118,6 +119,7 @@ PROFILE = Profile(
         repeated_blocks=0,
         stages=0,
         conv2d_layers=2,
+        convolutions=2,
         batch_norm_layers=0,
         channels_last=False,
         is_compiled=False,
@@ -154,7 +156,7 @@ def make_measurement(
 ) -> Measurement:
     """Return a second of steps of 0.05 s at one rate, with changes."""
     interval, batch = make_interval(samples_per_s, spread_pct), round(samples_per_s / 20)
-    return replace(Measurement(interval, 0.05, batch, batch, wait_share, 1.0), **changes)
+    return replace(Measurement(interval, 0.05, batch, batch, wait_share), **changes)
 
 
 def make_interval(estimate: float, spread_pct: float = 1.0) -> Interval:
@@ -190,6 +192,14 @@ def make_space(
     """Return a search space of these knobs; without values each offers what fits."""
     values = knobs if isinstance(knobs, Mapping) else dict.fromkeys(knobs)
     return replace(SearchSpace("test", values), **changes)
+
+
+def configs_of(space: ResolvedSpace, at: Config) -> set[Config]:
+    """Return each canonical config without conflicts that has the restart values of *at*."""
+    live = [n for n in space.domains if n not in space.restart]
+    every = product(*(space.domains[n].values for n in live))
+    configs = {space.canonical(at.replace(**dict(zip(live, one, strict=True)))) for one in every}
+    return {config for config in configs if not space.conflicts(config)}
 
 
 def make_head(space: SearchSpace, **changes: Any) -> SearchInfo:
@@ -237,9 +247,7 @@ def make_best(**changes: Any) -> BestFile:
         program=bestfile.ProgramSection(
             command="train.py --epochs 3",
             fingerprint="f" * 64,
-            device="cpu",
-            loader=LOADER,
-            program_knobs=("hidden",),
+            traits=ProgramTraits("cpu", LOADER, ("hidden",)),
         ),
         config={**BASELINE, "workers": 2, "precision": "bf16", "memory_format": "channels_last"},
         baseline=BASELINE,
@@ -253,7 +261,6 @@ def make_best(**changes: Any) -> BestFile:
             lr_rule=LrRule.LINEAR,
             lr_factor=1.0,
             batch_size={"baseline": 64, "best": 64},
-            loss={"baseline": 0.31, "best": None},
             note="Batch and learning rate are the program's own: größe, 'quotes' and \"more\".",
         ),
         hardware=replace(HARDWARE, gpus=(A100,)),

@@ -32,14 +32,6 @@ NO_INSTANCE = 0xFFFFFFFF  # of a GPU that is not split by MIG
 
 
 @dataclass(frozen=True)
-class MemoryInfo:
-    """nvmlMemory_t."""
-
-    total: int
-    used: int
-
-
-@dataclass(frozen=True)
 class ProcessInfo:
     """nvmlProcessInfo_t; pynvml gives None for memory that the driver does not know."""
 
@@ -174,12 +166,12 @@ class NvmlReadings(ModuleType):
     def nvmlDeviceGetCudaComputeCapability(self, handle: Gpu) -> tuple[int, int]:
         return _supported(handle.compute_capability)
 
-    def nvmlDeviceGetMemoryInfo(self, handle: Gpu) -> MemoryInfo:
+    def nvmlDeviceGetMemoryInfo(self, handle: Gpu) -> SimpleNamespace:
         self._answer("nvmlDeviceGetMemoryInfo")
         self.asked.add(handle.uuid)
         total = _supported(handle.memory_bytes)
         used = self._used_bytes.pop(0) if len(self._used_bytes) > 1 else self._used_bytes[0]
-        return MemoryInfo(total, used)
+        return SimpleNamespace(total=total, used=used)  # nvmlMemory_t
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: Gpu) -> int:
         self._answer("nvmlDeviceGetCurrentClocksEventReasons")

@@ -5,13 +5,15 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
+
+import psutil
 
 from autotune.knobs.space.spacefile import load
 from autotune.machine import hardware
@@ -19,7 +21,7 @@ from autotune.measurement.examination import StepBreakdown
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending
 from autotune.measurement.turn import PlannedTurn, Turn
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config, KnobValue
 from autotune.program.fence_options import FenceKind, FenceOptions
 from autotune.program.lr import LrRule
@@ -65,6 +67,32 @@ def never() -> Ending | None:
     return None
 
 
+@contextmanager
+def talking(code: str, *args: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run Python code until its input ends; gives the process and the first line it prints."""
+    command = [sys.executable, "-c", code, *args]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        yield process, process.stdout.readline().strip()
+
+
+def wait_for(condition: Callable[[], object], patience_s: float = 20.0) -> bool:
+    """Wait until a condition holds; *patience_s* is how long a busy machine may take."""
+    until = monotonic() + patience_s
+    while not condition():
+        if monotonic() > until:
+            return False
+        sleep(0.01)
+    return True
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether a process still runs; a zombie that nobody reaps does not."""
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
 @dataclass
 class OpenRig:
     """A rig on which the untouched program stands at a border."""
@@ -73,23 +101,22 @@ class OpenRig:
     profile: Profile
     base: AppliedConfig
 
-    def measure(
-        self, least_s: float = SHORT_S, silence_s: float = 60.0, **changes: KnobValue
-    ) -> Measurement | Ending:
+    def measure(self, silence_s: float = 60.0, **changes: KnobValue) -> Measurement | Ending:
         """Let the baseline with some knobs changed train alone for a while."""
         applied = replace(self.base, config=self.base.baseline.replace(**changes))
-        until, found = monotonic() + least_s, list[Turn]()
+        until, found = monotonic() + SHORT_S, list[Turn]()
         while True:
             taken = self.rig.take_turns([applied], [PlannedTurn(0, 3)] * 2, never, silence_s)
             if isinstance(taken, Ending):
                 return taken
             found += taken.turns
+            assert all(turn.is_finite for turn in taken.turns)
             if monotonic() > until or not taken.turns:
                 return Measurement.of(found, taken)
 
     def measured(self, **changes: KnobValue) -> Measurement:
         """Measure, and insist that it works."""
-        result = self.measure(SHORT_S, 60.0, **changes)
+        result = self.measure(60.0, **changes)
         assert isinstance(result, Measurement), result
         return result
 
@@ -99,9 +126,9 @@ class OpenRig:
             return Path(f"/proc/{self.rig.pid}/root{path}")
         return Path(f"{self.rig.live.place.view.shadow_dir}{path}")
 
-    def profile_step(self, stage_s: float = SHORT_S) -> StepBreakdown:
+    def profile_step(self) -> StepBreakdown:
         """Take apart what was measured last."""
-        breakdown = self.rig.profile_step(stage_s, never, 60.0)
+        breakdown = self.rig.profile_step(SHORT_S, never, 60.0)
         assert isinstance(breakdown, StepBreakdown), breakdown
         return breakdown
 
@@ -113,10 +140,9 @@ def open_rig(
     *args: str,
     applied: AppliedConfig | None = None,
     space: str = "default",
-    cwd: Path | None = None,
 ) -> Iterator[OpenRig]:
     """Open a rig on one of the tiny programs; *program* may name a function after a colon."""
-    subject = parse_program(str(PROGRAMS / program), args, cwd or directory)
+    subject = parse_program(str(PROGRAMS / program), args, directory)
     compiled = Path(os.environ["AUTOTUNE_TESTS_COMPILED"])  # headers are compiled once for all
     with Rig(subject, directory / "rig", compiled, fence()) as rig:
         ready = rig.open(applied, never, 120.0)
@@ -126,12 +152,10 @@ def open_rig(
         yield OpenRig(rig, ready.profile, base_setting(ready.profile, space=space))
 
 
-def base_setting(
-    profile: Profile, rule: LrRule = LrRule.LINEAR, space: str = "default"
-) -> AppliedConfig:
+def base_setting(profile: Profile, space: str = "default") -> AppliedConfig:
     """Return the baseline's setting for a program with this profile, as the search makes it."""
     baseline = load(space).resolve(hardware.detect(), profile).baseline
-    return AppliedConfig.as_written(baseline, profile, rule)
+    return AppliedConfig.as_written(baseline, profile, LrRule.LINEAR)
 
 
 def applied_with(base: AppliedConfig, **changes: KnobValue) -> AppliedConfig:
@@ -143,19 +167,14 @@ def write_best(
     path: Path,
     baseline: dict[str, KnobValue],
     loader: LoaderFacts | None = None,
-    program_knobs: tuple[str, ...] = (),
     trainer: str = "",
     **changes: KnobValue,
 ) -> None:
     """Write a best.yaml for this machine whose config differs from the baseline by *changes*."""
     facts, best = hardware.detect(), make_best()
-    program = replace(
-        best.program,
-        command="train.py",
-        fingerprint="",
-        loader=loader,
-        program_knobs=program_knobs,
-        trainer=trainer,
+    traits = ProgramTraits("cpu", loader, trainer=trainer)
+    program = best.program.model_copy(
+        update={"command": "train.py", "fingerprint": "", "traits": traits}
     )
     written = {"program": program, "config": {**baseline, **changes}, "baseline": baseline}
     machine = {"hardware": facts, "versions": dict(facts.versions)}

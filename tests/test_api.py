@@ -67,6 +67,8 @@ def test_wrong_arguments_are_refused_by_name_and_leave_no_run_behind(workplace: 
         ({"command": "uv run fails.py"}, "uv run autotune search -- fails.py"),
         ({"command": "python fails.py | tee log"}, "needs a shell"),
         ({"program": plain, "tune": ["nothing"]}, "Unknown knob"),
+        ({"program": plain, "sampler": "rnadom"}, "Did you mean 'random'"),
+        ({"program": plain, "max_global_batch": 0}, "takes a number of samples, not 0"),
         ({"program": "nowhere.py"}, "There is no program"),
         ({"program": 3}, "not 3"),
         ({"program": plain, "output": "out"}, "'out' is a folder: name a file, such as out"),

@@ -146,13 +146,5 @@ def test_every_module_opens_with_what_it_is_for() -> None:
 
 
 def test_the_public_names_are_these() -> None:
-    assert autotune.__all__ == [
-        "Config",
-        "EffectsSampler",
-        "SearchResult",
-        "apply",
-        "load",
-        "log",
-        "search",
-    ]
+    assert autotune.__all__ == ["Config", "SearchResult", "apply", "load", "log", "search"]
     assert all(hasattr(autotune, name) for name in autotune.__all__)

@@ -36,7 +36,8 @@ def with_values(flags: dict[str, Flag] | None = None, **values: KnobValue) -> Be
     """A best.yaml whose baseline has nothing of these; names get their dollar by ``env_``."""
     config = {name.replace("env_", "$"): value for name, value in values.items()}
     best = make_best(config={**BASELINE, **config})
-    program = replace(best.program, flags=flags or {}, program_knobs=())
+    traits = replace(best.program.traits, flags=flags or {}, program_knobs=())
+    program = best.program.model_copy(update={"traits": traits})
     return best.model_copy(update={"program": program})
 
 

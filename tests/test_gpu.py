@@ -3,7 +3,6 @@
 Its sizes and speeds are the business of ``benchmarks/gpu``.
 """
 
-import math
 from pathlib import Path
 
 import pytest
@@ -34,7 +33,6 @@ def test_each_live_setting_that_is_offered_trains(tmp_path: Path, device: str) -
         assert {"workers", "batch_size", "precision", "memory_format"} <= live
         for knob in sorted(live):
             measured = opened.measured(**{knob: space.domains[knob].values[-1]})
-            assert measured.loss is None or math.isfinite(measured.loss), knob
             assert (measured.memory.device_reserved_bytes is not None) == (device == "cuda"), knob
 
 

@@ -7,19 +7,17 @@ from tests import house
 BREACHES: dict[str, dict[str, int]] = {
     "at most 12 attributes per class": {
         "LoaderFacts": 18,  # facts of one loader, as best.yaml holds them
-        "Measurement": 14,
         "Program": 17,
-        "ProgramSection": 14,  # what best.yaml says of the program, traits included
         "SearchRequest": 27,  # one declaration of all options of a search
-        "SearchResult": 30,
+        "SearchResult": 29,
     },
     "at most 14 modules that import each other in a row": {"modules": 24},
-    "at most 3 tuned constants per 1,000 code lines": {"constants": 362},
+    "at most 3 tuned constants per 1,000 code lines": {"constants": 360},
     "lines per room": {
-        "cli": 1916,
-        "inside": 13785,
-        "measurement": 1926,
-        "tuning": 6625,
+        "cli": 1865,
+        "inside": 13659,
+        "measurement": 1912,
+        "tuning": 6401,
     },
 }
 

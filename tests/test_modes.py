@@ -41,7 +41,9 @@ def test_what_a_failure_asks_for_is_tried_once_and_given_up_again(tmp_path: Path
         assert rigs.learn(beyond)
         assert rigs.program.mode.epochs is Epochs.TRUE
         assert not rigs.learn(replace(beyond, suspect=None), as_written=False)
-        assert rigs.mode.epochs is Epochs.TRUE, "a config that fails so says nothing of the program"
+        assert rigs.program.mode.epochs is Epochs.TRUE, (
+            "a config that fails so says nothing of the program"
+        )
         assert not rigs.learn(replace(beyond, suspect=None)), "it fails with true ones, too"
         assert not rigs.learn(beyond)
         assert str(rigs.program.mode.epochs) == "endless"
@@ -57,7 +59,7 @@ def test_a_short_program_that_needs_true_epochs_is_measured(tmp_path: Path) -> N
     """Sixty steps, in three epochs, whose evaluation needs all of its data."""
     said: list[str] = []
     modes: list[RunMode] = []
-    with rigs_of(tmp_path, said, modes, "3", "checks") as rigs, LiveRig(rigs) as live:
+    with rigs_of(tmp_path, said, modes, "3") as rigs, LiveRig(rigs) as live:
         ready = live.observe(never)
         assert isinstance(ready, Ready), ready
         space = load("default").resolve(hardware.detect(), ready.profile)
@@ -69,5 +71,5 @@ def test_a_short_program_that_needs_true_epochs_is_measured(tmp_path: Path) -> N
             stay = live.stay(base.config, never, 5.0)
         assert isinstance(stay, Stay), stay
         assert 0 < sum(len(turn.seconds) for turn in stay.turns) <= 60
-    assert rigs.mode == RunMode(epochs=Epochs.TRUE)
+    assert rigs.program.mode == RunMode(epochs=Epochs.TRUE)
     assert len(said) == 1

@@ -51,7 +51,6 @@ PROGRAMS = {
     "loops.py never_clears": expected(refused={"accumulation_steps": "zero_grad"}),
     "loops.py called_twice": expected(64, accumulation_steps=2),
     "loops.py inner_loss": expected(64, accumulation_steps=2),
-    "loops.py validates": expected(64, accumulation_steps=2),
     "loops.py two_loaders": expected(
         16,
         dict.fromkeys(

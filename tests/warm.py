@@ -135,22 +135,28 @@ def _copied_by(nursery: socket.socket) -> Callable[..., int]:
         needs_a_real_one = any(callable(one) for one in more[14:])  # a function to run before exec
         if needs_a_real_one or not _is_ours(executables[0]) or not _is_plain(args):
             return _fork_exec(args, executables, *more)
-        (_, pass_fds, cwd, env, stdin, _, _, stdout, _, stderr, _, failed, _, session) = more[:14]
-        stdio = (own if own >= 0 else n for n, own in enumerate((stdin, stdout, stderr)))
-        fds = dict(zip((0, 1, 2), stdio, strict=True)) | {n: n for n in {*pass_fds} - {failed}}
-        variables = os.environb if env is None else dict(v.split(b"=", 1) for v in env)
-        wanted = {
-            "argv": [os.fsdecode(arg) for arg in args],
-            "env": {os.fsdecode(k): os.fsdecode(v) for k, v in variables.items()},
-            "cwd": os.fsdecode(cwd or Path.cwd()),
-            "session": bool(session),
-            "fds": list(fds),
-        }
+        wanted, fds = _wanted(args, more)
         with _asking:  # several threads may start processes
-            socket.send_fds(nursery, [json.dumps(wanted).encode()], list(fds.values()))
+            socket.send_fds(nursery, [json.dumps(wanted).encode()], fds)
             return int(nursery.recv(64))
 
     return copied
+
+
+def _wanted(args: Sequence[Any], more: Sequence[Any]) -> tuple[dict[str, Any], list[int]]:
+    """Return what ``fork_exec`` was asked for, and the descriptors that become its ``fds``."""
+    (_, pass_fds, cwd, env, stdin, _, _, stdout, _, stderr, _, failed, _, session) = more[:14]
+    stdio = (own if own >= 0 else n for n, own in enumerate((stdin, stdout, stderr)))
+    fds = dict(zip((0, 1, 2), stdio, strict=True)) | {n: n for n in {*pass_fds} - {failed}}
+    variables = os.environb if env is None else dict(v.split(b"=", 1) for v in env)
+    wanted = {
+        "argv": [os.fsdecode(arg) for arg in args],
+        "env": {os.fsdecode(k): os.fsdecode(v) for k, v in variables.items()},
+        "cwd": os.fsdecode(cwd or Path.cwd()),
+        "session": bool(session),
+        "fds": list(fds),
+    }
+    return wanted, list(fds.values())
 
 
 def _nurse(requests: socket.socket) -> NoReturn:
@@ -169,8 +175,10 @@ def _nurse(requests: socket.socket) -> NoReturn:
             os.close(number)
 
 
-def _be_born(wanted: dict[str, Any], fds: list[int]) -> NoReturn:
-    """Become what was asked of a nursery."""
+def _be_born(
+    wanted: dict[str, Any], fds: list[int], before_exec: Callable[[], object] | None = None
+) -> NoReturn:
+    """Become what was asked for."""
     try:
         high = [fcntl.fcntl(number, fcntl.F_DUPFD, 500) for number in fds]
         for own, number in zip(high, wanted["fds"], strict=True):
@@ -179,6 +187,8 @@ def _be_born(wanted: dict[str, Any], fds: list[int]) -> NoReturn:
         os.chdir(wanted["cwd"])
         if wanted["session"]:
             os.setsid()
+        if before_exec is not None:
+            before_exec()
         _interpret(wanted["argv"], wanted["env"])
     finally:
         os._exit(255)
@@ -195,27 +205,13 @@ def _copied(args: Sequence[Any], executables: Sequence[bytes], *more: Any) -> in
     """Do what ``_posixsubprocess.fork_exec`` does, in a copy of this process if it is Python."""
     if not _is_ours(executables[0]):
         return _fork_exec(args, executables, *more)
-    (_, pass_fds, cwd, env, stdin, _, _, stdout, _, stderr, _, failed, _, session) = more[:14]
+    wanted, fds = _wanted(args, more)
     before_exec = next((one for one in more[14:] if callable(one)), None)
     sys.stdout.flush()
     sys.stderr.flush()
     if pid := os.fork():
         return pid
-    try:
-        for number, wanted in enumerate((stdin, stdout, stderr)):
-            if wanted >= 0:
-                os.dup2(wanted, number)
-        _close_but({0, 1, 2, *pass_fds} - {failed})  # whose end tells that it was started
-        if cwd is not None:
-            os.chdir(cwd)
-        if session:
-            os.setsid()
-        if before_exec is not None:
-            before_exec()
-        variables = os.environ if env is None else dict(v.split(b"=", 1) for v in env)
-        _interpret([os.fsdecode(arg) for arg in args], variables)
-    finally:
-        os._exit(255)
+    _be_born(wanted, fds, before_exec)
 
 
 def _replaced(path: Any, argv: Any, env: Any) -> NoReturn:

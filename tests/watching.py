@@ -4,11 +4,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self, TypeVar
 
 import pytest
 import torch
 
+from autotune.inside.hubs.saving import SaveHub, SaveListener
 from autotune.inside.listener import Listener
 from autotune.inside.ranks.group import ALONE
 from autotune.inside.seam_set import SeamSet
@@ -29,6 +30,17 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
 loader = DataLoader(TensorDataset(torch.randn(96, 4), torch.randint(2, (96,))), 8)
 """
+
+
+class Acts(Protocol):
+    """A seam, or a set of them."""
+
+    def install(self) -> None: ...
+
+    def remove(self) -> None: ...
+
+
+S = TypeVar("S", bound=Acts)
 
 
 class Enough(Exception):
@@ -112,12 +124,23 @@ def profile_of(tmp_path: Path, source: str, *args: str) -> Profile:
 
 
 @contextmanager
+def installed(seam: S) -> Iterator[S]:
+    """Let a seam act, alone; one that acts where a program saves gets a hub for it."""
+    saving = SaveHub()
+    if isinstance(seam, SaveListener):
+        saving.join(seam)
+    seam.install()
+    try:
+        yield seam
+    finally:
+        seam.remove()
+        saving.remove()
+
+
+@contextmanager
 def running(applied: AppliedConfig, listener: Listener | None = None) -> Iterator[SeamSet]:
     """Install the seams as ``autotune run`` does; with a listener, as a rig does."""
     seams = SeamSet(listener, applied.traits.loader)
     Steering(seams).apply(applied)
-    seams.install()
-    try:
+    with installed(seams):
         yield seams
-    finally:
-        seams.remove()

@@ -1,4 +1,4 @@
-"""The command line ``autotune``: its commands by name, and what to type instead of former ones.
+"""The command line ``autotune``: its commands by name.
 
 autotune's own options come before the program; everything after the program's name belongs to the
 program.
@@ -14,10 +14,7 @@ import typer
 
 from autotune import __version__
 from autotune.cli import compare, examine, past_runs, search, train
-from autotune.cli.exits import errors_told
-from autotune.cli.messages import Messages
 from autotune.cli.options import PROGRAM_LAST, with_declared_options
-from autotune.errors import UsageError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -25,13 +22,6 @@ app = typer.Typer(
     help="Find the fastest safe configuration for a PyTorch training program, with proof.",
     pretty_exceptions_enable=False,
 )
-
-FORMER_COMMANDS = {
-    "measure": "autotune doctor train.py",
-    "env": "autotune doctor",
-    "log": "autotune export --to mlflow",
-    "dashboard": "optuna-dashboard sqlite:///.autotune/train/study.db",
-}
 
 
 def skill() -> None:
@@ -50,22 +40,6 @@ for function in COMMANDS:
     app.command(context_settings=PROGRAM_LAST if has_program else None)(
         with_declared_options(function)
     )
-
-
-def _former(name: str, instead: str) -> Callable[..., None]:
-    def command() -> None:
-        with errors_told(Messages()):
-            raise UsageError(f"There is no command '{name}' any more. Type: {instead}")
-
-    return command
-
-
-for former, instead in FORMER_COMMANDS.items():
-    app.command(
-        former,
-        hidden=True,
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    )(_former(former, instead))
 
 
 @app.callback(invoke_without_command=True)

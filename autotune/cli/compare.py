@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autotune.cli import completion
-from autotune.cli.exits import errors_told
-from autotune.cli.messages import plain, verbosity
+from autotune.cli.messages import errors_told, plain, verbosity
 from autotune.cli.options import (
     AllowEnvOption,
     ArgsArgument,

@@ -84,7 +84,7 @@ def program_data(report: DoctorReport) -> dict[str, Any]:
         "command": report.command,
         "samples_per_s": vars(measured.throughput),
         "tokens_per_s": None if tokens is None else vars(tokens),
-        "step_s": report.step_s,
+        "step_s": report.measurement.step_s,
         "wait_share": measured.wait_share,
         "parts": None if breakdown.split is None else breakdown.split.parts,
         "roofline_share": report.roofline_share,
@@ -195,7 +195,10 @@ def _ceilings(report: DoctorReport) -> Iterator[tuple[str, str, str]]:
         else:
             yield name, f"{rate(ceiling)} samples/s", f"{ceiling.estimate / now:.2f}x of now"
     if breakdown.flops_per_step is not None:
-        flops_per_s, share = breakdown.flops_per_step / report.step_s, report.roofline_share
+        flops_per_s, share = (
+            breakdown.flops_per_step / report.measurement.step_s,
+            report.roofline_share,
+        )
         peak = "peak unknown here" if share is None else f"{share:.0%} of the {report.dtype} peak"
         yield "arithmetic", f"{flops_per_s / 1e9:,.1f} GFLOP/s", peak
 

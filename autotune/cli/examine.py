@@ -6,14 +6,12 @@ import sys
 
 import typer
 
-from autotune.cli.exits import errors_told
-from autotune.cli.messages import verbosity
+from autotune.cli.messages import errors_told, verbosity
 from autotune.cli.options import (
     ArgsArgument,
     FenceRequest,
     JsonOption,
     ModuleOption,
-    OptionalProgramArgument,
     ProgramArgument,
     QuietOption,
     RanksOption,
@@ -24,7 +22,7 @@ from autotune.errors import UsageError
 
 def doctor(
     context: typer.Context,
-    program: OptionalProgramArgument = None,
+    program: ProgramArgument = "",
     args: ArgsArgument = None,
     module: ModuleOption = False,
     nproc_per_node: RanksOption = None,
@@ -33,19 +31,20 @@ def doctor(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Find out where a program's step goes, and what slows it and this machine down."""
+    """Find out where a program's step goes, and what slows it and this machine down.
+
+    Without a program, the machine alone is looked at.
+    """
     from autotune.cli import doctor as examining
     from autotune.cli.console import Console
 
     console = Console(verbosity(quiet=quiet))
     with errors_told(console):
-        subject = (
-            None
-            if program is None
-            else program_typed(
+        subject = None
+        if program:
+            subject = program_typed(
                 context, console, program, args, is_module=module, ranks=nproc_per_node
             )
-        )
         examining.examine(subject, console, fence.options(), as_json=as_json)
 
 

@@ -50,11 +50,11 @@ def rows(hardware: Hardware, profile: Profile) -> list[Row]:
             continue
         now = knob.current(profile)
         domain = offer.including(now)  # a search can always keep the program's value
-        values = tuple(map(_text, domain.values))
+        values = tuple(map(as_text, domain.values))
         alone = domain.alone or f"{values[0]} is the only value that fits here"
         only = "" if len(values) > 1 else alone
         offered = () if only else values
-        found.append(Row(name, knob.scope, _text(now), offered, only, knob.is_hidden))
+        found.append(Row(name, knob.scope, as_text(now), offered, only, knob.is_hidden))
     return found
 
 
@@ -124,7 +124,3 @@ def show_all() -> None:
     for name, knob in registry().items():
         table.add_row(name, knob.scope, plain(knob.summary))
     results_console().print(table)
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

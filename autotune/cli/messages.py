@@ -6,12 +6,19 @@ training with it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
+import typer
 from rich.console import Console as RichConsole
 from rich.text import Text
 
+from autotune.errors import AutotuneError, ProgramError
+
 COMMAND = "autotune "  # how a command to copy begins
+FAILED = 2
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 class Verbosity(IntEnum):
@@ -70,3 +77,27 @@ class Messages:
 def plain(value: object) -> str:
     """Return text with its square brackets escaped, so that rich does not read them as markup."""
     return str(value).replace("[", r"\[")
+
+
+@contextmanager
+def errors_told(messages: Messages, *, resumable: bool = False) -> Iterator[None]:
+    """Turn autotune's errors into a message and an exit status, here and nowhere else.
+
+    Any other exception passes through: it is a defect of autotune and needs its traceback.
+
+    Args:
+        messages: Shows the message.
+        resumable: ``autotune resume`` can continue the command after Ctrl-C.
+    """
+    try:
+        yield
+    except AutotuneError as error:
+        traceback = error.program_traceback if isinstance(error, ProgramError) else ""
+        messages.error(str(error), traceback)
+        raise typer.Exit(FAILED) from None
+    except KeyboardInterrupt:
+        mend = " 'autotune resume' goes on from here." if resumable else ""
+        messages.error(f"Interrupted.{mend}")
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        messages.end()

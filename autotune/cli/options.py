@@ -16,9 +16,8 @@ from typing import Annotated, Any
 import typer
 
 from autotune.cli import completion
-from autotune.cli.exits import errors_told
-from autotune.cli.messages import Messages
-from autotune.errors import UsageError
+from autotune.cli.messages import Messages, errors_told
+from autotune.errors import UsageError, named
 from autotune.program.fence_options import FenceKind, FenceOptions
 from autotune.tuning.search_request import FILES, Option, described, option
 
@@ -30,14 +29,6 @@ LINE = (
 # Without it, click would also read options that stand after the program as autotune's.
 PROGRAM_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 ProgramArgument = Annotated[str, typer.Argument(help=LINE, show_default=False, metavar="LINE")]
-OptionalProgramArgument = Annotated[
-    str | None,
-    typer.Argument(
-        help=f"Without it, the machine alone is looked at. {LINE}",
-        show_default=False,
-        metavar="LINE",
-    ),
-]
 ModuleOption = Annotated[
     bool, typer.Option("-m", "--module", help="Train a module, as python -m does.")
 ]
@@ -80,7 +71,7 @@ JsonOption = Annotated[
 
 @dataclass(frozen=True)
 class FenceRequest:
-    """What the command line says of the fence, as it was typed."""
+    """What the command line says of the fence."""
 
     fence: str | None = option(
         None,
@@ -96,10 +87,11 @@ class FenceRequest:
         Path,
         panel=FILES,
     )
-    max_scratch: str | None = option(
+    max_scratch: int | None = option(
         None,
         "Limit for what one trial may write: 20G. Default: a tenth of free space.",
         str,
+        parse="size_bytes",
         panel=FILES,
     )
     cache_dir: list[Path] | None = option(
@@ -121,22 +113,18 @@ class FenceRequest:
         """Return the fence options.
 
         Raises:
-            UsageError: A fence, size or folder does not exist, or ``--fence guard`` lacks
-                ``--allow-side-effects``.
+            UsageError: No such fence or folder; ``--fence guard`` lacks ``--allow-side-effects``.
         """
-        from autotune.knobs.space.options import size_bytes
-
-        kind, folder, most = self.fence, self.scratch_dir, self.max_scratch
-        if kind is not None and kind not in list(FenceKind):
-            raise UsageError(f"There is no fence '{kind}'. Fences are: {', '.join(FenceKind)}.")
-        if folder is not None and not folder.is_dir():
+        fences = {str(one): one for one in FenceKind}
+        kind = None if self.fence is None else named("fence", self.fence, fences)
+        if (folder := self.scratch_dir) is not None and not folder.is_dir():
             raise UsageError(f"--scratch-dir '{folder}' is not a folder. Create it first.")
         if kind == FenceKind.GUARD and not self.allow_side_effects:
             raise UsageError("--fence guard covers Python alone: it needs --allow-side-effects.")
         return FenceOptions(
-            kind=None if kind is None else FenceKind(kind),
+            kind=kind,
             scratch_dir=folder,
-            max_scratch_bytes=None if most is None else size_bytes(most, "--max-scratch"),
+            max_scratch_bytes=self.max_scratch,
             caches=tuple(self.cache_dir or ()),
             allow_side_effects=self.allow_side_effects,
         )
@@ -204,9 +192,12 @@ def _completion(offers: Sequence[str] | str) -> Callable[[str], list[str]] | Non
 
 def _made(request: Any, typed: dict[str, Any]) -> Any:
     """Return a request of what was typed for its fields, which are taken out of *typed*."""
+    from autotune.knobs.space import options as parsers
+
     values: dict[str, Any] = {}
     for name, its in described(request).items():
         value = None if its.typed is None else typed.pop(name)
         if value is not None and value != []:
-            values[name] = its.parse(value, _words(name, its)[0]) if its.parse else value
+            parse = getattr(parsers, its.parse) if its.parse else None
+            values[name] = value if parse is None else parse(value, _words(name, its)[0])
     return request(**values)

@@ -16,8 +16,7 @@ from rich.text import Text
 
 from autotune.cli import completion
 from autotune.cli.compare import best_file
-from autotune.cli.exits import errors_told
-from autotune.cli.messages import Messages
+from autotune.cli.messages import Messages, errors_told
 from autotune.cli.options import JsonOption, RunArgument
 from autotune.errors import RunDirectoryError, UsageError
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.exits import errors_told
-from autotune.cli.messages import verbosity
+from autotune.cli.messages import errors_told, verbosity
 from autotune.cli.options import (
     ArgsArgument,
     FenceRequest,

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.exits import errors_told
-from autotune.cli.messages import Messages, verbosity
+from autotune.cli.messages import Messages, errors_told, verbosity
 from autotune.cli.options import AllowEnvOption, ArgsArgument, ProgramArgument, QuietOption
 from autotune.cli.typed_line import program_typed
 from autotune.errors import UsageError
@@ -149,7 +148,7 @@ def run_plan(best: BestFile, path: Path, program: Program, machine: Hardware) ->
     plan = launch_plan_for(best.applied, plan)
     gpus = len(machine.gpus)
     # With 0 GPUs nothing is known (NVML may not answer), so the program itself has to complain.
-    if best.program.device == "cuda" and plan.ranks is not None and 0 < gpus < plan.ranks:
+    if best.program.traits.device == "cuda" and plan.ranks is not None and 0 < gpus < plan.ranks:
         raise UsageError(
             f"{path} trains in {plan.ranks} ranks with a GPU each, and {gpus} are visible here. "
             "Search again on this machine, or lower the number in 'devices' in the file."

@@ -2,7 +2,7 @@
 
 Such a file, ``NAME.yaml``, has these keys:
 
-- ``tool``: what users call the tool; ``file``: what its file is usually called.
+- ``tool``: what users call the tool.
 - ``renamed``: the tool's name of each setting that it has under another one. A dot nests it.
 - ``by_value``: what to write for a value of a setting, as a mapping of the tool's settings, or why
   there is nothing, as a clause. A value of ``devices`` may be named by its strategy, and its number
@@ -65,7 +65,6 @@ class Format(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     tool: str
-    file: str
     renamed: Mapping[str, str] = {}
     by_value: Mapping[str, Mapping[str, Settings | str]] = {}
     left_out: Mapping[str, str] = {}
@@ -150,7 +149,7 @@ def format_named(name: str) -> Format:
 
 
 def _device(best: BestFile) -> str:
-    return "cpu" if best.program.device == "cpu" else "gpu"
+    return "cpu" if best.program.traits.device == "cpu" else "gpu"
 
 
 def _filled(answer: Any, value: KnobValue, device: str) -> Any:

@@ -12,6 +12,7 @@ from statistics import median
 import torch
 from torch import distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorms
+from torch.nn.modules.conv import _ConvNd as Convolutions
 
 from autotune.inside.first_steps import FirstSteps
 from autotune.inside.listener import Root
@@ -99,6 +100,7 @@ def model_facts(roots: Mapping[nn.Module, Root]) -> ModelFacts:
         repeated_blocks=len(blocks_of(roots)),
         stages=len(models[0]) if len(models) == len(roots) == 1 else 0,
         conv2d_layers=sum(isinstance(m, nn.Conv2d) for m in modules),
+        convolutions=sum(isinstance(m, Convolutions) for m in modules),
         batch_norm_layers=sum(isinstance(m, BatchNorms) for m in modules),
         channels_last=any(
             w.is_contiguous(memory_format=torch.channels_last) and not w.is_contiguous()

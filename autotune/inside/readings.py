@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from autotune.machine.probes.host_load import HostLoad
 from autotune.machine.probes.torch_memory import TorchMemory
 from autotune.measurement.readings import Compilation, Memory
 from autotune.measurement.turn import Taken, Turn
+from autotune.program.applied_config import AppliedConfig
 
 
 class Readings:
@@ -26,6 +28,7 @@ class Readings:
 
     def __init__(self) -> None:
         self._memory = TorchMemory("cpu")
+        self._alone: AppliedConfig | None = None  # whose peaks of memory are recorded
         self.host_load = HostLoad(os.getppid())
         self._counters = self.host_load.read()
         self._compiled = Compilation(0.0, 0, 0, 0)  # until the answer before
@@ -35,20 +38,21 @@ class Readings:
         """Read the memory of this type of device from here on."""
         self._memory = TorchMemory(device)
 
-    def begin(self, *, resets_memory: bool) -> None:
-        """Note what was read before turns.
+    def begin(self, configs: Sequence[AppliedConfig]) -> None:
+        """Note what was read before turns of these configs.
 
-        Args:
-            resets_memory: Whether the peaks of memory begin here. It also empties the device's
-                cache, for which the next turn pays.
+        The peaks of memory of a config that stays alone begin with its stay, not with each of its
+        calls: the device's cache is emptied for them, and the next turn pays for that.
         """
-        if resets_memory:
+        alone = configs[0] if len(configs) == 1 else None
+        if alone is not None and alone != self._alone:
             self._memory.reset()
+        self._alone = alone
         self._counters = self.host_load.read()
 
     def activity(self) -> int:
         """Return a number that grows while torch compiles or takes memory from the device."""
-        return frames_compiled() + self._memory.segments_taken()
+        return frames_compiled() + self._memory.bytes_taken()
 
     def taken(self, turns: tuple[Turn, ...], steps: int, samples_per_epoch: int | None) -> Taken:
         """Return turns with what was read since ``begin()``."""

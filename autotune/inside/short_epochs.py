@@ -195,7 +195,7 @@ class ShortEpochs(Listener):
     def after_save(self, save: Save) -> None:
         """Record what is saved where training is traced."""
         if self._recorder is not None:
-            self._recorder.saved(save.what, save.file)
+            self._recorder.saved(save.what)
 
     def save_ended(self, save: Save) -> None:
         """Note that the program goes on."""

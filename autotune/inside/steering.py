@@ -85,7 +85,8 @@ class Steering:
             since: The config that was applied before; None if the program still has its own values.
         """
         self._traits = applied.traits
-        is_told = "accumulation_steps" in applied.changes() or self._seams.trainers.rehearses
+        rehearses = self._seams.trainers.rehearsal is not None
+        is_told = "accumulation_steps" in applied.changes() or rehearses
         if since is None and applied.traits.trainer and is_told:
             self._seams.trainers.prepare(applied.traits.trainer)
         self._seams.steps.rates.set_rule(

@@ -231,12 +231,8 @@ class StepTracker(Listener):
             self.seams.steps.accumulation.stops_schedules = True
 
     def begin_turns(self, asked: TakeTurns, hands: Hands) -> Turns:
-        """Begin with a schedule of turns, and return it.
-
-        Loaders of configs that rest are kept, and rates stay as the program sets them.
-        """
+        """Begin with a schedule of turns, and return it; rates stay as the program sets them."""
         self.seams.steps.rates.is_held = True
-        self.seams.loader.variants.keeps = True
         devices = (p.device for root in self.seams.model.forward.roots for p in root.parameters())
         return Turns(asked, hands, Edges(devices))
 

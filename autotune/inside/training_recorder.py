@@ -7,12 +7,10 @@ record, never the program.
 from __future__ import annotations
 
 import math
-import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
 import numpy
@@ -30,8 +28,6 @@ MAX_VALUES = 24  # that are read of the weights after each step, and of the buff
 MOST_SHARDS = 8  # ranks among which a tensor may be shared out
 MAX_RATES = 8
 MAX_SAVED = 64
-MAX_LOADED = 2  # of these are loaded again
-MAX_LOADED_BYTES = 1 << 28
 MAX_READ = 8  # saved objects of which values are read, and entries of each
 SEED = 20_230_401
 UNITS = 8  # in the last place, by which a weight is shaken: sums round by more than their terms
@@ -41,6 +37,7 @@ MAX_SHAKEN = 1 << 20  # elements of one tensor
 REDUCED = {"high": 2.0**-10, "medium": 2.0**-8}  # what fp32 products round to: TF32, bfloat16
 # A loss is the mean of many products, and the rounding errors of those cancel out for the most part
 CANCELLING = 16.0
+PLAIN = (bool, int, float, complex, str, bytes, type(None), numpy.generic)
 P = ParamSpec("P")
 
 
@@ -61,22 +58,18 @@ def _guarded(
 
 
 class _Saves:
-    """What the program saved with ``torch.save``; the first files are loaded again."""
+    """What the program saved with ``torch.save``."""
 
     def __init__(self) -> None:
         self.forms: list[int] = []
-        self.loaded: list[str] = []
         self.values: list[tuple[int, tuple[tuple[float, ...], ...]]] = []
 
-    def note(self, what: Any, where: Any, steps: int) -> None:
-        """Note an object that was saved, in a file or elsewhere, after *steps* steps."""
+    def note(self, what: Any, steps: int) -> None:
+        """Note an object that was saved after *steps* steps."""
         if len(self.forms) >= MAX_SAVED:
             return
         with suppress(Exception):  # whatever it is, the program must go on
-            form = list(_form(what))
-            self.forms.append(zlib.crc32("\n".join(form).encode()))
-            if isinstance(where, str | os.PathLike) and len(self.loaded) < MAX_LOADED:
-                self.loaded.append(_loaded(Path(where), form))
+            self.forms.append(zlib.crc32("\n".join(_form(what)).encode()))
         with suppress(Exception):
             if len(self.values) < MAX_READ:
                 self.values.append((steps, tuple(_entries(what))))
@@ -134,7 +127,6 @@ class TrainingRecorder:
             len(self._shaken),
             self.broken,
             tuple(self._saves.forms),
-            tuple(self._saves.loaded),
             tuple(self._saves.values),
         )
 
@@ -219,9 +211,9 @@ class TrainingRecorder:
             )
         )
 
-    def saved(self, what: Any, where: Any) -> None:
-        """Note an object that the program has saved, in a file or elsewhere (None)."""
-        self._saves.note(what, where, len(self._steps))
+    def saved(self, what: Any) -> None:
+        """Note an object that the program has saved."""
+        self._saves.note(what, len(self._steps))
 
     def _begin(self, weights: Sequence[torch.Tensor]) -> None:
         if not self._rounding:
@@ -239,13 +231,18 @@ class TrainingRecorder:
 
 
 def _form(what: Any) -> Iterator[str]:
-    """Yield the place of each tensor in nested containers, with what must fit to load it again."""
+    """Yield the place and kind of each object in nested containers, but for plain values.
+
+    Of a tensor also what must fit to load it again.
+    """
     for path, leaf in tree_flatten_with_path(what)[0]:
         if isinstance(leaf, torch.Tensor):
             yield f"{keystr(path)} {type(leaf).__name__} {tuple(leaf.shape)} {leaf.dtype}"
         elif isinstance(leaf, nn.Module):
             its = f"{keystr(path)} {type(leaf).__name__}"
             yield from (its + form for form in _form(leaf.state_dict()))
+        elif not isinstance(leaf, PLAIN):
+            yield f"{keystr(path)} {type(leaf).__name__}"
 
 
 def _entries(what: Any) -> Iterator[tuple[float, ...]]:
@@ -256,17 +253,6 @@ def _entries(what: Any) -> Iterator[tuple[float, ...]]:
     for entry in [what] if is_one else [*what.values()][:MAX_READ]:
         held = entry.state_dict() if isinstance(entry, nn.Module) else entry
         yield _read(_spread([t for t in tensors_in(held) if t.is_floating_point()]))
-
-
-def _loaded(path: Path, form: Sequence[str]) -> str:
-    try:
-        if path.stat().st_size > MAX_LOADED_BYTES:
-            return ""
-        # The program's own objects: whoever runs the program trusts them
-        again = torch.load(path, map_location="cpu", weights_only=False)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is noted
-        return f"{type(error).__name__}: {error}".splitlines()[0]
-    return "" if list(_form(again)) == list(form) else "other keys, sizes or types"
 
 
 def _checksum(batch: Any) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import entry_points
 
-from autotune.errors import UsageError
+from autotune.errors import UsageError, did_you_mean
 from autotune.knobs.base import Here, Knob, Scope, Seams
 from autotune.knobs.batch_size import AccumulationSteps, BatchSize
 from autotune.knobs.devices import DdpOptions, Devices, FsdpOptions, SyncBatchnorm
@@ -51,7 +51,9 @@ __all__ = [
     "Scope",
     "Seams",
     "launch_plan_for",
+    "parse_value",
     "registry",
+    "unknown_knob",
 ]
 
 # In the order in which people see them: the rows first, then what is hidden.
@@ -150,3 +152,27 @@ def registry() -> Registry:
             )
         knobs[knob_class.name] = knob_class()
     return Registry(knobs)
+
+
+def unknown_knob(name: str) -> str:
+    """Return what is wrong with a name that no knob has, as sentences that end with the mend."""
+    usual = {flag: knob.name for knob in registry().values() for flag in knob.flag_names}
+    hint = did_you_mean(name, registry())
+    if name in usual:  # people type what torch and many programs call it
+        hint = f" Did you mean '{usual[name]}'?"
+    return f"Unknown knob '{name}'.{hint} 'autotune knobs' lists them."
+
+
+def parse_value(name: str, raw: object, where: str) -> KnobValue:
+    """Return a value of a knob as the user wrote it in an option or a file.
+
+    Raises:
+        UsageError: There is no such knob, or it does not take the value; *where* stands before it.
+    """
+    knob = registry().get(name)
+    if knob is None:
+        raise UsageError(f"{where}: {unknown_knob(name)}")
+    try:
+        return knob.parse(raw)
+    except ValueError as error:
+        raise UsageError(f"{where}: knob '{name}' {error}.") from error

@@ -154,6 +154,8 @@ class Knob(ABC):
 
         It becomes the baseline's value where the knob acts through the flag.
         """
+        if self.value_type is int:
+            return flag.number or self.minimum
         return self.flag_states[flag.is_on] if self.flag_states else self.parse(flag.value)
 
     def format_flag(self, value: KnobValue, flag: Flag) -> str:

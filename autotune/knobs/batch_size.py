@@ -91,9 +91,6 @@ class BatchSize(Knob):
             most = MAX_FACTOR_BY_STEPS * own
         return Domain(tuple(own * f for f in FACTORS if f == 1 or own * f <= most))
 
-    def parse_flag(self, flag: Flag) -> KnobValue:
-        return flag.number or self.minimum
-
 
 def _obstacles(profile: Profile) -> Iterator[str]:
     """Yield the reasons why the batch size cannot be set; users see the first."""
@@ -153,9 +150,6 @@ class AccumulationSteps(Knob):
             return None
         halves = takewhile(lambda steps: steps >= 1, (own // 2**k for k in count()))
         return Domain(tuple(sorted({1, *halves, 2 * own})))
-
-    def parse_flag(self, flag: Flag) -> KnobValue:
-        return flag.number or self.minimum
 
 
 def _inexact(profile: Profile) -> Iterator[str]:

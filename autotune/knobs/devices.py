@@ -11,8 +11,8 @@ import re
 from dataclasses import replace
 
 from autotune.knobs.base import Here, Knob, Scope, StrategyOption, StrategyOptions
-from autotune.knobs.strategies import (
-    STRATEGIES,
+from autotune.knobs.strategies import STRATEGIES
+from autotune.knobs.strategies.base import (
     ddp_refusal,
     devices_of,
     in_place_refusal,

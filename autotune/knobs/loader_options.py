@@ -49,9 +49,6 @@ class Workers(Knob):
         repeats = any(loader.iterable for loader in here.profile.loaders)
         return None if repeats or flag.number is None else Domain(_candidates(here.hardware))
 
-    def parse_flag(self, flag: Flag) -> KnobValue:
-        return flag.number or 0
-
     def current(self, profile: Profile) -> KnobValue:
         return profile.loaders[0].num_workers
 

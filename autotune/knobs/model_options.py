@@ -13,6 +13,7 @@ from autotune.program.flags import Flag
 from autotune.program.profile import Profile
 
 DYNAMIC = "-dynamic"
+LEAST_FOR_TRITON = 7, 0  # compute capability: https://github.com/triton-lang/triton#compatibility
 
 
 class MemoryFormat(Knob):
@@ -69,12 +70,15 @@ class Compile(Knob):
         """
         if here.profile.model.is_compiled:
             return NotOffered("the program compiles its model itself")
-        if here.profile.device == "cuda":
-            return Domain(tuple(mode for mode in self.choices if not mode.endswith(DYNAMIC)))
-        # Inductor, the default back end, generates C++ for the CPU and Triton kernels for CUDA.
-        if here.profile.device == "cpu" and not here.hardware.has_cxx_compiler:
-            return NotOffered("compiling for the CPU needs a C++ compiler (install g++)")
-        return Domain(("off", "default"))
+        # Inductor, the default back end, generates C++ for the CPU and Triton kernels for CUDA,
+        # whose launchers are C: https://pytorch.org/docs/stable/torch.compiler_faq.html
+        if here.profile.device in {"cpu", "cuda"} and not here.hardware.has_cxx_compiler:
+            return NotOffered("compiling needs a C++ compiler (install g++)")
+        if here.profile.device != "cuda":
+            return Domain(("off", "default"))
+        if (here.hardware.compute_capability or LEAST_FOR_TRITON) < LEAST_FOR_TRITON:
+            return NotOffered("compiling needs a GPU of compute capability 7.0 or later")
+        return Domain(tuple(mode for mode in self.choices if not mode.endswith(DYNAMIC)))
 
     def refusal(self, value: KnobValue, here: Here) -> str | None:
         if value == "reduce-overhead" and here.profile.device != "cuda":
@@ -82,8 +86,7 @@ class Compile(Knob):
         return None
 
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
-        cannot = here.profile.device == "cpu" and not here.hardware.has_cxx_compiler
-        return None if cannot else super().flag_domain(flag, here)
+        return super().flag_domain(flag, here) if here.hardware.has_cxx_compiler else None
 
 
 class Optimizer(Knob):

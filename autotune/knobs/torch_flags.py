@@ -9,7 +9,7 @@ Sources: PyTorch documentation, ``torch.set_num_threads``, ``torch.set_num_inter
 from __future__ import annotations
 
 from autotune.knobs.base import Here, Knob, Scope
-from autotune.program.config import KnobValue
+from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import Profile
 
@@ -84,6 +84,10 @@ class FlushDenormal(ProcessSwitch):
         return Domain((False, True))
 
 
+# Dynamo guards no attention flag: seen with torch 2.11 and 2.14
+KEEPS_KERNEL = "compiled code keeps the attention kernel with which it was traced first"
+
+
 class Cudnn(ProcessSwitch):
     """How cuDNN chooses its convolution algorithms: by rules, or by timing each new input shape.
 
@@ -100,8 +104,8 @@ class Cudnn(ProcessSwitch):
     def domain(self, here: Here) -> Domain | NotOffered:
         if here.profile.device != "cuda":
             return NotOffered(f"the model is on the {here.profile.device} device; cuDNN needs CUDA")
-        if not here.profile.model.conv2d_layers:
-            return NotOffered("the model has no 2-D convolution")
+        if not here.profile.model.convolutions:
+            return NotOffered("the model has no convolution")
         return Domain(self.choices)
 
 
@@ -125,6 +129,8 @@ class Attention(ProcessSwitch):
         """
         if here.profile.settings.attention is None:
             return NotOffered("the program does not call scaled_dot_product_attention")
+        if here.profile.model.is_compiled:
+            return NotOffered(KEEPS_KERNEL)
         if here.profile.device == "cpu":
             return Domain(("auto", "flash", "math"))
         if here.profile.device != "cuda":
@@ -134,9 +140,11 @@ class Attention(ProcessSwitch):
         # is unknown.
         if capability is None or capability < (8, 0):
             return Domain(("auto", "efficient", "math"))
-        if capability < (9, 0):
-            return Domain(("auto", "flash", "efficient", "math"))
-        return Domain(self.choices)
+        return Domain(self.choices if capability >= (9, 0) else self.choices[:-1])
+
+    def conflict(self, config: Config) -> str | None:
+        is_asked = config.get("compile", "off") != "off" and config[self.name] != "auto"
+        return f"{KEEPS_KERNEL.capitalize()}." if is_asked else None
 
 
 def _one_thread(here: Here) -> str:

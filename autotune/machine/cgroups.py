@@ -31,15 +31,6 @@ class Level(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Throttling:
-    """Where to read how long a CPU quota kept this process from running."""
-
-    path: Path
-    key: str
-    unit_s: float
-
-
-@dataclass(frozen=True)
 class _Mount:
     """One cgroup mount from /proc/self/mountinfo: which part of a hierarchy is mounted where."""
 
@@ -86,20 +77,6 @@ def memory_limit(proc: Path = PROC) -> int | None:
     limits = [text_of(path).strip() for path in files]
     # Without a limit, v2 says "max"; v1 says a number larger than any memory.
     return min((int(limit) for limit in limits if limit.isdigit()), default=None)
-
-
-def throttling(proc: Path = PROC) -> tuple[Throttling, ...]:
-    """Return where to read CPU throttling: one file for each level that has a quota.
-
-    The readings have to be added, because each level throttles independently.
-    """
-    return tuple(
-        Throttling(level.path / "cpu.stat", "throttled_usec", 1e-6)
-        if level.version == 2
-        else Throttling(level.path / "cpu.stat", "throttled_time", 1e-9)
-        for level in levels("cpu", proc)
-        if _cpu_quota(level) is not None
-    )
 
 
 def _cpu_quota(level: Level) -> float | None:

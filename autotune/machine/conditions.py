@@ -75,11 +75,8 @@ class Conditions:
         return facts
 
     @property
-    def warnings(self) -> tuple[str, ...]:
+    def warnings(self) -> Iterator[str]:
         """What slows this machine down, each with what to do about it."""
-        return tuple(self._warnings())
-
-    def _warnings(self) -> Iterator[str]:
         if self.quota is not None and self.quota < self.allowed:
             yield (
                 f"A CPU quota of {self.quota:g} cores is below the {self.allowed} cores that "

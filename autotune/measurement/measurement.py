@@ -22,10 +22,8 @@ class Measurement:
         samples_per_step: Over all ranks.
         largest_step: Its samples.
         wait_share: Share of the time that the program waited for its next batch, 0 to 1.
-        seconds: How long its turns were, together.
         tokens_per_sample: Token ids of a sample, padding included; 0.0 if the input is not token
             ids.
-        loss: The last one; None if the program shows none.
         memory: Peaks. Other configs in play have a part in them, once there are some.
 
     The rest is as in ``Taken``.
@@ -36,10 +34,8 @@ class Measurement:
     samples_per_step: float
     largest_step: float
     wait_share: float
-    seconds: float
     tokens_per_sample: float = 0.0
     samples_per_epoch: int | None = None
-    loss: float | None = None
     memory: Memory = field(default_factory=Memory)
     power_w: float | None = None
     compilation: Compilation | None = None
@@ -67,10 +63,8 @@ class Measurement:
             samples / steps,
             max(map(max, calm_steps)),
             sum(one.wait_s for one in counted) / seconds,
-            seconds,
             sum(turn.tokens for turn in turns) / every if every else 0.0,
             taken.samples_per_epoch,
-            turns[-1].loss,
             taken.memory,
             taken.power_w,
             taken.compilation,

@@ -10,8 +10,8 @@ class Memory:
     """Peak memory while a config was measured; None where nothing reports it.
 
     Attributes:
-        device_allocated_bytes: torch's peak of live tensors on the device.
-        device_reserved_bytes: torch's peak of memory reserved from the device.
+        device_allocated_bytes: torch's peak of live tensors on the fullest device.
+        device_reserved_bytes: torch's peak of memory reserved from the fullest device.
         device_used_bytes: What all processes use on the device, according to its driver.
         device_process_bytes: What the rig's processes use, according to the driver.
         alloc_retries: How often torch's allocator had to empty its cache, as if nearly full.

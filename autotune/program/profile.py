@@ -129,6 +129,7 @@ class ModelFacts:
 
     Attributes:
         repeated_blocks: Number of equal blocks, such as transformer layers; 0 if it has none.
+        convolutions: Layers of any number of dimensions, transposed ones included.
         stages: Number of children of the only root module if that is an ``nn.Sequential``; else 0.
         channels_last: Whether a 4-D parameter already has the channels_last memory format.
     """
@@ -137,6 +138,7 @@ class ModelFacts:
     repeated_blocks: int
     stages: int
     conv2d_layers: int
+    convolutions: int
     batch_norm_layers: int
     channels_last: bool
     is_compiled: bool

@@ -133,9 +133,10 @@ def input_bound(report: DoctorReport) -> Iterator[Advice]:
 def launch_bound(report: DoctorReport) -> Iterator[Advice]:
     """Say that calling operators takes most of a step."""
     found, split = report.examination.operators, report.breakdown.split
-    if found is None or not report.step_s:
+    step_s = report.measurement.step_s
+    if found is None or not step_s:
         return
-    share = min(1.0, found.per_step * found.call_s / report.step_s)
+    share = min(1.0, found.per_step * found.call_s / step_s)
     device_s = 0.0 if split is None else split.compute_s + split.optimizer_s
     if split is not None and split.launch_s is not None and split.launch_s < FULL_LAUNCH * device_s:
         return  # the host launches while the device computes, and is ahead of it
@@ -144,7 +145,7 @@ def launch_bound(report: DoctorReport) -> Iterator[Advice]:
             "launch-bound",
             "The operators of a step are so small that calling them takes most of the time.",
             f"A step calls {found.per_step:,} operators, and each call costs the host about "
-            f"{1e6 * found.call_s:.1f} µs: {share:.0%} of a step of {ms(report.step_s)}.",
+            f"{1e6 * found.call_s:.1f} µs: {share:.0%} of a step of {ms(step_s)}.",
             "Make batches larger, compile the model (torch.compile), and use fused or foreach "
             "optimizers; autotune search tries all of them. Read whole tensors at once (.tolist()) "
             "instead of their elements (.item()).",
@@ -243,7 +244,7 @@ def memory_growth(report: DoctorReport) -> Iterator[Advice]:
     if not (grown := growth_per_step(readings, growth.steps)):
         return
     left = report.hardware.capacity_bytes(on_device=on_device) - readings[-1]
-    hours = left / grown * report.step_s / HOUR
+    hours = left / grown * report.measurement.step_s / HOUR
     if hours > SOON_H:
         return
     yield Advice(

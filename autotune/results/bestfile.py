@@ -10,7 +10,6 @@ import json
 import os
 import shlex
 from collections.abc import Collection
-from dataclasses import dataclass, fields
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
@@ -25,9 +24,8 @@ from pydantic import (
     model_serializer,
 )
 
-from autotune.errors import FileFormatError, did_you_mean
-from autotune.knobs import registry
-from autotune.knobs.former_names import unknown_knob
+from autotune.errors import FileFormatError, UsageError, did_you_mean
+from autotune.knobs import parse_value, registry
 from autotune.knobs.space import yamlfile
 from autotune.machine.hardware import Hardware
 from autotune.measurement.interval import Interval
@@ -39,8 +37,6 @@ from autotune.program.flags import AS_WRITTEN, KEYWORD, as_text
 from autotune.program.lr import LrRule
 from autotune.program.program import Program
 
-VERSION = 1
-TRAITS = tuple(field.name for field in fields(ProgramTraits))
 HEADER = """\
 # Written by autotune. Train with it:  autotune run {name} {program}
 # Values under 'config' may be edited; what differs from 'baseline' is applied.
@@ -54,23 +50,19 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProgramSection(ProgramTraits):
-    """Which program was searched, and the traits that its knobs depend on.
+class ProgramSection(_Section):
+    """Which program was searched.
 
     Attributes:
         fingerprint: SHA-256 of the program's source, to notice changes.
         ranks: Number of ranks that the command line starts; null for one process.
+        traits: What its knobs depend on.
     """
 
     command: str
     fingerprint: str
     ranks: int | None = None
-
-    @property
-    def traits(self) -> ProgramTraits:
-        """What knobs must know of the program; the file has the traits among the other keys."""
-        return ProgramTraits(**{trait: getattr(self, trait) for trait in TRAITS})
+    traits: ProgramTraits
 
     def is_of_another_file(self, program: Program) -> bool:
         """Return whether the command names a Python file to run that is not that of a program."""
@@ -112,12 +104,9 @@ class LearningSection(_Section):
     Attributes:
         lr_factor: Factor on the learning rate of the first optimizer.
         batch_size: Samples in one optimizer step; null if unknown.
-        loss: Mean of the processes' last losses; null if the program shows none.
         larger_batch: A faster config with larger steps that nobody checked; null if there is none.
         training: How the training compares with that of the program as written, for the user; empty
             if ``config`` changes nothing.
-        sameness: The same in a few words: ``same, bit for bit``, ``same within rounding``,
-            ``differs`` or ``not compared``; empty likewise, or if all changes are by design.
         refused: Configs that were seen to train something else, or to fail, and are not
             recommended.
     """
@@ -125,11 +114,9 @@ class LearningSection(_Section):
     lr_rule: LrRule
     lr_factor: float
     batch_size: dict[Side, int | None]
-    loss: dict[Side, float | None]
     note: str
     larger_batch: OtherConfig | None = None
     training: str = ""
-    sameness: str = ""
     refused: tuple[OtherConfig, ...] = ()
 
 
@@ -182,7 +169,7 @@ class BestFile(_Section):
         memory: Peak memory in bytes; null where nothing reports it.
     """
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     program: ProgramSection
     config: dict[str, KnobValue]
     baseline: dict[str, KnobValue]
@@ -239,7 +226,7 @@ class BestFile(_Section):
         variables = {k[1:]: str(value) for k, value in changes.items() if k.startswith("$")}
         arguments = {}  # by the names of the program's flags and keywords
         for knob, value in changes.items():
-            if (flag := self.program.flags.get(knob)) is not None:
+            if (flag := self.program.traits.flags.get(knob)) is not None:
                 own = value if knob in flag.spellings else registry()[knob].format_flag(value, flag)
                 arguments[flag.name.removeprefix(KEYWORD)] = as_text(own)
         allowed = {name.removeprefix("$") for name in allow_env}
@@ -283,15 +270,17 @@ def read(path: Path) -> BestFile:
     """Read a best.yaml, which users may have edited.
 
     Raises:
-        FileFormatError: when it is unreadable, of a later version, or wrong; it lists every fault
+        FileFormatError: when it is unreadable, of another version, or wrong; it lists every fault
             with its line.
     """
     file = yamlfile.read(path)
-    version = file.data.get("version")
-    if isinstance(version, int) and version > VERSION:
+    version, ours = file.data.get("version"), BestFile.model_fields["version"].default
+    if isinstance(version, int) and version != ours:
+        is_later = version > ours
+        mend = "Upgrade autotune: pip install -U autotune-torch" if is_later else "Search again."
         raise FileFormatError(
             f"{file.where('version')}: this file has version {version}, but this autotune reads "
-            f"versions up to {VERSION}. Upgrade autotune: pip install -U autotune-torch"
+            f"version {ours}. {mend}"
         )
     data = dict(file.data)
     faults = [
@@ -316,16 +305,10 @@ def _parse_knobs(file: yamlfile.YamlFile, data: dict[str, Any], section: str) ->
         return []
     parsed: dict[str, KnobValue] = {}
     for name, raw in entries.items():
-        where = file.where(section, str(name))
-        knob = registry().get(str(name))
-        if knob is None:
-            told = unknown_knob(str(name), registry())
-            faults.append(f"{where}: {told} 'autotune knobs' lists them.")
-            continue
         try:
-            parsed[str(name)] = knob.parse(raw)
-        except ValueError as error:
-            faults.append(f"{where}: knob '{name}' {error}.")
+            parsed[str(name)] = parse_value(str(name), raw, file.where(section, str(name)))
+        except UsageError as error:
+            faults.append(str(error))
     data[section] = parsed
     return faults
 

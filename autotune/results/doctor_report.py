@@ -39,11 +39,6 @@ class DoctorReport:
     notes: tuple[str, ...] = ()
 
     @property
-    def step_s(self) -> float:
-        """Seconds of a step that nobody watches."""
-        return self.measurement.step_s
-
-    @property
     def data_gain(self) -> float:
         """Speedup with data always ready; at least 1.0; 1.0 if that was not measured.
 
@@ -77,7 +72,7 @@ class DoctorReport:
         if flops is None or not gpus or self.profile.device != "cuda":
             return None
         peak = peak_flops(gpus[0].name, self.dtype)
-        return None if peak is None else flops / self.step_s / peak
+        return None if peak is None else flops / self.measurement.step_s / peak
 
     @property
     def warnings(self) -> tuple[str, ...]:

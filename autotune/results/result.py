@@ -16,7 +16,7 @@ from typing import Any
 from autotune.knobs import launch_plan_for
 from autotune.machine.hardware import Hardware
 from autotune.measurement.interval import Interval
-from autotune.measurement.learning.training_trace import NO_TIME, Sameness
+from autotune.measurement.learning.training_trace import NO_TIME
 from autotune.measurement.readings import Compilation, Memory
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
@@ -95,7 +95,6 @@ class SearchResult:
         candidate_speedup: Of ``candidate``: confirmed, or live if there was no confirmation.
         throughput: Samples/s of ``baseline`` and ``best``: median and range of the
             processes of the claim.
-        losses: Mean last loss of the processes of ``baseline`` and ``best``; None if not shown.
         reason: Why there is no confirmation; empty if there is one.
         untried: What was never measured: knobs, and ``knob=value`` of those that need a fresh
             process.
@@ -128,7 +127,6 @@ class SearchResult:
     candidate_speedup: Interval | None
     throughput: tuple[Interval, Interval]
     memory: tuple[Memory, Memory]
-    losses: tuple[float | None, float | None]
     reason: str
     untried: tuple[str, ...]
     worth_s: float
@@ -243,18 +241,6 @@ class SearchResult:
         return f"Training: not compared: {NO_TIME}." if record is None else record.training_note
 
     @property
-    def sameness(self) -> Sameness | None:
-        """The verdict of the self-check about ``best``, apart from what changes by design.
-
-        None if ``best`` changes nothing, or nothing else.
-        """
-        if not self.changes:
-            return None
-        if (record := trained(self.rehearsals, self.best)) is None:
-            return Sameness.UNKNOWN
-        return None if record.training is None else record.training.sameness
-
-    @property
     def compilation(self) -> Compilation | None:
         """What compiling costs a run of ``best`` with an empty cache; None if it does not compile.
 
@@ -326,8 +312,8 @@ class SearchResult:
             program=bestfile.ProgramSection(
                 command=str(self.head.program),
                 fingerprint=self.head.program.fingerprint,
-                **vars(self.applied.traits),
                 ranks=self.head.program.ranks,
+                traits=self.applied.traits,
             ),
             config=dict(self.best),
             baseline=dict(self.baseline),
@@ -374,13 +360,11 @@ class SearchResult:
             lr_rule=self.applied.lr_rule,
             lr_factor=round(learning.lr_factor, 6),
             batch_size=dict(zip(sides, learning.global_batches, strict=True)),
-            loss=dict(zip(sides, self.losses, strict=True)),
             note=learning.note,
             larger_batch=None
             if larger is None
             else other(larger.config, larger.speedup, check_seconds=round(larger.check_s)),
             training=self.training_note,
-            sameness=str(self.sameness or ""),
             refused=tuple(
                 other(
                     record.config,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import TypeVar
@@ -114,11 +114,6 @@ class OpenRig:
         # Kept between questions: the program may have left its training loop before the next one.
         self._phase: Phase = "start-up"
 
-    def next_number(self) -> int:
-        """Return the number of the question that is asked next."""
-        self._number += 1
-        return self._number
-
     def ask(
         self,
         question: Start | TakeTurns | ProfileStep | Examine,
@@ -127,6 +122,9 @@ class OpenRig:
         silence_s: float,
     ) -> A | Ending:
         """Send a question and wait for its answer, as ``wait()`` does."""
+        if not isinstance(question, Start):
+            self._number += 1
+            question = replace(question, number=self._number)
         try:
             self._link.send(question)
         except LinkClosed:

@@ -7,11 +7,13 @@ spends no time on these.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from time import monotonic, sleep
 
-from autotune.machine.probes.energy import CpuEnergy
+from autotune.machine.kernel_files import text_of
 from autotune.machine.probes.nvml import GpuWatch, NvmlMemory
 from autotune.machine.process_tree import HostMemory
 from autotune.measurement.readings import Interference
@@ -27,6 +29,7 @@ DEVICE_EVERY_S = 0.5
 MIN_POWER_S = 0.4  # the counter that NVML reads changes some ten times a second
 SETTLE_S = 3.0  # time for the driver to free the memory of a process that ended
 HELD_BYTES = 64 << 20  # less than this is the driver's bookkeeping, which grows and shrinks
+POWERCAP = Path("/sys/class/powercap")
 
 
 class ResourceMonitor:
@@ -132,3 +135,41 @@ def mean_power_w(readings: Sequence[tuple[float, float]]) -> float | None:
     if len(readings) < 2 or readings[-1][0] - readings[0][0] < MIN_POWER_S:
         return None
     return (readings[-1][1] - readings[0][1]) / (readings[-1][0] - readings[0][0])
+
+
+class CpuEnergy:
+    """The energy that all CPU packages have used since this object was created.
+
+    Read from Linux's powercap counters (RAPL, on Intel and AMD CPUs):
+    https://docs.kernel.org/power/powercap/powercap.html. Not covered: systems on which only root
+    may read the counters, which is the default on most; memory outside of the package; a counter
+    that wraps more than once between two readings (at 200 W and the usual range of 262 kJ: 20
+    minutes).
+    """
+
+    def __init__(self, powercap: Path = POWERCAP) -> None:
+        # Zones below a package are parts of it, and the ``psys`` zone contains the packages
+        zones = (z for z in powercap.glob("*") if re.fullmatch(r"intel-rapl:\d+", z.name))
+        packages = sorted(zone for zone in zones if text_of(zone / "name").strip() != "psys")
+        self._last_uj = {zone: _read_int(zone / "energy_uj") for zone in packages}
+        self._total_uj = 0
+
+    def joules(self) -> float | None:
+        """Return the energy used so far, or None if a package's counter cannot be read."""
+        if not self._last_uj:
+            return None
+        for zone, last_uj in self._last_uj.items():
+            now_uj, range_uj = (
+                _read_int(zone / name) for name in ("energy_uj", "max_energy_range_uj")
+            )
+            has_wrapped = now_uj is not None and last_uj is not None and now_uj < last_uj
+            if now_uj is None or last_uj is None or (has_wrapped and range_uj is None):
+                return None
+            self._total_uj += now_uj - last_uj + (range_uj or 0) * has_wrapped
+            self._last_uj[zone] = now_uj
+        return self._total_uj / 1e6
+
+
+def _read_int(path: Path) -> int | None:
+    text = text_of(path).strip()
+    return int(text) if text.isdecimal() else None

@@ -234,7 +234,7 @@ class Rig:
         """
         live = self.live
         live.monitor.reset()
-        question = TakeTurns(tuple(configs), tuple(schedule), live.next_number(), with_loads)
+        question = TakeTurns(tuple(configs), tuple(schedule), with_loads=with_loads)
         answer = live.ask(question, TookTurns, should_stop, silence_s)
         if isinstance(answer, Ending):
             return answer
@@ -245,8 +245,7 @@ class Rig:
         self, stage_s: float, should_stop: ShouldStop, silence_s: float
     ) -> StepBreakdown | Ending:
         """Profile the config that had the last turn: the parts of its step, and its ceilings."""
-        question = ProfileStep(stage_s, self.live.next_number())
-        answer = self.live.ask(question, StepProfiled, should_stop, silence_s)
+        answer = self.live.ask(ProfileStep(stage_s), StepProfiled, should_stop, silence_s)
         return answer if isinstance(answer, Ending) else answer.breakdown
 
     def examine(self, should_stop: ShouldStop, silence_s: float) -> Examination | Ending:
@@ -255,8 +254,7 @@ class Rig:
         The examination moves the program's random generators, so the rig is of no use afterwards.
         It is empty for several ranks.
         """
-        question = Examine(self.live.next_number())
-        answer = self.live.ask(question, Examined, should_stop, silence_s)
+        answer = self.live.ask(Examine(), Examined, should_stop, silence_s)
         return answer if isinstance(answer, Ending) else answer.examination
 
     def close(self) -> None:

@@ -58,11 +58,6 @@ class RigFactory:
     def __exit__(self, *_: object) -> None:
         self.fence.close()
 
-    @property
-    def mode(self) -> RunMode:
-        """How rigs must run the program, as far as earlier rigs have shown."""
-        return self.program.mode
-
     def take_mode(self, mode: RunMode) -> None:
         """Run the program in this mode from the next rig on, and have it remembered."""
         self.program = replace(self.program, mode=mode)
@@ -80,7 +75,7 @@ class RigFactory:
         Returns:
             Whether the same config should be tried again in a new rig.
         """
-        mode = self.mode
+        mode = self.program.mode
         if ending.outcome is not Outcome.CRASHED:
             return False
         if self._causes.get(mode.epochs) == ending.way:

@@ -31,7 +31,7 @@ from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.program.rehearsal import RehearsalPlan, Seen
 
-PROTOCOL = 22  # raised when messages change, so that two versions of autotune refuse to mix
+PROTOCOL = 23  # raised when messages change, so that two versions of autotune refuse to mix
 
 
 @dataclass(frozen=True)

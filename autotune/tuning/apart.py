@@ -19,6 +19,7 @@ from autotune.results.blame import judged
 from autotune.results.record import TrialRecord
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.choosing.proposals import Proposals
+from autotune.tuning.live_rig import over_limit
 from autotune.tuning.race import tell, work_factor
 from autotune.tuning.session import Baseline, Session
 
@@ -53,8 +54,7 @@ def _measured(session: Session, config: Config) -> Measurement | Ending:
         session.rigs.learn(stay, as_written=False)
         return stay
     measured = Measurement.of(stay.turns, stay.taken)
-    capacity = session.rigs.hardware.capacity_bytes(on_device=measured.memory.is_on_device)
-    return session.study.goal.excess(measured.memory, capacity) or measured
+    return over_limit(session.rigs, session.study.goal, measured) or measured
 
 
 def _speedup(
@@ -62,9 +62,8 @@ def _speedup(
 ) -> Interval:
     sides = []
     for one in (baseline.measurement, measured):
-        samples, steps = one.throughput.estimate * one.seconds, round(one.seconds / one.step_s)
-        all_in = Played(one.seconds, samples, steps=steps)
-        worth = session.study.goal.worth(all_in, one) or all_in
+        step = Played(one.step_s, one.throughput.estimate * one.step_s)
+        worth = session.study.goal.worth(step, one) or step
         sides.append(math.log(worth.work / worth.cost))
     factor = work_factor(session, baseline, config, measured)
     return LogRatio(sides[1] - sides[0] + math.log(factor), APART_TAU).interval

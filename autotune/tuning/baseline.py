@@ -21,7 +21,7 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.profile import Profile
 from autotune.results.record import BaselineInfo, SearchInfo, TrialRecord
 from autotune.rig.failures import program_error
-from autotune.tuning.live_rig import MAX_STARTS, Stay
+from autotune.tuning.live_rig import MAX_STARTS, Stay, over_limit
 from autotune.tuning.session import Baseline, Session
 from autotune.tuning.start.first_start import examined
 from autotune.tuning.start.start_up_time import unmeasured
@@ -103,7 +103,7 @@ def _measure(session: Session) -> Baseline:
     if record.ending is not None:
         took_s = session.rigs.clock() - began
         raise _failure(session, examined(session.rigs, record.ending, took_s, session.until_over))
-    study.tell(study.ask_for(space.baseline, space), record)
+    study.tell(record, space)
     assert record.measurement is not None, "a trial without ending has a measurement"
     goal = study.goal
     if goal.worth(Played(1.0, 1.0), record.measurement) is None:
@@ -112,9 +112,7 @@ def _measure(session: Session) -> Baseline:
             "Use --objective throughput."
         )
     session.events.on_trial_end(0, study.records[0], space)
-    used = record.measurement.memory
-    capacity = hardware.capacity_bytes(on_device=used.is_on_device)
-    if (too_much := goal.excess(used, capacity)) is not None:
+    if (too_much := over_limit(session.rigs, goal, record.measurement)) is not None:
         session.events.warn(f"The program as written is beyond the limit: {too_much.reason}.")
     facts = BaselineInfo(
         profile,

@@ -133,6 +133,10 @@ class InterruptCounter:
         if self._previous is not None:
             signal.signal(signal.SIGINT, self._previous)
 
+    def ending(self) -> Ending | None:
+        """Return that the user has asked for the end; None if not."""
+        return Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C") if self.requests else None
+
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
         self.requests += 1
         if self.requests > 2:

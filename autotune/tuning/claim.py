@@ -38,7 +38,7 @@ from autotune.rig.open_rig import ShouldStop
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.checking.learning_check import learns_enough
 from autotune.tuning.choosing.ranking import promising
-from autotune.tuning.live_rig import ALONE_S, MAX_STARTS, PLAY_S, WARM_UP_S, LiveRig
+from autotune.tuning.live_rig import ALONE_S, MAX_STARTS, PLAY_S, WARM_UP_S, LiveRig, over_limit
 from autotune.tuning.plan import OWN_TURNS_S, PAIRS, PROCESSES, TURNS
 from autotune.tuning.session import Baseline, Session
 
@@ -140,12 +140,6 @@ class Match:
         live = LiveRig(self.rigs).set_up(self.space, self.base)
         live.faults = self.faults
         return live
-
-    def excess(self, measured: Measurement) -> Ending | None:
-        """Return by how much a process is beyond the user's limit of memory; None if it is not."""
-        used = measured.memory
-        capacity = self.rigs.hardware.capacity_bytes(on_device=used.is_on_device)
-        return self.goal.excess(used, capacity)
 
     def failure(self, ending: Ending, *, of_winner: bool) -> Failure:
         """Return why a process has no result; the rigs learn from it how to run the program."""
@@ -304,7 +298,7 @@ def _together(match: Match, turns_s: float, *, starts_as_written: bool) -> Claim
                 steps_s[winner] = stay.step_s
                 if alone is None:
                     alone = Measurement.of(stay.turns, stay.taken)
-                    if winner and (excess := match.excess(alone)) is not None:
+                    if winner and (excess := over_limit(match.rigs, match.goal, alone)) is not None:
                         return Failure(is_of_winner=True, ending=excess)
             found = _play(match, live, steps_s, turns_s) if live.is_open else []
             if isinstance(found, Failure):
@@ -374,7 +368,7 @@ def _apart(match: Match, *, starts_as_written: bool) -> ClaimProcess | Failure:
             if isinstance(stay, Ending):
                 return match.failure(stay, of_winner=winner)
         alone[winner] = Measurement.of(stay.turns, stay.taken)
-        if winner and (excess := match.excess(alone[winner])) is not None:
+        if winner and (excess := over_limit(match.rigs, match.goal, alone[winner])) is not None:
             return Failure(is_of_winner=True, ending=excess)
         parts = [part for turn in stay.turns if (part := played(turn)) is not None]
         is_disturbed = alone[winner].is_disturbed and not winner

@@ -27,7 +27,7 @@ from autotune.program.revision import WRITTEN
 from autotune.results.bestfile import BestFile
 from autotune.rig.failures import program_error
 from autotune.rig.open_rig import Reports
-from autotune.tuning.budget import ENDING, Budget, InterruptCounter
+from autotune.tuning.budget import ENDING, Budget, InterruptCounter, Until
 from autotune.tuning.claim import Confirmation, Failure, Match, OtherProgram, prove
 from autotune.tuning.events import Events
 from autotune.tuning.plan import PROCESS
@@ -154,13 +154,7 @@ def compare(
     budget = Budget(budget_s, clock=surroundings.clock)
     reports = Reports(events.on_progress, events.warn, events.note)
     with InterruptCounter(lambda _: events.warn(ENDING)) as stop, ExitStack() as stack:
-
-        def should_stop() -> Ending | None:
-            if stop.requests:
-                return Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C")
-            if budget.overdraft_s <= 0:
-                return Ending(Outcome.OUT_OF_TIME, "the budget is used up")
-            return None
+        should_stop = Until(stop.ending, lambda: budget.overdraft_s, "the budget is used up")
 
         def made(side: ComparedSide, both: Sequence[ComparedSide]) -> OtherProgram:
             """Return the program of a side, observed once; the rounds start others."""
@@ -173,7 +167,7 @@ def compare(
             started = first_start.observe(rigs, should_stop)
             if isinstance(started, Ending):
                 raise _failure(side, started)
-            with started:
+            with started.rig:
                 profile = started.ready.profile
             space = _space([one.changes for one in both], rigs.hardware, profile)
             config = space.canonical(space.baseline.replace(**side.changes))

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from statistics import fmean
 
 from autotune.knobs import registry
 from autotune.measurement.interval import Interval
@@ -27,11 +26,11 @@ from autotune.results.rehearsals import trained, warning
 from autotune.results.result import Contribution, Finding, LargerBatch, SearchResult
 from autotune.results.training_steps import TrainingSteps, training_samples
 from autotune.tuning.checking.learning_check import check_s, samples_ratio
-from autotune.tuning.choosing.choosable import one_fewer
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
 from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.proposals import restarts
 from autotune.tuning.choosing.ranking import ranked
+from autotune.tuning.choosing.worth import one_fewer
 from autotune.tuning.claim import ClaimResult, Confirmation
 from autotune.tuning.session import Baseline, Session
 
@@ -76,7 +75,6 @@ def conclude(
         candidate_speedup=confirmation.speedup if confirmation and says_enough else live_speedup,
         throughput=rates,
         memory=(_peak(base_side), _peak(best_side)),
-        losses=(_last_loss(base_side), _last_loss(best_side)),
         reason=(_why_nothing(records) if candidate is None else "") or confirmed.reason,
         untried=tuple(_untried(baseline, records, best)),
         worth_s=session.worth_s,
@@ -230,8 +228,3 @@ def _peak(side: Sequence[Measurement]) -> Memory:
         return max(values, default=None)
 
     return Memory(**{name: most(name) for name in Memory.__dataclass_fields__})
-
-
-def _last_loss(side: Sequence[Measurement]) -> float | None:
-    last = [m.loss for m in side if m.loss is not None]
-    return round(fmean(last), 6) if last else None

@@ -8,7 +8,7 @@ from dataclasses import replace
 from autotune.knobs.space.spacefile import load
 from autotune.machine.hardware import Hardware
 from autotune.measurement.measurement import Measurement
-from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.outcome import Ending
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.program import Program
@@ -46,34 +46,30 @@ def examine(
         InterruptCounter(lambda _: events.warn(ENDING)) as stop,
         throwaway_rigs(program, hardware, fence, reports, surroundings) as rigs,
     ):
-
-        def should_stop() -> Ending | None:
-            return Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C") if stop.requests else None
-
         events.on_fence(rigs.fence)
         events.on_phase("observing the program")
-        started = first_start.observe(rigs, should_stop)
+        started = first_start.observe(rigs, stop.ending)
         if isinstance(started, Ending):
             raise program_error(program, started)
-        with started:
+        with started.rig:
             profile = started.ready.profile
             space = load("default").resolve(rigs.hardware, profile)
             written = AppliedConfig.as_written(space.baseline, profile)
             events.on_phase("measuring the program")
             live = LiveRig.on(rigs, started.rig, written)
-            stay = live.stay(written.config, should_stop, WARM_UP_S, with_loads=True)
+            stay = live.stay(written.config, stop.ending, WARM_UP_S, with_loads=True)
             if isinstance(stay, Ending):
                 raise program_error(program, stay)
             measured = Measurement.of(stay.turns, stay.taken)
             report = DoctorReport(str(program), rigs.hardware, profile, measured)
             if profile.ranks.world_size > 1:
-                return _with_loads(report, live, should_stop)
-            return _with_parts(report, started.rig, events, should_stop)
+                return _with_loads(report, live, stop.ending)
+            return _with_parts(report, started.rig, events, stop.ending)
 
 
 def _with_loads(report: DoctorReport, live: LiveRig, should_stop: ShouldStop) -> DoctorReport:
     again: list[Measurement] = []
-    live.expect_steps_of(report.step_s)
+    live.expect_steps_of(report.measurement.step_s)
     for _ in range(MORE_STAYS):
         stay = live.stay(live.base.config, should_stop, with_loads=True)
         if isinstance(stay, Ending):
@@ -86,7 +82,7 @@ def _with_loads(report: DoctorReport, live: LiveRig, should_stop: ShouldStop) ->
 def _with_parts(
     report: DoctorReport, rig: Rig, events: Events, should_stop: ShouldStop
 ) -> DoctorReport:
-    patience_s = longest_silence_s(report.step_s, PATIENCE_S)
+    patience_s = longest_silence_s(report.measurement.step_s, PATIENCE_S)
     events.on_phase("profiling a step")
     breakdown = rig.profile_step(STAGE_S, should_stop, patience_s)
     if isinstance(breakdown, Ending):

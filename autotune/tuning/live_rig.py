@@ -16,6 +16,7 @@ from autotune.knobs.space.space import KEEPS, ResolvedSpace
 from autotune.machine.probes.page_faults import page_fault_s
 from autotune.measurement.examination import StepBreakdown
 from autotune.measurement.goal import Goal
+from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.page_faults import PageFaults
 from autotune.measurement.turn import (
@@ -70,6 +71,12 @@ MAX_STAY_S = 6.0  # a config that is not quiet by then, counts as it is
 def longest_silence_s(step_s: float, least_s: float = MIN_SILENCE_S) -> float:
     """Return how many seconds a program that trains may be silent before it counts as hung."""
     return max(least_s, SILENCE_STEPS * step_s)
+
+
+def over_limit(rigs: RigFactory, goal: Goal, measured: Measurement) -> Ending | None:
+    """Return how a config ended that is beyond the user's limit of memory; None if it is not."""
+    used = measured.memory
+    return goal.excess(used, rigs.hardware.capacity_bytes(on_device=used.is_on_device))
 
 
 @dataclass(frozen=True)
@@ -269,7 +276,7 @@ class LiveRig:
         if len(self._trained) == 1:
             self.faults.see_alone(configs[0], taken.turns)
         if any(config == self.base.config for config in configs):
-            self.lived.note(self._rigs.mode.epochs, self._rig.steps)
+            self.lived.note(self._rigs.program.mode.epochs, self._rig.steps)
         return taken
 
     def stay(

@@ -38,7 +38,7 @@ from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.proposals import Proposals
 from autotune.tuning.choosing.ranking import able_to_win, recommended
-from autotune.tuning.live_rig import METERED_S, PLAY_S, Stay
+from autotune.tuning.live_rig import METERED_S, PLAY_S, Stay, over_limit
 from autotune.tuning.session import Baseline, Session
 
 SEATS = 8  # configs in play at most; the last seat is kept for the best and what is simpler
@@ -132,9 +132,7 @@ class Race:
 
     def _field(self) -> Field:
         records = [*self._study.records, *map(self._record, list(self._in_play.values())[1:])]
-        share_left = self._session.share_left
-        in_play = frozenset(self._in_play)
-        return Field(records, self._study.speeds, share_left, in_play=in_play)
+        return Field(records, self._study.speeds, self._session.share_left)
 
     def _next(self) -> Proposal | None:
         if not self._may_seat(SEATS, FEW_ROUNDS):
@@ -149,7 +147,7 @@ class Race:
             seat = self._live.number, config
             if config not in self._in_play and config not in known and seat not in self._returned:
                 self._returned.add(seat)
-                return self._proposals.taken(config, why)
+                return Proposal(config, why)
         return None
 
     def _record(self, entrant: Entrant, ending: Ending | None = None) -> TrialRecord:
@@ -180,7 +178,7 @@ class Race:
                 if isinstance(stay, Ending):
                     found = stay
                 else:
-                    written = Proposal(None, self._written, "the program as written")
+                    written = Proposal(self._written, "the program as written")
                     self._in_play[self._written] = self._entrant(written, stay)
             elif self._lives.shortest is None:  # one that ends within seconds has no time for stays
                 for config in [*self._in_play][1:]:
@@ -253,7 +251,7 @@ class Race:
         if isinstance(stay, Ending) and stay.outcome is Outcome.CRASHED:
             if self._session.rigs.learn(stay, as_written=False) and self._open():
                 return self._stay(config)
-            if not self._live.lived.is_enough(self._session.rigs.mode.epochs, stay):
+            if not self._live.lived.is_enough(self._session.rigs.program.mode.epochs, stay):
                 steps = f"the program as written was not seen to get as far as {stay.steps} steps"
                 return unclear(stay, steps)
         return stay
@@ -278,10 +276,7 @@ class Race:
             self._leave(config, stay)
 
     def _refusal(self, config: Config, measured: Measurement, taken: Taken) -> Ending | None:
-        capacity = self._session.rigs.hardware.capacity_bytes(
-            on_device=measured.memory.is_on_device
-        )
-        if excess := self._study.goal.excess(measured.memory, capacity):
+        if excess := over_limit(self._session.rigs, self._study.goal, measured):
             return excess
         if self._study.goal.worth(Played(1.0, 1.0), taken) is None:
             return Ending(Outcome.UNCLEAR, NO_COUNTER[self._study.goal.objective])
@@ -447,8 +442,7 @@ def work_factor(
 
 def tell(session: Session, space: ResolvedSpace, proposal: Proposal, record: TrialRecord) -> None:
     """Record a trial, and tell it to whoever looks on."""
-    assert proposal.trial is not None, "only the program as written has none"
-    session.study.tell(proposal.trial, record)
+    session.study.tell(record, space, proposal.trial)
     session.study.spent_s = session.budget.spent_s  # a search may be killed
     records = session.study.records
     session.events.on_trial_end(len(records) - 1, records[-1], space)

@@ -11,14 +11,15 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from autotune.errors import UsageError, did_you_mean
+from autotune.errors import UsageError, named
 from autotune.measurement.goal import Goal, Objective
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.flags import KEYWORD
 from autotune.program.lr import LrRule
+from autotune.tuning.budget import parse_duration
+from autotune.tuning.choosing.sampler import Sampler, make_sampler
 
 if TYPE_CHECKING:
     from autotune.knobs.space.space import SearchSpace
@@ -27,15 +28,6 @@ if TYPE_CHECKING:
     from autotune.tuning.events import Events
 
 _T = TypeVar("_T")
-
-
-class Sampler(StrEnum):
-    """What chooses configs: autotune, or one of Optuna's. Users write the values."""
-
-    AUTOTUNE = "autotune"
-    TPE = "tpe"
-    GP = "gp"
-    RANDOM = "random"
 
 
 @dataclass(frozen=True)
@@ -47,7 +39,8 @@ class Option:
         typed: What the command line takes: ``str``, ``int``, ``float``, ``bool``, ``Path`` or a
             list; None keeps the field out of it.
         words: The option, if it is not ``--`` and the field's name.
-        parse: Makes the field's value of what was typed; its second argument is the option.
+        parse: Name of the function of ``knobs.space.options`` that makes the field's value of what
+            was typed; empty for none.
         offers: What Tab offers: words, or the name of a function of ``cli.completion``.
         panel: Heading below which the help lists it; empty for the first one.
         least: The smallest number that it takes.
@@ -56,7 +49,7 @@ class Option:
     help: str
     typed: Any = None
     words: tuple[str, ...] = ()
-    parse: Callable[[Any, str], Any] | None = None
+    parse: str = ""
     offers: Sequence[str] | str = ()
     panel: str = ""
     least: int | None = None
@@ -71,17 +64,6 @@ def option(default: _T, help_: str, typed: Any = None, *words: str, **more: Any)
 def described(request: type) -> dict[str, Option]:
     """Return how the fields of a class are described, in order."""
     return {one.name: one.metadata["option"] for one in fields(request)}
-
-
-def _from_texts(function: str) -> Callable[[Any, str], Any]:
-    """Return a parser that is a function of ``knobs.space.options``, which is imported late."""
-
-    def parse(typed: Any, words: str) -> Any:
-        from autotune.knobs.space import options
-
-        return getattr(options, function)(typed, words)
-
-    return parse
 
 
 LEARNING, VALUES, GOAL, FILES = "Batch and learning", "Values", "Goal", "Files"
@@ -115,7 +97,7 @@ class SearchRequest:
         None,
         "Search only these knobs: a,b. Repeatable.",
         list[str],
-        parse=_from_texts("names"),
+        parse="names",
         offers="knob_list",
     )
     output: str | os.PathLike[str] | None = option(
@@ -157,7 +139,7 @@ class SearchRequest:
         None,
         "Hold a knob at a value: knob=value. Repeatable.",
         list[str],
-        parse=_from_texts("settings"),
+        parse="settings",
         offers="knob_value",
         panel=VALUES,
     )
@@ -165,7 +147,7 @@ class SearchRequest:
         None,
         "Candidate values: knob=v1,v2. Repeatable.",
         list[str],
-        parse=_from_texts("values"),
+        parse="values",
         offers="knob_value",
         panel=VALUES,
     )
@@ -174,7 +156,7 @@ class SearchRequest:
         "Candidate values for one of the program's flags, or of the function's keywords: "
         "--arg='--hidden=128,256'. Repeatable.",
         list[str],
-        parse=_from_texts("own_values"),
+        parse="values",
         panel=VALUES,
     )
     use_flags: bool = option(
@@ -188,7 +170,7 @@ class SearchRequest:
         None,
         "Candidate values for an environment variable: NAME=a,b. Repeatable.",
         list[str],
-        parse=_from_texts("texts"),
+        parse="values",
         panel=VALUES,
     )
     objective: str = option(
@@ -254,9 +236,11 @@ class SearchRequest:
         }
         variables = {f"${name}": values for name, values in (self.env or {}).items()}
         space = space.with_values({**flags, **variables})
-        if self.use_flags:
-            space = replace(space, uses_flags=True)
-        return space.up_to_global_batch(self.max_global_batch)
+        most = self.max_global_batch
+        if most is not None and most < 1:
+            raise UsageError(f"--max-global-batch takes a number of samples, not {most}.")
+        uses_flags = self.use_flags or space.uses_flags
+        return replace(space, uses_flags=uses_flags, max_global_batch=most)
 
     def options(self) -> SearchOptions:
         """Return budget, learning-rate rule, sampler, seed, fence and goal.
@@ -266,17 +250,16 @@ class SearchRequest:
                 no such rule, sampler or objective.
         """
         from autotune.results.record import SearchOptions
-        from autotune.tuning.choosing.sampler import make_sampler
 
         # It fails now, not after the baseline
-        make_sampler(_member("sampler", self.sampler, Sampler), self.seed)
+        make_sampler(named("sampler", self.sampler, {str(one): one for one in Sampler}), self.seed)
         if self.for_hours is not None and self.for_hours <= 0:
             raise UsageError(f"--for-hours takes hours of training, not {self.for_hours:g}.")
-        objective = _member("objective", self.objective, Objective)
-        rule = self.lr_rule
+        objective = named("objective", self.objective, {str(one): one for one in Objective})
+        rule, rules = self.lr_rule, {str(one): one for one in LrRule}
         return SearchOptions(
-            budget_s=seconds_of(self.budget),
-            lr_rule=None if rule is None else _member("learning-rate rule", rule, LrRule),
+            budget_s=parse_duration(str(self.budget)),
+            lr_rule=None if rule is None else named("learning-rate rule", rule, rules),
             seed=self.seed,
             sampler=self.sampler,
             fence=self.fence,
@@ -284,19 +267,6 @@ class SearchRequest:
             accepts_learning_change=self.accept_learning_change,
             checks_learning=self.check_learning,
         )
-
-
-_Member = TypeVar("_Member", bound=StrEnum)
-
-
-def _member(noun: str, name: str, members: type[_Member]) -> _Member:
-    try:
-        return members(name)
-    except ValueError as error:
-        known = ", ".join(members)
-        raise UsageError(
-            f"There is no {noun} '{name}'. They are: {known}.{did_you_mean(name, [*members])}"
-        ) from error
 
 
 def share_of(memory: str | float | None) -> float | None:
@@ -315,10 +285,3 @@ def share_of(memory: str | float | None) -> float | None:
     if not 0 < share <= 1:
         raise UsageError(f"'{memory}' is not a share of the memory. Write for example 90% or 0.9.")
     return share
-
-
-def seconds_of(budget: str | float) -> float:
-    """Return a budget in seconds, which may be given as text such as ``"3m"``."""
-    from autotune.tuning.budget import parse_duration
-
-    return parse_duration(budget) if isinstance(budget, str) else float(budget)

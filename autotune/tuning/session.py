@@ -117,7 +117,7 @@ class Session:
     @property
     def until_over(self) -> Until:
         """Until the budget is used up or the user stops the search; used for the baseline."""
-        return Until(self._stopped, lambda: self.budget.wait_s, "the budget is used up")
+        return Until(self.stop.ending, lambda: self.budget.wait_s, "the budget is used up")
 
     @property
     def until_confirmation(self) -> Until:
@@ -134,7 +134,7 @@ class Session:
             "confirmation"
         )
         return Until(
-            self._stopped,
+            self.stop.ending,
             lambda: min(self.budget.left_s - kept_s, self.budget.wait_s),
             what if kept_s else "the budget is used up",
         )
@@ -146,7 +146,7 @@ class Session:
         The first Ctrl-C ends the search, but what was found may still be confirmed.
         """
         return Until(
-            lambda: self._stopped() if self.stop.requests > 1 else None,
+            lambda: self.stop.ending() if self.stop.requests > 1 else None,
             lambda: self.budget.overdraft_s,
             "the budget ended before the confirmation's first round of measurements was complete",
         )
@@ -180,10 +180,6 @@ class Session:
         kept_s = self.plan.claim_s(is_apart=True) + self.plan.rehearsal_s
         needed_s = self.plan.startup_s + WARM_UP_S + ALONE_S
         return self.budget.left_s - kept_s > needed_s and not self.stop.requests
-
-    def _stopped(self) -> Ending | None:
-        is_asked = self.stop.requests > 0
-        return Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C") if is_asked else None
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from autotune.tuning.apart import try_apart
 from autotune.tuning.baseline import measure_baseline
 from autotune.tuning.checking.canary import cleared
 from autotune.tuning.checking.learning_check import with_growth
-from autotune.tuning.checking.rehearse import Rehearsed, rehearse_best
+from autotune.tuning.checking.rehearse import rehearse_best
 from autotune.tuning.choosing.diagnosis import diagnose
 from autotune.tuning.claim import claim_best, play_on
 from autotune.tuning.conclude import conclude
@@ -60,7 +60,7 @@ def search(
         race(session, baseline, diagnosis)
         play_on(session, baseline)
         try_apart(session, baseline, diagnosis)
-        while rehearse_best(session, baseline) is Rehearsed.NOTHING_LEFT:
+        while rehearse_best(session, baseline):  # all that looked faster fails
             race(session, baseline, diagnosis)
         claimed = claim_best(session, baseline)
         study.result = result = conclude(session, baseline, claimed, diagnosis)

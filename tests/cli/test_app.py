@@ -28,7 +28,7 @@ def test_wrong_options_are_refused_with_the_mend_and_leave_no_run(workplace: Pat
     batches = "--keep-global-batch --tune batch_size"
     for options, said in {
         "trian.py": "There is no program 'trian.py'. Did you mean 'train.py'?",
-        "--tune batchsize train.py": "Unknown knob 'batchsize' in --tune. Did you mean",
+        "--tune batchsize train.py": "--tune: Unknown knob 'batchsize'. Did you mean",
         "--space defualt train.py": "There is no search space 'defualt'. Did you mean 'default'?",
         "--space 'my space.yaml' train.py": "my space.yaml:4: Unknown key 'extra'.",
         "--fix workers=many train.py": "knob 'workers' takes a whole number",

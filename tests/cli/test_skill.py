@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 import autotune
-from autotune.cli import exits, knob_sheet
+from autotune.cli import knob_sheet, messages
 from autotune.cli import search as searching
 from autotune.cli.app import app
 from autotune.cli.doctor import machine_data, program_data
@@ -167,9 +167,9 @@ def test_the_keys_that_it_lists_are_those_that_are_printed(printed: dict[str, An
 def test_its_findings_and_exit_codes_are_all_that_there_are() -> None:
     assert [row[0].strip("`") for row in rows("Procedure")] == [*Finding]
     meanings = {int(code): meaning for code, meaning in rows("Exit codes")}
-    assert meanings.keys() == {0, exits.FAILED, searching.NOTHING_MEASURED, exits.INTERRUPTED}
-    assert "refused" in meanings[exits.FAILED]
+    assert meanings.keys() == {0, messages.FAILED, searching.NOTHING_MEASURED, messages.INTERRUPTED}
+    assert "refused" in meanings[messages.FAILED]
     assert "only the baseline" in meanings[searching.NOTHING_MEASURED]
-    assert "Ctrl-C" in meanings[exits.INTERRUPTED]
+    assert "Ctrl-C" in meanings[messages.INTERRUPTED]
     words = {str(difference) for difference in compare.Difference}
     assert {"faster", "slower"} <= words

@@ -68,13 +68,6 @@ class Loop:
 
 LOOPS = {
     "in place": Loop(BY_DATA, passes=BACKWARD),
-    "without gradients": Loop(
-        WRITTEN.format(
-            passes=BACKWARD,
-            update="with torch.no_grad(): [p.sub_(0.1 * p.grad) for p in model.parameters()]",
-        ),
-        passes=BACKWARD,
-    ),
     "signs that turn": Loop(
         WRITTEN.format(passes=BACKWARD, update="for p in model.parameters(): p.data.neg_()"),
         passes=BACKWARD,
@@ -141,19 +134,6 @@ for epoch in range(9):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x + moved.detach()), y).backward()
         optimizer.step()
-"""
-    ),
-    "LBFGS": Loop(
-        """
-optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
-for epoch in range(9):
-    for x, y in loader:
-        def closure():
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(x), y)
-            loss.backward()
-            return loss
-        optimizer.step(closure)
 """
     ),
     "an optimizer that steps later": Loop(

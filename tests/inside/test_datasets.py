@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import queue
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -280,46 +280,29 @@ def test_no_loader_knob_changes_which_samples_come_in_which_order(name: str) -> 
         assert seen_under(program, facts, own, **change) == alone, change
 
 
-class Background:
-    """Like prefetch_generator's BackgroundGenerator; ends when told to."""
-
-    def __init__(self, batches: Iterator[Any]) -> None:
-        self.queue: queue.Queue[Any] = queue.Queue(2)
-        self.batches = batches
-        self.is_over = False
-        self.thread = threading.Thread(target=self.run, daemon=True)
-        self.thread.start()
-
-    def run(self) -> None:
-        for batch in self.batches:
-            if self.is_over:
-                return
-            self.queue.put(batch)
-
-    def end(self) -> None:
-        self.is_over = True
-        while self.thread.is_alive():
-            with suppress(queue.Empty):
-                self.queue.get(timeout=0.01)
+def read_ahead(loader: Loader, pool: ThreadPoolExecutor) -> Iterator[torch.Tensor]:
+    """Have another thread read the next batch, as prefetch_generator does."""
+    batches = iter(loader)
+    following = pool.submit(next, batches)
+    while True:
+        batch, following = following.result(), pool.submit(next, batches)
+        yield batch
 
 
 def test_borders_are_ends_of_steps_where_a_thread_asks_for_batches() -> None:
-    with watched() as borders:
+    with watched() as borders, ThreadPoolExecutor(1) as pool:
         model = nn.Linear(2, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-        batches = Background(iter(DataLoader(Numbers(800), 4)))
         borders.then = lambda: borders.seams.loader.options.request(batch_size=8)
         sizes: list[int] = []
         at_end: list[int] = []
-        while len(sizes) < 30:
-            batch = batches.queue.get()
+        for batch in islice(read_ahead(DataLoader(Numbers(800), 4), pool), 30):
             sizes.append(len(batch))
             optimizer.zero_grad()
             model(batch).sum().backward()
             before = len(borders.borders)
             optimizer.step()
             at_end.append(len(borders.borders) - before)
-        batches.end()
     profile = borders.profile
     assert profile is not None
     assert profile.training_loader is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import threading
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 
 from autotune.inside.processes.meetings import Meetings, RankCommand, gpus_of
 from autotune.inside.ranks import exchange
-from autotune.inside.ranks.data_sharding import SampleOrder
+from autotune.inside.ranks.data_sharding import ShardedSampler
 from autotune.inside.ranks.exchange import SignedStore
 from autotune.inside.ranks.group import Group
 from tests.made import A100, H100, V100
@@ -42,23 +43,21 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Store:
     return HashStore()
 
 
-@pytest.mark.parametrize(
-    "value",
-    [None, True, 7, -1.5, "naïve \udcff", [1, (2, "x", (None, [3]))], (), 2**70, float("inf")],
-)
-def test_a_signed_value_comes_back_as_it_was(plain: Store, value: Any) -> None:
-    SignedStore(plain, KEY).set("name", value)
-    found = SignedStore(plain, KEY).get("name")
-    assert found == value
-    assert type(found) is type(value)
+PLAIN = (None, True, 7, -1.5, "naïve \udcff", [1, (2, "x", (None, [3]))], (), 2**70, math.inf)
+SINGLE = (torch.tensor(7), numpy.int64(7), torch.tensor([1, 7])[1])
 
 
 @pytest.mark.parametrize(
-    "value", [torch.tensor(7), numpy.int64(7), numpy.float32(7.0), torch.tensor([1, 7])[1]]
+    ("value", "expected"),
+    [*((one, one) for one in PLAIN), *((one, 7) for one in SINGLE), (numpy.float32(7.0), 7.0)],
 )
-def test_single_numbers_of_torch_and_numpy_become_pythons(plain: Store, value: Any) -> None:
+def test_a_signed_value_comes_back_as_it_was_and_single_numbers_as_pythons(
+    plain: Store, value: Any, expected: Any
+) -> None:
     SignedStore(plain, KEY).set("name", [value])
-    assert SignedStore(plain, KEY).get("name") == [7]
+    (found,) = SignedStore(plain, KEY).get("name")
+    assert found == expected
+    assert type(found) is type(expected)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +97,9 @@ def test_a_pickle_in_the_place_of_the_ranks_data_and_orders_is_never_run(
         signed_by_others.set(f"{name}/", bomb)
         group = Group(1, 1, 2, 2, SignedStore(plain, KEY))
         with pytest.raises(RuntimeError, match="is signed by none of them"):
-            next(SampleOrder(group, "data").of([])) if "data" in name else Meetings(group).attend()
+            next(
+                iter(ShardedSampler([], group, "data", drop_last=False))
+            ) if "data" in name else Meetings(group).attend()
     assert not (tmp_path / "ran").exists()
     pickle.loads(bomb.encode())
     assert (tmp_path / "ran").exists(), "it would have run"
@@ -122,25 +123,21 @@ def test_gpus_of_ranks_are_those_that_any_rank_sees_and_in_use_where_one_uses_it
     assert gpus_of(apart) == (H100, A100)
 
 
-def test_orders_keep_tuples_and_numbers_of_a_programs_sampler(plain: Store) -> None:
-    groups = [Group(rank, rank, 2, 2, SignedStore(plain, KEY)) for rank in (0, 1)]
-    items = [(1, "a"), [torch.tensor(2), 3], numpy.int64(4)]
-    first, second = (list(SampleOrder(group, "data").of(items)) for group in groups)
-    assert first is not items
-    assert second == [(1, "a"), [2, 3], 4]
-
-
-def test_only_the_first_ranks_sampler_draws(plain: Store) -> None:
+def test_only_the_first_ranks_sampler_draws_and_its_tuples_and_numbers_are_kept(
+    plain: Store,
+) -> None:
     class Drawn:
         count = 0
 
-        def __iter__(self) -> Iterator[int]:
+        def __iter__(self) -> Iterator[Any]:
             self.count += 1
-            return iter(torch.randperm(4).tolist())
+            return iter([0, (1, "a"), 0, [torch.tensor(2), 3], 0, numpy.int64(4)])
 
     groups = [Group(rank, rank, 2, 2, SignedStore(plain, KEY)) for rank in (0, 1)]
     samplers = [Drawn() for _ in groups]
-    orders = [SampleOrder(g, "data").of(s) for g, s in zip(groups, samplers, strict=True)]
-    first, second = (list(order) for order in orders)
-    assert first == second
+    shares = (
+        list(ShardedSampler(sampler, group, "data", drop_last=False))
+        for sampler, group in zip(samplers, groups, strict=True)
+    )
+    assert list(shares) == [[0, 0, 0], [(1, "a"), [2, 3], 4]]
     assert [sampler.count for sampler in samplers] == [1, 0]

@@ -13,14 +13,13 @@ from transformers import HfArgumentParser, TrainingArguments
 
 from autotune.inside.seams.flags import FlagsSeam
 from autotune.program.flags import Flag, find
+from tests.watching import installed
 
 
 @pytest.fixture
 def seam() -> Iterator[FlagsSeam]:
-    seam = FlagsSeam()
-    seam.install()
-    yield seam
-    seam.remove()
+    with installed(FlagsSeam()) as seam:
+        yield seam
 
 
 def start(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
@@ -111,8 +110,6 @@ def test_a_program_that_reads_its_arguments_itself_shows_what_it_was_given(
 
 
 def test_a_function_tells_its_keywords(seam: FlagsSeam, monkeypatch: pytest.MonkeyPatch) -> None:
-    start(monkeypatch, "")
-
     def train(
         data: str, hidden: int = 128, rate: float = 0.1, *, callback: object = None
     ) -> None: ...

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob
-import logging
 import os
 import random
 import shutil
@@ -21,16 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from autotune.inside.seams.guard import GuardSeam, Shadows
 from tests.pictures import picture
-from tests.saving import installed
+from tests.watching import installed
 
 NAMES = ("a", "b", "best.pt", "runs", "runs/x", "runs/y", "runs/deep", "runs/deep/z", "new/w")
 
 
-def guarded(shadow: Path, *open_places: Path) -> AbstractContextManager[None]:
+def guarded(shadow: Path, *open_places: Path) -> AbstractContextManager[GuardSeam]:
     return installed(GuardSeam(Shadows(shadow, open_places)))
 
 
@@ -191,22 +189,6 @@ def renames_while_open() -> str:
     return Path("c").read_text()
 
 
-def checkpoints() -> object:
-    """The last checkpoints are rotated, and one is promoted, linked to and backed up."""
-    for number in (2, 1):
-        torch.save(number, f"ckpt_{number}.pt")
-        os.rename(f"ckpt_{number}.pt", f"ckpt_{number + 1}.pt")
-    os.replace("ckpt_3.pt", "best.pt")
-    os.symlink("ckpt_2.pt", "newest.pt")
-    os.link("best.pt", "kept.pt")
-    logging.FileHandler("made/train.log").close()
-    names = ("best.pt", "newest.pt", "kept.pt", "latest")
-    found = [torch.load(name) for name in names]
-    for name in (*names[1:], "best.pt", "ckpt_2.pt"):
-        os.unlink(name)
-    return found
-
-
 def keywords() -> object:
     os.mkdir(path="c", mode=0o700)
     os.rename(src="a", dst="c/a")
@@ -246,7 +228,6 @@ CALLS: dict[str, Callable[[], object]] = {
     "chdir to what is new": lambda: enters("made", "..", "made", "../runs"),
     "chdir by a link": lambda: enters("linked/deep", ".."),
     "rename while open": renames_while_open,
-    "checkpoints": checkpoints,
 }
 
 

@@ -28,7 +28,6 @@ from autotune.rig.wire import (
     Link,
     LinkClosed,
     ProfileStep,
-    Progress,
     Ready,
     Start,
     StepProfiled,
@@ -71,13 +70,6 @@ class Parent:
     def ask(self, *commands: ToRig) -> None:
         for command in commands:
             self.commands.put(command)
-
-    def hears_life(self) -> bool:
-        """Tell whether the driver has given a sign of life since this was last asked."""
-        life = False
-        while (message := self.theirs.receive(0.0)) is not None:
-            life = life or isinstance(message, Progress)
-        return life
 
     def let_run(self, borders: int) -> None:
         """Let the program come to so many borders, or to its end."""

@@ -18,6 +18,7 @@ from autotune.inside.seams import parts
 from autotune.inside.seams.forward import ForwardSeam
 from autotune.inside.seams.parts import SYNCS, Part, PartsClock, PartsSeam
 from autotune.measurement.examination import StepParts
+from tests.watching import installed
 
 PATCHED = (
     (torch.autograd, "backward"),
@@ -65,18 +66,13 @@ def test_each_moment_of_a_step_goes_to_one_part_and_a_disturbed_step_is_not_kept
 @contextmanager
 def taken_apart() -> Iterator[PartsClock]:
     """A clock that is told about the parts of the steps of models."""
-    clock = PartsClock(with_events=False)
-    hubs = Hubs()
-    forward = ForwardSeam(None, list)
-    forward.install()
-    seam = PartsSeam(clock, forward, hubs)
-    seam.install()
-    try:
-        yield clock
-    finally:
-        seam.remove()
-        hubs.remove()
-        forward.remove()
+    clock, hubs = PartsClock(with_events=False), Hubs()
+    with installed(ForwardSeam(None, list)) as forward:
+        try:
+            with installed(PartsSeam(clock, forward, hubs)):
+                yield clock
+        finally:
+            hubs.remove()
 
 
 def patched() -> list[Any]:

@@ -17,6 +17,7 @@ from autotune.inside.steering import Steering
 from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
+from tests.watching import installed
 
 
 @contextmanager
@@ -38,11 +39,8 @@ def under(
     seams = SeamSet(None, None)
     Steering(seams).apply(applied)
     seams.steps.accumulation.steps = accumulation_steps
-    seams.install()
-    try:
+    with installed(seams):
         yield seams
-    finally:
-        seams.remove()
 
 
 @pytest.mark.parametrize(("device", "is_tf32"), [("cuda", True), ("cpu", False)])
@@ -97,19 +95,6 @@ def test_regions_that_the_program_disables_stay_disabled() -> None:
     with under("fp16", program_autocast=True), torch.autocast("cpu", enabled=False):
         model(torch.ones(2, 4))
     assert model.dtype is torch.float32
-
-
-@pytest.mark.parametrize(
-    ("precision", "dtype"),
-    [("bf16", torch.bfloat16), ("fp16", torch.float16), ("fp32", torch.float32)],
-)
-def test_a_program_without_autocast_computes_in_what_is_asked(
-    precision: str, dtype: torch.dtype
-) -> None:
-    model = Spy()
-    with under(precision):
-        assert model(torch.ones(2, 4)).dtype is torch.float32, "the loss is fp32"
-    assert model.dtype is dtype
 
 
 def test_small_gradients_survive_by_scaling() -> None:

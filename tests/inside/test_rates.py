@@ -21,12 +21,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from autotune.inside.listener import Listener
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.steering import Steering
-from autotune.program.applied_config import AppliedConfig, ProgramTraits
+from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.flags import Flag
 from autotune.program.lr import LrRule
 from autotune.program.profile import OptimizerFacts
-from tests.made import changed, make_loader
+from tests.made import changed, make_applied, make_loader
 from tests.watching import running
 
 FACTS = make_loader(dataset_len=100, batch_size=10)
@@ -35,9 +35,9 @@ SGD_FACTS = OptimizerFacts("SGD", ("SGD", "Optimizer"), (0.1,))
 
 
 def applied(rule: LrRule = LrRule.AUTO, **changes: KnobValue) -> AppliedConfig:
-    config = Config({**BASELINE, **changes})
-    return AppliedConfig(
-        config, Config(BASELINE), ProgramTraits("cpu", FACTS, optimizers=(SGD_FACTS,)), rule
+    own, optimizers = Config(BASELINE), (SGD_FACTS,)
+    return make_applied(
+        {**own, **changes}, baseline=own, loader=FACTS, optimizers=optimizers, lr_rule=rule
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -11,11 +12,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.optim import LBFGS, SGD, Adam, AdamW
+from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.inside.micro_batches import EpochShape
 from autotune.inside.seams.accumulation import AccumulationSeam
-from tests.inside.test_blocks import observed
+from autotune.program.profile import Profile
 from tests.inside.test_precision import under
+from tests.watching import Watching
 
 HEIGHT = 1 / 64  # of losses: at the first scale nothing overflows
 LR = 0.1 / HEIGHT
@@ -176,6 +179,20 @@ def test_gathered_micro_batches_have_true_gradients_and_an_overflow_leaves_out_t
     assert torch.stack(scaled.read).tolist() == pytest.approx(
         torch.stack(plain.read).tolist(), rel=0.05
     )
+
+
+def observed(model: nn.Module, step: Callable[[torch.Tensor], torch.Tensor]) -> Profile:
+    """Return what is seen of a program that trains a model in steps that return a loss."""
+    watcher = Watching()
+    with watcher.installed():
+        loader = DataLoader(TensorDataset(torch.randn(32, 3, 4, 4)), 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for (x,) in islice(loader, 8):  # it never ends for one who watches
+            optimizer.zero_grad()
+            step(x).backward()
+            optimizer.step()
+    assert watcher.profile is not None
+    return watcher.profile
 
 
 def hooks_a_weight(loop: Loop) -> None:

@@ -19,15 +19,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.inside.listener import Listener
 from autotune.inside.seam_set import STEPS_UNTIL_ROOTS_ARE_KNOWN, SeamSet
-from autotune.inside.seams import overlay
 from autotune.inside.steering import Steering
-from autotune.program.applied_config import AppliedConfig, ProgramTraits
+from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.fence_options import FenceKind
 from autotune.program.lr import LrRule
 from autotune.rig.wire import Start
-from tests.made import PROGRAM, make_loader
-from tests.watching import running
+from tests.made import PROGRAM, make_applied, make_loader
+from tests.watching import installed, running
 
 PATCHED = (
     (nn.Module, "__call__"),
@@ -54,9 +53,8 @@ BASELINE: dict[str, KnobValue] = {
 
 
 def applied(rule: LrRule = LrRule.LINEAR, **changes: KnobValue) -> AppliedConfig:
-    return AppliedConfig(
-        Config({**BASELINE, **changes}), Config(BASELINE), ProgramTraits("cpu", FACTS), rule
-    )
+    own = Config(BASELINE)
+    return make_applied({**own, **changes}, baseline=own, loader=FACTS, lr_rule=rule)
 
 
 def train_loader(batch_size: int = 10) -> DataLoader[tuple[torch.Tensor, ...]]:
@@ -121,9 +119,7 @@ def test_channels_last_reaches_weights_state_and_inputs_and_keeps_the_result() -
     expected = model(x)
     seen: list[bool] = []
     model[0].register_forward_pre_hook(lambda _m, args: seen.append(is_nhwc(args[0])))
-    seams = SeamSet(Listener(), None)
-    seams.install()
-    try:
+    with installed(SeamSet(Listener(), None)) as seams:
         optimizer = torch.optim.Adam(model.parameters(), lr=0.0)
         step(model, optimizer)
         weight = next(model.parameters())
@@ -133,8 +129,6 @@ def test_channels_last_reaches_weights_state_and_inputs_and_keeps_the_result() -
         torch.testing.assert_close(model(x), expected)
         Steering(seams).apply(applied(), since=applied(memory_format="channels_last"))
         assert weight.is_contiguous()
-    finally:
-        seams.remove()
     assert seen == [False, True]
 
 
@@ -164,10 +158,8 @@ def test_an_optimizer_goes_on_from_its_state_in_another_implementation(name: str
 def test_guarded_functions_bind_and_pickle_as_those_written_in_c_do(
     kind: FenceKind, tmp_path: Path
 ) -> None:
-    seams = SeamSet(Listener(), None)
-    seams.install()
-    seams.fence.guard_files(Start(PROGRAM, None, str(tmp_path / "files"), kind))
-    try:
+    with installed(SeamSet(Listener(), None)) as seams:
+        seams.fence.guard_files(Start(PROGRAM, None, str(tmp_path / "files"), kind))
 
         class Reader:
             opens: Any = open
@@ -182,28 +174,6 @@ def test_guarded_functions_bind_and_pickle_as_those_written_in_c_do(
         assert open is io.open
         assert os.rename.__name__ == "rename"
         assert os.rename in os.supports_dir_fd
-    finally:
-        seams.remove()
-
-
-@pytest.mark.parametrize("is_folder", [True, False])
-def test_a_move_between_overlays_that_fails_leaves_no_part_behind(
-    is_folder: bool, tmp_path: Path
-) -> None:
-    source = tmp_path / "a"
-    if is_folder:
-        source.mkdir()
-    else:
-        source.write_text("old")
-
-    def refuse(_src: object, _dst: object) -> None:
-        raise PermissionError
-
-    with pytest.raises(PermissionError):
-        overlay._move(source, tmp_path / "b", refuse)
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
-    overlay._move(source, tmp_path / "b", os.rename)
-    assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
 def test_the_loader_that_trains_gets_the_options_and_its_length_is_true() -> None:

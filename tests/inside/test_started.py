@@ -26,6 +26,7 @@ from autotune.program.fence_options import FenceKind
 from autotune.program.program import parse_program
 from autotune.rig.wire import Close, Link, ProfileStep, Progress, Start, TookTurns, ToRig
 from tests.rigging import PROGRAMS
+from tests.watching import installed
 
 FORK = get_context("fork")
 
@@ -59,12 +60,8 @@ class Recorder(Host):
 @contextmanager
 def recording() -> Iterator[Recorder]:
     host = Recorder()
-    seam = StartedSeam(host)
-    seam.install()
-    try:
+    with installed(StartedSeam(host)):
         yield host
-    finally:
-        seam.remove()
 
 
 def leave(*_: object) -> None:

@@ -19,6 +19,8 @@ from huggingface_hub import HfApi, hf_api
 
 from autotune.inside.seams.trackers import TrackersSeam
 from autotune.program.trackers import DESTINATIONS, local_places
+from tests.machine.test_cgroups import write
+from tests.watching import installed
 
 # Libraries as the seam knows them, and one that it does not know
 STAND_INS = {
@@ -69,10 +71,8 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def seam(tmp_path: Path) -> Iterator[TrackersSeam]:
-    seam = TrackersSeam(tmp_path / "it's a shadow")
-    seam.install()
-    yield seam
-    seam.remove()
+    with installed(TrackersSeam(tmp_path / "it's a shadow")) as seam:
+        yield seam
 
 
 def test_the_hub_sees_an_upload_without_the_seam_and_nothing_with_it(
@@ -83,9 +83,7 @@ def test_the_hub_sees_an_upload_without_the_seam_and_nothing_with_it(
         api.create_repo("me/model")
     assert server.requests.pop() == "POST /api/repos/create"
     server.requests.clear()
-    seam = TrackersSeam(tmp_path)
-    seam.install()
-    try:
+    with installed(TrackersSeam(tmp_path)):
         assert hf_api.create_repo("model").repo_id == "trial/model"
         huggingface_hub.upload_file(path_or_fileobj=b"x", path_in_repo="a", repo_id="me/model")
         assert api.create_repo("me/model", exist_ok=True).repo_id == "me/model"
@@ -97,8 +95,6 @@ def test_the_hub_sees_an_upload_without_the_seam_and_nothing_with_it(
         assert later.result().oid == commit.oid
         api.create_branch("me/model", branch="new")
         api.delete_repo("me/model")
-    finally:
-        seam.remove()
     assert server.requests == []
 
 
@@ -111,10 +107,7 @@ def test_a_download_still_reaches_the_hub(server: Server, seam: TrackersSeam) ->
 def test_arguments_in_the_programs_code_are_overruled_until_the_seam_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name, text in STAND_INS.items():
-        path = tmp_path / "packages" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+    write(tmp_path / "packages", STAND_INS)
     monkeypatch.syspath_prepend(tmp_path / "packages")
     for variable in (*DESTINATIONS, *local_places(tmp_path)):
         monkeypatch.setenv(variable, "of the server")

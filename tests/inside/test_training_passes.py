@@ -113,6 +113,20 @@ for epoch in range(6):
             optimizer.step()
             optimizer.zero_grad()
 """,
+    # As in PyTorch's tutorial on transfer learning; a teacher of a step is no evaluation
+    "gradients are turned off for each batch": """
+loaders = {"train": loader_of(32), "val": loader_of(12)}
+for epoch in range(6):
+    for phase in ["train", "val"]:
+        for x, y in loaders[phase]:
+            with torch.set_grad_enabled(phase == "train"):
+                loss = nn.functional.cross_entropy(model(x), y)
+            if phase == "train":
+                with torch.no_grad():
+                    model(x)
+                loss.backward()
+                optimizer.step()
+""",
 }
 
 
@@ -126,26 +140,4 @@ def test_an_epoch_ends_when_a_loader_that_trained_in_it_begins_anew(
     assert found.has_passed, found
     assert found.seen is not None
     assert found.seen.epochs == 6
-
-
-def test_an_evaluation_that_turns_gradients_off_for_each_batch_is_one(tmp_path: Path) -> None:
-    """As in PyTorch's tutorial on transfer learning; a teacher of a step is none."""
-    loop = """
-loaders = {"train": loader_of(32), "val": loader_of(12)}
-for epoch in range(3):
-    for phase in ["train", "val"]:
-        for x, y in loaders[phase]:
-            with torch.set_grad_enabled(phase == "train"):
-                loss = nn.functional.cross_entropy(model(x), y)
-            if phase == "train":
-                with torch.no_grad():
-                    model(x)
-                loss.backward()
-                optimizer.step()
-"""
-    program = tmp_path / "trains.py"
-    program.write_text(HEAD + loop, encoding="utf-8")
-    found = run(str(program), "", PLAN, applied_of())
-    assert found.has_passed, found
-    assert found.seen is not None
-    assert (found.seen.epochs, found.seen.evaluations) == (3, 3)
+    assert found.seen.evaluations == 6 or "turned off" not in name

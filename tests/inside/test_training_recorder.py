@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import torch
 from torch import nn
 from torch.backends import cuda
@@ -57,27 +54,6 @@ def test_products_round_as_the_device_computes_them_however_that_was_set() -> No
         assert recorded(TracePlan(steps=3)).trace.rounding == REDUCED["medium"] / CANCELLING
     finally:
         torch.set_float32_matmul_precision("highest")
-
-
-class Handle:
-    """What can be saved and not loaded."""
-
-    def __reduce__(self) -> Any:
-        return int, ("not a number",)
-
-
-def test_what_was_saved_is_loaded_again(tmp_path: Path) -> None:
-    recorder, model = recorded(TracePlan(steps=3)), nn.Linear(2, 2)
-    for number, what in enumerate(({"model": model.state_dict()}, {"handle": Handle()})):
-        path = tmp_path / f"{number}.pt"
-        torch.save(what, path)
-        recorder.saved(what, path)
-    recorder.saved({"model": model.state_dict()}, None)
-    trace = recorder.trace
-    assert len(trace.saved) == 3
-    assert trace.loaded[0] == ""
-    assert trace.loaded[1].startswith("ValueError: invalid literal for int()")
-    assert len(trace.loaded) == 2, "what was written elsewhere is not looked for"
 
 
 def test_weights_that_autograd_has_kept_are_shaken_all_the_same() -> None:

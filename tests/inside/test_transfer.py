@@ -13,6 +13,7 @@ import torch
 from torch.utils.data._utils import pin_memory as pinning
 
 from autotune.inside.seams.transfer import TransferSeam
+from tests.watching import installed
 
 
 @pytest.fixture
@@ -35,9 +36,8 @@ def seam(flags: list[bool], monkeypatch: pytest.MonkeyPatch) -> Iterator[Transfe
     monkeypatch.setattr(pinning, "pin_memory", lambda data, *_: data)  # there is no driver for it
     seam = TransferSeam()
     seam.is_needed = True
-    seam.install()
-    yield seam
-    seam.remove()
+    with installed(seam):
+        yield seam
 
 
 def pinned() -> torch.Tensor:

@@ -60,7 +60,7 @@ def test_losses_under_autotune_run_are_those_of_the_program_alone(
 ) -> None:
     baseline, changes, is_exact = SETTINGS[name]
     best, losses = tmp_path / "best.yaml", tmp_path / "losses"
-    write_best(best, baseline, LOADER, (), "", **changes)
+    write_best(best, baseline, LOADER, "", **changes)
     command = [sys.executable, "-m", "autotune", "run", str(best), str(PROGRAM)]
     ended = subprocess.run(
         [*command, str(losses), EPOCHS], check=True, capture_output=True, text=True

@@ -189,4 +189,4 @@ def test_a_program_that_ends_within_a_schedule_gives_its_whole_turns_then_says_s
         assert {len(turn.seconds) for turn in taken.turns} == {2}
         ending = opened.rig.take_turns((opened.base,), schedule, never, 60.0)
     assert isinstance(ending, Ending)
-    assert ending.outcome is Outcome.RAN_OUT
+    assert (ending.outcome, ending.reason) == (Outcome.RAN_OUT, "the program ended after 30 steps")

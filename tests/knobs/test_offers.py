@@ -97,6 +97,7 @@ OFFERED: tuple[tuple[str, Hardware, Profile, tuple[KnobValue, ...]], ...] = (
             ("two GPUs", "cuda", ("auto", "flash", "efficient", "math")),
         )
     ),
+    ("cudnn", MACHINES["A100"], profile_with(CUDA, conv2d_layers=0), ("default", "benchmark")),
     ("optimizer", HERE, make_profile(optimizers=(ADAM, SGD)), ("for-loop", "fused")),
     ("accumulation_steps", HERE, CPU, (1, 2, 4)),
     ("keep_freed_memory", HERE, make_profile(mmap_threshold=8 << 20), (False, True)),
@@ -108,7 +109,7 @@ OFFERED: tuple[tuple[str, Hardware, Profile, tuple[KnobValue, ...]], ...] = (
         (False, True),
     ),
 )
-FLAT = profile_with(CUDA, conv2d_layers=0)
+FLAT = profile_with(CUDA, conv2d_layers=0, convolutions=0)
 NOWHERE = profile_with(CUDA, loaders=())
 BARE = make_hardware(has_cxx_compiler=False)
 LOADER_KNOBS = (
@@ -133,8 +134,11 @@ REFUSED: tuple[tuple[str, Hardware, Profile, str], ...] = (
     ("cudnn", MACHINES["V100"], CPU, "cpu"),
     ("cudnn", MACHINES["V100"], FLAT, "convolution"),
     ("compile", BARE, CPU, "g++"),
+    ("compile", replace(BARE, gpus=(A100,)), CUDA, "g++"),
+    ("compile", make_hardware(gpus=(replace(V100, compute_capability=(6, 1)),)), CUDA, "7.0"),
     ("compile", HERE, make_profile(is_compiled=True), "compiles its model itself"),
     ("attention", MACHINES["A100"], CUDA, "does not call"),
+    ("attention", HERE, make_profile(attention="auto", is_compiled=True), "traced first"),
     ("optimizer", HERE, make_profile(optimizers=(LBFGS,)), "only one implementation works here"),
     (
         "optimizer",
@@ -186,11 +190,20 @@ def test_a_large_machine_is_offered_no_more_than_32_workers() -> None:
 
 
 def test_compilers_modes_are_offered_where_they_act() -> None:
-    assert "default" in values("compile", replace(BARE, gpus=(A100,)), CUDA)
     assert "reduce-overhead" in values("compile", MACHINES["A100"], CUDA)
     refused = registry()["compile"].refusal("reduce-overhead", Here(HERE, CPU))
     assert refused is not None
     assert "CUDA graphs" in refused
+
+
+def test_a_kernel_of_attention_is_not_tried_in_code_that_was_compiled_with_another() -> None:
+    for compiled, kernel, is_refused in (
+        ("default", "math", True),
+        ("default", "auto", False),
+        ("off", "math", False),
+    ):
+        config = Config({"compile": compiled, "attention": kernel})
+        assert (registry()["attention"].conflict(config) is not None) is is_refused
 
 
 def test_formats_and_kernels_are_those_of_the_gpu_that_the_program_uses() -> None:

@@ -7,10 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from autotune.machine.cgroups import cpu_limit, levels, memory_limit, throttling
+from autotune.machine.cgroups import cpu_limit, cpu_quotas, levels, memory_limit
 
 GIB = 1 << 30
 V1_UNLIMITED = "9223372036854771712\n"
+
+
+def write(folder: Path, files: Mapping[str, str]) -> None:
+    """Write files below a folder, with the folders that they lie in."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
 
 
 def tree(folder: Path, cgroup: str, mounts: str, files: Mapping[str, str]) -> Path:
@@ -23,11 +31,7 @@ def tree(folder: Path, cgroup: str, mounts: str, files: Mapping[str, str]) -> Pa
         f"shared:9 - {kind} {kind} {options}\n"
         for root, point, kind, options in (line.split() for line in mounts.splitlines())
     ]
-    everything = {**files, "proc/cgroup": cgroup, "proc/mountinfo": "".join(lines)}
-    for name, text in everything.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+    write(folder, {**files, "proc/cgroup": cgroup, "proc/mountinfo": "".join(lines)})
     return folder / "proc"
 
 
@@ -51,8 +55,7 @@ def test_a_nested_group_of_v2_is_limited_by_the_tightest_level_above_it(tmp_path
     )
     assert cpu_limit(proc) == 2
     assert memory_limit(proc) == 4 * GIB
-    assert [str(t.path.parent.name) for t in throttling(proc)] == ["job_7", "system.slice"]
-    assert {(t.key, t.unit_s) for t in throttling(proc)} == {("throttled_usec", 1e-6)}
+    assert [path.name for path in cpu_quotas(proc)] == ["job_7", "system.slice"]
     assert paths(place, proc)[0].endswith("step_0")
     assert paths(place, proc)[-1] == "cg"
 
@@ -73,9 +76,7 @@ def test_nested_groups_of_v1_are_read_for_each_controller(tmp_path: Path) -> Non
     )
     assert cpu_limit(proc) == 3
     assert memory_limit(proc) == 2 * GIB
-    (quota,) = throttling(proc)
-    assert quota.path == tmp_path / "cpu,cpuacct/slurm/uid_1/cpu.stat"
-    assert (quota.key, quota.unit_s) == ("throttled_time", 1e-9)
+    assert cpu_quotas(proc) == {tmp_path / "cpu,cpuacct/slurm/uid_1": 3}
 
 
 @pytest.mark.parametrize(
@@ -101,4 +102,4 @@ def test_without_limits_or_groups_there_is_none(tmp_path: Path) -> None:
     for proc in (free, tmp_path / "no proc"):
         assert cpu_limit(proc) is None
         assert memory_limit(proc) is None
-        assert throttling(proc) == ()
+        assert cpu_quotas(proc) == {}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.machine.conditions import Conditions, read
-from tests.machine.test_cgroups import tree
+from tests.machine.test_cgroups import tree, write
 
 GOOD = Conditions(cores=8, allowed=8, governors=("performance",), shm_bytes=8 << 30)
 
@@ -24,10 +24,7 @@ def sys(tmp_path: Path) -> Path:
         "devices/system/node/node0/cpulist": "0-31\n",
         "devices/system/node/node1/cpulist": "32-63\n",
     }
-    for name, text in files.items():
-        path = tmp_path / "sys" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    write(tmp_path / "sys", files)
     return tmp_path / "sys"
 
 
@@ -69,7 +66,7 @@ def test_the_group_that_sets_the_quota_is_named_with_how_often_it_bites(
 
 
 def test_a_good_machine_gets_no_warning_and_a_small_shm_does() -> None:
-    assert GOOD.warnings == ()
+    assert not [*GOOD.warnings]
     (said,) = replace(GOOD, shm_bytes=64 << 20).warnings
     assert "64 MiB" in said
     assert "--shm-size" in said
@@ -81,4 +78,4 @@ def test_a_driver_that_is_older_than_torch_is_told() -> None:
     assert "CUDA 13.0" in said
     assert "12.2" in said
     assert gpu.facts["driver"] == "535.54, up to CUDA 12.2"
-    assert replace(gpu, torch_cuda=(12, 8)).warnings == (), "minor versions are compatible"
+    assert not [*replace(gpu, torch_cuda=(12, 8)).warnings], "minor versions are compatible"

@@ -39,9 +39,8 @@ def test_steps_that_count_are_taken_together_and_switches_and_disturbed_steps_le
     assert measurement.throughput.low < 224 / 3.0 < measurement.throughput.high
     assert (measurement.step_s, measurement.samples_per_step) == (0.75, 56.0)
     assert measurement.wait_share == pytest.approx((0.5 + 2.0 * 1.0 / 10.0) / 3.0)
-    assert measurement.seconds == 3.0
     assert measurement.tokens_per_sample == pytest.approx(3230 / 323)
-    assert (measurement.loss, measurement.samples_per_epoch) == (1.0, 640)
+    assert measurement.samples_per_epoch == 640
 
 
 def test_what_nothing_reports_is_none_and_not_zero() -> None:

@@ -239,23 +239,6 @@ def two_loaders():
             torch.load("last.pt")
 
 
-def validates():
-    """Validates between steps, and insists that its validation batches are as it made them."""
-    train = DataLoader(DATA, batch_size=16, shuffle=True)
-    valid = DataLoader(TensorDataset(SAMPLES[:50]), batch_size=20)
-    model, optimizer = linear()
-    for _ in range(LONG):
-        for number, (x,) in enumerate(train):
-            step(model, optimizer, x)
-            if number % 10 == 0:
-                model.eval()
-                with torch.no_grad():
-                    sizes = [len(model(v)) for (v,) in valid]
-                if sizes != [20, 20, 10] or len(valid) != 3 or valid.num_workers:
-                    raise SystemExit(f"validation saw batches of {sizes}")
-                model.train()
-
-
 def own_autocast():
     """Uses mixed precision by itself."""
     model, optimizer = linear()

@@ -10,11 +10,10 @@ from torch.utils.data import DataLoader, TensorDataset
 torch.manual_seed(0)
 losses = Path(sys.argv[1]).open("w")
 epochs = int(sys.argv[2]) if len(sys.argv) > 2 else 1000
-dropout = float(sys.argv[3]) if len(sys.argv) > 3 else 0.1
 features = torch.randn(2048, 16)
 labels = (features.sum(1) > 0).long()
 loader = DataLoader(TensorDataset(features, labels), batch_size=32, shuffle=True)
-model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Dropout(dropout), nn.Linear(64, 2))
+model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs * len(loader))
 for epoch in range(epochs):

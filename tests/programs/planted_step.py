@@ -107,9 +107,6 @@ class Sharpness(Training):
 
 class Closure(Training):
     def step(self, x, y):
-        if not self.planted:
-            return super().step(x, y)
-
         def closure():
             self.clear()
             loss = self.loss(x, y)

@@ -1,6 +1,7 @@
 """Starts its ranks itself, by what the first argument names.
 
-By processes, as the DDP tutorial does, or by its own script, as Lightning's launcher does.
+By processes, as the DDP tutorial does, or by its own script, as Lightning's launcher does; "alone"
+are processes of which each trains a model, one after the other.
 """
 
 import os
@@ -65,6 +66,11 @@ if __name__ == "__main__":
             again = [sys.executable, os.path.abspath(sys.argv[0]), *sys.argv[1:]]
             subprocess.Popen(again, env={**os.environ, "LOCAL_RANK": "1"})
         train(int(os.environ["LOCAL_RANK"]), 2, way, port)
+    elif way == "alone":
+        for _ in range(2):
+            trainer = mp.get_context(method).Process(target=train, args=(0, 1, way, port))
+            trainer.start()
+            trainer.join()
     elif method == "spawn":
         mp.spawn(train, args=(2, way, port), nprocs=2)
     else:

@@ -70,14 +70,13 @@ def test_with_the_largest_batch_in_front_ranks_are_tried_with_smaller_ones(tmp_p
     resolved = space.resolve(EIGHT_GPUS, CUDA)
     best = resolved.baseline.replace(batch_size=2048)
     for config, speedup in ((resolved.baseline, 1.0), (best, 3.0)):
-        study.tell(study.ask_for(config, resolved), make_record(config, speedup))
+        study.tell(make_record(config, speedup), resolved)
     diagnosis = diagnose(CUDA, make_measurement(), resolved, EIGHT_GPUS)
     proposals = Proposals(study, resolved, diagnosis)
     found = []
     for proposal in proposals.restarted(lambda: True):
-        assert proposal.trial is not None
         found.append(proposal.config)
-        study.tell(proposal.trial, make_record(proposal.config, 0.5))
+        study.tell(make_record(proposal.config, 0.5), resolved, proposal.trial)
         if len(found) == len(diagnosis.devices):
             break
     assert {ranks_in(c) for c in found} >= {2, 4, 8}

@@ -38,7 +38,6 @@ def make_result(best: dict[str, KnobValue], **changes: Any) -> SearchResult:
         candidate_speedup=Interval(1.25, 1.2, 1.3),
         throughput=(make_interval(1000.0), make_interval(1250.0)),
         memory=(Memory(), Memory()),
-        losses=(None, None),
         reason="",
         untried=(),
         worth_s=240.0,

@@ -7,15 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from autotune.rig.local_ranks import environment_of, parsed
+from tests.rigging import is_running, wait_for
 
 LAUNCHER = (sys.executable, "-P", "-m", "autotune.rig.local_ranks")
 # Each rank tells its own process number and that of a child, in the name of a file
@@ -49,20 +48,12 @@ def started(program: str, told: Path) -> Iterator[tuple[subprocess.Popen[bytes],
 
 def processes_of(told: Path) -> list[int]:
     """Return the processes that two ranks have told, when both have."""
-    until = time.monotonic() + 30
-    while len(names := [path.name for path in told.iterdir()]) < 2:
-        assert time.monotonic() < until, "the ranks do not start"
-        time.sleep(0.01)
-    return [int(number) for name in names for number in name.split()[1:]]
+    assert wait_for(lambda: len([*told.iterdir()]) == 2), "the ranks do not start"
+    return [int(number) for path in told.iterdir() for number in path.name.split()[1:]]
 
 
-def are_gone(pids: list[int], patience_s: float = 10.0) -> bool:
-    until = time.monotonic() + patience_s
-    while any(psutil.pid_exists(p) and psutil.Process(p).status() != "zombie" for p in pids):
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.01)
-    return True
+def are_gone(pids: list[int]) -> bool:
+    return wait_for(lambda: not any(map(is_running, pids)))
 
 
 def test_ranks_find_what_torchrun_documents_and_stay_on_loopback() -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from time import monotonic, sleep
 
-import psutil
 import pytest
 
 from autotune.program.program import LaunchPlan
 from autotune.rig import processes
+from tests.rigging import is_running, wait_for
 
 PATIENCE_S = 10.0
 
@@ -46,25 +44,10 @@ def start(source: str, log: Path, *arguments: str) -> subprocess.Popen[bytes]:
     )
 
 
-def wait_for(condition: Callable[[], bool]) -> bool:
-    """Wait until a condition holds; PATIENCE_S is how long a busy machine may take."""
-    until = monotonic() + PATIENCE_S
-    while not condition():
-        if monotonic() > until:
-            return False
-        sleep(0.01)
-    return True
-
-
 def reported(log: Path, count: int) -> list[int]:
     """Return the process ids that were written to the log, once all are there."""
     assert wait_for(lambda: log.exists() and log.read_text().count("\n") >= count), log.read_text()
     return [int(line) for line in log.read_text().split()]
-
-
-def is_running(pid: int) -> bool:
-    """Tell whether a process still runs; a zombie that nobody reaps does not."""
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from autotune.program.printed import last_line
 from autotune.program.program import LaunchPlan
 from autotune.rig import processes
 from autotune.rig.terminal import Terminal
+from tests.rigging import talking
 
 # Reads and asks in every way that a training script may; what it found goes to a file.
 VISITS = """
@@ -93,12 +93,8 @@ def test_a_terminal_has_a_size_answers_every_read_and_loses_nothing_that_is_prin
 
 
 def test_what_sits_in_a_terminal_ends_when_the_one_who_holds_it_is_killed(tmp_path: Path) -> None:
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDS, str(tmp_path / "log.txt")], stdout=subprocess.PIPE
-    )
-    with holder:
-        assert holder.stdout is not None
-        child = psutil.Process(int(holder.stdout.readline()))
+    with talking(HOLDS, str(tmp_path / "log.txt")) as (holder, pid):
+        child = psutil.Process(int(pid))
         holder.kill()
         assert not psutil.wait_procs([child], timeout=10)[1]
 

@@ -67,7 +67,7 @@ def test_settings_that_train_the_same_are_cleared_before_the_search(
     note = "Training: same within rounding over 36 steps."
     assert note in told(result, capsys)
     learning = result.best_file().learning
-    assert (learning.training, learning.sameness) == (note, "same within rounding")
+    assert learning.training == note
     assert not learning.refused
     asked = len(rehearsed(search))
     search.go_on(240.0)

@@ -220,7 +220,7 @@ def test_one_that_time_ended_is_done_again_when_a_resumed_search_has_more(tmp_pa
 
 def test_a_rig_tells_what_fails_after_an_epoch_and_what_came_before(tmp_path: Path) -> None:
     written = Config({"batch_size": 16, "precision": "fp32"})
-    loader = make_loader(dataset="Items", dataset_len=1024, batch_size=16)
+    loader = make_loader(dataset_len=1024, batch_size=16)
     applied = make_applied(written.replace(precision="bf16"), baseline=written, loader=loader)
     with rig_on(tmp_path, "rehearses.py", "numpy") as rig:
         found = rig.rehearse(applied, RehearsalPlan(most_s=120.0), never)

@@ -81,7 +81,7 @@ def made(
 
 
 def tell(study: Study, record: TrialRecord) -> None:
-    study.tell(study.ask_for(record.config, RESOLVED), record)
+    study.tell(record, RESOLVED)
 
 
 def baseline() -> Baseline:

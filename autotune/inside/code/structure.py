@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from types import FunctionType, GetSetDescriptorType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -14,16 +14,12 @@ SHARED = (torch.Tensor, nn.Module, ModuleType, FunctionType, MethodType, type, t
 
 
 def attributes(value: Any) -> dict[str, Any] | None:
-    """Return an object's ``__dict__`` itself, not a copy; None if it has none.
-
-    A property that a class defines under this name is not called.
-    """
-    for owner in type(value).__mro__:
-        place = vars(owner).get("__dict__")
-        if type(place) is GetSetDescriptorType:
-            found = place.__get__(value)
-            return found if type(found) is dict else None
-    return None
+    """Return an object's ``__dict__`` itself, not a copy; None if it has none."""
+    try:
+        found = object.__getattribute__(value, "__dict__")  # past one that the class defines
+    except AttributeError:
+        return None
+    return found if type(found) is dict else None
 
 
 def structure_of(value: Any) -> Any:
@@ -39,7 +35,9 @@ def structure_of(value: Any) -> Any:
     try:
         pickler.dump(value)
         file.seek(0)
-        return _Unpickler(file, pickler.shared).load()
+        unpickler = pickle.Unpickler(file)  # noqa: S301 - pickled here
+        unpickler.persistent_load = pickler.shared.__getitem__  # type: ignore[method-assign]
+        return unpickler.load()
     except Exception:  # noqa: BLE001  # a class of the program may forbid copies
         return value
 
@@ -57,14 +55,3 @@ class _Pickler(pickle.Pickler):
             return None
         self.shared.append(value)
         return len(self.shared) - 1
-
-
-class _Unpickler(pickle.Unpickler):
-    """Puts what is shared into the copy."""
-
-    def __init__(self, file: io.BytesIO, shared: list[Any]) -> None:
-        super().__init__(file)
-        self._shared = shared
-
-    def persistent_load(self, number: int) -> Any:
-        return self._shared[number]

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils.data import DataLoader
 
-from autotune.inside.data.loader_options import RequestedOptions, end_workers
+from autotune.inside.data.loader_options import RequestedOptions
 from autotune.inside.data.loader_variants import LoaderSizes, LoaderVariants
 from autotune.inside.data.loaders import BuiltLoaders
 from autotune.inside.data.nested import first_tensor, map_tensors, tensors_in
@@ -232,23 +232,14 @@ class Feed:
     def _swap(self) -> None:
         """Go on with the loader's variant under the present options.
 
-        If configs take turns, the present pass rests, and that of the new options goes on where it
-        had stopped. Otherwise the old workers end before new ones start, because both at once would
-        slow the new ones down.
+        The present pass rests, and that of the new options goes on where it had stopped.
         """
         self._version = self._passes.options.version
         variant = self._passes.variants.of(self.loader)
         self.is_mixed = bool(self.handed) or self._differs(variant)
-        rested = None
-        if not self._passes.variants.keeps:
-            self._drop_resting()
-            self.present.end()
-            end_workers(self.present.loader)
-        elif variant is self.present.loader:
-            return
-        else:
+        if variant is not self.present.loader:
             rested = self._change_turns(variant)
-        self.present = rested or LoaderPass(variant, self.loader, self._passes)
+            self.present = rested or LoaderPass(variant, self.loader, self._passes)
 
     def _change_turns(self, variant: DataLoader[Any]) -> LoaderPass | None:
         """Let the present pass rest; return the one over *variant*, awake, if it has rested."""

@@ -76,8 +76,3 @@ def with_attributes(loader: DataLoader[Any], changes: Mapping[str, Any]) -> Data
     vars(copy).update(vars(loader))
     vars(copy).update(changes, _iterator=None)
     return copy
-
-
-def end_workers(loader: DataLoader[Any]) -> None:
-    """Drop a loader's persistent workers; they end when nothing iterates over them."""
-    vars(loader)["_iterator"] = None

@@ -15,13 +15,12 @@ from autotune.inside.data.loader_options import (
     CONTEXT,
     RequestedOptions,
     WorkerThreads,
-    end_workers,
     with_attributes,
 )
 from autotune.inside.data.loaders import BuiltLoaders, plain_batches, rewrapped
 from autotune.inside.micro_batches import EpochShape
 from autotune.inside.ranks.data_sharding import ShardedSampler, share_of
-from autotune.inside.ranks.group import ALONE, Group
+from autotune.inside.ranks.group import ALONE
 from autotune.knobs.strategies.base import STREAM
 
 
@@ -29,7 +28,7 @@ class LoaderShares:
     """Gives each rank its part of the training loader's data, until the process ends.
 
     Attributes:
-        group: The processes that train together; one until ``begin()``.
+        group: The processes that train together; one until the seam shares the data.
         begins: Called when the program begins to iterate a loader that is shared out.
     """
 
@@ -39,10 +38,6 @@ class LoaderShares:
         self.begins: Callable[[], None] = lambda: None
         self._made = 0
         self._shards: WeakKeyDictionary[DataLoader[Any], ShardedSampler] = WeakKeyDictionary()
-
-    def begin(self, group: Group, begins: Callable[[], None]) -> None:
-        """Share the training loader's data from here on."""
-        self.group, self.begins = group, begins
 
     def divides(self, loader: DataLoader[Any]) -> bool:
         """Return whether each rank gets a part of this loader's data only."""
@@ -140,24 +135,15 @@ class LoaderSizes:
 class LoaderVariants:
     """Makes copies of the training loader under the requested options, and keeps them.
 
-    A feed asks for them on the thread on which the program iterates; ``Steering`` turns keeping on
-    and off on the main thread.
-
-    Attributes:
-        keeps: Whether the passes of all options stay alive, because configs take turns.
+    A feed asks for them on the thread on which the program iterates.
     """
 
     def __init__(
         self, built: BuiltLoaders, options: RequestedOptions, shares: LoaderShares
     ) -> None:
-        self.keeps = False
         self._built = built
         self._options = options
         self._shares = shares
-        # By a loader: its copy, with the version of the options and the loader's attributes then
-        self._present: WeakKeyDictionary[
-            DataLoader[Any], tuple[DataLoader[Any], int, dict[str, Any]]
-        ] = WeakKeyDictionary()
         self._kept: WeakKeyDictionary[DataLoader[Any], dict[Hashable, DataLoader[Any]]] = (
             WeakKeyDictionary()
         )
@@ -165,31 +151,11 @@ class LoaderVariants:
     def of(self, loader: DataLoader[Any]) -> DataLoader[Any]:
         """Return a copy of the loader with the requested options; itself if they change nothing.
 
-        One copy serves until the options or the loader change, because persistent workers belong to
-        the copy. Workers of a copy or loader that is no longer used are dropped, unless configs
-        take turns.
+        The same options get the same copy, because persistent workers belong to it.
         """
-        if not self.keeps and loader in self._present:
-            copy, version, attributes = self._present[loader]
-            now = _without_iterator(loader)
-            is_same = now.keys() == attributes.keys() and all(
-                now[name] is value for name, value in attributes.items()
-            )
-            if is_same and version == self._options.version:
-                return copy
-            del self._present[loader]
-            end_workers(copy)
         changes = self.changes(loader)
         if all(vars(loader)[name] == value for name, value in changes.items()):
             return loader
-        if self.keeps:
-            return self._kept_copy(loader, changes)
-        copy = with_attributes(loader, changes)
-        end_workers(loader)  # the copy is iterated from here on, so these would stay idle
-        self._present[loader] = copy, self._options.version, _without_iterator(loader)
-        return copy
-
-    def _kept_copy(self, loader: DataLoader[Any], changes: dict[str, Any]) -> DataLoader[Any]:
         # A batch sampler is made anew each time; the batch size says all that it may differ in.
         plain = {n: v for n, v in changes.items() if n not in {"batch_sampler", "batch_size"}}
         size = self._options.values.get("batch_size", self._built.facts(loader).batch_size)
@@ -242,8 +208,3 @@ class LoaderVariants:
         if (method := options.get("start_method", facts.start_method)) != facts.start_method:
             attributes[CONTEXT] = multiprocessing.get_context(str(method))
         return attributes
-
-
-def _without_iterator(loader: DataLoader[Any]) -> dict[str, Any]:
-    noted = {"_iterator", "_IterableDataset_len_called"}
-    return {name: value for name, value in vars(loader).items() if name not in noted}

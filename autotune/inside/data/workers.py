@@ -40,11 +40,6 @@ class _Beginning:
     has_workers: bool
     stay: bool
 
-    @property
-    def orders(self) -> int:
-        """How often torch calls ``iter()`` on the sampler: twice if workers start, else once."""
-        return 2 if self.has_workers and not self.stay else 1
-
 
 class Workers:
     """Begins iterations over changed loaders as they would begin with the program's own options."""
@@ -139,7 +134,7 @@ class Workers:
             torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
         if order is None:
             return {}
-        if theirs.orders > 1:
+        if theirs.has_workers and not theirs.stay:  # torch calls iter() twice if workers start
             order.begin() if ours.stay else order.begin_late()
         self._orders[loader] = order
         return {name: order}

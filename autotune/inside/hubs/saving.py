@@ -31,18 +31,11 @@ class Save:
 
     Attributes:
         what: The object.
-        file: Where the program has ``torch.save`` write it; None for another function.
-        where: Where it is really written.
+        where: The path or open file to which ``torch.save`` writes it; None for another function.
     """
 
     what: Any
-    file: Any
     where: Any
-
-    @property
-    def is_to_path(self) -> bool:
-        """Whether the program names a path, not an open file."""
-        return isinstance(self.file, (str, os.PathLike))
 
 
 class SaveListener:
@@ -107,7 +100,7 @@ class SaveHub(Hub[SaveListener]):
                 self._patches.wrap(module, name, self._save_safely)
 
     def _save(self, original: Call, obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
-        call = Save(obj, f, f)
+        call = Save(obj, f)
         self._around(call, lambda: original(obj, call.where, *args, **kwargs))
 
     def _load(self, original: Call, f: Any, *args: Any, **kwargs: Any) -> Any:
@@ -124,7 +117,7 @@ class SaveHub(Hub[SaveListener]):
 
     def _save_safely(self, original: Call, *args: Any, **kwargs: Any) -> None:
         named = next((kwargs[name] for name in SAFE_NAMES if name in kwargs), None)
-        call = Save(args[0] if args else named, None, None)
+        call = Save(args[0] if args else named, None)
         self._around(call, lambda: original(*args, **kwargs))
 
     def _around(self, call: Save, go: Callable[[], Any]) -> None:

@@ -228,7 +228,7 @@ class LeadRank(Rank):
                 self._asked = asked
                 self._meetings.announce(RankCommand(turns=asked))
                 tracker.loss = None  # one from before must not count for these configs
-                self._readings.begin(resets_memory=len(configs) == 1)
+                self._readings.begin(configs)
                 hands = Hands(tracker.switch, lambda: tracker.loss, self._readings.activity)
                 self._begin(tracker.begin_turns(asked, hands))
             case ProfileStep(_, number) if self._meetings.has_others:

@@ -19,33 +19,47 @@ from autotune.inside.ranks.group import Group
 CHUNK = 8192  # items in one entry of the store; as indices some 20 KB
 
 
-class SampleOrder:
-    """Sends the items of an iterable from the first rank to all ranks.
+class ShardedSampler(Sampler[Any]):
+    """One rank's share of what a sampler or a batch sampler yields; it takes the sampler's place.
+
+    Each iteration is a new epoch, so all ranks must begin the same number of them.
 
     Args:
-        name: The same on all ranks, and different for each order.
+        name: The same on all ranks, and different for each sampler.
+        drop_last: Leave out the last items if there is not one for every rank. Otherwise items from
+            the beginning are repeated, so that all ranks have the same number.
     """
 
-    def __init__(self, group: Group, name: str) -> None:
+    def __init__(
+        self, whole: Sampler[Any] | Iterable[Any], group: Group, name: str, *, drop_last: bool
+    ) -> None:
+        self.whole = whole
         self._group = group
         self._name = name
+        self._drop_last = drop_last
         self._epoch = 0
 
-    def of(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Yield the first rank's items on every rank; other ranks do not iterate theirs.
-
-        Each call is a new epoch, so all ranks must call it the same number of times.
-        """
+    def __iter__(self) -> Iterator[Any]:
+        size, rank = self._group.world_size, self._group.rank
         self._epoch += 1
-        return self._sent(items, f"order/{self._name}/{self._epoch}")
+        order = self._order(f"order/{self._name}/{self._epoch}")
+        first: list[Any] = []
+        while round_ := list(islice(order, size)):
+            first = first if len(first) >= size else first + round_
+            if len(round_) < size and self._drop_last:
+                return
+            missing = size - len(round_)
+            round_ += [first[number % len(first)] for number in range(missing)]
+            yield round_[rank]
 
-    def _sent(self, items: Iterable[Any], name: str) -> Iterator[Any]:
-        """Yield the items, which are stored in chunks for the others; an empty one marks the end.
+    def _order(self, name: str) -> Iterator[Any]:
+        """Yield what the first rank's sampler yields; other ranks do not iterate theirs.
 
-        The last rank to read a chunk deletes it.
+        It is stored in chunks for the others, and an empty one marks the end. The last rank to read
+        a chunk deletes it.
         """
         store, number, chunk = self._group.store, 0, [None]
-        source = iter(items) if self._group.is_first else iter(())  # it may draw at once
+        source = iter(self.whole) if self._group.is_first else iter(())  # it may draw at once
         while chunk:
             key = f"{name}/{number}"
             if self._group.is_first:
@@ -58,35 +72,6 @@ class SampleOrder:
                     store.delete_key(f"{key}/read")
             number += 1
             yield from chunk
-
-
-class ShardedSampler(Sampler[Any]):
-    """One rank's share of what a sampler or a batch sampler yields; it takes the sampler's place.
-
-    Args:
-        drop_last: Leave out the last items if there is not one for every rank. Otherwise items from
-            the beginning are repeated, so that all ranks have the same number.
-    """
-
-    def __init__(
-        self, whole: Sampler[Any] | Iterable[Any], group: Group, name: str, *, drop_last: bool
-    ) -> None:
-        self.whole = whole
-        self._group = group
-        self._order = SampleOrder(group, name)
-        self._drop_last = drop_last
-
-    def __iter__(self) -> Iterator[Any]:
-        size, rank = self._group.world_size, self._group.rank
-        order = self._order.of(self.whole)
-        first: list[Any] = []
-        while round_ := list(islice(order, size)):
-            first = first if len(first) >= size else first + round_
-            if len(round_) < size and self._drop_last:
-                return
-            missing = size - len(round_)
-            round_ += [first[number % len(first)] for number in range(missing)]
-            yield round_[rank]
 
     def __len__(self) -> int:
         return share_of(len(self.whole), self._group, drop_last=self._drop_last)  # type: ignore[arg-type]

@@ -42,23 +42,19 @@ class AutocastSeam(Seam):
         own_dtype: The dtype of the program's autocast, such as ``bfloat16``; None as long as the
             program has entered no enabled region.
         has_own_scaler: The program scales its losses with an enabled ``GradScaler``.
+        is_needed: Whether the precision of the program's own regions is changed.
     """
 
     def __init__(self) -> None:
         self.own_dtype: str | None = None
         self.has_own_scaler = False
-        self._steered = False
+        self.is_needed = False
         self._dtype: torch.dtype | None = None
         self._patches = Patches()
 
     def steer(self, dtype: torch.dtype | None) -> None:
         """Have the program's own autocast regions compute in *dtype*; None disables autocast."""
-        self._steered, self._dtype = True, dtype
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether the precision of the program's own regions is changed."""
-        return self._steered
+        self.is_needed, self._dtype = True, dtype
 
     def install(self) -> None:
         """Begin to watch autocast and ``GradScaler``, and to apply the chosen precision."""
@@ -79,7 +75,7 @@ class AutocastSeam(Seam):
         own = vars(context).setdefault(OWN, (context._enabled, context.fast_dtype))  # noqa: SLF001
         if own[0] and OURS not in vars(context):
             self.own_dtype = str(own[1]).removeprefix("torch.")
-            if self._steered:
+            if self.is_needed:
                 context._enabled = self._dtype is not None  # noqa: SLF001
                 context.fast_dtype = self._dtype or own[1]
         return original(context)

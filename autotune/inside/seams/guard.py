@@ -339,7 +339,7 @@ class GuardSeam(Seam, SaveListener):
 
     def before_save(self, save: Save) -> None:
         """Redirect a path that ``torch.save`` opens in C code, past ``open``."""
-        if save.is_to_path:
+        if isinstance(save.where, (str, os.PathLike)):
             save.where = self._files.to_write(save.where, keeps=False)
 
     def place_to_load(self, path: Any) -> Any:

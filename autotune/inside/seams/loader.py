@@ -84,7 +84,7 @@ class LoaderSeam(IterateListener):
 
     def share(self, group: Group, begins: Callable[[], None]) -> None:
         """Give each rank its part of the training loader's data, until the process ends."""
-        self.shares.begin(group, begins)
+        self.shares.group, self.shares.begins = group, begins
         self.options.request(world_size=group.world_size)
 
     @property

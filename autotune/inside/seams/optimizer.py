@@ -28,8 +28,6 @@ Call = Callable[..., Any]
 class OptimizerSeam(Seam, StepListener):
     """Follows every optimizer in the process, and reports its steps.
 
-    ``SeamSet`` makes it and installs it before the program starts.
-
     Args:
         before_first: Called before the program's first step.
         stepped: Called with the optimizer after each step.

@@ -57,8 +57,6 @@ def mute_output() -> None:
 class RankFilesSeam(GuardSeam):
     """Keeps a rank other than the first from writing where the first rank writes.
 
-    ``FenceSeams.silence()`` installs it before the program starts.
-
     Args:
         open_places: Folders in which the rank may write freely: caches and temporary files.
     """

@@ -47,27 +47,22 @@ class TrainersSeam(Seam, IterateListener):
 
     Args:
         endless: Keep the first epoch running until the rig ends the program.
-        rehearsal: Shorten epochs by this plan and let them end normally; None to leave them.
 
     Attributes:
+        rehearsal: Epochs are shortened by this plan and end normally; None leaves them.
         in_use: The library whose trainer runs the program's loop (``lightning`` or
             ``transformers``); empty if the program has its own loop.
     """
 
     def __init__(self, *, endless: bool, rehearsal: RehearsalPlan | None = None) -> None:
         self._endless = endless
-        self._rehearsal = rehearsal
+        self.rehearsal = rehearsal
         self._patches = Patches()
         self._patched: set[str] = set()
         self._running: WeakSet[Any] = WeakSet()
         self._steps: int | None = None
         self.in_use = ""
         self._length = RunLength()
-
-    @property
-    def rehearses(self) -> bool:
-        """Whether trainers get short epochs when they begin."""
-        return self._rehearsal is not None
 
     def loader_built(self, loader: DataLoader[Any]) -> None:  # noqa: ARG002
         """Patch the trainers, as ``patch()`` does."""
@@ -135,10 +130,10 @@ class TrainersSeam(Seam, IterateListener):
         self.in_use = library
         self._running.add(trainer)
         self._set_steps(trainer)
-        if self._rehearsal is not None and library == LIGHTNING:
-            _shorten_lightning(trainer, self._rehearsal)
-        elif self._rehearsal is not None:
-            _shorten_transformers(trainer.args, self._rehearsal)
+        if self.rehearsal is not None and library == LIGHTNING:
+            _shorten_lightning(trainer, self.rehearsal)
+        elif self.rehearsal is not None:
+            _shorten_transformers(trainer.args, self.rehearsal)
 
     def _set_steps(self, trainer: Any) -> None:
         if self._steps is None:
@@ -178,8 +173,8 @@ class TrainersSeam(Seam, IterateListener):
         self._before(trainer, "train", TRANSFORMERS)
         if not hasattr(trainer, "_run_epoch"):
             return
-        if self._rehearsal is not None:
-            self._patches.wrap(trainer, "_run_epoch", partial(_run_shortly, self._rehearsal))
+        if self.rehearsal is not None:
+            self._patches.wrap(trainer, "_run_epoch", partial(_run_shortly, self.rehearsal))
         if not self._endless:
             return
         self._patches.wrap(trainer, "_run_epoch", self._run_endlessly)

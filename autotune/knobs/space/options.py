@@ -25,26 +25,16 @@ def settings(pairs: Sequence[str], option: str) -> dict[str, object]:
 
 
 def values(pairs: Sequence[str], option: str) -> dict[str, list[object]]:
-    """Return a list of values per knob from ``knob=value,value`` texts, with YAML's types."""
-    return {knob: _scalars(text) for knob, text in _pairs(pairs, option)}
+    """Return a list of values per name from ``name=value,value`` texts, with YAML's types.
 
-
-def own_values(pairs: Sequence[str], option: str) -> dict[str, list[object]]:
-    """Return a list of values per flag or keyword from the texts of ``--arg``.
-
-    Values of flags stay text, because the program's parser reads them. Values of a function's
-    keywords get the types that YAML gives them.
+    Values of the program's flags and of environment variables stay text: ``--lr=1e-4`` must reach
+    the program as typed, not as the number that YAML makes of it.
     """
-    return {
-        # "--lr=1e-4" must reach the program as typed, not as the number that YAML makes of it.
-        name: list(text.split(",")) if name.startswith("-") else _scalars(text)
-        for name, text in _pairs(pairs, option)
-    }
-
-
-def texts(pairs: Sequence[str], option: str) -> dict[str, list[str]]:
-    """Return a list of values per name, as text."""
-    return {name: text.split(",") for name, text in _pairs(pairs, option)}
+    found: dict[str, list[object]] = {}
+    for name, text in _pairs(pairs, option):
+        is_text = option == "--env" or name.startswith("-")
+        found[name] = [part if is_text else _scalar(part) for part in text.split(",")]
+    return found
 
 
 def size_bytes(text: str, option: str) -> int:
@@ -70,10 +60,6 @@ def _pairs(typed: Sequence[str], option: str) -> list[tuple[str, str]]:
             raise UsageError(f"{option} takes NAME=VALUE, not '{text}'.")
         pairs.append((knob.strip(), value))
     return pairs
-
-
-def _scalars(text: str) -> list[object]:
-    return [_scalar(part) for part in text.split(",")]
 
 
 def _scalar(text: str) -> object:

@@ -9,12 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import product
 
 from autotune.errors import UsageError
-from autotune.knobs import Knob, Scope, registry
+from autotune.knobs import Knob, Scope, parse_value, registry, unknown_knob
 from autotune.knobs.base import Here
-from autotune.knobs.former_names import unknown_knob
 from autotune.machine.hardware import Hardware
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered, parts_of, ranks_in
@@ -108,12 +106,6 @@ class SearchSpace:
             )
         return replace(self, keeps_global_batch=True)
 
-    def up_to_global_batch(self, most: int | None) -> SearchSpace:
-        """Return this space with at most *most* samples per optimizer step; None: the default."""
-        if most is not None and most < 1:
-            raise UsageError(f"--max-global-batch takes a number of samples, not {most}.")
-        return replace(self, max_global_batch=most)
-
     def resolve(self, hardware: Hardware, profile: Profile) -> ResolvedSpace:
         """Return what can be searched for this program on this machine.
 
@@ -128,27 +120,17 @@ class SearchSpace:
         needed = ["batch_size"] if self.keeps_global_batch else []
         held = self._held(hardware, profile)
         for name in dict.fromkeys([*held, *self.knobs, *needed]):
-            knob = registry()[name]
-            offer = self._offer(knob, hardware, profile)
+            given = (held[name],) if name in held else self.knobs.get(name)
+            offer = self._offer(registry()[name], given, Here(hardware, profile))
             if isinstance(offer, NotOffered):
                 refused[name] = offer.reason
                 continue
             baseline[name] = offer.own
             if offer.flag is not None:
                 flags[name] = offer.flag
-            given = (held[name],) if name in held else self.knobs.get(name)
-            # Only the user's values need this check: those of the domain fit by definition.
-            cannot = (knob.refusal(value, Here(hardware, profile)) for value in given or ())
-            if reason := next(filter(None, cannot), None):
-                refused[name] = reason
-                # A knob that cannot act must not appear in configs, not even with the program's own
-                # value.
-                del baseline[name]
-                continue
             if name in held:
                 continue
-            domain = Domain(given) if given else offer.domain
-            domain = domain.including(baseline[name])
+            domain = offer.domain.including(offer.own)
             if self.keeps_global_batch and name == "batch_size":
                 refused[name] = "the global batch stays the same"
             elif len(domain.values) > 1:
@@ -175,7 +157,7 @@ class SearchSpace:
             restart=restart,
             keeps_global_batch=self.keeps_global_batch,
             max_global_batch=self.max_global_batch or _most_samples(domains, baseline, profile),
-            flags={n: f for n, f in flags.items() if n in baseline},
+            flags=flags,
             requested=self.requested,
             asked=restart & (self.requested | (flags.keys() if self.uses_flags else set()) | first),
         )
@@ -187,13 +169,17 @@ class SearchSpace:
         ours = {n: HELD[n] for n, offer in offers.items() if isinstance(offer, Domain)}
         return {**ours, **self.fixed}
 
-    def _offer(self, knob: Knob, hardware: Hardware, profile: Profile) -> _Offer | NotOffered:
-        """Return the values that a knob has here, or why it has none.
+    def _offer(
+        self, knob: Knob, given: tuple[KnobValue, ...] | None, here: Here
+    ) -> _Offer | NotOffered:
+        """Return the values that a knob has here, or why it cannot act.
 
         The first source that applies decides: the knob's domain, the value that the program reads
         from its ``config`` parameter, the domain for knobs named by the user, the program's flag.
+        Values that the user *gave* replace those, if the program can use all of them.
         """
-        domain, flag = knob.domain(Here(hardware, profile)), None
+        profile = here.profile
+        domain, flag = knob.domain(here), None
         if knob.name.startswith(("-", KEYWORD)):  # it stands for a flag or a keyword
             flag = find(profile.flags, knob.name) or Flag(knob.name)
         own = profile.config_reads.get(knob.name)
@@ -212,7 +198,7 @@ class SearchSpace:
         ):
             means = (flag for flag in profile.flags if flag.words & set(knob.flag_names))
             flag = next(means, None)
-            domain = (flag and knob.flag_domain(flag, Here(hardware, profile))) or domain
+            domain = (flag and knob.flag_domain(flag, here)) or domain
         if isinstance(domain, NotOffered):
             return domain
         if own is None:
@@ -220,9 +206,13 @@ class SearchSpace:
             means_knob = flag is not None and knob.name not in flag.spellings
             own = knob.parse_flag(flag) if flag and means_knob else knob.current(profile)
         try:
-            return _Offer(domain, knob.parse(own), flag)
+            own = knob.parse(own)
         except ValueError as error:
             return NotOffered(f"the program's own value does not fit: the knob {error}")
+        cannot = (knob.refusal(value, here) for value in given or ())
+        if reason := next(filter(None, cannot), None):
+            return NotOffered(reason)
+        return _Offer(Domain(given) if given else domain, own, flag)
 
 
 @dataclass(frozen=True)
@@ -374,39 +364,11 @@ class ResolvedSpace:
         """Return whether a change from one config to the other needs a fresh process."""
         return bool(self.restart & there.changes_from(here).keys())
 
-    def configs(self, at: Config) -> Iterable[Config]:
-        """Yield each canonical config without conflicts that has the restart values of *at*.
-
-        A process that runs under *at* can measure all of them without a restart.
-        """
-        live = [n for n in self.domains if n not in self.restart]
-        seen = set()
-        for values in product(*(self.domains[n].values for n in live)):
-            config = self.canonical(at.replace(**dict(zip(live, values, strict=True))))
-            # Several products become equal when their idle knobs are reset.
-            if config not in seen and not self.conflicts(config):
-                seen.add(config)
-                yield config
-
 
 def check_names(names: Iterable[str], where: str) -> None:
     """Raise a ``UsageError`` with every name that is not a knob's, and the nearest known one."""
-    known = registry()
-    if unknown := [n for n in names if n not in known]:
-        faults = [unknown_knob(name, known, where) for name in unknown]
-        raise UsageError("\n".join([*faults, "'autotune knobs' lists them."]))
-
-
-def parse_value(knob: str, raw: object, where: str) -> KnobValue:
-    """Return a value of a knob as the user wrote it in an option or a file.
-
-    Raises:
-        UsageError: The knob does not take the value.
-    """
-    try:
-        return registry()[knob].parse(raw)
-    except ValueError as error:
-        raise UsageError(f"{where}: knob '{knob}' {error}.") from error
+    if unknown := [name for name in names if name not in registry()]:
+        raise UsageError("\n".join(f"{where}: {unknown_knob(name)}" for name in unknown))
 
 
 def _keep_divisors(

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from autotune.errors import FileFormatError, UsageError, did_you_mean
-from autotune.knobs import registry
-from autotune.knobs.former_names import unknown_knob
+from autotune.knobs import parse_value
 from autotune.knobs.space import yamlfile
-from autotune.knobs.space.space import SearchSpace
+from autotune.knobs.space.space import SearchSpace, check_names
 from autotune.program.config import KnobValue
 from autotune.program.dangerous_variables import danger_of
 
@@ -54,7 +53,7 @@ def _parse(file: yamlfile.YamlFile) -> SearchSpace:
     faults = list(_faults(file))
     knobs: dict[str, tuple[KnobValue, ...] | None] = {}
     fixed: dict[str, KnobValue] = {}
-    for section, accept in (("knobs", knobs), ("fixed", fixed)):
+    for section in ("knobs", "fixed"):
         entries = file.data.get(section) or {}
         if not isinstance(entries, Mapping):
             faults.append(
@@ -62,13 +61,15 @@ def _parse(file: yamlfile.YamlFile) -> SearchSpace:
             )
             continue
         for name, raw in entries.items():
+            where = file.where(section, str(name))
             try:
-                _check_name(str(name))
-                value = _values(str(name), raw) if accept is knobs else _value(str(name), raw)
-            except ValueError as error:
-                faults.append(f"{file.where(section, str(name))}: {error}")
-            else:
-                accept[str(name)] = value  # type: ignore[assignment]
+                _check_name(str(name), where)
+                if section == "knobs":
+                    knobs[str(name)] = _values(str(name), raw, where)
+                else:
+                    fixed[str(name)] = parse_value(str(name), raw, where)
+            except UsageError as error:
+                faults.append(str(error))
     if faults:
         raise FileFormatError("\n".join(faults))
     # A knob in both sections is held at its fixed value.
@@ -90,28 +91,20 @@ def _faults(file: yamlfile.YamlFile) -> Iterator[str]:
         yield f"{file.path}: 'knobs' is missing or empty. Write for example 'workers: auto'."
 
 
-def _values(name: str, raw: object) -> tuple[KnobValue, ...] | None:
+def _values(name: str, raw: object, where: str) -> tuple[KnobValue, ...] | None:
     if raw == AUTO:
         return None
     if isinstance(raw, list) and raw:
-        return tuple(dict.fromkeys(_value(name, item) for item in raw))
-    raise ValueError(f"knob '{name}' takes 'auto' or a list of values, not {raw!r}.")
+        return tuple(dict.fromkeys(parse_value(name, item, where) for item in raw))
+    raise UsageError(f"{where}: knob '{name}' takes 'auto' or a list of values, not {raw!r}.")
 
 
-def _value(name: str, raw: object) -> KnobValue:
-    try:
-        return registry()[name].parse(raw)
-    except ValueError as error:
-        raise ValueError(f"knob '{name}' {error}.") from error
-
-
-def _check_name(name: str) -> None:
-    if name not in registry():
-        raise ValueError(f"{unknown_knob(name, registry())} 'autotune knobs' lists them.")
+def _check_name(name: str, where: str) -> None:
+    check_names([name], where)
     variable = name.removeprefix("$")
     # A shared file must not load code into the user's program, as LD_PRELOAD would.
     if variable != name and (danger := danger_of(variable)):
-        raise ValueError(
-            f"a file may not set '{name}', because {danger}. Name it yourself: "
+        raise UsageError(
+            f"{where}: a file may not set '{name}', because {danger}. Name it yourself: "
             f"--env {variable}=VALUE,VALUE."
         )

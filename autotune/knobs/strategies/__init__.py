@@ -16,25 +16,12 @@ from autotune.knobs.strategies.base import (
     Single,
     Site,
     Strategy,
-    ddp_refusal,
-    devices_of,
-    in_place_refusal,
-    starts_them_itself,
 )
 from autotune.knobs.strategies.fsdp import Fsdp
 from autotune.knobs.strategies.model_split import ModelSplit
 from autotune.knobs.strategies.zero1 import Zero1
 
-__all__ = [
-    "STRATEGIES",
-    "RankStrategy",
-    "Site",
-    "Strategy",
-    "ddp_refusal",
-    "devices_of",
-    "in_place_refusal",
-    "starts_them_itself",
-]
+__all__ = ["STRATEGIES", "RankStrategy", "Site", "Strategy"]
 
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
     {

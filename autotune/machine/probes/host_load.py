@@ -17,11 +17,11 @@ from time import monotonic
 import psutil
 
 from autotune.machine import cgroups
-from autotune.machine.cgroups import Throttling
 from autotune.machine.kernel_files import text_of
 from autotune.measurement.readings import Interference
 
 PRESSURE = (Path("/sys/fs/cgroup/cpu.pressure"), Path("/proc/pressure/cpu"))  # container, machine
+UNITS_S = {"throttled_usec": 1e-6, "throttled_time": 1e-9}  # of cpu.stat, by versions 2 and 1
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,14 @@ class HostLoad:
         self,
         tuner_pid: int,
         pressure: Iterable[Path] = PRESSURE,
-        throttling: Iterable[Throttling] | None = None,
+        stats: Iterable[Path] | None = None,
     ) -> None:
         self._self = psutil.Process()
         self._tuner = _process(tuner_pid)
         self._cores = psutil.cpu_count() or 1
         self._pressure = [path for path in pressure if _pressure_s([path]) is not None]
-        sources = cgroups.throttling() if throttling is None else throttling
-        self._throttling = [s for s in sources if _throttled_s([s]) is not None]
+        found = (group / "cpu.stat" for group in cgroups.cpu_quotas()) if stats is None else stats
+        self._stats = [path for path in found if _throttled_s([path]) is not None]
         self._workers: dict[int, psutil.Process] = {}
         self._companions: dict[int, psutil.Process] = {}
 
@@ -100,7 +100,7 @@ class HostLoad:
             ours_s=self._ours_s(),
             steal_s=steal,
             pressure_s=_pressure_s(self._pressure),
-            throttled_s=_throttled_s(self._throttling),
+            throttled_s=_throttled_s(self._stats),
         )
 
     def _ours_s(self) -> float:
@@ -151,13 +151,16 @@ def _pressure_s(paths: Iterable[Path]) -> float | None:
     return None
 
 
-def _throttled_s(sources: Iterable[Throttling]) -> float | None:
-    """Return the seconds in which a quota was used up, added over all levels; None if unknown."""
+def _throttled_s(stats: Iterable[Path]) -> float | None:
+    """Return the seconds in which a quota was used up; None if unknown.
+
+    Those of all levels are added, because each throttles independently.
+    """
     seconds = [
-        int(value) * source.unit_s
-        for source in sources
-        for name, _, value in (line.partition(" ") for line in text_of(source.path).splitlines())
-        if name == source.key
+        int(value) * UNITS_S[name]
+        for path in stats
+        for name, _, value in (line.partition(" ") for line in text_of(path).splitlines())
+        if name in UNITS_S
     ]
     return sum(seconds) if seconds else None
 

@@ -34,7 +34,7 @@ def torch_gpus(device: str) -> tuple[Gpu, ...]:
 
 
 class TorchMemory:
-    """Peak allocated and reserved bytes, added over all CUDA devices; None on other devices.
+    """Peak allocated and reserved bytes of the fullest CUDA device; None on other devices.
 
     The allocator records peaks itself, so samples in between are not needed.
     """
@@ -56,12 +56,13 @@ class TorchMemory:
                 torch.cuda.reset_peak_memory_stats(index)
         self._retries = self._total("num_alloc_retries")
 
-    def segments_taken(self) -> int:
-        """Return how often the allocator has taken memory from the devices so far.
+    def bytes_taken(self) -> int:
+        """Return the bytes that the allocator has taken from the devices so far.
 
-        The warm-up lasts while this number grows.
+        The warm-up lasts while this number grows. Segments are not counted, because an expandable
+        one grows without a new one.
         """
-        return self._total("segment.all.allocated")
+        return self._total("reserved_bytes.all.allocated")
 
     def read(self, memory: Memory) -> Memory:
         """Return *memory* with the allocator's peaks filled in."""
@@ -72,8 +73,8 @@ class TorchMemory:
         devices = range(torch.cuda.device_count())
         return replace(
             memory,
-            device_allocated_bytes=sum(torch.cuda.max_memory_allocated(i) for i in devices),
-            device_reserved_bytes=sum(torch.cuda.max_memory_reserved(i) for i in devices),
+            device_allocated_bytes=max(torch.cuda.max_memory_allocated(i) for i in devices),
+            device_reserved_bytes=max(torch.cuda.max_memory_reserved(i) for i in devices),
             alloc_retries=self._total("num_alloc_retries") - self._retries,
         )
 

@@ -30,7 +30,7 @@ LAST_LOSSES = 5  # whose mean says whether a run is hopeless
 SAMPLES, RATES, GRADIENTS, BUFFERS = "samples", "learning rates", "gradients", "buffers"
 MOST_BUFFERS = "all but a few of the buffers"  # judged by their larger deviations
 FEW = 0.1  # of the values, whose deviations are left out there
-SAVED, UNSAVED, LOADED = "checkpoints", "missing checkpoints", "loading"
+SAVED, UNSAVED = "checkpoints", "missing checkpoints"
 VALUES = "values of checkpoints"
 PARTS = ("losses", "weights", BUFFERS)
 STEPS_APART = 2  # at which two runs may first show one difference, which grows out of their noise
@@ -70,8 +70,7 @@ class TrainingTrace:
         shaken: How many tensors were moved before the first step.
         broken: Why recording ended early; empty if it did not.
         saved: What the program saved with ``torch.save``, in order: a checksum of each object's
-            keys and of the kinds, sizes and types of its tensors.
-        loaded: Why the first of these cannot be loaded again; empty for one that can.
+            keys, of the kinds of its objects, and of the sizes and types of its tensors.
         values: Of the first of these, the steps made by then, and some values of each entry.
     """
 
@@ -82,7 +81,6 @@ class TrainingTrace:
     shaken: int = 0
     broken: str = ""
     saved: tuple[int, ...] = ()
-    loaded: tuple[str, ...] = ()
     values: tuple[tuple[int, tuple[tuple[float, ...], ...]], ...] = ()
 
 
@@ -106,12 +104,12 @@ class Agreement:
     Attributes:
         epochs: How many short epochs these took.
         part: What differs first: ``samples``, ``losses``, ``gradients``, ``weights``, ``buffers``,
-            ``learning rates`` or, after training, ``checkpoints``, ``missing checkpoints``,
-            ``values of checkpoints`` or ``loading``.
+            ``learning rates`` or, after training, ``checkpoints``, ``missing checkpoints`` or
+            ``values of checkpoints``.
         at: The step at which it does, from 1.
         begins_epoch: Whether it is the first step of its epoch.
         by: Relative difference at that step.
-        why: Why nothing could be compared, or why a checkpoint cannot be loaded; empty otherwise.
+        why: Why nothing could be compared; empty otherwise.
         is_unrepeated: Whether there was no second run that could show the difference again.
     """
 
@@ -151,8 +149,6 @@ class Agreement:
                 return "it saves no checkpoint where the program as written saves some"
             case "values of checkpoints":
                 return "it saves checkpoints with other values"
-            case "loading":
-                return f"its checkpoints cannot be loaded: {self.why}"
             case "samples":
                 return f"it is fed other samples from step {self.at}{when}"
             case _:
@@ -219,8 +215,7 @@ def compare(
         return Agreement(Sameness.UNKNOWN, why=unclear)
     over = _epochs(written.steps[:clear])
     if part := _saves_otherwise(written, shaken, own):
-        why = next(filter(None, own.loaded), "") if part == LOADED else ""
-        return Agreement(Sameness.DIFFERS, clear, over, part, why=why)
+        return Agreement(Sameness.DIFFERS, clear, over, part)
     return Agreement(Sameness.ROUNDING, clear, over)
 
 
@@ -279,10 +274,7 @@ def _saves_otherwise(
         return SAVED
     if len(written.saved) > 1 and not own.saved and len(own.steps) >= len(written.steps):
         return UNSAVED
-    if shaken and _values_differ(written, shaken, own):
-        return VALUES
-    loads = not any(why for trace in (written, *shaken) for why in trace.loaded)
-    return LOADED if loads and any(own.loaded) else ""
+    return VALUES if shaken and _values_differ(written, shaken, own) else ""
 
 
 def _values_differ(

@@ -20,8 +20,8 @@ from pathlib import Path
 from autotune.errors import UsageError
 from autotune.program.line import elsewhere, launchers
 from autotune.program.line.base import Known, Reader, Shell, is_assignment, is_python
+from autotune.program.line.elsewhere import take_assignments, take_env
 from autotune.program.line.launchers import take_launcher, take_launcher_module
-from autotune.program.line.prefixes import take_assignments, take_env
 from autotune.program.line.python import take_options, take_python
 from autotune.program.line.target import program_at
 from autotune.program.program import Program

@@ -6,7 +6,7 @@ or root.
 
 Not covered, and reported where it is noticed: a folder that cannot be the lower layer of an overlay
 becomes read-only; renaming an existing folder fails with EXDEV (Python's own calls are mended by
-``inside.seams.overlay``); of two hard links, only the one that is written to changes; a file is
+``inside.seams.fencing``); of two hard links, only the one that is written to changes; a file is
 copied completely when it is opened for writing; locks and inotify do not reach the real files.
 """
 

@@ -25,7 +25,7 @@ from autotune.program.domain import Domain
 from autotune.program.lr import PARTS
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan
 from autotune.results.rehearsals import Canary
-from autotune.tuning.checking.self_check import Known, SelfCheck
+from autotune.tuning.checking.self_check import SelfCheck
 from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.choosing.chooser import MEMORY
 from autotune.tuning.session import Baseline, Session
@@ -57,9 +57,7 @@ def cleared(session: Session, baseline: Baseline) -> Baseline:
         if 3 * (used.peak_bytes or 0) > capacity:  # its process would compete with these
             session.live.close()
         try:
-            found = _Check(session, baseline).run()
-            if found is not None:
-                study.canary = found
+            study.canary = found = _Check(session, baseline).run()
             if found is not None and found.training is not None:
                 changes = found.config.changes_from(baseline.space.baseline)
                 listed = " ".join(f"{knob}={value}" for knob, value in changes.items())
@@ -121,8 +119,7 @@ class _Check:
         allowed_s = session.plan.most_for_rehearsal_s
         kept_s = session.budget.left_s - allowed_s
         self._runs = ShortRuns(session, baseline, kept_s, session.until_over)
-        step_s = baseline.measurement.step_s
-        self._check = SelfCheck(self._runs, baseline.space, step_s, Known.of(session, baseline))
+        self._check = SelfCheck.of(session, baseline, self._runs)
         self._given = baseline.space.fixed.keys() & session.study.head.space.fixed.keys()
 
     def run(self) -> Canary | None:

@@ -11,7 +11,6 @@ fail is compared with the program as written by what it trains (``self_check``),
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import StrEnum
 
 from autotune.measurement.learning.training_trace import Agreement, Sameness
 from autotune.measurement.outcome import Outcome
@@ -20,7 +19,7 @@ from autotune.program.rehearsal import Rehearsal, RehearsalPlan
 from autotune.results.record import TrialRecord
 from autotune.results.rehearsals import RehearsalRecord, blames, note, survives, warning
 from autotune.tuning.checking.learning_check import learns_enough, samples_ratio, with_learning
-from autotune.tuning.checking.self_check import Known, SelfCheck, without_one
+from autotune.tuning.checking.self_check import SelfCheck, without_one
 from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.choosing.ranking import promising
 from autotune.tuning.session import Baseline, Session
@@ -32,20 +31,15 @@ WORTH_MORE = 1.5
 UNEVEN = "the program fails where its runs are made comparable"
 
 
-class Rehearsed(StrEnum):
-    """What comes after a rehearsal."""
-
-    GO_ON = "go on"
-    """There is a candidate to confirm, or none is worth another look."""
-    NOTHING_LEFT = "nothing left"
-    """All that looked faster fails outside of the training loop, and there is time to search on."""
-
-
-def rehearse_best(session: Session, baseline: Baseline) -> Rehearsed:
+def rehearse_best(session: Session, baseline: Baseline) -> bool:
     """Rehearse the best config; if the config is to blame for a failure, try the next best.
 
     Findings are recorded, so a resumed search does not repeat them. Nothing is rehearsed if that
     would take time that the confirmation needs.
+
+    Returns:
+        Whether to search on: all that looked faster fails outside of the training loop, and there
+        is time for other configs.
     """
     session.live.close()
     study = session.study
@@ -56,28 +50,27 @@ def rehearse_best(session: Session, baseline: Baseline) -> Rehearsed:
         able = [r for r in able if may_check or learns_enough(session, space, r.config)]
         if not able:
             session.has_candidate = False
-            can_go_on = is_blamed and session.until_last_trial() is None
-            return Rehearsed.NOTHING_LEFT if can_go_on else Rehearsed.GO_ON
+            return is_blamed and session.until_last_trial() is None
         rehearsing = _Rehearsing(session, baseline, able[0])
         most_s = session.time_to_rehearse_s(kept_s=rehearsing.kept_s)
         if _is_cleared(session, baseline, able[0].config) or not most_s:
-            return Rehearsed.GO_ON
+            return False
         if _is_known(study, able[0].config, most_s):
-            return Rehearsed.GO_ON
+            return False
         session.events.on_phase("rehearsing")
         session.events.on_rehearsal(able[0].config, baseline.space)
         began_s = session.budget.spent_s
         record = rehearsing.record(most_s)
         if _was_stopped(record.own):
-            return Rehearsed.GO_ON
+            return False
         record = replace(record, cost_s=session.budget.spent_s - began_s)
         study.rehearsals = (*study.rehearsals, record)
         study.spent_s = session.budget.spent_s
         _tell(session, record)
         if not record.is_blamed:
-            return Rehearsed.GO_ON
+            return False
         is_blamed = True
-    return Rehearsed.GO_ON
+    return False
 
 
 def _is_cleared(session: Session, baseline: Baseline, config: Config) -> bool:
@@ -107,8 +100,7 @@ class _Rehearsing:
 
     def record(self, most_s: float) -> RehearsalRecord:
         session, config = self._session, self._config
-        known = Known.of(session, self._baseline)
-        check = SelfCheck(self._runs, self._space, self._baseline.measurement.step_s, known)
+        check = SelfCheck.of(session, self._baseline, self._runs)
         plan = check.plan_to_rehearse(config, most_s)
         own = self._runs.run(config, replace(plan, most_s=most_s))
         if not own.has_failed:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Self
 
 from autotune.knobs import registry
@@ -38,7 +38,7 @@ from autotune.program.rehearsal import Rehearsal, RehearsalPlan, TracePlan
 from autotune.results.rehearsals import Canary, RehearsalRecord
 from autotune.tuning.checking.learning_check import MOST_LOSS, untold
 from autotune.tuning.checking.short_runs import Runs
-from autotune.tuning.choosing.choosable import one_fewer
+from autotune.tuning.choosing.worth import one_fewer
 from autotune.tuning.plan import CHECK_EPOCHS, check_batches
 from autotune.tuning.session import Baseline, Session
 
@@ -48,34 +48,41 @@ TRAINS_THE_SAME = {Sameness.BITS, Sameness.ROUNDING}
 SHAKES = 3  # shaken runs before a config is said to train something else
 
 
-@dataclass(frozen=True)
-class Known:
-    """What a check knows of the program beforehand.
+class SelfCheck:
+    """Compares configs with the program as written, which is run once for all of them.
 
-    It adds to the traces of the program as written, which later checks use.
+    Args:
+        traces: Those of the program as written, to which it adds; later checks use them.
+        normalises: Whether the model has BatchNorm.
+        canary: What the exact settings were found to train before, if they were compared.
     """
 
-    traces: dict[RehearsalPlan, TrainingTrace] = field(default_factory=dict)
-    normalises: bool = False
-    canary: Canary | None = None
+    def __init__(
+        self,
+        runs: Runs,
+        space: ResolvedSpace,
+        step_s: float,
+        traces: dict[RehearsalPlan, TrainingTrace],
+        *,
+        normalises: bool = False,
+        canary: Canary | None = None,
+    ) -> None:
+        self._runs, self._space, self._traces = runs, space, traces
+        self._normalises, self._canary = normalises, canary
+        self._batches = check_batches(step_s)
+        self.cost_s = CHECK_EPOCHS * self._batches * step_s  # of the steps of one run
 
     @classmethod
-    def of(cls, session: Session, baseline: Baseline) -> Self:
-        """Return what a search knows of its program."""
+    def of(cls, session: Session, baseline: Baseline, runs: Runs) -> Self:
+        """Return the check of a search, with what it knows of its program."""
         return cls(
+            runs,
+            baseline.space,
+            baseline.measurement.step_s,
             session.traces,
             normalises=baseline.profile.model.batch_norm_layers > 0,
             canary=session.study.canary,
         )
-
-
-class SelfCheck:
-    """Compares configs with the program as written, which is run once for all of them."""
-
-    def __init__(self, runs: Runs, space: ResolvedSpace, step_s: float, known: Known) -> None:
-        self._runs, self._space, self._known = runs, space, known
-        self._batches = check_batches(step_s)
-        self.cost_s = CHECK_EPOCHS * self._batches * step_s  # of the steps of one run
 
     def plan(self, config: Config, *, shakes: int = 0, shares: int = 1) -> RehearsalPlan:
         """Return how a config is run for the comparison; its steps are those of the baseline."""
@@ -98,7 +105,7 @@ class SelfCheck:
 
     def _shares(self, config: Config) -> int:
         """Return among how many ranks of a config BatchNorm sees a batch shared out."""
-        is_whole = not self._known.normalises or config.get("sync_batchnorm")
+        is_whole = not self._normalises or config.get("sync_batchnorm")
         return 1 if is_whole else ranks_in(config) // ranks_in(self._space.baseline)
 
     def exact_part(self, config: Config) -> Config:
@@ -107,7 +114,7 @@ class SelfCheck:
         More batches to a step, or more ranks, make a larger one by design. How they are put
         together is compared at the program's own step, of smaller batches.
         """
-        space, normalises = self._space, self._known.normalises
+        space, normalises = self._space, self._normalises
         own = space.baseline
         back = {knob: own[knob] for knob in by_design(config, own, normalises=normalises)}
         if "devices" in back:
@@ -129,8 +136,8 @@ class SelfCheck:
         What makes it differ is to blame: one change if one was found. *traced* is what the
         rehearsal learned, if that can be compared.
         """
-        written, canary = self._space.baseline, self._known.canary
-        designed = by_design(config, written, normalises=self._known.normalises)
+        written, canary = self._space.baseline, self._canary
+        designed = by_design(config, written, normalises=self._normalises)
         exact, found = self.exact_part(config), None
         if exact != written:
             is_cleared = canary is not None and canary.clears(exact, written)
@@ -203,12 +210,12 @@ class SelfCheck:
         """Return the trace of the program as written, which is run once; else why there is none."""
         config = self._space.baseline
         plan = self.plan(config, shakes=shakes, shares=shares)
-        if plan not in self._known.traces:
+        if plan not in self._traces:
             ran = self._runs.trace(config, plan, self.cost_s)
             if isinstance(ran, Ending):
                 return ran
-            self._known.traces[plan] = ran
-        return self._known.traces[plan]
+            self._traces[plan] = ran
+        return self._traces[plan]
 
 
 def without_one(

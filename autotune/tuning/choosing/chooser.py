@@ -18,21 +18,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import ENDED_BY_US, Outcome
 from autotune.measurement.rounds import Speeds
 from autotune.program.config import Config, KnobValue
 from autotune.results.record import TrialRecord, latest
-from autotune.tuning.choosing.choosable import (
+from autotune.tuning.choosing.diagnosis import DEVICES
+from autotune.tuning.choosing.effects import KnobEffects
+from autotune.tuning.choosing.worth import (
     LATE,
     NORMAL,
-    Choosable,
     is_worth,
     may_win,
     one_fewer,
 )
-from autotune.tuning.choosing.diagnosis import DEVICES
-from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.storage.study import Trial
 
 MEMORY: Final = frozenset({Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY})
@@ -66,16 +66,15 @@ class Proposal:
     """A config to measure, with the reason to try it.
 
     Attributes:
-        trial: The open Optuna trial in which the result must be recorded; None for the program as
-            written, which has one already, and until it is opened.
         why: Where the proposal comes from, as users read it.
         expected: Its speedup as it was expected before; None where nothing was.
+        trial: Optuna's open trial in which the result must be recorded; None where autotune chose.
     """
 
-    trial: Trial | None
     config: Config
     why: str
     expected: Interval | None = None
+    trial: Trial | None = None
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,6 @@ class Field:
     share_left: float = 1.0
     guilty: Sequence[Mapping[str, KnobValue]] = ()
     best: Config | None = None
-    in_play: frozenset[Config] = frozenset()
 
 
 class Chooser:
@@ -101,7 +99,7 @@ class Chooser:
 
     def __init__(
         self,
-        space: Choosable,
+        space: ResolvedSpace,
         seed: int,
         all_in: Config | None = None,
         cost_s: Callable[[Config], float] = lambda _: 1.0,
@@ -121,7 +119,7 @@ class Chooser:
         pool = self._pool(field)
         for config, why in self._certain(pool):
             expected = self._effects.foresee(field.speeds, [config]).of(config).interval
-            return Proposal(None, config, why, expected)
+            return Proposal(config, why, expected)
         return self._explore(pool)
 
     def simplest(self, field: Field) -> Config | None:
@@ -144,23 +142,17 @@ class Chooser:
             if not idle:
                 break
             config = min(idle, key=lambda one: gains[one].value)
-        is_able = config in pool.measured or pool.may_try(config)
-        return config if is_able and self._cost_s(config) < math.inf else None
+        return config if config in pool.measured or pool.may_try(config) else None
 
     def _pool(self, field: Field) -> _Pool:
         return _Pool(field, self._space, Forecast(field.records, self._memory_bytes))
 
     def _certain(self, pool: _Pool) -> Iterator[tuple[Config, str]]:
-        first, late = self._first(pool), pool.field.share_left < LATE
+        first, is_late = self._first(pool), pool.field.share_left < LATE
         if first is not None and first not in pool.looks and self._cost_s(first) < math.inf:
             yield first, ALL_IN
-        if first is not None and not late:
-            yield from self._missing(pool, first)
-        if late:
-            yield from self._missing(pool, pool.best)
-
-    def _missing(self, pool: _Pool, config: Config) -> Iterator[tuple[Config, str]]:
-        for knob, without in one_fewer(self._space, config):
+        near = pool.best if is_late else first
+        for knob, without in one_fewer(self._space, near) if near is not None else ():
             if pool.may_try(without) and self._cost_s(without) < math.inf:
                 yield without, WITHOUT.format(knob)
 
@@ -193,7 +185,7 @@ class Chooser:
         if not worth:
             return None
         _, chosen = max(worth, key=lambda one: one[0])
-        return Proposal(None, chosen, PROMISES, foreseen.of(chosen).interval)
+        return Proposal(chosen, PROMISES, foreseen.of(chosen).interval)
 
     def _candidates(self, pool: _Pool) -> list[Config]:
         near = dict.fromkeys(self._one_change(pool.best))
@@ -225,7 +217,7 @@ class Chooser:
 
 
 class _Pool:
-    def __init__(self, field: Field, space: Choosable, forecast: Forecast) -> None:
+    def __init__(self, field: Field, space: ResolvedSpace, forecast: Forecast) -> None:
         self.field = field
         self._space = space
         self._forecast = forecast

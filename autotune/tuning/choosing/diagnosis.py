@@ -33,7 +33,6 @@ SURE: tuple[tuple[str, tuple[KnobValue, ...]], ...] = (
     ("optimizer", ("fused",)),
     ("pinning", ("non-blocking",)),
 )
-NEEDS_BF16 = frozenset({"precision"})
 
 
 class Bottleneck(StrEnum):
@@ -112,7 +111,7 @@ def _sure(
         if knob not in space.domains or knob in space.restart:
             continue
         value = next((v for v in values if v in _values(space, knob)), space.baseline[knob])
-        if value != space.baseline[knob] and (has_bf16 or knob not in NEEDS_BF16):
+        if value != space.baseline[knob] and (has_bf16 or knob != "precision"):
             yield knob, value
     if "batch_size" in space.domains and "batch_size" not in space.restart:
         own = int(space.baseline["batch_size"])

@@ -27,9 +27,9 @@ from typing import cast
 
 import numpy as np
 
+from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.rounds import TAU, Array, Speeds
 from autotune.program.config import Config, KnobValue
-from autotune.tuning.choosing.choosable import Choosable
 
 USUAL = 0.04  # standard deviation of the effect of one knob
 SPREADS = (0.005, 0.02, 0.06, 0.25, 0.8)  # that it may have: from none to speak of to a factor of 2
@@ -57,7 +57,7 @@ class KnobEffects:
     )
 
     @classmethod
-    def of(cls, space: Choosable) -> KnobEffects:
+    def of(cls, space: ResolvedSpace) -> KnobEffects:
         """Return what configs of a space say about each other."""
         fixed = {knob: (value,) for knob, value in space.fixed.items()}
         searched = {knob: tuple(domain.values) for knob, domain in space.domains.items()}

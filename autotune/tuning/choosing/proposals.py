@@ -19,7 +19,7 @@ from autotune.results.record import TrialRecord, latest
 from autotune.tuning.choosing.chooser import Chooser, Field, Proposal
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
 from autotune.tuning.choosing.ranking import ranked, recommended
-from autotune.tuning.choosing.sampler import OURS, make_sampler
+from autotune.tuning.choosing.sampler import Sampler, make_sampler
 from autotune.tuning.plan import COMPILING_S
 from autotune.tuning.storage.study import Study
 
@@ -50,7 +50,8 @@ class Proposals:
         self._allows = allows
         options, sure = study.head.options, diagnosis.all_in
         # A search that goes on does not repeat its draws
-        self._sampler = make_sampler(options.sampler, options.seed + len(study.records))
+        seed = options.seed + len(study.records)
+        self._sampler = make_sampler(Sampler(options.sampler), seed)
         self._is_done = False  # one of Optuna's samplers, which knows of no new config
         self._chooser = Chooser(
             space,
@@ -69,12 +70,9 @@ class Proposals:
             return first
         if field.share_left < GROWN_SHARE and (grown := self.grown(field)) is not None:
             return grown
-        if self._study.head.options.sampler != OURS:
+        if self._sampler is not None:
             return self._sampled(field, known)
-        choice = self._chooser.choose(field)
-        if choice is None:
-            return None
-        return replace(choice, trial=self._study.ask_for(choice.config, self._space))
+        return self._chooser.choose(field)
 
     def of_best(self, field: Field) -> Mapping[Config, str]:
         """Return the best config, and what is simpler and may be as good, with the reasons."""
@@ -85,10 +83,6 @@ class Proposals:
         simplest = self._chooser.simplest(field)
         found = {best: RETURNS} | ({simplest: SIMPLER} if simplest not in {best, None} else {})
         return {config: why for config, why in found.items() if self._cost_s(config) < math.inf}
-
-    def taken(self, config: Config, why: str) -> Proposal:
-        """Return a config that is not chosen by what it promises, also one that played before."""
-        return Proposal(self._study.ask_for(config, self._space), config, why)
 
     def restarted(self, has_time: Callable[[], bool]) -> Iterator[Proposal]:
         """Yield what needs a fresh process, on top of the best config: what was asked for first."""
@@ -144,7 +138,7 @@ class Proposals:
             return None
         if any(changes.items() <= config.items() for changes in self._study.guilty):
             return None
-        return self.taken(config, why)
+        return Proposal(config, why)
 
     def _fitting(self, config: Config) -> Config:
         # More ranks multiply the samples of a step. A batch is never below that of the program; if
@@ -163,9 +157,9 @@ class Proposals:
         return config
 
     def _sampled(self, field: Field, known: Container[Config]) -> Proposal | None:
-        if self._is_done:
+        space, sampler = self._space, self._sampler
+        if self._is_done or sampler is None:
             return None
-        space = self._space
         if space.defers_growth:  # configs with another global batch come last
             late = {*PARTS} - space.named_parts
             kept = {knob: domain for knob, domain in space.domains.items() if knob not in late}
@@ -174,15 +168,16 @@ class Proposals:
         records = {r.config: r for r in latest(field.records)}
         is_done = True
         for _ in range(PATIENCE):
-            trial, config = self._study.propose(space, ground, self._sampler)
+            trial, config = self._study.propose(space, ground, sampler)
             if config in known:
-                self._study.tell(trial, records[config], is_known=True)
+                self._study.tell(records[config], space, trial, is_known=True)
             elif (conflicts := space.conflicts(config)) or math.isinf(self._cost_s(config)):
                 # Later there may be time and room for it, so without conflicts it is not recorded
-                self._study.tell(trial, _conflicting(config, conflicts), is_known=not conflicts)
+                record = _conflicting(config, conflicts)
+                self._study.tell(record, space, trial, is_known=not conflicts)
                 is_done = is_done and bool(conflicts)
             else:
-                return Proposal(trial, config, "proposed by the sampler")
+                return Proposal(config, "proposed by the sampler", trial=trial)
         self._is_done = is_done
         return None
 

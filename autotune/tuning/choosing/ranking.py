@@ -10,8 +10,8 @@ from autotune.measurement.claim import APART_LEAST
 from autotune.measurement.rounds import Speeds
 from autotune.program.config import Config
 from autotune.results.record import TrialRecord, latest
-from autotune.tuning.choosing.choosable import is_worth, may_win, must_gain
 from autotune.tuning.choosing.effects import KnobEffects
+from autotune.tuning.choosing.worth import is_worth, may_win, must_gain
 from autotune.tuning.storage.study import Study
 
 # A live speedup worth confirming however wide its interval is: only the claim decides

@@ -11,7 +11,6 @@ import os
 import re
 import stat
 from dataclasses import dataclass, replace
-from typing import Self
 
 from autotune.errors import UsageError
 from autotune.measurement.outcome import ENDED_BY_US, Cause, Ending, Outcome
@@ -45,16 +44,10 @@ FILES = "have the program read it from a file that a flag names"
 
 @dataclass(frozen=True)
 class Started:
-    """A program that trains, on an open rig; as a context manager it closes the rig."""
+    """A program that trains, on an open rig."""
 
     rig: Rig
     ready: Ready
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.rig.close()
 
 
 @dataclass(frozen=True)

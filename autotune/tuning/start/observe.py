@@ -52,7 +52,6 @@ def observe(
     hardware: Hardware,
     fence: FenceOptions = STRONGEST,
     reports: Reports = SILENT,
-    surroundings: Surroundings = THIS_MACHINE,
 ) -> Here:
     """Return what a program's first few steps reveal, behind a fence: it, and the GPUs it sees.
 
@@ -60,9 +59,9 @@ def observe(
         FenceError: when nothing keeps the program from changing the user's files.
         ProgramError: when it fails or trains too few steps.
     """
-    with throwaway_rigs(program, hardware, fence, reports, surroundings) as rigs:
+    with throwaway_rigs(program, hardware, fence, reports) as rigs:
         started = first_start.observe(rigs, lambda: None)
         if isinstance(started, Ending):
             raise program_error(program, started)
-        with started:
+        with started.rig:
             return Here(rigs.hardware, started.ready.profile)

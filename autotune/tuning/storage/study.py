@@ -12,7 +12,7 @@ import socket
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any, Generic, Self, TypeVar, cast, overload
 
@@ -56,17 +56,7 @@ MOST_CHECKS = 2  # of what configs learn, beyond the budget
 KEPT_APART = {"records", "rehearsals", "head", "facts", "claim", "canary"}
 # Endings that a config's neighbours share, so that the sampler should avoid those as well
 MEMORY_OUTCOMES = {Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY, Outcome.SHARED_MEMORY}
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """A trial that the caller chose, before it is written."""
-
-    params: dict[str, KnobValue]
-    distributions: dict[str, BaseDistribution]
-
-
-Trial = Chosen | optuna.trial.Trial
+Trial = optuna.trial.Trial  # one that a sampler chose
 
 
 class Stored(Generic[Value]):
@@ -340,17 +330,6 @@ class Study:
         """Mark this run as free; the process that took the lease must do so at its end."""
         self.optuna.set_user_attr("lease", None)
 
-    def ask_for(self, config: Config, space: ResolvedSpace) -> Trial:
-        """Return a trial of exactly this config, chosen by the caller, from which samplers learn.
-
-        ``tell()`` writes it at once and whole: Optuna takes a transaction for each parameter of a
-        trial that it opens. Of values that are not offered, such as a rank's share of the batch,
-        Optuna does not learn.
-        """
-        of = _distributions(space)
-        params = {n: config[n] for n, d in space.domains.items() if config[n] in d.values}
-        return Chosen(params, {n: of[n] for n in params})
-
     def propose(
         self, space: ResolvedSpace, at: Config, sampler: BaseSampler
     ) -> tuple[Trial, Config]:
@@ -365,12 +344,25 @@ class Study:
         trial = self.optuna.ask(_distributions(space))
         return trial, space.canonical(at.replace(**trial.params))
 
-    def tell(self, trial: Trial, record: TrialRecord, *, is_known: bool = False) -> None:
-        """Record how a trial ended and close it; the record of a known config is not stored twice.
+    def tell(
+        self,
+        record: TrialRecord,
+        space: ResolvedSpace,
+        trial: Trial | None = None,
+        *,
+        is_known: bool = False,
+    ) -> None:
+        """Record how a trial ended; the record of a known config is not stored twice.
 
         Samplers see the logarithm of the speedup's lower bound, so that few rounds do not mislead
         them. Out of memory makes the trial infeasible (pruned, with a violated constraint), so its
         neighbours are avoided. Any other ending is a failed trial, which samplers ignore.
+
+        Args:
+            trial: The open one that a sampler chose; None where autotune chose the config. Then it
+                is written at once and whole: Optuna takes a transaction for each parameter of a
+                trial that it opens. Of values that are not offered, such as a rank's share of the
+                batch, Optuna does not learn.
         """
         self._read_new()
         value, state, constraints = None, TrialState.FAIL, {}
@@ -379,12 +371,14 @@ class Study:
         elif record.outcome in MEMORY_OUTCOMES:
             state, constraints = TrialState.PRUNED, {"memory": 1.0}
         stored = {} if is_known else {"record": _dump(TrialRecord, record)}
-        if isinstance(trial, Chosen):
+        if trial is None:
+            config, of = record.config, _distributions(space)
+            params = {n: config[n] for n, d in space.domains.items() if config[n] in d.values}
             whole = create_trial(
                 state=state,
                 value=value,
-                params=trial.params,
-                distributions=trial.distributions,
+                params=params,
+                distributions={n: of[n] for n in params},
                 user_attrs=stored,
                 constraints=constraints,
             )

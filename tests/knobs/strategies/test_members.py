@@ -20,6 +20,7 @@ from autotune.program.config import Config
 from tests.knobs.strategies.together import ByNorm
 from tests.knobs.test_contract import PROFILES, is_clause
 from tests.made import A100, MACHINES, make_hardware, make_loader, make_profile
+from tests.watching import installed
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES.keys())
 every_machine = pytest.mark.parametrize("hardware", MACHINES.values(), ids=MACHINES.keys())
@@ -73,12 +74,8 @@ def test_an_optimizer_with_a_step_of_its_own_is_not_shown_a_part_of_its_paramete
     parameters = [nn.Parameter(torch.ones(2))]
     for cls in (ByNorm, SGD, AdamW, Renamed):
         optimizer = cls(parameters, lr=0.1)
-        seams = SeamSet(Listener(), None)
-        seams.install()  # it wraps steps
-        try:
+        with installed(SeamSet(Listener(), None)):  # it wraps steps
             here = Here(TWO_GPUS, make_profile(optimizers=(optimizer_facts(optimizer),)))
-        finally:
-            seams.remove()
         refusal = STRATEGIES["zero1"].refusal(here)
         assert "ByNorm" in refusal if refusal else cls is not ByNorm, cls
         assert STRATEGIES["ddp"].refusal(here) is None

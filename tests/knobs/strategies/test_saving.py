@@ -16,7 +16,7 @@ import torch
 
 from autotune.inside.seams import guard
 from autotune.inside.seams.rank_files import RankFilesSeam
-from tests.saving import installed
+from tests.watching import installed
 
 
 @pytest.fixture

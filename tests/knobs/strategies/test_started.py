@@ -72,7 +72,7 @@ def test_ranks_that_a_program_starts_are_measured_as_one_training_and_the_one_th
 def test_the_first_of_processes_that_train_in_turn_is_tuned_and_told(tmp_path: Path) -> None:
     said: list[str] = []
     reports = Reports(warning=said.append)
-    with rig_on(tmp_path, "in_turn.py", "fork", reports=reports) as rig:
+    with rig_on(tmp_path, "spawns.py", "fork", "alone", "0", reports=reports) as rig:
         opened = rig.open(None, never, 120.0)
         assert isinstance(opened, Ready), opened
         base = base_setting(opened.profile)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
 from autotune.machine.process_tree import HostMemory, tree_bytes
 from autotune.measurement.readings import Memory
+from tests.rigging import talking
 
 MIB = 1 << 20
 HELD = 48 * MIB
@@ -36,13 +36,9 @@ if child.poll() is None:
 @pytest.fixture
 def tree() -> Iterator[subprocess.Popen[str]]:
     """A process with a child, both holding HELD bytes, ended afterwards."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", TREE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
-    yield process
-    process.communicate()
+    with talking(TREE) as (process, said):
+        assert said == "held"
+        yield process
 
 
 def test_the_peak_of_a_tree_is_kept_until_a_new_window_and_when_it_has_gone(

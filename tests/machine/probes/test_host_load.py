@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from autotune.machine.cgroups import Throttling
 from autotune.machine.probes.host_load import Counters, HostLoad
+from tests.rigging import talking
 
 BURN_S = 0.5  # of CPU time
 MAX_OF_IT_S = 0.4  # counters tick 100 times a second, and time is sampled on some kernels
@@ -19,11 +17,11 @@ ROUNDING_S = 1e-6
 NOBODY = (1 << 22) + 7  # beyond Linux's largest process id
 
 BURNER = f"""
-import time
+import sys, time
 while time.process_time() < {BURN_S}:
     pass
 print(flush=True)
-input()
+sys.stdin.read()
 """
 
 # At, cores, busy, ours, steal, pressure, throttled
@@ -58,11 +56,7 @@ NO_QUOTA = "usage_usec 9\nuser_usec 5\n"  # of a cgroup without a quota
 def load_over(folder: Path, **files: str) -> HostLoad:
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
-    sources = (
-        Throttling(folder / "v2", "throttled_usec", 1e-6),
-        Throttling(folder / "v1", "throttled_time", 1e-9),
-    )
-    return HostLoad(NOBODY, [folder / "none", folder / "psi"], sources)
+    return HostLoad(NOBODY, [folder / "none", folder / "psi"], [folder / "v2", folder / "v1"])
 
 
 @pytest.mark.parametrize(
@@ -94,12 +88,8 @@ def test_pressure_is_the_time_in_which_some_task_waited_if_the_kernel_tells(tmp_
 def test_a_process_that_is_not_ours_is_foreign() -> None:
     load = HostLoad(NOBODY)
     before = load.read()
-    command = [sys.executable, "-c", BURNER]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline()
+    with talking(BURNER):
         after = load.read()
-        process.communicate(b"\n")
     interference = after.since(before)
     assert after.ours_s - before.ours_s < HARDLY_ANY_S
     assert interference is not None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,6 +24,7 @@ from tests.readings import (
     ProcessInfo,
     at_work,
 )
+from tests.rigging import talking
 
 # Ids that exist nowhere here: beyond Linux's largest, and what a mismatched driver was seen to give
 # (https://github.com/XuehaiPan/nvitop/issues/181).
@@ -53,18 +52,13 @@ class Tree:
 
 @pytest.fixture(scope="module")
 def tree() -> Iterator[Tree]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    yield Tree(process.pid, int(process.stdout.readline()), os.getpid())
-    process.communicate("\n")
+    with talking(PROGRAM) as (process, worker):
+        yield Tree(process.pid, int(worker), os.getpid())
 
 
 def gone() -> int:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
+    with talking("") as (process, _):
+        return process.pid
 
 
 def computing(*processes: ProcessInfo) -> GpuState:

@@ -1,12 +1,15 @@
-"""What a program's torch says of its GPUs, over recorded readings."""
+"""What a program's torch says of its GPUs and their memory, over recorded readings."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
+from autotune.inside.readings import Readings
 from autotune.machine.probes.torch_memory import torch_gpus
-from tests.made import A100, H100, V100
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config
+from tests.made import A100, H100, V100, make_profile
 from tests.readings import MIG_GPU, torch_sees, unused
 
 
@@ -23,3 +26,59 @@ def test_the_gpus_of_a_program_on_the_cpu_are_left_alone(monkeypatch: pytest.Mon
     for name in ("device_count", "get_device_properties", "memory_reserved"):
         monkeypatch.setattr(torch.cuda, name, lambda *_: pytest.fail("CUDA was asked"))
     assert torch_gpus("cpu") == ()
+
+
+class CachingAllocator:
+    """torch's allocator on two devices: what a step takes stays in its cache.
+
+    Source: https://pytorch.org/docs/stable/notes/cuda.html#memory-management
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.taken, self.reserved, self.peaks = 0, [0, 0], [0, 0]
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        monkeypatch.setattr(torch.cuda, "empty_cache", self.empty)
+        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", self.forget)
+        monkeypatch.setattr(torch.cuda, "memory_stats", self.stats)
+        for name in ("max_memory_reserved", "max_memory_allocated"):
+            monkeypatch.setattr(torch.cuda, name, self.peaks.__getitem__)
+
+    def empty(self) -> None:
+        self.reserved = [0, 0]
+
+    def forget(self, device: int) -> None:
+        self.peaks[device] = self.reserved[device]
+
+    def stats(self, device: int) -> dict[str, int]:
+        return {"reserved_bytes.all.allocated": self.taken if device == 0 else 0}
+
+    def step(self, *needed: int) -> None:
+        for device, size in enumerate(needed):
+            self.taken += max(0, size - self.reserved[device])
+            self.reserved[device] = max(size, self.reserved[device])
+            self.peaks[device] = max(self.peaks[device], size)
+
+
+def test_the_cache_is_emptied_once_for_a_config_that_stays_and_each_has_a_peak_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A reset in each call of a stay would make all of them begin with memory that is taken."""
+    allocator, readings = CachingAllocator(monkeypatch), Readings()
+    readings.trains_on("cuda")
+    large, small = (
+        AppliedConfig.as_written(Config({"batch_size": size}), make_profile()) for size in (64, 8)
+    )
+    took = []
+    for configs, sizes in (
+        ([large], (60, 50)),
+        ([large], (60, 50)),
+        ([small], (7, 9)),
+        ([large, small], (60, 50)),
+        ([small], (7, 9)),
+    ):
+        before = readings.activity()
+        readings.begin(configs)
+        allocator.step(*sizes)
+        memory = readings.taken((), 1, None).memory
+        took.append((readings.activity() > before, memory.device_reserved_bytes))
+    assert took == [(True, 60), (False, 60), (True, 9), (True, 60), (True, 9)]

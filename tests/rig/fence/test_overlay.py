@@ -82,19 +82,6 @@ def test_data_that_is_prepared_anew_by_each_trial_is_told_of_and_kept_where_that
     assert not (tmp_path / "data").exists()
 
 
-def test_the_root_folder_is_read_only_and_shared_memory_is_new(
-    fence: OverlayFence, tmp_path: Path
-) -> None:
-    segment = f"/dev/shm/autotune-segment-{os.getpid()}"
-    view = fence.view()
-    write = f"import os; open('{segment}', 'w'); print(os.listdir('/dev/shm')); open('/x.pt', 'w')"
-    said = run_in(view, tmp_path, write)
-    view.close()
-    assert Path(segment).name in said.splitlines()[0]
-    assert not Path(segment).exists()
-    assert "Read-only file system: '/x.pt'" in said.splitlines()[-1]
-
-
 @pytest.mark.parametrize("is_planned", [False, True])
 def test_a_folder_that_somebody_removes_meanwhile_keeps_no_trial_from_starting(
     fence: OverlayFence, tmp_path: Path, *, is_planned: bool

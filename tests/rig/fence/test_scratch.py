@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 from autotune.rig.fence import scratch
 from autotune.rig.fence.caches import Prepared, cache_roots
 from autotune.rig.fence.scratch import Scratch
 from tests.pictures import picture
+from tests.rigging import talking, wait_for
 
 
 def test_a_killed_search_leaves_no_scratch_folder(tmp_path: Path) -> None:
@@ -22,16 +20,10 @@ def test_a_killed_search_leaves_no_scratch_folder(tmp_path: Path) -> None:
         "(made.path / 'work' / 'file').write_text('x')\n(made.path / 'work').chmod(0)\n"
         "print(made.path, flush=True)\ntime.sleep(60)\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    folder = Path(process.stdout.readline().decode().strip())
-    assert folder.is_dir()
-    process.kill()
-    process.communicate()
-    until = time.monotonic() + 20
-    while folder.exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not folder.exists()
+    with talking(code, str(tmp_path)) as (process, folder):
+        assert Path(folder).is_dir()
+        process.kill()
+    assert wait_for(lambda: not Path(folder).exists())
 
 
 def test_what_a_dead_search_left_is_swept_and_a_living_one_is_left_alone(tmp_path: Path) -> None:

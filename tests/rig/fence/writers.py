@@ -21,8 +21,8 @@ import numpy
 import torch
 
 from autotune.inside.hubs.saving import SaveHub
+from autotune.inside.seams.fencing import OverlaySeam
 from autotune.inside.seams.guard import GuardSeam, Shadows
-from autotune.inside.seams.overlay import OverlaySeam
 from autotune.program.fence_options import FenceKind
 from autotune.rig.fence.plan import Mount, read_mounts
 from autotune.rig.fence.scratch import PREFIX
@@ -137,22 +137,6 @@ def links() -> None:
         file.write("x")
 
 
-def changes_modes() -> None:
-    """Modes, times and sizes."""
-    os.chmod("best.pt", 0o600)
-    os.utime("best.pt", (1, 1))
-    os.truncate("data.bin", 5)
-    assert os.stat("best.pt").st_mtime == 1
-    assert os.path.getsize("data.bin") == 5
-
-
-def opens_by_numbers() -> None:
-    number = os.open("log.txt", os.O_WRONLY | os.O_APPEND)
-    os.write(number, b"more")
-    os.close(number)
-    assert Path("log.txt").read_bytes().endswith(b"more")
-
-
 def shares_memory() -> None:
     """Leaves a segment behind."""
     torch.zeros(1000).share_memory_()
@@ -161,8 +145,7 @@ def shares_memory() -> None:
 
 WRITERS: tuple[Callable[[], None], ...] = (
     saves, rotates, rotates_folders, writes_a_data_base, writes_tensorboard, writes_safetensors,
-    starts_programs, starts_processes, writes_elsewhere, maps_memory, links, changes_modes,
-    opens_by_numbers, shares_memory,
+    starts_programs, starts_processes, writes_elsewhere, maps_memory, links, shares_memory,
 )  # fmt: skip
 # Their C code, or another process, writes: the guard does not see it, and Landlock denies it.
 UNSEEN = {"writes_a_data_base", "writes_safetensors", "starts_programs"}

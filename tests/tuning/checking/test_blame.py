@@ -7,7 +7,7 @@ from autotune.measurement.learning.training_trace import Sameness, TrainingTrace
 from autotune.measurement.outcome import Ending
 from autotune.program.config import Config
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan, Seen
-from autotune.tuning.checking.self_check import Known, SelfCheck
+from autotune.tuning.checking.self_check import SelfCheck
 from autotune.tuning.checking.short_runs import NOT_STARTED
 from tests.made import make_hardware, make_profile, make_space
 from tests.measurement.test_training_trace import EPS, losses, trace
@@ -47,7 +47,7 @@ class MadeRuns:
 
 
 def check(runs: MadeRuns) -> SelfCheck:
-    return SelfCheck(runs, SPACE, 0.001, Known())
+    return SelfCheck(runs, SPACE, 0.001, {})
 
 
 def test_what_only_acts_with_workers_is_blamed_and_not_the_workers() -> None:

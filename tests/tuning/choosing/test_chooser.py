@@ -22,6 +22,7 @@ from autotune.tuning.choosing.chooser import (
 )
 from tests.made import (
     GIB,
+    configs_of,
     make_hardware,
     make_measurement,
     make_profile,
@@ -88,7 +89,7 @@ class Course:
         """Return the speed of the best config that was chosen, relative to the best of all."""
         best, found = (
             max(s for c in configs if not isinstance(s := self.speed(c), Ending))
-            for configs in (SPACE.configs(OWN), [OWN, *self.configs])
+            for configs in (configs_of(SPACE, OWN), [OWN, *self.configs])
         )
         return found / best
 

@@ -42,7 +42,7 @@ def study_of(
     for _ in range(rounds):  # each in another answer of the rig
         study.add_rounds(PlayedRounds(1, tuple(speeds), (turns,)))
     for record in [*(make_record(c, s) for c, s in speeds.items()), *others]:
-        study.tell(study.ask_for(record.config, space), record)
+        study.tell(record, space)
     return study
 
 

@@ -1,15 +1,14 @@
-"""Choosable: the space that a chooser needs, and the neighbours of its configs."""
+"""Worth: which configs may be recommended, what changes must gain, and the config without one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import NormalDist
-from typing import Protocol
 
 from autotune.knobs import registry
+from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.interval import LogRatio
 from autotune.program.config import Config, KnobValue
-from autotune.program.domain import Domain
 from autotune.tuning.choosing.diagnosis import DEVICES
 
 # What a change must gain, as a logarithm, to be recommended; twice that where it alters rounding
@@ -19,35 +18,9 @@ NORMAL = NormalDist()
 LATE = 0.5  # share of the time for trials left, from which on neighbours of the best come first
 
 
-class Choosable(Protocol):
-    """What may be chosen; ``ResolvedSpace`` is the space of a search."""
-
-    @property
-    def baseline(self) -> Config:
-        """The config of the unchanged program."""
-
-    @property
-    def domains(self) -> Mapping[str, Domain]:
-        """The values of each knob that may be chosen."""
-
-    @property
-    def fixed(self) -> Mapping[str, KnobValue]:
-        """Values that every config but the baseline has."""
-
-    def canonical(self, config: Config) -> Config:
-        """Return the config that stands for all that act like this one."""
-
-    def conflicts(self, config: Config) -> Sequence[str]:
-        """Return why a config cannot be measured; empty if it can."""
-
-    def defers(self, config: Config) -> bool:
-        """Return whether a config may not be recommended, so that it is left for the end."""
-
-    def needs_restart(self, here: Config, there: Config) -> bool:
-        """Return whether a change from one config to the other needs a fresh process."""
-
-
-def may_win(space: Choosable, config: Config, guilty: Iterable[Mapping[str, KnobValue]]) -> bool:
+def may_win(
+    space: ResolvedSpace, config: Config, guilty: Iterable[Mapping[str, KnobValue]]
+) -> bool:
     """Return whether a config may be recommended.
 
     Configs without the user's fixed values, those that the space defers, and those that contain the
@@ -72,7 +45,7 @@ def is_worth(knobs: Iterable[str], gain: LogRatio, surely: float = SURELY) -> bo
 
 
 def one_fewer(
-    space: Choosable, config: Config, *, with_baseline: bool = False, of_all: bool = False
+    space: ResolvedSpace, config: Config, *, with_baseline: bool = False, of_all: bool = False
 ) -> Iterator[tuple[str, Config]]:
     """Yield each change of a config with the config that has one change fewer.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.machine.probes.energy import CpuEnergy
+from autotune.rig.resource_monitor import CpuEnergy
 
 RANGE_UJ = 262_143_328_850  # max_energy_range_uj of many of Intel's packages
 
