@@ -1,7 +1,5 @@
 """Every test must leave environment, processes, threads and scratch folders as it found them."""
 
-from __future__ import annotations
-
 import gc
 import os
 import shutil

@@ -4,8 +4,6 @@ Each is a habit of ``tests/programs/planted.py``. ``test_planted.py`` shows that
 finds each fault as it says here; ``docs/your-training.md`` has them as tables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

@@ -4,15 +4,13 @@
 and under ``TYPE_CHECKING``.
 """
 
-from __future__ import annotations
-
 import ast
 import io
-import statistics
 import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from itertools import combinations
 from pathlib import Path
 
@@ -123,20 +121,11 @@ def rooms() -> dict[str, frozenset[str]]:
 
 def circle(graph: Mapping[str, frozenset[str]]) -> list[str]:
     """Return a circle of imports, empty where there is none."""
-    done: set[str] = set()
-
-    def walk(name: str, path: list[str]) -> list[str]:
-        if name in path:
-            return [*path[path.index(name) :], name]
-        if name in done:
-            return []
-        for target in sorted(graph[name]):
-            if found := walk(target, [*path, name]):
-                return found
-        done.add(name)
-        return []
-
-    return next((found for name in sorted(graph) if (found := walk(name, []))), [])
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 def chain(graph: Mapping[str, frozenset[str]]) -> list[str]:
@@ -283,24 +272,6 @@ def lines_per_room() -> dict[str, int]:
     return dict(lines)
 
 
-def definitions() -> list[ast.AST]:
-    """Return all functions, methods and classes."""
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return [n for name in modules() for n in ast.walk(tree_of(name)) if isinstance(n, kinds)]
-
-
-def lines_of_functions() -> list[int]:
-    """Return the code lines of each function: signature and body, inner functions included."""
-    found = []
-    for name in modules():
-        code = code_lines(text_of(name))
-        for node in ast.walk(tree_of(name)):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                assert node.end_lineno is not None
-                found.append(len(code & set(range(node.lineno, node.end_lineno + 1))))
-    return found
-
-
 def files_per_folder() -> Counter[str]:
     """Return how many modules lie in each folder, ``__init__.py`` left out."""
     return Counter(
@@ -368,21 +339,16 @@ def breaches() -> dict[str, dict[str, int]]:
 
 def main() -> None:
     """Print the figures, then the laws with what breaks each."""
-    functions, code = lines_of_functions(), number_of_code_lines()
-    per_1000 = 1000 * sum(map(len, constants().values())) / code
+    per_1000 = 1000 * sum(map(len, constants().values())) / number_of_code_lines()
     figures = {
-        "lines, code lines, files": f"{sum(lines_per_room().values())}, {code}, {len(modules())}",
-        "definitions": len(definitions()),
-        "code lines of a function": f"median {statistics.median(functions):g}, "
-        f"mean {statistics.mean(functions):.1f}",
-        "root entries": len(root_entries()),
+        "lines, files": f"{sum(lines_per_room().values())}, {len(modules())}",
         "fullest folders": ", ".join(f"{k} {n}" for k, n in files_per_folder().most_common(4)),
         "rooms, longest chain": " > ".join(chain(rooms())),
         "modules, longest chain": " > ".join(chain(imports())),
         "tuned constants per 1,000 lines": f"{per_1000:.1f}",
     }
-    for name, figure in figures.items():
-        print(f"{name:32} {figure}")
+    for name, text in figures.items():
+        print(f"{name:32} {text}")
     for law, found in breaches().items():
         print(f"\n{law}: {len(found) or 'kept'}")
         for name, figure in found.items():

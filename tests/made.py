@@ -1,7 +1,6 @@
 """Builders of values for tests: one plausible value of each kind, and copies with changes."""
 
-from __future__ import annotations
-
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
@@ -17,6 +16,7 @@ from autotune.machine.hardware import Gpu, Hardware
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending
+from autotune.measurement.readings import Memory
 from autotune.measurement.rounds import Speeds
 from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config, KnobValue
@@ -33,6 +33,8 @@ from autotune.program.profile import (
     TorchSettings,
 )
 from autotune.program.program import Program, ProgramKind
+from autotune.results import bestfile
+from autotune.results.bestfile import BestFile
 from autotune.results.record import SearchInfo, SearchOptions, TrialRecord
 from autotune.tuning.storage.study import Study
 
@@ -221,6 +223,58 @@ def changed(applied: AppliedConfig, **changes: Any) -> AppliedConfig:
     """Return an applied config with changes of it or of the program's traits."""
     traits = {name: changes.pop(name) for name in vars(applied.traits) if name in changes}
     return replace(applied, traits=replace(applied.traits, **traits), **changes)
+
+
+def commit(folder: Path) -> None:
+    """Commit all files of a folder; the first time it becomes a repository."""
+    author = ("-c", "user.name=A", "-c", "user.email=a@example.org")
+    for words in (("init", "-q"), ("add", "--all"), (*author, "commit", "-qm", "Changes")):
+        subprocess.run(["git", *words], cwd=folder, check=True)
+
+
+BASELINE: dict[str, KnobValue] = {
+    "workers": 0,
+    "batch_size": 64,
+    "precision": "fp32",
+    "memory_format": "contiguous",
+    "compile": "off",
+}
+
+
+def make_best(**changes: Any) -> BestFile:
+    """Return a best.yaml of a search that found three changes, with changes."""
+    best = BestFile(
+        program=bestfile.ProgramSection(
+            command="train.py --epochs 3",
+            fingerprint="f" * 64,
+            traits=ProgramTraits("cpu", LOADER, ("hidden",)),
+        ),
+        config={**BASELINE, "workers": 2, "precision": "bf16", "memory_format": "channels_last"},
+        baseline=BASELINE,
+        speedup=Interval(estimate=1.42, low=1.38, high=1.46),
+        throughput={"baseline": 1950.25, "best": 2769.5},
+        memory={
+            "baseline": Memory(host_bytes=GIB),
+            "best": Memory(None, None, 3 * GIB, 2 * GIB),
+        },
+        learning=bestfile.LearningSection(
+            lr_rule=LrRule.LINEAR,
+            lr_factor=1.0,
+            batch_size={"baseline": 64, "best": 64},
+            note="Batch and learning rate are the program's own: größe, 'quotes' and \"more\".",
+        ),
+        hardware=replace(HARDWARE, gpus=(A100,)),
+        versions=dict(HARDWARE.versions),
+        search=bestfile.SearchSection(
+            trials=17,
+            seconds=178.3,
+            verdict="faster",
+            confirmed=True,
+            processes=7,
+            date="2025-01-01T12:00:00+00:00",
+        ),
+    )
+    return best.model_copy(update=changes)
 
 
 def storage_in(directory: Path) -> str:

@@ -1,7 +1,5 @@
 """Pictures of folders: what must not change while trials run."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import stat

@@ -16,8 +16,6 @@ of its answers are nvidia-ml-py's own. What they answer follows these documents:
   unless it is set to PCI_BUS_ID.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import time

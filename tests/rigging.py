@@ -1,8 +1,7 @@
 """What the tests of live rigs share: opening one on a tiny program, and configs for it."""
 
-from __future__ import annotations
-
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -12,16 +11,15 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from time import monotonic, sleep
+from typing import Any
 
 import psutil
 
 from autotune.knobs.space.spacefile import load
 from autotune.machine import hardware
 from autotune.measurement.examination import StepBreakdown
-from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending
-from autotune.measurement.readings import Memory
 from autotune.measurement.turn import PlannedTurn, Turn
 from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config, KnobValue
@@ -29,10 +27,10 @@ from autotune.program.fence_options import FenceKind, FenceOptions
 from autotune.program.lr import LrRule
 from autotune.program.profile import LoaderFacts, Profile
 from autotune.program.program import parse_program
-from autotune.results import bestfile
 from autotune.rig.fence import Fence, raise_fence
 from autotune.rig.rig import Rig
 from autotune.rig.wire import Ready
+from tests.made import make_best
 
 PROGRAMS = Path(__file__).parent / "programs"
 SHORT_S = 0.3
@@ -42,6 +40,26 @@ SHORT_S = 0.3
 def fence() -> Fence:
     """Return the fence of this test process; conftest.py raises it first and takes it down."""
     return raise_fence(FenceOptions(), Path(tempfile.gettempdir()))
+
+
+def run_command(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the real command, as a user does."""
+    return subprocess.run(
+        [sys.executable, "-m", "autotune", *words],
+        cwd=cwd, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+def free_port() -> int:
+    """Return a port on which nobody listens now."""
+    with socket.create_server(("localhost", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def rig_on(folder: Path, program: str, *args: str, **options: Any) -> Rig:
+    """Return a rig, not yet open, on one of the tiny programs; *options* are of ``Rig()``."""
+    subject = parse_program(str(PROGRAMS / program), args, folder)
+    return Rig(subject, folder / "rig", folder / "cache", fence(), **options)
 
 
 def never() -> Ending | None:
@@ -153,27 +171,11 @@ def write_best(
     **changes: KnobValue,
 ) -> None:
     """Write a best.yaml for this machine whose config differs from the baseline by *changes*."""
-    facts = hardware.detect()
-    bestfile.BestFile(
-        program=bestfile.ProgramSection(
-            command="train.py",
-            fingerprint="",
-            traits=ProgramTraits("cpu", loader, (), trainer=trainer),
-        ),
-        config={**baseline, **changes},
-        baseline=baseline,
-        speedup=Interval(estimate=1.0, low=1.0, high=1.0),
-        throughput={"baseline": 1.0, "best": 1.0},
-        memory={"baseline": Memory(), "best": Memory()},
-        learning=bestfile.LearningSection(
-            lr_rule=LrRule.LINEAR,
-            lr_factor=1.0,
-            batch_size={"baseline": None, "best": None},
-            note="",
-        ),
-        hardware=facts,
-        versions=dict(facts.versions),
-        search=bestfile.SearchSection(
-            trials=1, seconds=1.0, verdict="faster", confirmed=True, processes=1, date="today"
-        ),
-    ).write(path)
+    facts, best = hardware.detect(), make_best()
+    traits = ProgramTraits("cpu", loader, trainer=trainer)
+    program = best.program.model_copy(
+        update={"command": "train.py", "fingerprint": "", "traits": traits}
+    )
+    written = {"program": program, "config": {**baseline, **changes}, "baseline": baseline}
+    machine = {"hardware": facts, "versions": dict(facts.versions)}
+    best.model_copy(update={**written, **machine}).write(path)

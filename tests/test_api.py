@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import inspect
 import logging
 import re
@@ -51,9 +49,7 @@ def test_a_function_is_searched_by_its_name_or_travels_by_cloudpickle(workplace:
     assert (workplace / ".autotune" / "notebook" / "program.pkl").is_file()
 
 
-def test_a_command_is_read_as_on_the_command_line_and_errors_carry_the_traceback(
-    workplace: Path,
-) -> None:
+def test_a_command_is_read_as_in_a_shell_and_errors_have_the_traceback(workplace: Path) -> None:
     (workplace / "fails.py").write_text("raise ValueError(__spec__.name)\n")
     path = f"PATH={Path(sys.executable).parent}"
     with pytest.raises(ProgramError, match="ValueError: fails") as caught:
@@ -121,9 +117,7 @@ def test_search_takes_and_explains_the_fields_of_a_request() -> None:
         autotune.search("train.py", budgt="3m")  # type: ignore[call-arg]
 
 
-def test_a_search_logs_each_phase_and_each_better_config(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_search_logs_phases_and_gains(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     script = Script({"workers": {1: 1.5}})
     with caplog.at_level(logging.INFO, "autotune"):
         begin(tmp_path, script, {"workers": (0, 1, 2)}).go_on(180.0, api.Logged())

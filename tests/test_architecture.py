@@ -1,7 +1,5 @@
 """The laws of the house, kept by reading its imports."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

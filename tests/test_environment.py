@@ -1,7 +1,5 @@
 """Variables of a best.yaml: those that load code are refused unless named, the others are shown."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,7 +14,9 @@ from autotune.program.dangerous_variables import DANGERS, danger_of
 from autotune.program.flags import AS_WRITTEN, Flag
 from autotune.program.program import LaunchPlan
 from autotune.results.bestfile import BestFile
-from tests.results.test_bestfile import BASELINE, edit, faults_of, make_best
+from tests.made import BASELINE, make_best
+from tests.results.test_bestfile import edit, faults_of
+from tests.rigging import run_command
 
 EVIL = "/tmp/evil.so"
 TUNES = """
@@ -80,23 +80,23 @@ def test_apply_and_run_refuse_a_file_that_loads_code_unless_it_is_allowed_to(
     monkeypatch.setenv("FLAVOUR", "sour")
     text = "import autotune, os\n{}\nprint(os.environ['FLAVOUR'])"
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    def python(code: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", text.format(code)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
 
-    refused = run("-c", text.format("autotune.apply('best.yaml')"))
+    refused = python("autotune.apply('best.yaml')")
     assert "UsageError: best.yaml sets LD_PRELOAD" in refused.stderr
     assert "apply(..., allow_env=['LD_PRELOAD'])" in refused.stderr
     assert refused.stdout == ""
-    allowed = run("-c", text.format("autotune.apply('best.yaml', allow_env=['LD_PRELOAD'])"))
+    allowed = python("autotune.apply('best.yaml', allow_env=['LD_PRELOAD'])")
     assert allowed.stdout == "sweet\n", allowed.stderr
     assert "autotune: best.yaml sets environment variables: LD_PRELOAD" in allowed.stderr
-    done = run("-m", "autotune", "run", "best.yaml", "train.py")
+    done = run_command("run", "best.yaml", "train.py")
     assert done.returncode == 2
     assert f"best.yaml sets LD_PRELOAD='{EVIL}'" in done.stderr
     assert "ran" not in done.stdout
     options = ["--allow-env", "PATH", "--allow-env", "X,LD_PRELOAD", "--print-command"]
-    done = run("-m", "autotune", "run", *options, "best.yaml", "train.py")
+    done = run_command("run", *options, "best.yaml", "train.py")
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stderr.split())
     assert f"best.yaml sets environment variables: LD_PRELOAD={EVIL} FLAVOUR=sweet" in said
@@ -128,9 +128,7 @@ def test_what_a_file_passes_is_shown_but_not_what_stays_as_it_is(tmp_path: Path)
         ("cuda_allocator: backend:evil", "knob 'cuda_allocator' takes default or "),
     ],
 )
-def test_a_value_that_no_process_can_have_or_a_knob_does_not_name_is_a_fault(
-    tmp_path: Path, line: str, said: str
-) -> None:
+def test_a_value_that_cannot_be_passed_is_a_fault(tmp_path: Path, line: str, said: str) -> None:
     path = tmp_path / "best.yaml"
     make_best().write(path)
     edit(path, "  compile: 'off'\n", f"  compile: 'off'\n  {line}\n")

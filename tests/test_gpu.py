@@ -3,8 +3,6 @@
 Its sizes and speeds are the business of ``benchmarks/gpu``.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -51,9 +49,7 @@ def test_the_gpus_are_those_of_torch() -> None:
 
 
 @pytest.mark.gpu
-def test_memory_of_the_gpu_is_seen_and_a_program_that_hides_it_trains_on_the_cpu(
-    tmp_path: Path,
-) -> None:
+def test_a_gpus_memory_is_seen_and_a_hidden_gpu_is_not_used(tmp_path: Path) -> None:
     holds = str(PROGRAMS / "holds.py")
     with open_rig(tmp_path / "gpu", holds) as opened:
         reserved = opened.measured().memory.device_reserved_bytes

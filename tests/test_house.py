@@ -1,7 +1,5 @@
 """The laws of the house; ``python -m tests.house`` prints them with what breaks each."""
 
-from __future__ import annotations
-
 from tests import house
 
 # What breaks a law today, with its figure. Nothing may be added, no figure may grow, and what is

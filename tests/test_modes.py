@@ -1,7 +1,5 @@
 """What rigs learn of a program: how its epochs must end, and that it ends within seconds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,9 +31,7 @@ def rigs_of(folder: Path, said: list[str], modes: list[RunMode], *args: str) -> 
     return RigFactory(subject, folder / "run", make_hardware(), reports, remember=modes.append)
 
 
-def test_what_a_failure_asks_for_is_tried_once_and_given_up_where_it_does_not_help(
-    tmp_path: Path,
-) -> None:
+def test_what_a_failure_asks_for_is_tried_once_and_given_up_again(tmp_path: Path) -> None:
     said: list[str] = []
     modes: list[RunMode] = []
     with rigs_of(tmp_path, said, modes) as rigs:
@@ -59,9 +55,7 @@ def test_what_a_failure_asks_for_is_tried_once_and_given_up_where_it_does_not_he
 
 
 @pytest.mark.slow
-def test_a_program_that_needs_true_epochs_and_is_short_is_measured(
-    tmp_path: Path,
-) -> None:
+def test_a_short_program_that_needs_true_epochs_is_measured(tmp_path: Path) -> None:
     """Sixty steps, in three epochs, whose evaluation needs all of its data."""
     said: list[str] = []
     modes: list[RunMode] = []

@@ -1,11 +1,7 @@
 """A program's own flags, keywords and variables, through a search and into training."""
 
-from __future__ import annotations
-
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,7 +14,7 @@ from autotune.program.config import KnobValue
 from autotune.results.record import TrialRecord
 from autotune.tuning.events import Events
 from tests.made import changed
-from tests.rigging import PROGRAMS, open_rig
+from tests.rigging import PROGRAMS, open_rig, run_command
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -61,9 +57,7 @@ def restarted(
         return opened.rig.log.read_text().splitlines()
 
 
-def test_a_flag_and_a_variable_reach_a_fresh_process_and_a_keyword_the_function(
-    tmp_path: Path,
-) -> None:
+def test_flags_and_variables_reach_a_process_and_keywords_a_function(tmp_path: Path) -> None:
     variables: dict[str, KnobValue] = {"--hidden": "32", "$FLAVOUR": "sweet"}
     keyword: dict[str, KnobValue] = {"keyword.hidden": 32}
     for target, args, changes, expected in (
@@ -83,9 +77,7 @@ def test_a_flag_that_means_the_batch_also_changes_the_learning_rate(tmp_path: Pa
     assert [float(line) for line in seen[1:3]] == [0.02, 0.02]
 
 
-def test_a_rate_that_the_program_scales_itself_is_not_scaled_twice_though_it_begins_at_zero(
-    tmp_path: Path,
-) -> None:
+def test_a_rate_that_the_program_scales_itself_is_not_scaled_twice(tmp_path: Path) -> None:
     """Four times the batch doubles the rate, once: the fourth step is at 3/50 of twice the rate."""
     space = SearchSpace("auto", {"batch_size": None}, uses_flags=True)
     seen = restarted(tmp_path, "scales_itself.py", (), space, {"batch_size": 64})
@@ -115,11 +107,6 @@ def test_a_python_call_over_own_flags_ends_in_a_file_that_trains_with_them(workp
     assert edited["config"] == edited["baseline"]
     edited["config"]["batch_size"] = 128
     mine.write_text(yaml.safe_dump(edited, sort_keys=False))
-    ran = subprocess.run(
-        [sys.executable, "-m", "autotune", "run", mine.name, FLAGGED, "--steps", "8"],
-        cwd=workplace,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    ran = run_command("run", mine.name, FLAGGED, "--steps", "8")
+    assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout.splitlines()[0])[0] == 128

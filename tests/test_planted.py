@@ -4,8 +4,6 @@ Each fault is a habit of ``tests/programs/planted.py``, with a sound twin that n
 What is found here needs no code that recognises it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """Loops as people write them: each knob works on them, or is refused by name with the reason."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,8 +8,13 @@ import pytest
 
 from autotune.knobs.space.spacefile import load
 from autotune.machine import hardware
+from autotune.measurement.readings import Compilation
+from autotune.measurement.turn import PlannedTurn, Taken
 from autotune.program.config import KnobValue
-from tests.rigging import open_rig
+from autotune.program.program import parse_program
+from autotune.rig.rig import Rig
+from autotune.rig.wire import Ready
+from tests.rigging import OpenRig, applied_with, base_setting, fence, never, open_rig
 
 pytestmark = pytest.mark.usefixtures("warm_starts", "emulated_bf16")
 
@@ -59,7 +62,7 @@ PROGRAMS = {
     "loops.py batch_sampler": expected(0, {"batch_size": "batch sampler"}),
     "loops.py iterable": expected(64, {"workers": "iterable"}, accumulation_steps=2),
     "loops.py drop_last": expected(64, accumulation_steps=2),
-    "next_iter.py": expected(),
+    "loops.py next_iter": expected(),
     "no_loader.py": expected(
         24, dict.fromkeys(("workers", "batch_size", "accumulation_steps"), "without a torch")
     ),
@@ -81,3 +84,54 @@ def test_a_loop_takes_every_knob_or_says_which_not_and_why(program: str, tmp_pat
         measured = opened.measured(**case.works)
         assert not case.batch or measured.largest_step == case.batch
         opened.measured()
+
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("example", "samples", "loaders"),
+    [("digits_cnn", 32, 1), ("photos_resnet", 32, 1), ("char_gpt", 16, 0)],
+)
+def test_the_examples_are_understood_as_they_are(
+    tmp_path: Path, example: str, samples: int, loaders: int
+) -> None:
+    arguments = ["--data", str(tmp_path / "data")] if example == "photos_resnet" else []
+    program = parse_program(str(EXAMPLES / example / "train.py"), arguments, tmp_path)
+    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
+        ready = rig.open(None, never, 120.0)
+        assert isinstance(ready, Ready), ready
+        measured = OpenRig(rig, ready.profile, base_setting(ready.profile)).measured()
+    assert measured.samples_per_step == samples
+    assert len(ready.profile.loaders) == loaders
+
+
+@pytest.mark.slow
+def test_shapes_that_change_in_every_step_do_not_recompile_for_ever(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "loops.py", "changing_shapes", space="full") as opened:
+        base = opened.base
+    applied = applied_with(base, compile="default")
+    again = tmp_path / "again"
+    again.mkdir()
+    with open_rig(again, "loops.py", "changing_shapes", applied=applied) as opened:
+        taken = opened.rig.take_turns([applied], [PlannedTurn(0, 30)], never, 600.0)
+    assert isinstance(taken, Taken), taken
+    assert taken.compilation is not None
+    assert taken.compilation.seconds > 0.1
+    assert 1 <= taken.compilation.recompiles <= 3, "then for any shape"
+
+
+def test_a_program_takes_turns_and_compiles_its_model_once(tmp_path: Path) -> None:
+    with open_rig(tmp_path, "loops.py", "iterable") as opened:
+        configs = opened.base, applied_with(opened.base, compile="default")
+        schedule = [PlannedTurn(n, 3) for n in (0, 1, 0, 1, 0)]
+        first, again = (opened.rig.take_turns(configs, schedule, never, 600.0) for _ in range(2))
+    assert isinstance(first, Taken), first
+    assert isinstance(again, Taken), again
+    assert first.compilation is not None
+    assert first.compilation.graphs > 0
+    assert [turn.is_quiet for turn in first.turns[:3]] == [True, False, True]
+    assert all(turn.is_quiet for turn in again.turns)
+    assert str(Compilation(12.4, 1, 0, 0)) == "compiled in 12s"
+    assert str(Compilation(12.4, 3, 1, 2)) == "compiled in 12s, 1 recompilation, 2 graph breaks"

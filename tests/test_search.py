@@ -4,8 +4,6 @@ What a search finds and claims is shown in virtual time (tuning/test_whole_searc
 depends on how fast anything was.
 """
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import subprocess
@@ -18,11 +16,12 @@ import psutil
 import pytest
 import yaml
 
-from autotune.errors import RunDirectoryError
+import autotune
+from autotune.errors import BudgetError, ProgramError, RunDirectoryError
 from autotune.measurement.claim import LEAST_PROCESSES
 from autotune.results import bestfile
 from autotune.tuning.storage import search_dir
-from tests.rigging import PROGRAMS
+from tests.rigging import PROGRAMS, run_command
 
 pytestmark = [pytest.mark.usefixtures("warm_starts"), pytest.mark.slow, pytest.mark.timeout(400)]
 TOP_LEVEL = [
@@ -33,9 +32,8 @@ TOP_LEVEL = [
 
 
 def test_a_search_on_the_command_line_writes_what_it_claims(workplace: Path) -> None:
-    command = [sys.executable, "-m", "autotune", "search", "--budget", "70s", "--tune"]
-    command += ["workers", str(PROGRAMS / "slow_items.py")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    program = str(PROGRAMS / "slow_items.py")
+    done = run_command("search", "--budget", "70s", "--tune", "workers", program)
     assert done.returncode == 0, done.stderr
     text = (workplace / "best.yaml").read_text()
     assert list(yaml.safe_load(text)) == TOP_LEVEL
@@ -54,9 +52,7 @@ def test_a_search_on_the_command_line_writes_what_it_claims(workplace: Path) -> 
     assert len(run.load_study().claim) >= LEAST_PROCESSES
 
 
-def test_a_killed_search_leaves_nothing_running_resumes_with_every_trial_and_ends_on_ctrl_c(
-    workplace: Path,
-) -> None:
+def test_a_killed_search_leaves_nothing_and_resumes_with_all_trials(workplace: Path) -> None:
     run = search_dir.SearchDir(workplace / ".autotune" / "stopped")
     program = str(PROGRAMS / "slow_items.py")
     with _started("search", "--budget", "9m", "--name", "stopped", program) as killed:
@@ -102,3 +98,17 @@ def _wait_until(holds: Callable[[], bool], search: subprocess.Popen[str]) -> Non
                 return
         assert search.poll() is None, "the search should live until it is stopped"
         time.sleep(1.0)
+
+
+MOST_S = 60.0  # how near to its budget a search ends is shown in virtual time
+
+
+def test_endless_start_ups_and_forked_training_end_in_time(workplace: Path) -> None:
+    for program, budget_s, error, said in (
+        ("prepares_for_ever.py", 8.0, BudgetError, "--budget"),
+        ("hogwild.py", 300.0, ProgramError, "processes that it forks itself"),
+    ):
+        began = time.monotonic()
+        with pytest.raises(error, match=said):
+            autotune.search(PROGRAMS / program, budget=budget_s)
+        assert time.monotonic() - began < MOST_S, program

@@ -1,7 +1,5 @@
 """What a config trains, compared with the program as written, in rigs on real programs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -107,9 +105,7 @@ def agreement(
     )
 
 
-def test_a_sound_config_trains_the_same(
-    runs: Runs, written: tuple[TrainingTrace, TrainingTrace]
-) -> None:
+def test_sound_configs_are_equal(runs: Runs, written: tuple[TrainingTrace, TrainingTrace]) -> None:
     found = {name: agreement(written, runs.trace(changes=own)) for name, own in SOUND.items()}
     for name, one in found.items():
         assert one.sameness in {Sameness.BITS, Sameness.ROUNDING}, (name, one)

@@ -1,10 +1,6 @@
 """Scripts that leave the loop to Lightning's or Hugging Face's Trainer: the real libraries."""
 
-from __future__ import annotations
-
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +8,7 @@ import pytest
 from autotune.measurement.turn import PlannedTurn, Taken
 from autotune.program.config import KnobValue
 from tests.made import changed
-from tests.rigging import PROGRAMS, OpenRig, applied_with, never, open_rig, write_best
+from tests.rigging import PROGRAMS, OpenRig, applied_with, never, open_rig, run_command, write_best
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -56,9 +52,7 @@ def test_knobs_reach_the_loop_of_a_trainer_and_return(name: str, tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_a_training_under_a_config_ends_after_as_many_steps_as_that_makes(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_training_ends_after_the_steps_of_its_config(name: str, tmp_path: Path) -> None:
     script, library, batch, steps = CASES[name]
     with open_rig(tmp_path, script, *arguments(name, tmp_path)) as opened:
         loader = opened.profile.training_loader
@@ -66,9 +60,8 @@ def test_a_training_under_a_config_ends_after_as_many_steps_as_that_makes(
     baseline: dict[str, KnobValue] = {"batch_size": batch, "accumulation_steps": 1}
     changes: dict[str, KnobValue] = {"batch_size": 2 * batch, "accumulation_steps": 2}
     write_best(best, baseline, loader, library, **changes)
-    command = [sys.executable, "-m", "autotune", "run", str(best), str(PROGRAMS / script)]
-    command += arguments(name, tmp_path)
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    words = [str(best), str(PROGRAMS / script), *arguments(name, tmp_path)]
+    ran = run_command("run", *words, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     ended = re.search(r"ended after (\d+) steps", ran.stdout)
     assert ended is not None

@@ -13,8 +13,6 @@ nursery's, a preloaded library is not there, and strings hash alike in all copie
 things start real processes.
 """
 
-from __future__ import annotations
-
 import _posixsubprocess
 import atexit
 import ctypes

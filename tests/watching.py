@@ -1,7 +1,5 @@
 """A program's source run under seams in the test's own process, until its profile is known."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,10 +1,7 @@
 """Searches that are over, as the commands about them find them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
-import optuna
 import pytest
 
 from autotune.tuning.storage import search_dir
@@ -24,16 +21,9 @@ def searches(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _record(folder: Path, name: str, script: Script, seed: int) -> None:
-    """Search on the scripted machine, and keep the record in ``.autotune/`` of a folder.
-
-    The search itself keeps its record in memory: writing each fact to a file takes seconds.
-    """
+    """Search on the scripted machine, and keep the record in ``.autotune/`` of a folder."""
     searched = begin(folder / "scratch" / name, script, KNOBS, seed)
     result = searched.go_on(180.0)
     run = search_dir.new(name, name, folder)
-    optuna.copy_study(
-        from_study_name=search_dir.STUDY_NAME,
-        from_storage=searched.storage,
-        to_storage=run.storage,
-    )
+    searched.keep(run)
     result.save(run.path / "best.yaml")

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess
@@ -10,25 +8,14 @@ import pytest
 from typer.testing import CliRunner
 
 from autotune.cli.app import app
-from tests.rigging import PROGRAMS, write_best
+from tests.rigging import PROGRAMS, run_command, write_best
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
 
-def run(*arguments: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
-    """Run the real command, as a user does."""
-    return subprocess.run(
-        [sys.executable, "-m", "autotune", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-
-
 def complaint(*arguments: str) -> str:
     """Run a command that must be refused, and return what it said."""
-    done = run(*arguments)
+    done = run_command(*arguments)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr.replace("Traceback (most recent call last)", "", 1)
     return done.stderr
@@ -58,9 +45,7 @@ def test_wrong_options_are_refused_with_the_mend_and_leave_no_run(workplace: Pat
     assert not (workplace / ".autotune").exists()
 
 
-def test_a_script_that_fails_by_itself_stops_the_search_with_its_own_traceback(
-    workplace: Path,
-) -> None:
+def test_a_script_that_fails_by_itself_ends_the_search_with_its_traceback(workplace: Path) -> None:
     said = complaint("search", str(PROGRAMS / "fails.py"))
     assert "fails by itself, before autotune changed anything" in said
     assert "no such data set: imaginary" in said
@@ -69,7 +54,7 @@ def test_a_script_that_fails_by_itself_stops_the_search_with_its_own_traceback(
     shown = complaint("show")
     assert "measured nothing" in shown
     assert "resume" not in shown
-    assert "the program failed" in run("runs").stdout
+    assert "the program failed" in run_command("runs").stdout
 
 
 def test_a_program_that_cannot_be_searched_is_refused_with_the_reason(workplace: Path) -> None:
@@ -105,7 +90,7 @@ def test_each_command_reads_a_line_and_names_itself_in_the_line_to_type(workplac
     said = complaint("run", "best.yaml", "--", "uv", "run", "python", "train.py")
     assert "\n  uv run autotune run best.yaml -- python train.py\n" in said
     line = ["A=1", "torchrun", "--nproc-per-node", "2", "-m", "train", "x"]
-    printed = run("run", "--print-command", "best.yaml", *line)
+    printed = run_command("run", "--print-command", "best.yaml", *line)
     assert "A=1" in printed.stdout
     assert "--ranks 2" in printed.stdout
     assert "autotune.inside.train best.yaml -m train x\n" in printed.stdout
@@ -114,9 +99,7 @@ def test_each_command_reads_a_line_and_names_itself_in_the_line_to_type(workplac
     assert "There is no module 'trian'" in by_option
 
 
-def test_a_budget_that_holds_no_baseline_is_refused_and_a_run_of_that_name_is_found(
-    workplace: Path,
-) -> None:
+def test_a_budget_without_a_baseline_is_refused_and_its_run_is_found(workplace: Path) -> None:
     said = complaint("search", "--budget", "2s", "--name", "short", str(PROGRAMS / "plain.py"), "l")
     assert "A budget of 2 s is too short" in said
     assert "Try --budget 3m" in said
@@ -142,7 +125,7 @@ def test_run_passes_arguments_output_and_exit_code_through(workplace: Path) -> N
         ("(", 1),  # it does not even begin
     ):
         (workplace / "echo.py").write_text(f"{echo}{ends}\n")
-        done = run("run", "best.yaml", "echo.py", "--budget", "7")
+        done = run_command("run", "best.yaml", "echo.py", "--budget", "7")
         plain = subprocess.run(
             [sys.executable, "echo.py", "--budget", "7"],
             capture_output=True,
@@ -162,7 +145,7 @@ def test_run_warns_when_machine_torch_or_program_differ(workplace: Path) -> None
     best.write_text(
         re.sub(r"torch: .*", "torch: 1.0.0", text).replace("cpu_quota: ", "cpu_quota: 9")
     )
-    done = run("run", "best.yaml", str(PROGRAMS / "never_trains.py"))
+    done = run_command("run", "best.yaml", str(PROGRAMS / "never_trains.py"))
     assert done.returncode == 0
     assert "torch: 1.0.0 during the search" in done.stderr
     assert "cores: 9" in done.stderr

@@ -1,7 +1,5 @@
 """Shell completion, by the protocol that the shells' own scripts speak."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

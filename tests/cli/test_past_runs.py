@@ -1,7 +1,5 @@
 """Commands about searches that are over: what they print, as text and as JSON, and refuse."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -71,15 +69,11 @@ def test_a_program_reads_whole_lines(here: Path) -> None:
         (["run", "--json", "b.yaml", "train.py"], "--json is for --print-command"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_mend(
-    here: Path, words: list[str], message: str
-) -> None:
+def test_what_cannot_be_is_refused_with_a_mend(here: Path, words: list[str], message: str) -> None:
     assert message in said(*words, status=2)
 
 
-def test_a_record_that_cannot_be_read_hides_no_other_and_is_told(
-    searches: Path, workplace: Path
-) -> None:
+def test_an_unreadable_record_hides_no_other_and_is_told(searches: Path, workplace: Path) -> None:
     shutil.copytree(searches / ".autotune", workplace / ".autotune")
     kept = workplace / ".autotune"
     shutil.copytree(kept / "fast", kept / "older")

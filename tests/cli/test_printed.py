@@ -3,25 +3,24 @@
 The search runs on the scripted machine, so each line can be compared with what is true.
 """
 
-from __future__ import annotations
-
+import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from autotune.cli import search_report
-from autotune.cli.console import Console
+from autotune.cli.console import Console, results_console
+from autotune.cli.messages import Verbosity
 from autotune.measurement.outcome import Ending, Outcome
-from autotune.program.config import Config, KnobValue
+from autotune.program.config import Config
 from autotune.results.result import Finding, SearchResult
+from autotune.tuning.choosing.diagnosis import Bottleneck, Diagnosis
+from tests.exports.stored import KNOBS
+from tests.made import make_hardware, make_profile, make_space
 from tests.scripted import Question, Script, begin
 
-KNOBS: dict[str, tuple[KnobValue, ...]] = {
-    "workers": (0, 1, 2),
-    "batch_size": (64, 128),
-    "precision": ("fp32", "bf16"),
-}
 TRIAL = re.compile(r"^ +(\d+)  about ([\d.]+)x  [\d,]+ samples/s  (.*?)  ", re.MULTILINE)
 
 
@@ -95,3 +94,25 @@ def test_where_nothing_is_faster_or_all_fails_the_report_says_why_and_names_no_c
         assert all(word in said for word in words)
         assert "x faster" not in said
         assert "autotune run" not in said
+
+
+def test_a_reason_for_several_knobs_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    space = make_space(["workers"]).resolve(make_hardware(), make_profile())
+    refused = {"pinning": "on the CPU", "batch_size": "sums", "cudnn": "on the CPU"}
+    Console(Verbosity.VERBOSE).on_diagnosis(
+        Diagnosis(Bottleneck.INPUT_BOUND, "it waits", ()), replace(space, refused=refused)
+    )
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-2:] == [
+        "  not searched: pinning, cudnn (on the CPU)",
+        "  not searched: batch_size (sums)",
+    ]
+
+
+def test_piped_results_are_flushed_and_follow_the_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    piped = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(piped, encoding="ascii"))
+    out = results_console()
+    assert out.encoding == "ascii"
+    out.print("done")
+    assert piped.getvalue() == b"done\n"

@@ -1,7 +1,5 @@
 """The instructions for coding agents say what the command line really does."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

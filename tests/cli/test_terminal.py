@@ -1,7 +1,5 @@
 """What a person sees on a real terminal of 80 columns, and without colours."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -4,10 +4,7 @@
 would take minutes on it, so these run on a scripted machine in virtual time; all else is real.
 """
 
-from __future__ import annotations
-
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +22,7 @@ from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
 from autotune.tuning.surroundings import THIS_MACHINE
 from tests.docs.pages import ROOT
-from tests.made import make_loader, make_profile
+from tests.made import commit, make_loader, make_profile
 from tests.scripted import Script, ScriptedMachine
 
 CUSTOM_KNOB = ROOT / "examples" / "custom_knob"
@@ -157,9 +154,9 @@ def make_project(folder: Path) -> None:
         folder.joinpath(name).write_text(TRAIN)
     for name in ("package", "my_package"):
         folder.joinpath(name, "__init__.py").touch()
-    _commit(folder, "init", "--quiet")
+    commit(folder)
     folder.joinpath("my_space.yaml").write_text(SPACE)
-    _commit(folder)
+    commit(folder)
     folder.joinpath("data").mkdir()
     folder.joinpath("scratch").mkdir()
     with pytest.MonkeyPatch.context() as patch, scripted(FAST):
@@ -169,11 +166,3 @@ def make_project(folder: Path) -> None:
             done = CliRunner().invoke(app, [*line, "train.py"])
             assert done.exit_code == 0, done.output
     shutil.copy(folder / "best.yaml", folder / "other.yaml")
-
-
-def _commit(folder: Path, *before: str) -> None:
-    """Commit all files; *before* is a command of git that comes first."""
-    commit = ("-c", "user.name=A", "-c", "user.email=a@example.org", "commit", "-qm", "Changes")
-    for words in (before, ("add", "--all"), commit):
-        if words:
-            subprocess.run(["git", *words], cwd=folder, check=True)

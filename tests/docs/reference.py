@@ -4,8 +4,6 @@ The pages are committed, so that they can be read without building the site. ``t
 compares them with what this makes of the commands and of ``SearchRequest``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every command line of README and docs is run; see ``project.py`` for what is real in it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -22,7 +20,6 @@ from tests.docs.pages import ROOT, blocks_in
 from tests.docs.project import (
     RANKS,
     SLOW,
-    TRAINED,
     custom_knob_installed,
     make_project,
     records_in_memory,
@@ -100,7 +97,7 @@ def _autotune(words: Sequence[str], folder: Path, monkeypatch: pytest.MonkeyPatc
         shutil.copy(RANKS, "best.yaml")
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)  # nobody looks at it
-    # 'autotune run' becomes the program; here it may not, and a test of its own trains with it
+    # 'autotune run' becomes the program; here it may not, and tests/test_api.py trains with it
     monkeypatch.setattr(os, "execve", _replace)
     with ExitStack() as around:
         around.enter_context(scripted(SLOW))
@@ -154,13 +151,3 @@ RUNNERS: dict[str, Callable[[Sequence[str], Path, pytest.MonkeyPatch], None]] = 
     "pip": _pip,
     "srun": _srun,
 }
-
-
-@pytest.mark.usefixtures("warm_starts")
-def test_run_trains_with_the_config_that_the_search_found(project: Path) -> None:
-    """The one command that the others only reach: it is a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", "run", "best.yaml", "train.py", "--epochs", "2"],
-        capture_output=True, text=True, check=True, cwd=project,
-    )  # fmt: skip
-    assert done.stdout == TRAINED

@@ -1,7 +1,5 @@
 """The pages as a whole: the site builds, links lead somewhere, and what is generated is current."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -28,15 +26,12 @@ def test_the_readme_is_short_and_its_picture_is_small() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_each_link_leads_to_a_file(page: Path) -> None:
-    for target in LINK.findall(page.read_text(encoding="utf-8")):
+def test_each_link_leads_to_a_file_and_each_file_that_is_named_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in LINK.findall(text):
         if not target.startswith(("http://", "https://")):
             assert (page.parent / target).exists(), target
 
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_each_file_that_a_page_names_exists(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
     for named in re.findall(
         r"`((?:benchmarks|examples|tests|autotune|search_spaces)/[^`*{ ]+)`", text
     ):
@@ -86,3 +81,16 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     for page in tmp_path.glob("**/*.html"):
         loaded = re.findall(r'(?:src|href)="(https?://[^"]+)"', page.read_text(encoding="utf-8"))
         assert not [url for url in loaded if "mkdocs" not in url], page
+
+
+SKETCH = ROOT / "docs" / "contribute" / "sketch.py"
+
+
+@pytest.mark.slow
+def test_the_sketch_of_the_idea_is_short_and_ends_with_a_verdict() -> None:
+    assert len(SKETCH.read_text(encoding="utf-8").splitlines()) <= 150
+    done = subprocess.run([sys.executable, SKETCH], capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+    nothing = r"threads \d+: found nothing faster that trains the same\n"
+    claimed = r"threads \d+ -> \d+: (not shown to be )?faster, [\d.]+x \[[\d.]+, [\d.]+\]\n"
+    assert re.fullmatch(f"{nothing}|{claimed}", done.stdout)

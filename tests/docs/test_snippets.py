@@ -1,7 +1,5 @@
 """Every other block of README and docs: Python is executed, YAML and TOML read, text compared."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -52,9 +50,7 @@ def test_python_is_executed(block: Block, project: Path) -> None:
 
 @pytest.mark.usefixtures("warm_starts")
 @pytest.mark.parametrize("block", FIRST_LINES, ids=by_place)
-def test_a_program_that_begins_with_these_lines_trains_with_the_config(
-    block: Block, project: Path
-) -> None:
+def test_a_program_with_these_lines_trains_with_the_config(block: Block, project: Path) -> None:
     script = project / "applied.py"
     script.write_text(block.text + (project / "train.py").read_text())
     done = subprocess.run(

@@ -3,8 +3,6 @@
 Their rows are what ``tests/test_planted.py`` plants. ``test_site.py`` compares the page with them.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 The libraries start processes and threads and set signals, so they work in a process for themselves.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,11 +1,10 @@
 """Exports, each read back by the tool that it is written for."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,25 +21,29 @@ from autotune.results.bestfile import BestFile
 from tests.made import A100, make_hardware, make_loader, make_profile
 from tests.rigging import write_best
 
-
-def made(
-    tmp_path: Path, command: str = "train.py --lr 0.1", loader: Any = None, **changes: KnobValue
-) -> BestFile:
-    """Return a best.yaml with changes to a program that has the other value of each."""
-    path = tmp_path / "best.yaml"
-    baseline = {knob: BEFORE.get(knob, "as written") for knob in changes}
-    own = loader or make_loader(batch_size=16)
-    write_best(path, baseline, own, "", **changes)
-    best = bestfile.read(path)
-    return best.model_copy(update={"program": best.program.model_copy(update={"command": command})})
-
-
 BEFORE: dict[str, KnobValue] = {
     "workers": 0, "pinning": "off", "threads": 2, "batch_size": 16, "precision": "fp32",
     "memory_format": "contiguous", "cudnn": "default", "optimizer": "for-loop", "compile": "off",
     "devices": "single", "accumulation_steps": 1, "activation_checkpointing": "off",
     "prefetch_factor": 2, "fsdp_options": "default", "sync_batchnorm": False,
 }  # fmt: skip
+
+
+TRAINS = "train.py --lr 0.1"
+
+
+def made(
+    tmp_path: Path,
+    command: str = TRAINS,
+    before: Mapping[str, KnobValue] = BEFORE,
+    **changes: KnobValue,
+) -> BestFile:
+    """Return a best.yaml with changes to a program that has the other value of each."""
+    path = tmp_path / "best.yaml"
+    baseline = {knob: before[knob] for knob in changes}
+    write_best(path, baseline, make_loader(batch_size=16), "", **changes)
+    best = bestfile.read(path)
+    return best.model_copy(update={"program": best.program.model_copy(update={"command": command})})
 
 
 def exported(name: str, best: BestFile) -> Export:
@@ -60,11 +63,7 @@ def test_no_change_is_dropped_silently(name: str, tmp_path: Path) -> None:
     for knob, domain in knobs.items():
         own = space.baseline[knob]
         value = next(v for v in domain.values if v != own)
-        path = tmp_path / "best.yaml"
-        write_best(path, {knob: own}, make_loader(batch_size=16), "", **{knob: value})
-        best = bestfile.read(path)
-        program = best.program.model_copy(update={"command": "train.py --lr 0.1"})
-        export = exported(name, best.model_copy(update={"program": program}))
+        export = exported(name, made(tmp_path, TRAINS, {knob: own}, **{knob: value}))
         is_said = export.text != plain.text or name == "sbatch"  # which runs best.yaml itself
         assert is_said is (f"{knob}={value}" not in export.left_out), (knob, value, export)
 

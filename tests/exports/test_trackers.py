@@ -1,7 +1,5 @@
 """Trackers: each real library says of a run what the search has found."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The contract that every knob keeps, on every kind of machine and with every kind of program."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import fields
@@ -82,9 +80,7 @@ def test_a_knob_is_known_by_its_name_and_described_in_one_line(knob: Knob) -> No
 
 
 @every_knob
-def test_a_knob_is_offered_with_values_that_are_read_back_or_refused_with_a_reason(
-    knob: Knob,
-) -> None:
+def test_a_knob_offers_values_that_are_read_back_or_a_reason_why_not(knob: Knob) -> None:
     plan = LaunchPlan(("python", "train.py"), "/somewhere", {"PATH": "/bin"})
     before = LaunchPlan(plan.argv, plan.cwd, dict(plan.env))
     for where, hardware, profile in everywhere():
@@ -111,9 +107,7 @@ def test_activity_and_conflicts_are_told_for_any_config(knob: Knob) -> None:
 
 
 @every_knob
-def test_junk_is_refused_with_what_the_knob_takes_and_a_boolean_is_not_a_number(
-    knob: Knob,
-) -> None:
+def test_junk_is_refused_with_what_a_knob_takes_and_booleans_are_no_numbers(knob: Knob) -> None:
     for junk in JUNK:
         with pytest.raises(ValueError, match=r"^takes .*, not "):
             knob.parse(junk)

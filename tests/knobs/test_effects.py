@@ -1,7 +1,5 @@
 """Each knob's effect, seen by the running program itself (tests/programs/mirror.py)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

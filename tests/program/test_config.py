@@ -1,7 +1,5 @@
 """Config: an immutable mapping from knob to value. Domain: the candidate values of one knob."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 from collections.abc import Mapping

@@ -1,20 +1,21 @@
 """Flags of the program's own: into its arguments, and what knobs they mean."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from autotune.errors import UsageError
+from autotune.inside.seams.trainers import TrainersSeam
 from autotune.knobs import launch_plan_for, registry
 from autotune.knobs.space.space import SearchSpace
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
 from autotune.program.flags import AS_WRITTEN, Flag, find
-from autotune.program.profile import OptimizerFacts, RunLength
+from autotune.program.profile import OptimizerFacts, RunLength, told_by
 from autotune.program.program import LaunchPlan
 from tests.made import make_hardware, make_profile
 
@@ -43,9 +44,7 @@ FAST = Flag("--fast", ("-f",), False, "bool", is_switch=True)
         (FAST, "x", "true", "x --fast"),
     ],
 )
-def test_a_flag_takes_the_place_of_what_was_there(
-    flag: Flag, before: str, value: str, after: str
-) -> None:
+def test_a_flag_takes_the_place_of_its_old(flag: Flag, before: str, value: str, after: str) -> None:
     assert " ".join(flag.into(before.split(" ") if before else [], value)) == after
 
 
@@ -187,3 +186,37 @@ def test_a_flag_of_the_batch_is_used_unasked_where_the_rate_can_follow_it() -> N
         if is_used:
             assert resolved.domains["batch_size"].values == (12, 24, 48, 96)
             assert not resolved.asked, "it is tried if it promises enough"
+
+
+def test_a_flag_tells_the_epochs_or_the_steps_and_nothing_else_does() -> None:
+    steps, epochs = Flag("--max-steps", value=200), Flag("--num_epochs", value="30")
+    assert told_by([epochs, steps]) == RunLength(where="--max-steps 200", steps=200)
+    assert told_by([epochs]) == RunLength(30, "--num_epochs 30")
+    assert str(told_by([epochs])) == "30 epochs (--num_epochs 30)"
+    assert told_by([epochs]).bounded_by_steps == ""
+    # none given, as many as the data have, and the steps of a roll-out
+    others = [Flag("--epochs"), Flag("--max_steps", value=-1), Flag("--n-steps", value=128)]
+    assert told_by(others) == RunLength()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"max_epochs": 5}, RunLength(5.0, "max_epochs=5 of its Trainer")),
+        ({"max_epochs": -1}, RunLength(None, "max_epochs=-1 of its Trainer")),
+        (
+            {"max_epochs": -1, "max_steps": 70},
+            RunLength(None, "max_steps=70 of its Trainer", 70.0),
+        ),
+        # whichever ends first
+        ({"max_epochs": 5, "max_steps": 70}, RunLength(None, "max_steps=70 of its Trainer")),
+    ],
+)
+def test_a_trainer_tells_epochs_or_steps(arguments: dict[str, Any], expected: RunLength) -> None:
+    class Trainer(SimpleNamespace):
+        __hash__ = object.__hash__  # type: ignore[assignment]
+
+    seam = TrainersSeam(endless=True)
+    trainer = Trainer(**{"accumulate_grad_batches": 1, "max_steps": -1, **arguments})
+    seam._begins(trainer, "lightning")
+    assert seam.length == expected

@@ -1,7 +1,5 @@
 """The learning rate follows the global batch by the rule of the optimizer's family."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,12 +1,9 @@
 """Programs: scripts and functions, found, named, fingerprinted and told apart."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
 import re
-import shlex
 import sys
 from dataclasses import replace
 from json.encoder import py_encode_basestring
@@ -17,7 +14,6 @@ import pytest
 from autotune.errors import UsageError
 from autotune.program.config import Config
 from autotune.program.program import ProgramKind, parse_program, program_of
-from tests.made import PROGRAM
 
 
 @pytest.fixture
@@ -66,9 +62,7 @@ def test_functions_of_files_and_modules_are_found_without_importing_them(place: 
     assert parse_program("json.tool:main", [], place).target == "json.tool", "from anywhere"
 
 
-def test_what_is_not_there_is_answered_with_the_nearest_or_where_it_was_sought(
-    place: Path,
-) -> None:
+def test_what_is_missing_is_answered_with_the_nearest_or_its_place(place: Path) -> None:
     (place / "project").mkdir()
     for text, said in {
         "trian.py": "There is no program 'trian.py'. Did you mean 'train.py'?",
@@ -94,15 +88,7 @@ def test_the_fingerprint_changes_with_the_source_and_only_with_it(place: Path) -
     assert after.has_changed
 
 
-def test_a_command_line_can_be_pasted_into_a_shell() -> None:
-    args = ("--name", "two words", "it's", "a*", "")
-    program = replace(PROGRAM, args=args, target="/home/user/my script.py")
-    assert shlex.split(str(program)) == ["my script.py", *args]
-
-
-def test_a_function_that_a_fresh_process_can_import_is_named_and_not_pickled(
-    tmp_path: Path,
-) -> None:
+def test_a_function_that_can_be_imported_is_named_and_not_pickled(tmp_path: Path) -> None:
     for function, module in ((json.dumps, "json"), (py_encode_basestring, "json.encoder")):
         program = program_of(function, ["x"], tmp_path)
         assert (program.kind, program.target) == (ProgramKind.MODULE_FUNCTION, module)

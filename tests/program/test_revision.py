@@ -1,7 +1,5 @@
 """A program at a revision: what comes from git, what stays of today, and what is left alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -134,9 +132,7 @@ def test_modules_and_installed_packages_come_from_the_revision(
         assert said_by(found.program) == "new"
 
 
-def test_the_checkout_is_as_it_was_and_what_a_killed_process_left_is_removed(
-    git: Git, tmp_path: Path
-) -> None:
+def test_the_checkout_stays_and_what_a_killed_process_left_goes(git: Git, tmp_path: Path) -> None:
     write("settings.py", "VALUE = 'staged'")
     git("add", "settings.py")
     write(".git/hooks/post-checkout", "#!/bin/sh\ntouch hooked\n")

@@ -1,5 +1,6 @@
 """Loops as people write them, each an ordinary training but for one thing; the argument says which."""
 
+import dataclasses
 import itertools
 import os
 import sys
@@ -11,6 +12,14 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 SAMPLES = torch.randn(2048, 8)
 DATA = TensorDataset(SAMPLES)
 LONG = 10_000
+
+
+@dataclasses.dataclass
+class Options:
+    steps: int = 10**9
+
+
+assert dataclasses.fields(Options)[0].type is int, "the script is compiled as it is written"
 
 
 def linear():
@@ -260,6 +269,18 @@ def breaks_out():
                 for (y,) in valid:
                     with torch.no_grad():
                         model(y)
+
+
+def next_iter():
+    """Takes a new iterator for every step; its batches are lists of images of uneven size."""
+    images = [(torch.randn(3, 8 + number % 2, 8)) for number in range(640)]
+    loader = DataLoader(images, batch_size=16, shuffle=True, collate_fn=list)
+    model = nn.Conv2d(3, 4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    for _ in range(Options.steps):
+        optimizer.zero_grad()
+        sum(model(image).square().mean() for image in next(iter(loader))).backward()
+        optimizer.step()
 
 
 def changing_shapes():

@@ -1,7 +1,5 @@
 """The report in a real browser: Debian's chromium, which CI installs."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -13,9 +11,9 @@ import pytest
 
 from autotune.report import html
 from autotune.results.result import SearchResult
-from tests.report.test_report import BEST, HOSTILE, found
+from tests.exports.stored import BEST, HOSTILE, stored
 
-__all__ = ["found"]
+__all__ = ["stored"]
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 CHROMIUM = shutil.which("chromium") or ""
@@ -38,9 +36,9 @@ def chromium(page: Path, *options: str, width: int = 1000) -> subprocess.Complet
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
 
 
-def test_the_page_opens_without_an_error_or_a_request(found: SearchResult, tmp_path: Path) -> None:
-    program = replace(found.head.program, args=(HOSTILE,))
-    named = replace(found, head=replace(found.head, program=program))
+def test_the_page_opens_without_an_error_or_a_request(stored: SearchResult, tmp_path: Path) -> None:
+    program = replace(stored.head.program, args=(HOSTILE,))
+    named = replace(stored, head=replace(stored.head, program=program))
     page, log = tmp_path / "report.html", tmp_path / "net.json"
     page.write_text(html(named, BEST), encoding="utf-8")
     seen = chromium(page, "--dump-dom", f"--log-net-log={log}")
@@ -53,11 +51,9 @@ def test_the_page_opens_without_an_error_or_a_request(found: SearchResult, tmp_p
 
 
 @pytest.mark.parametrize("width", [360, 1200])
-def test_nothing_is_wider_than_a_telephone_or_a_window(
-    found: SearchResult, tmp_path: Path, width: int
-) -> None:
+def test_nothing_is_wider_than_the_screen(stored: SearchResult, tmp_path: Path, width: int) -> None:
     inner, outer = tmp_path / "report.html", tmp_path / "outer.html"
-    inner.write_text(html(found, BEST), encoding="utf-8")
+    inner.write_text(html(stored, BEST), encoding="utf-8")
     # In a frame, because chromium's window is not narrower than 500
     outer.write_text(
         f'<title></title><iframe id="f" src="report.html" width="{width}" height="800"></iframe>'

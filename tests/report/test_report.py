@@ -1,7 +1,5 @@
 """The report: one page that says what the console says, whatever the program is called."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -10,44 +8,13 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
-import pytest
-
-from autotune.measurement.outcome import Ending, Outcome
-from autotune.program.config import KnobValue
 from autotune.report import figures, html, markdown
 from autotune.results.result import Finding, SearchResult
 from autotune.results.verdict import verdict
-from tests.scripted import Question, Script, begin
+from tests.exports.stored import BEST, CRASH, HOSTILE, stored
+from tests.scripted import Script, begin
 
-KNOBS: dict[str, tuple[KnobValue, ...]] = {
-    "workers": (0, 1, 2),
-    "batch_size": (64, 128),
-    "precision": ("fp32", "bf16"),
-}
-BEST = Path("best.yaml")
-HOSTILE = "</script><script>alert('x')</script> \"quoted\" & <b>bold</b> | `code` [link](http://x)"
-CRASH = Ending(Outcome.CRASHED, f"ValueError: {HOSTILE}", f"Traceback …\n{HOSTILE}", steps=1)
-
-
-def _fails_in_bf16(question: Question) -> Ending | None:
-    return CRASH if question.config is not None and question.config["precision"] == "bf16" else None
-
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
-    folder = tmp_path_factory.mktemp("search")
-    script = Script(
-        {"workers": {1: 1.5}},
-        ends=_fails_in_bf16,
-        peak_bytes=lambda config, _: (1 + int(config["workers"])) << 30,
-    )
-    searched = begin(folder, script, KNOBS)
-    result = searched.go_on(180.0)
-    kept = searched.study.result
-    assert kept is not None
-    assert verdict(kept, BEST) == verdict(result, BEST), "the record says what the search said"
-    assert html(kept, BEST) == html(result, BEST)
-    return kept
+__all__ = ["stored"]
 
 
 class _Elements(HTMLParser):
@@ -71,10 +38,10 @@ def text_of(page: str) -> str:
     return " ".join(" ".join(_Elements(page).words).split())
 
 
-def test_the_page_says_what_the_console_says(found: SearchResult) -> None:
-    assert found.finding is Finding.FASTER
-    said = verdict(found, BEST)
-    for page in (text_of(html(found, BEST)), markdown(found, BEST).replace("\\", "")):
+def test_the_page_says_what_the_console_says(stored: SearchResult) -> None:
+    assert stored.finding is Finding.FASTER
+    said = verdict(stored, BEST)
+    for page in (text_of(html(stored, BEST)), markdown(stored, BEST).replace("\\", "")):
         for text in (
             said.headline,
             said.basis,
@@ -86,14 +53,14 @@ def test_the_page_says_what_the_console_says(found: SearchResult) -> None:
             *(change.gain for change in said.changes),
         ):
             assert " ".join(text.split()) in page
-    page = text_of(html(found, BEST))
-    for record in found.records:
-        for knob, value in record.config.changes_from(found.baseline).items():
+    page = text_of(html(stored, BEST))
+    for record in stored.records:
+        for knob, value in record.config.changes_from(stored.baseline).items():
             assert f"{knob}={value}" in page
 
 
-def test_the_page_loads_nothing_and_runs_nothing(found: SearchResult) -> None:
-    tags = _Elements(html(found, BEST)).tags
+def test_the_page_loads_nothing_and_runs_nothing(stored: SearchResult) -> None:
+    tags = _Elements(html(stored, BEST)).tags
     assert [attrs["type"] for tag, attrs in tags if tag == "script"] == ["application/json"]
     for tag, attrs in tags:
         assert tag not in {"link", "img", "iframe", "object", "base"}
@@ -101,23 +68,23 @@ def test_the_page_loads_nothing_and_runs_nothing(found: SearchResult) -> None:
         assert not [name for name in attrs if name.startswith("on")]
 
 
-def test_each_bar_and_interval_stays_within_its_frame(found: SearchResult) -> None:
-    bars = figures.step_bars(found)
+def test_each_bar_and_interval_stays_within_its_frame(stored: SearchResult) -> None:
+    bars = figures.step_bars(stored)
     assert [bar.name for bar in bars][:2] == ["as written", "best config"]
     assert bars[0].total_ms > bars[1].total_ms > 0
-    charts = [*figures.ranges(found)]
+    charts = [*figures.ranges(stored)]
     assert [chart.title for chart in charts] == ["The proof", "What each change gives"]
     for chart in charts:
-        assert chart.rows[-1][1] == found.speedup
+        assert chart.rows[-1][1] == stored.speedup
         places = [
             chart.place(x) for _, one in chart.rows for x in (one.low, one.estimate, one.high)
         ]
         assert all(0 <= place <= 100 for place in (*places, chart.place(1.0)))
 
 
-def test_whatever_a_program_is_called_or_says_is_text(found: SearchResult) -> None:
-    program = replace(found.head.program, args=(HOSTILE,))
-    named = replace(found, head=replace(found.head, program=program), reason=HOSTILE)
+def test_whatever_a_program_is_called_or_says_is_text(stored: SearchResult) -> None:
+    program = replace(stored.head.program, args=(HOSTILE,))
+    named = replace(stored, head=replace(stored.head, program=program), reason=HOSTILE)
     assert any(record.ending == CRASH for record in named.records)
     page = html(named, BEST)
     elements = _Elements(page)

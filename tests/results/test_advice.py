@@ -1,7 +1,5 @@
 """Advice from readings: each kind where its cause was read, and none in the twin without it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -89,9 +87,7 @@ def test_a_program_without_a_fault_gets_no_advice() -> None:
         (None, "input-bound", "best number of workers"),
     ],
 )
-def test_a_program_that_waits_is_told_why(
-    items: ItemsExamined | None, name: str, said: str
-) -> None:
+def test_programs_that_wait_are_told_why(items: ItemsExamined | None, name: str, said: str) -> None:
     advice = only(report(Examination(items), wait=0.5, data_gain=2.0))
     assert (advice.name, advice.where) == (name, "" if items is None else "data.py:31")
     assert said in advice.mend
@@ -107,9 +103,7 @@ def test_many_small_operators_are_launch_bound_unless_the_host_is_ahead_of_the_d
         assert names(report(MANY_OPERATORS, split=split, profile={"device": "cuda"})) == said
 
 
-def test_reads_on_the_host_that_take_a_share_of_the_step_are_told_and_the_largest_gain_first() -> (
-    None
-):
+def test_reads_on_the_host_are_told_and_the_largest_gain_first() -> None:
     reads = replace(AHEAD, launch_s=None, sync_s=0.1 * STEP_S, compute_s=0.8 * STEP_S)
     advice = only(report(split=reads))
     assert advice.name == "reads on the host"

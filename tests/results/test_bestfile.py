@@ -1,66 +1,20 @@
 """best.yaml: what was written is read back, hand edits are taken or answered with file and line."""
 
-from __future__ import annotations
-
+import gzip
 import re
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from autotune.errors import FileFormatError
-from autotune.measurement.interval import Interval
-from autotune.measurement.readings import Memory
-from autotune.program.applied_config import ProgramTraits
+from autotune.errors import FileFormatError, RunDirectoryError
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
 from autotune.results import bestfile
-from autotune.results.bestfile import BestFile
-from tests.made import A100, GIB, HARDWARE, LOADER, PROGRAM, make_hardware
-
-BASELINE: dict[str, bool | int | float | str] = {
-    "workers": 0,
-    "batch_size": 64,
-    "precision": "fp32",
-    "memory_format": "contiguous",
-    "compile": "off",
-}
-
-
-def make_best(**changes: Any) -> BestFile:
-    best = BestFile(
-        program=bestfile.ProgramSection(
-            command="train.py --epochs 3",
-            fingerprint="f" * 64,
-            traits=ProgramTraits("cpu", LOADER, ("hidden",)),
-        ),
-        config={**BASELINE, "workers": 2, "precision": "bf16", "memory_format": "channels_last"},
-        baseline=BASELINE,
-        speedup=Interval(estimate=1.42, low=1.38, high=1.46),
-        throughput={"baseline": 1950.25, "best": 2769.5},
-        memory={
-            "baseline": Memory(host_bytes=GIB),
-            "best": Memory(None, None, 3 * GIB, 2 * GIB),
-        },
-        learning=bestfile.LearningSection(
-            lr_rule=LrRule.LINEAR,
-            lr_factor=1.0,
-            batch_size={"baseline": 64, "best": 64},
-            note="Batch and learning rate are the program's own: größe, 'quotes' and \"more\".",
-        ),
-        hardware=replace(HARDWARE, gpus=(A100,)),
-        versions=dict(HARDWARE.versions),
-        search=bestfile.SearchSection(
-            trials=17,
-            seconds=178.3,
-            verdict="faster",
-            confirmed=True,
-            processes=7,
-            date="2025-01-01T12:00:00+00:00",
-        ),
-    )
-    return best.model_copy(update=changes)
+from autotune.results.record import FORMAT
+from autotune.tuning.storage.search_dir import FILE, SearchDir
+from tests.made import A100, BASELINE, LOADER, PROGRAM, make_best, make_hardware
 
 
 @pytest.fixture
@@ -137,9 +91,7 @@ TAKES = "knob 'precision' takes fp32 or tf32 or medium or bf16 or fp16, not"
         ("version: 2\n", "version: 3\n", "this file has version 3, but this autotune reads"),
     ],
 )
-def test_a_fault_is_answered_with_its_line_and_the_mend(
-    path: Path, old: str, new: str, fault: str
-) -> None:
+def test_a_fault_is_told_with_line_and_mend(path: Path, old: str, new: str, fault: str) -> None:
     edit(path, old, new)
     line = line_of(path, new.strip())
     assert any(one.startswith(f"{line}: {fault}") for one in faults_of(path)), faults_of(path)
@@ -190,3 +142,27 @@ def test_another_program_is_not_taken_for_a_changed_one(path: Path) -> None:
     spaced = replace(other, source="/there/my train.py")
     own = best.program.model_copy(update={"command": "'my train.py' --fast"})
     assert not own.is_of_another_file(spaced)
+
+
+# Of commit 0622edb (November 2026): two minutes of karpathy's makemore.py on two cores
+RECORDED = Path(__file__).parent / "recorded"
+BEST = RECORDED / "best-0622edb.yaml"
+
+
+def test_a_search_of_an_earlier_version_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    script = gzip.decompress((RECORDED / "study-0622edb.sql.gz").read_bytes()).decode()
+    connection = sqlite3.connect(tmp_path / FILE)
+    connection.executescript(script)
+    connection.close()
+    with pytest.raises(RunDirectoryError, match=rf"format 3, .* reads {FORMAT}\. Start a new"):
+        SearchDir(tmp_path).load_study()
+
+
+def test_a_best_yaml_of_an_earlier_version_is_refused_with_what_to_do() -> None:
+    with pytest.raises(FileFormatError) as refusal:
+        bestfile.read(BEST)
+    told = str(refusal.value)
+    assert told.endswith(
+        "best-0622edb.yaml:3: this file has version 1, but this autotune reads version 2. "
+        "Search again."
+    )

@@ -1,7 +1,5 @@
 """Several ranks: which moves try them, what they mean for a step, and what is said of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from autotune.machine.hardware import Hardware
 from autotune.measurement.readings import RankLoad
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import ranks_in
-from autotune.program.lr import LrRule, batch_growth, lr_factor
+from autotune.program.lr import batch_growth
 from autotune.program.profile import Profile
 from autotune.results.rank_notes import parallel_notes
 from autotune.results.record import TrialRecord
@@ -93,7 +91,6 @@ def test_a_step_has_the_samples_of_all_ranks_and_the_rate_follows() -> None:
     before: dict[str, KnobValue] = {"batch_size": 32, "devices": "single"}
     assert batch_growth(before, {"batch_size": 32, "devices": "ddp-4"}) == 4.0
     assert batch_growth({"devices": "own-1"}, {"devices": "own-2"}) == 2.0
-    assert lr_factor(LrRule.SQRT, 4.0) == 2.0
     own: dict[str, KnobValue] = {"batch_size": 64, "devices": "own-4"}
     assert batch_growth(before, own, counts_ranks=False) == 2.0, "the program counts them itself"
 

@@ -1,7 +1,5 @@
 """What a search found, said in best.yaml and to the user."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

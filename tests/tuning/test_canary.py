@@ -1,7 +1,5 @@
 """Exact settings that train something else are not searched: whole searches in virtual time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +15,7 @@ from autotune.results.result import Finding
 from autotune.tuning.checking.canary import exact_settings
 from tests.made import make_hardware, make_profile, make_space
 from tests.scripted import Question, Script, Searched, begin
-from tests.tuning.watched import Heard
+from tests.tuning.watched import Heard, told
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {
     "workers": (0, 1, 2),
@@ -52,8 +50,8 @@ def test_each_exact_setting_is_at_the_value_farthest_from_the_programs_own() -> 
     assert not any(registry()[knob].changes_learning for knob in far.changes_from(own))
 
 
-def test_settings_that_train_the_same_are_cleared_before_the_search_and_not_compared_again(
-    tmp_path: Path,
+def test_settings_that_train_the_same_are_cleared_before_the_search(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     heard = Heard()
     search, result = begun(tmp_path, heard, Script(SPEEDS, noise=0.02))
@@ -62,13 +60,15 @@ def test_settings_that_train_the_same_are_cleared_before_the_search_and_not_comp
     said = "Your training is the same within rounding over 36 steps with workers=2 "
     assert any(note.startswith(said) for note in heard.notes)
     canary = search.study.canary
-    assert canary is not None
-    assert canary.training is not None
     assert canary.training.sameness is Sameness.ROUNDING
     assert not canary.refused
     assert len(rehearsed(search)) == 3, "as written, with rounded weights, and all at once"
     assert result.finding is Finding.FASTER
-    assert result.training_note == "Training: same within rounding over 36 steps."
+    note = "Training: same within rounding over 36 steps."
+    assert note in told(result, capsys)
+    learning = result.best_file().learning
+    assert learning.training == note
+    assert not learning.refused
     asked = len(rehearsed(search))
     search.go_on(240.0)
     assert len(rehearsed(search)) == asked, "a resumed search knows it"
@@ -90,7 +90,6 @@ def test_the_setting_that_trains_something_else_is_found_and_not_searched(
     script = Script(SPEEDS, noise=0.02, trains=lambda config: 1.01 if wrong(config) else 1.0)
     search, result = begun(tmp_path, heard, script)
     canary = search.study.canary
-    assert canary is not None
     assert [*canary.refused] == [knob]
     assert "losses differ by" in canary.refused[knob]
     said = f"Not searched: {knob}: it changes the training (losses differ by"
@@ -113,15 +112,12 @@ def test_a_setting_under_which_the_program_fails_is_found(tmp_path: Path) -> Non
 
     search, result = begun(tmp_path, Heard(), Script(SPEEDS, noise=0.02, ends=ends))
     canary = search.study.canary
-    assert canary is not None
     assert canary.refused == {"workers": "the program fails with it (cannot pickle it)"}
     assert result.finding is Finding.FASTER
     assert not any(record.ending for record in result.records), "no trial was wasted on it"
 
 
-def test_a_setting_whose_farthest_value_needs_too_much_memory_is_still_searched(
-    tmp_path: Path,
-) -> None:
+def test_a_setting_that_needs_too_much_memory_at_its_end_is_searched(tmp_path: Path) -> None:
     def ends(question: Question) -> Ending | None:
         workers = question.config.get("workers", 0) if question.config is not None else 0
         is_large = question.kind == "rehearse" and workers == 2
@@ -152,15 +148,12 @@ def test_what_was_found_before_time_ran_out_is_kept(tmp_path: Path) -> None:
     script = Script(SPEEDS, noise=0.02, ends=ends, trains=trains)
     search, result = begun(tmp_path, Heard(), script, 300.0)
     canary = search.study.canary
-    assert canary is not None
     (refused,) = canary.refused
     assert canary.training is None
     assert refused not in result.changes
 
 
-def test_what_the_user_fixed_and_trains_otherwise_by_design_is_no_part_of_it(
-    tmp_path: Path,
-) -> None:
+def test_what_the_user_fixed_and_trains_otherwise_is_not_compared(tmp_path: Path) -> None:
     knobs = {k: v for k, v in KNOBS.items() if k != "precision"}
     search = begin(tmp_path, Script(SPEEDS, noise=0.02), knobs)
     head = search.study.head
@@ -184,9 +177,7 @@ def test_a_program_that_never_trains_the_same_twice_leaves_all_to_the_end(tmp_pa
     assert result.candidate is not None
 
 
-def test_without_time_for_it_nothing_is_refused_and_the_best_config_is_compared(
-    tmp_path: Path,
-) -> None:
+def test_without_time_nothing_is_refused_and_the_best_is_compared(tmp_path: Path) -> None:
     heard = Heard()
     script = Script(SPEEDS, noise=0.02)
     search, result = begun(tmp_path, heard, script, 75.0)

@@ -1,7 +1,5 @@
 """The claim of whole searches on the scripted machine: fresh processes, and what they may show."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +24,7 @@ from tests.tuning.watched import (
     Knobs,
     found,
     interrupt,
+    is_fast,
     kill,
 )
 
@@ -54,16 +53,10 @@ def in_phase(
     return lambda question: ends(question) if heard.phases[-1:] == [phase] else None
 
 
-def is_fast(question: Question) -> bool:
-    return question.config is not None and question.config.get("precision") == "bf16"
-
-
 # --- how many processes, and how they begin -------------------------------------------------------
 
 
-def test_ninety_seconds_hold_two_fresh_processes_one_begins_as_written_the_next_as_the_winner(
-    tmp_path: Path,
-) -> None:
+def test_ninety_seconds_hold_two_fresh_processes_that_begin_alternately(tmp_path: Path) -> None:
     search, result = found(tmp_path, Script({"precision": {"bf16": 1.3}}), 90.0, ONE)
     assert result.finding is Finding.FASTER
     first, second = fresh(result)
@@ -88,9 +81,7 @@ def test_a_longer_budget_holds_up_to_four_as_long_as_it_is_not_sure(tmp_path: Pa
     assert set(counts[1.5]) == {2}
 
 
-def test_turns_after_the_choice_in_the_searchs_own_process_count_but_are_not_a_fresh_one(
-    tmp_path: Path,
-) -> None:
+def test_turns_after_the_choice_count_but_are_no_fresh_process(tmp_path: Path) -> None:
     search, result = found(tmp_path, Script({"precision": {"bf16": 1.3}}), 90.0, ONE)
     own = [one for one in result.claim if one.is_of_search]
     assert len(own) == 1
@@ -106,9 +97,7 @@ def test_turns_after_the_choice_in_the_searchs_own_process_count_but_are_not_a_f
 # --- what fails -----------------------------------------------------------------------------------
 
 
-def test_a_candidate_that_fails_in_a_fresh_process_gives_way_to_the_next_and_that_is_said(
-    tmp_path: Path,
-) -> None:
+def test_a_candidate_that_fails_in_a_fresh_process_gives_way_to_the_next(tmp_path: Path) -> None:
     for ending in (CRASH, FULL):
 
         def ends(question: Question, ending: Ending = ending) -> Ending | None:
@@ -142,9 +131,7 @@ def test_a_winner_that_fails_in_whatever_process_of_its_own_is_not_claimed(tmp_p
         assert any("failed in a fresh process: the memory is full" in w for w in heard.warnings)
 
 
-def test_a_program_that_fails_as_written_in_the_claim_is_not_blamed_on_the_config(
-    tmp_path: Path,
-) -> None:
+def test_a_claim_in_which_the_program_as_written_fails_blames_no_config(tmp_path: Path) -> None:
     def ends(question: Question) -> Ending | None:
         return CRASH if question.kind == "measure" and not is_fast(question) else None
 
@@ -228,9 +215,7 @@ def test_what_needs_a_fresh_process_is_claimed_by_pairs_of_them(tmp_path: Path) 
 # --- no time, no candidate ------------------------------------------------------------------------
 
 
-def test_a_budget_without_time_for_a_claim_says_what_it_takes_and_blames_nobody(
-    tmp_path: Path,
-) -> None:
+def test_a_budget_without_a_claim_says_what_it_takes_and_blames_none(tmp_path: Path) -> None:
     heard = Heard()
     search, result = found(tmp_path, Script(TWO_FASTER), 25.0, TWO, heard)
     assert result.finding is Finding.UNCONFIRMED

@@ -1,10 +1,6 @@
 """``autotune doctor PROGRAM``: on the scripted machine, and on real programs."""
 
-from __future__ import annotations
-
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -17,13 +13,8 @@ from autotune.results.advice import advise
 from autotune.tuning.events import Events
 from autotune.tuning.examine import examine
 from tests.made import HARDWARE, PROGRAM
-from tests.rigging import PROGRAMS
+from tests.rigging import PROGRAMS, run_command
 from tests.scripted import CRASH, Script, ScriptedMachine
-
-
-def autotune(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "autotune", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_what_was_seen_becomes_a_table_and_advice(capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,7 +47,7 @@ def test_a_loop_that_feeds_its_own_loader_is_measured_although_the_loader_is_sil
 
 @pytest.mark.usefixtures("workplace")
 def test_a_program_that_prompts_is_told_with_its_question_and_its_own_traceback() -> None:
-    done = autotune("doctor", str(PROGRAMS / "first_contact.py"), "input")
+    done = run_command("doctor", str(PROGRAMS / "first_contact.py"), "input")
     assert done.returncode == 2
     assert "first_contact.py" in done.stderr
     asked = 'it asks for input ("Where is the data set?"), got none and ended: EOFError'
@@ -64,17 +55,10 @@ def test_a_program_that_prompts_is_told_with_its_question_and_its_own_traceback(
     assert "pass the answer by a flag" in done.stderr
 
 
-@pytest.mark.usefixtures("workplace")
-def test_doctor_describes_the_machine() -> None:
-    done = autotune("doctor")
-    assert done.returncode == 0, done.stderr
-    assert "cores for this process" in done.stdout
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("workplace")
 def test_a_real_program_with_a_fault_gets_advice_with_its_line() -> None:
-    done = autotune("doctor", "--json", "--quiet", str(PROGRAMS / "faulty.py"), "sleep")
+    done = run_command("doctor", "--json", "--quiet", str(PROGRAMS / "faulty.py"), "sleep")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     advice = {one["name"]: one for one in found["program"]["advice"]}

@@ -1,9 +1,7 @@
 """What a search makes as large as it can, over whole searches in virtual time."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,14 +13,15 @@ from autotune.program.profile import RunLength
 from autotune.results.result import Finding, SearchResult
 from tests.made import make_profile
 from tests.scripted import Script, begin
+from tests.tuning.watched import Factors, Knobs
 
 GIB = 1 << 30
-KNOBS: dict[str, tuple[KnobValue, ...]] = {
+KNOBS: Knobs = {
     "workers": (0, 1, 2),
     "batch_size": (64, 128, 256),
     "precision": ("fp32", "bf16"),
 }
-FACTORS: Mapping[str, Mapping[KnobValue, float]] = {
+FACTORS: Factors = {
     "workers": {1: 1.2, 2: 1.1},
     "batch_size": {128: 1.3, 256: 1.5},
     "precision": {"bf16": 1.2},
@@ -40,31 +39,22 @@ def power_w(config: Config) -> float:
     return 100.0 if int(config["workers"]) else 50.0
 
 
-def searched(folder: Path, goal: Goal, seed: int = 0, **script: object) -> SearchResult:
+def searched(folder: Path, goal: Goal, factors: Factors = FACTORS, **script: Any) -> SearchResult:
     about = {"peak_bytes": peak_bytes, "power_w": power_w, **script}
-    scripted = Script(FACTORS, noise=0.02, process_noise=0.01, **about)  # type: ignore[arg-type]
-    search = begin(folder, scripted, KNOBS, seed, goal, accepts_learning_change=True)
+    scripted = Script(factors, noise=0.02, process_noise=0.01, **about)
+    search = begin(folder, scripted, KNOBS, goal=goal, accepts_learning_change=True)
     return search.go_on(300.0)
 
 
-def test_without_a_gain_the_program_as_written_is_told_in_samples_per_second_whatever_the_objective(
-    tmp_path: Path,
-) -> None:
-    slower: Mapping[str, Mapping[KnobValue, float]] = {
+def test_without_a_gain_any_objective_tells_samples_per_second(tmp_path: Path) -> None:
+    slower: Factors = {
         "workers": {1: 0.8, 2: 0.7},
         "batch_size": {128: 0.4, 256: 0.3},
         "precision": {"bf16": 0.5},
     }
     for objective in Objective:
-        script = Script(
-            slower,
-            noise=0.02,
-            process_noise=0.01,
-            peak_bytes=lambda *_: GIB,
-            power_w=lambda _: 50.0,
-        )
-        search = begin(tmp_path / str(objective), script, KNOBS, goal=Goal(objective))
-        result = search.go_on(300.0)
+        alike = {"peak_bytes": lambda *_: GIB, "power_w": lambda _: 50.0}
+        result = searched(tmp_path / objective, Goal(objective), slower, **alike)
         assert result.finding is Finding.NO_GAIN, objective
         assert result.throughput[0].estimate == pytest.approx(1000.0, rel=0.1), objective
 
@@ -106,13 +96,10 @@ def test_no_config_is_recommended_that_needs_more_than_the_share_of_memory(tmp_p
 
 
 def test_compiling_is_worth_its_time_in_a_long_training_alone(tmp_path: Path) -> None:
-    knobs: dict[str, tuple[KnobValue, ...]] = {"compile": ("off", "default")}
+    knobs: Knobs = {"compile": ("off", "default")}
     for hours, is_worth in ((0.05, False), (10.0, True)):
-        script = Script(
-            {"compile": {"default": 1.3}}, noise=0.02, process_noise=0.01, compile_s=60.0
-        )
-        searched = begin(tmp_path / f"{hours}", script, knobs, 0, Goal(hours=hours))
-        result = searched.go_on(400.0)
+        script = Script({"compile": {"default": 1.3}}, noise=0.02, compile_s=60.0)
+        result = begin(tmp_path / f"{hours}", script, knobs, goal=Goal(hours=hours)).go_on(400.0)
         assert (result.finding is Finding.FASTER) is is_worth
         if is_worth:
             assert result.speedup.low <= 1.3 * (1 - 60 / 36_000) <= result.speedup.high

@@ -1,7 +1,5 @@
 """What becomes of configs with a larger global batch, over whole searches in virtual time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -9,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from autotune.cli.search_report import show
 from autotune.program.config import Config, KnobValue
-from autotune.results.result import Finding, SearchResult
+from autotune.results.result import Finding
 from tests.made import make_space
 from tests.scripted import Script, Searched, begin
+from tests.tuning.watched import told
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {
     "workers": (0, 1, 2),
@@ -40,11 +38,6 @@ def begun(
     return begin(folder, script, KNOBS, **options)
 
 
-def told(result: SearchResult, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    show(result, folder / "best.yaml")
-    return " ".join(capsys.readouterr().out.split())
-
-
 def test_the_global_batch_stays_where_a_check_takes_too_long_and_its_price_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -56,7 +49,7 @@ def test_the_global_batch_stays_where_a_check_takes_too_long_and_its_price_is_to
     assert larger is not None
     assert larger.config["batch_size"] in {128, 256}
     assert larger.speedup.low <= 1.4 * SPEEDS["batch_size"][larger.config["batch_size"]]
-    out = told(result, tmp_path, capsys)
+    out = told(result, capsys)
     assert "Larger steps are faster: workers=2 batch_size=" in out
     needed = f"{math.ceil(larger.check_s / 60)} min more"
     assert f"What they learn was not checked; that needs {needed}: autotune resume" in out
@@ -68,9 +61,7 @@ def test_the_global_batch_stays_where_a_check_takes_too_long_and_its_price_is_to
     assert not any(late[: len(late) // 2]), "the time goes into what may be recommended"
 
 
-def test_a_check_beyond_the_budget_lets_the_larger_batch_win(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_check_lets_a_large_batch_win(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     search = begun(tmp_path)
     first = search.go_on(180.0)
     assert first.learning.global_batches == (64, 64)
@@ -83,26 +74,12 @@ def test_a_check_beyond_the_budget_lets_the_larger_batch_win(
     assert record.seeds == 3
     assert record.learning is not None
     assert record.learning.high <= 0.02
-    assert "from 3 random states" in told(result, tmp_path, capsys)
+    assert "from 3 random states" in told(result, capsys)
 
 
-def test_a_larger_batch_that_learns_less_is_not_recommended(
+def test_a_search_that_rejects_one_batch_after_the_other_ends(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def trains(config: Config) -> float:
-        return 1.05 if int(config["batch_size"]) > 64 else 1.0
-
-    result = begun(tmp_path, trains, checks_learning=True).go_on(180.0)
-    assert result.learning.global_batches == (64, 64)
-    blamed = [record for record in result.rehearsals if record.is_blamed]
-    assert {knob for record in blamed for knob in record.guilty} == {"batch_size"}
-    assert all(record.seeds == 3 for record in blamed)
-    out = told(result, tmp_path, capsys)
-    assert "changes the training: loss at equal samples +4." in out
-    assert result.larger_batch is None or result.larger_batch.config["batch_size"] != 256
-
-
-def test_a_search_that_rejects_one_batch_after_the_other_ends(tmp_path: Path) -> None:
     """Each check extends the budget, so there are two of them at most."""
     sizes = (64, 80, 96, 112, 128, 160)
     speeds: dict[str, dict[KnobValue, float]] = {
@@ -116,7 +93,9 @@ def test_a_search_that_rejects_one_batch_after_the_other_ends(tmp_path: Path) ->
     checked = [record for record in result.rehearsals if record.seeds]
     assert len(checked) == 2
     assert result.learning.global_batches == (64, 64)
-    assert all(record.is_blamed for record in checked)
+    assert all(record.is_blamed and {*record.guilty} == {"batch_size"} for record in checked)
+    assert all(record.seeds == 3 for record in checked)
+    assert "changes the training: loss at equal samples +4." in told(result, capsys)
     assert result.larger_batch is not None
     assert result.larger_batch.config["batch_size"] not in {r.config["batch_size"] for r in checked}
 
@@ -132,9 +111,7 @@ def test_a_check_that_fits_into_the_budget_is_made_unasked(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("sampler", ["autotune", "random"])
 @pytest.mark.parametrize("how", GIVEN)
-def test_accumulation_that_the_user_names_may_win_without_a_check(
-    tmp_path: Path, how: str, sampler: str
-) -> None:
+def test_named_accumulation_may_win_without_a_check(tmp_path: Path, how: str, sampler: str) -> None:
     """A larger batch, which nobody named, is not among what may be recommended."""
     speeds: dict[str, dict[KnobValue, float]] = {**SPEEDS, "accumulation_steps": {2: 1.2}}
     script = Script(speeds, noise=0.02, process_noise=0.01)

@@ -11,15 +11,12 @@ import pytest
 import typer
 
 from autotune.cli import search as command
-from autotune.cli.search_report import show
 from autotune.measurement.outcome import Ending, Outcome, RunMode
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
-from autotune.program.program import parse_program
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan, Seen
 from autotune.results.rehearsals import RehearsalRecord, note, warning
 from autotune.results.result import Finding, SearchResult
-from autotune.rig.rig import Rig
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.checking.rehearse import rehearse_best
 from autotune.tuning.checking.short_runs import SILENT_S
@@ -28,9 +25,10 @@ from autotune.tuning.claim import ClaimResult
 from autotune.tuning.conclude import conclude
 from autotune.tuning.storage.study import Study
 from tests.made import make_applied, make_loader, make_record, memory_of
-from tests.rigging import PROGRAMS, fence, never
+from tests.rigging import never, rig_on
 from tests.scripted import VirtualClock
 from tests.tuning.test_session import BASE, OTHER, RESOLVED, Made, baseline, made, tell
+from tests.tuning.watched import told
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -110,11 +108,6 @@ def concluded(given: Made) -> SearchResult:
     return conclude(given.session, baseline(), verdict)
 
 
-def said(result: SearchResult, capsys: pytest.CaptureFixture[str]) -> str:
-    show(result, Path("best.yaml"))
-    return capsys.readouterr().out
-
-
 def test_a_config_that_comes_through_is_rehearsed_once_and_alone(tmp_path: Path) -> None:
     given, stage = rehearsed(tmp_path, {})
     assert stage.asked == [OTHER]
@@ -131,7 +124,7 @@ def test_what_fails_under_the_winner_alone_is_not_recommended_and_the_next_best_
     given, stage = rehearsed(tmp_path, {FASTER: BF16}, speedups={OTHER: 1.3, FASTER: 1.5})
     assert stage.asked == [FASTER, BASE, OTHER]
     assert [r.config for r in promising(given.study, RESOLVED)] == [OTHER]
-    text = said(concluded(given), capsys)
+    text = told(concluded(given), capsys)
     assert "Not recommended: workers=2 fails outside of the training loop: TypeError" in text
 
 
@@ -176,9 +169,7 @@ def test_nothing_could_be_measured_is_said_with_the_most_common_reason(
     assert "workers=2 crashed: OSError: x" in text
 
 
-def test_of_several_knobs_the_one_is_blamed_without_which_the_config_comes_through(
-    tmp_path: Path,
-) -> None:
+def test_the_knob_is_blamed_without_which_the_config_comes_through(tmp_path: Path) -> None:
     both, alone = OTHER.replace(precision="bf16"), BASE.replace(precision="bf16")
     fails = {both: BF16, alone: BF16}
     given, stage = rehearsed(tmp_path, fails, speedups={both: 1.5, OTHER: 1.4})
@@ -187,9 +178,7 @@ def test_of_several_knobs_the_one_is_blamed_without_which_the_config_comes_throu
     assert promising(given.study, RESOLVED)[0].config == OTHER
 
 
-def test_a_config_that_stands_still_for_most_of_a_short_rehearsal_is_noticed(
-    tmp_path: Path,
-) -> None:
+def test_a_config_that_stands_still_in_a_short_rehearsal_is_noticed(tmp_path: Path) -> None:
     """As a forked process that waits for threads which the fork did not copy."""
     most_s = 1.0
     cases = ((0.0, False, False), (0.3, False, False), (0.7, True, False), (0.7, False, True))
@@ -229,14 +218,11 @@ def test_one_that_time_ended_is_done_again_when_a_resumed_search_has_more(tmp_pa
     assert warning(given.study.rehearsals, OTHER) == ""
 
 
-def test_a_rig_tells_what_fails_after_an_epoch_and_what_it_had_seen_until_then(
-    tmp_path: Path,
-) -> None:
+def test_a_rig_tells_what_fails_after_an_epoch_and_what_came_before(tmp_path: Path) -> None:
     written = Config({"batch_size": 16, "precision": "fp32"})
     loader = make_loader(dataset_len=1024, batch_size=16)
     applied = make_applied(written.replace(precision="bf16"), baseline=written, loader=loader)
-    subject = parse_program(str(PROGRAMS / "rehearses.py"), ("numpy",), tmp_path)
-    with Rig(subject, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
+    with rig_on(tmp_path, "rehearses.py", "numpy") as rig:
         found = rig.rehearse(applied, RehearsalPlan(most_s=120.0), never)
     assert found.seen == Seen(3, 1, 1, "by itself", silent_s=ANY)
     assert found.ending is not None
@@ -254,8 +240,7 @@ def test_a_trainer_evaluates_after_short_epochs_and_comes_to_its_end(
     script: str, library: str, tmp_path: Path
 ) -> None:
     applied = make_applied({"batch_size": 64}, loader=None, trainer=library)
-    subject = parse_program(str(PROGRAMS / script), (str(tmp_path / "out"),), tmp_path)
-    with Rig(subject, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
+    with rig_on(tmp_path, script, str(tmp_path / "out")) as rig:
         found = rig.rehearse(applied, RehearsalPlan(most_s=120.0), never)
         assert "ended after 6 steps" in rig.log_tail()
     assert found.has_passed

@@ -1,7 +1,5 @@
 """What is done with a config that trains something else, over whole searches in virtual time."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,17 +8,16 @@ from typing import Any
 
 import pytest
 
-from autotune.cli.search_report import show
 from autotune.measurement.interval import Interval
 from autotune.measurement.learning.training_trace import Sameness
 from autotune.program.config import Config, KnobValue
 from autotune.results.as_data import as_data
-from autotune.results.rehearsals import RehearsalRecord
 from autotune.results.result import Finding, SearchResult
 from autotune.tuning.checking.self_check import by_design
 from autotune.tuning.plan import Plan
 from tests.made import make_hardware, make_profile, make_space
 from tests.scripted import Script, Searched, begin
+from tests.tuning.watched import told
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {
     "workers": (0, 1, 2),
@@ -46,26 +43,6 @@ def searched(
     return search, search.go_on(180.0)
 
 
-def rehearsed(search: Searched) -> tuple[RehearsalRecord, ...]:
-    return search.study.rehearsals
-
-
-def test_a_config_that_trains_the_same_is_told_to(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    search, result = searched(tmp_path)
-    assert result.finding is Finding.FASTER
-    (record,) = rehearsed(search)
-    assert record.training is not None
-    assert record.training.sameness is Sameness.ROUNDING
-    note = "Training: same within rounding over 36 steps."
-    learning = result.best_file().learning
-    assert learning.training == note
-    assert not learning.refused
-    show(result, tmp_path / "best.yaml")
-    assert note in " ".join(capsys.readouterr().out.split())
-
-
 def test_the_change_that_trains_something_else_is_found_and_the_search_goes_on_without_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,13 +51,12 @@ def test_the_change_that_trains_something_else_is_found_and_the_search_goes_on_w
     search, result = searched(
         tmp_path, lambda config: 1.01 if config["memory_format"] == "channels_last" else 1.0
     )
-    blamed = [record for record in rehearsed(search) if record.is_blamed]
+    blamed = [record for record in search.study.rehearsals if record.is_blamed]
     assert [dict(record.guilty) for record in blamed] == [{"memory_format": "channels_last"}]
     assert result.finding is Finding.FASTER
     assert result.best["workers"] in {1, 2}
     assert result.best["memory_format"] == "contiguous"
-    show(result, tmp_path / "best.yaml")
-    out = " ".join(capsys.readouterr().out.split())
+    out = told(result, capsys)
     assert (
         "Not recommended: memory_format=channels_last changes the training: losses differ by" in out
     )
@@ -91,9 +67,7 @@ def test_the_change_that_trains_something_else_is_found_and_the_search_goes_on_w
     assert refused["why"].startswith("losses differ by")
 
 
-def test_what_another_precision_learns_is_checked_where_it_is_doubtful_or_asked_for(
-    tmp_path: Path,
-) -> None:
+def test_what_another_precision_learns_is_checked_where_it_is_doubtful(tmp_path: Path) -> None:
     """The loss of the short epochs alone leaves room for one that is 3 % larger."""
     dice = random.Random(0)
     speeds: dict[str, dict[KnobValue, float]] = {"precision": {"bf16": 1.4}}
@@ -103,7 +77,7 @@ def test_what_another_precision_learns_is_checked_where_it_is_doubtful_or_asked_
 
     search, result = searched(tmp_path / "sound", trains, speeds)
     assert result.best["precision"] == "bf16"
-    (record,) = rehearsed(search)
+    (record,) = search.study.rehearsals
     assert record.learning is not None
     doubtful = replace(
         record, learning=Interval(0.0, -0.03, 0.03), seeds=0, unchecked_s=200.0, guilty={}
@@ -115,9 +89,7 @@ def test_what_another_precision_learns_is_checked_where_it_is_doubtful_or_asked_
     assert "not checked, needs 4 min more (--check-learning)" in unknown.training_note
 
 
-def test_what_changes_learning_by_design_is_taken_back_and_said_to_be_unchecked(
-    tmp_path: Path,
-) -> None:
+def test_what_changes_learning_by_design_is_said_to_be_unchecked(tmp_path: Path) -> None:
     """The rest of the config is compared without it."""
     speeds: dict[str, dict[KnobValue, float]] = {
         "precision": {"bf16": 1.4},
@@ -132,7 +104,7 @@ def test_what_changes_learning_by_design_is_taken_back_and_said_to_be_unchecked(
         accepts_learning_change=True,
     )
     assert (result.best["precision"], result.best["batch_size"]) == ("bf16", 128)
-    (record,) = rehearsed(search)
+    (record,) = search.study.rehearsals
     assert dict(record.by_design) == {"precision": "bf16", "batch_size": 128}
     assert record.training is not None
     assert record.training.sameness is Sameness.ROUNDING

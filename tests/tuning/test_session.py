@@ -1,7 +1,5 @@
 """How a session divides its budget, and what it leaves out where that is too small."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -59,9 +57,6 @@ class Made:
     study: Study
     clock: VirtualClock
 
-    def claim(self) -> ClaimResult:
-        return claim_best(self.session, baseline())
-
 
 def made(
     folder: Path, total_s: float, spent_s: float, startup_s: float = 6.0, step_s: float = 0.01
@@ -90,7 +85,7 @@ def tell(study: Study, record: TrialRecord) -> None:
 
 
 def baseline() -> Baseline:
-    applied = replace(make_applied(BASE), baseline=BASE)
+    applied = make_applied(BASE, baseline=BASE)
     return Baseline(make_profile(), make_measurement(), StepBreakdown(), RESOLVED, applied)
 
 
@@ -107,9 +102,7 @@ def test_small_budgets_keep_less_for_the_claim_until_they_keep_nothing(
     assert session.until_confirmation() is None
 
 
-def test_where_the_user_wants_what_needs_a_fresh_process_time_is_kept_for_pairs(
-    tmp_path: Path,
-) -> None:
+def test_time_is_kept_for_pairs_where_the_user_wants_a_fresh_process(tmp_path: Path) -> None:
     session = made(tmp_path, 600.0, spent_s=18.0).session
     least_s = session.plan.claim_s(is_apart=True)
     assert least_s > 6 * 6.0, "three pairs"
@@ -156,12 +149,10 @@ def test_compiling_and_fresh_processes_are_left_to_longer_budgets(tmp_path: Path
     assert not session.may_restart()
 
 
-def test_after_a_baseline_that_took_all_it_is_said_that_nothing_was_compared(
-    tmp_path: Path,
-) -> None:
+def test_a_baseline_that_took_all_leaves_nothing_compared(tmp_path: Path) -> None:
     given = made(tmp_path, 40.0, spent_s=39.5)
     tell(given.study, make_record(BASE))
-    verdict = given.claim()
+    verdict = claim_best(given.session, baseline())
     assert verdict == ClaimResult(None, reason="the budget is used up")
     assert conclude(given.session, baseline(), verdict).finding is Finding.UNCONFIRMED
 

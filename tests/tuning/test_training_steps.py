@@ -1,12 +1,9 @@
 """What a search says about how long the steps of the whole training take, in virtual time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
-from autotune.cli.search_report import show
 from autotune.measurement.goal import THROUGHPUT, Goal
 from autotune.program.config import KnobValue
 from autotune.program.profile import RunLength
@@ -14,6 +11,7 @@ from autotune.results import bestfile
 from autotune.results.result import SearchResult
 from tests.made import make_profile
 from tests.scripted import Script, begin
+from tests.tuning.watched import told
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {"workers": (0, 1, 2), "pinning": ("off", "non-blocking")}
 SPEEDS: dict[str, dict[KnobValue, float]] = {"workers": {1: 1.5, 2: 2.0}}
@@ -26,11 +24,6 @@ def found(folder: Path, length: RunLength, goal: Goal = THROUGHPUT) -> SearchRes
     return begin(folder, script, KNOBS, goal=goal).go_on(180.0)
 
 
-def told(result: SearchResult, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    show(result, folder / "best.yaml")
-    return " ".join(capsys.readouterr().out.split())
-
-
 def test_the_steps_of_all_epochs_are_estimated_before_and_after(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -39,7 +32,7 @@ def test_the_steps_of_all_epochs_are_estimated_before_and_after(
     seconds = result.training_steps.seconds
     assert seconds["baseline"] == pytest.approx(3 + 30 * LOOP_S, rel=0.05)
     assert seconds["best"] == pytest.approx(3 + 30 * LOOP_S / 2, rel=0.05)
-    out = told(result, tmp_path, capsys)
+    out = told(result, capsys)
     assert "The training steps of the whole training, estimated: 30 epochs (--epochs 30)" in out
     assert "Evaluation and checkpoints, which were not timed, come on top." in out
 
@@ -52,7 +45,7 @@ def test_a_program_that_counts_its_steps_is_told_how_long_they_take(
     assert result.training_steps is not None
     seconds = result.training_steps.seconds
     assert seconds["best"] < seconds["baseline"]
-    assert "estimated: 5,000 steps (--max-steps 5000)" in told(result, tmp_path, capsys)
+    assert "estimated: 5,000 steps (--max-steps 5000)" in told(result, capsys)
     section = bestfile.read(result.save(tmp_path / "best.yaml")).training_steps
     assert section is not None
     assert section.steps == 5000
@@ -64,6 +57,6 @@ def test_the_hours_of_a_training_are_told_by_the_speedup_of_the_loop(
 ) -> None:
     result = found(tmp_path, RunLength(), Goal(hours=10.0))
     assert result.training_steps is None
-    out = told(result, tmp_path, capsys)
+    out = told(result, capsys)
     assert "A training of 10 h takes 5 h" in out or "A training of 10 h takes 4 h" in out
     assert "by the speedup of the training loop" in out

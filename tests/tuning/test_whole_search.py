@@ -1,7 +1,5 @@
 """Whole searches on a scripted machine: what they claim, what they cost, and how they may end."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import replace
@@ -41,9 +39,7 @@ MACHINES = {
 }
 
 
-def test_equal_configs_are_rarely_claimed_to_differ_whatever_the_machine_is_like(
-    tmp_path: Path,
-) -> None:
+def test_equal_configs_are_rarely_claimed_to_differ_on_any_machine(tmp_path: Path) -> None:
     """In 150 searches; at a true rate of 2.5 %, more than nine are found once in 200 times.
 
     Seeds are fixed. Rates are measured by ``benchmarks/claims.py``.
@@ -58,9 +54,7 @@ def test_equal_configs_are_rarely_claimed_to_differ_whatever_the_machine_is_like
     assert claims.total() <= 9, claims
 
 
-def test_a_gain_of_a_fifth_is_claimed_in_ninety_seconds_and_its_interval_holds_the_truth(
-    tmp_path: Path,
-) -> None:
+def test_ninety_seconds_claim_a_gain_of_a_fifth_in_a_true_interval(tmp_path: Path) -> None:
     """Four of five searches; of the intervals, 95 % are to hold it."""
     held, claimed, count = 0, 0, 0
     for knob, value in (("precision", "bf16"), ("workers", 1)):
@@ -136,9 +130,7 @@ def test_a_program_that_fails_does_so_by_itself_or_because_of_autotune(tmp_path:
 # --- what results say -----------------------------------------------------------------------------
 
 
-def test_gpus_that_nvml_does_not_list_are_known_once_the_program_has_said_what_it_sees(
-    tmp_path: Path,
-) -> None:
+def test_gpus_that_nvml_does_not_list_are_known_from_the_program(tmp_path: Path) -> None:
     """As in a container without libnvidia-ml, on a machine with another GPU beside."""
     seen = (unused(V100), A100)
     script = Script(
@@ -157,9 +149,7 @@ def test_gpus_that_nvml_does_not_list_are_known_once_the_program_has_said_what_i
     assert result.head.hardware.gpus == (), "what a resumed search compares the machine with"
 
 
-def test_the_result_as_data_tells_the_first_step_and_what_could_not_be_tried_with_the_reason(
-    tmp_path: Path,
-) -> None:
+def test_results_as_data_tell_the_first_step_and_what_could_not_be_tried(tmp_path: Path) -> None:
     knobs = {"workers": (0, 1, 2), "flush_denormal": (False, True), "attention": None}
     searched, result = found(tmp_path, Script(start_s=20.0, first_step_s=17.5), 60.0, knobs)
     data = json.loads(json.dumps(as_data(result)))

@@ -1,17 +1,15 @@
 """What tests of whole searches share: knobs, how questions end, and who listens."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autotune.knobs.space.space import ResolvedSpace
-from autotune.measurement.outcome import Ending
-from autotune.program.config import Config, KnobValue
-from autotune.results.record import TrialRecord
+import pytest
+
+from autotune.cli.search_report import show
+from autotune.program.config import KnobValue
 from autotune.results.result import SearchResult
 from autotune.tuning.events import Events
 from tests.scripted import Question, Script, Searched, begin
@@ -49,32 +47,17 @@ def interrupt() -> None:
 
 @dataclass
 class Heard(Events):
-    """Remembers what a search tells, and acts where a phase or so many answers of rounds begin."""
+    """Remembers what a search tells, and acts where a phase begins."""
 
     on: str = ""
     act: Callable[[], None] = lambda: None
-    at_rounds: int = 0
     phases: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    trials: list[TrialRecord] = field(default_factory=list)
-    begun: list[Config] = field(default_factory=list)
-    bests: list[Config] = field(default_factory=list)
 
     def on_phase(self, name: str) -> None:
         self.phases.append(name)
         if name == self.on:
-            self.act()
-
-    def on_trial_start(self, config: Config, why: str, space: ResolvedSpace) -> None:
-        self.begun.append(config)
-
-    def on_trial_end(self, number: int, record: TrialRecord, space: ResolvedSpace) -> None:
-        self.trials.append(record)
-
-    def on_rounds(self, best: Config, speedup: float, space: ResolvedSpace) -> None:
-        self.bests.append(best)
-        if len(self.bests) == self.at_rounds:
             self.act()
 
     def warn(self, text: str) -> None:
@@ -84,16 +67,15 @@ class Heard(Events):
         self.notes.append(text)
 
 
-def fails_with(
-    knob: str, value: KnobValue, ending: Ending, *kinds: str
-) -> Callable[[Question], Ending | None]:
-    """Return how questions of these kinds about a value of a knob end."""
+def is_fast(question: Question) -> bool:
+    """Tell whether a question is about a config in bf16, which is faster in most scripts."""
+    return question.config is not None and question.config.get("precision") == "bf16"
 
-    def ends(question: Question) -> Ending | None:
-        has_it = question.config is not None and question.config.get(knob) == value
-        return ending if has_it and question.kind in kinds else None
 
-    return ends
+def told(result: SearchResult, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what the command prints of a result, as one line."""
+    show(result, Path("best.yaml"))
+    return " ".join(capsys.readouterr().out.split())
 
 
 def found(

@@ -1,7 +1,5 @@
 """Search spaces: narrowed by the user, resolved for a machine and a program."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -164,9 +162,7 @@ def test_a_resolved_space_offers_what_fits_and_says_why_the_rest_does_not() -> N
         SPACE.fix({"precision": "bf16"}).resolve(MACHINES["V100"], cuda)
 
 
-def test_a_knob_that_the_program_reads_itself_is_searched_from_its_value_in_fresh_processes() -> (
-    None
-):
+def test_a_knob_that_the_program_reads_itself_is_searched_in_fresh_processes() -> None:
     """It may hand the value to a loader of another library, which the seams never see."""
     for own in (0, 4):
         profile = make_profile(loaders=(), config_reads={"workers": own, "hidden": 128})

@@ -1,14 +1,12 @@
 """Search spaces in YAML: the shipped ones load, and a wrong one says all that is wrong, by line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
 from autotune.errors import FileFormatError, UsageError
 from autotune.knobs import registry
-from autotune.knobs.space import spacefile
+from autotune.knobs.space import spacefile, yamlfile
 from autotune.knobs.space.space import HELD
 from tests.made import MACHINES, make_profile
 
@@ -96,9 +94,53 @@ def test_every_fault_is_told_at_once_with_file_line_and_nearest_key(workplace: P
         ("version: 1\nknobs: [workers]\n", ":2: 'knobs' must consist of 'knob: value' lines."),
         ("version: 1\nknobs:\n  workers:\n", ":3: knob 'workers' takes 'auto' or a list"),
         ("version: 1\nknobs:\n  7: auto\n", ":3: Unknown knob '7'."),
-        ("", ": expected 'key: value' lines, found NoneType."),
     ],
 )
 def test_each_fault_stands_with_its_line(workplace: Path, text: str, fault: str) -> None:
     (found,) = faults_of(workplace, text)
     assert found.startswith(fault)
+
+
+@pytest.fixture
+def path(workplace: Path) -> Path:
+    return workplace / "my file.yaml"
+
+
+def test_each_key_is_known_by_its_line_or_by_that_of_the_nearest_above(path: Path) -> None:
+    path.write_text("# größe\nversion: 1\n\nknobs:\n  workers: auto\n  a: {a: 1,\n    b: 2}\n")
+    file = yamlfile.read(path)
+    for keys, line in (
+        (("version",), ":2"),
+        (("knobs", "workers"), ":5"),
+        (("knobs", "a", "b"), ":7"),
+        (("knobs", "workers", "bool"), ":5"),
+        (("knobs", "zzz"), ":4"),
+        (("elsewhere",), ""),
+    ):
+        assert file.where(*keys) == f"{path}{line}"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a: 1\nb: [1, 2\nc: 3\n", ":3: this is not YAML"),
+        (b"a: 1\n b: 2\n", ":2: this is not YAML"),
+        (b"a: !!python/object:os.system {}\n", ":1: this is not YAML"),
+        (b"a: 1\n---\nb: 2\n", ":2: this is not YAML"),
+        (b"a: \x00\n", ": this is not YAML"),
+        (b"- a\n- b\n", ": expected 'key: value' lines, found list"),
+        (b"just words\n", ": expected 'key: value' lines, found str"),
+        (b"", ": expected 'key: value' lines, found NoneType"),
+    ],
+    ids=["brackets", "indent", "tag", "documents", "control", "list", "text", "empty"],
+)
+def test_what_is_no_mapping_is_refused(path: Path, content: bytes, message: str) -> None:
+    path.write_bytes(content)
+    with pytest.raises(FileFormatError) as refusal:
+        yamlfile.read(path)
+    assert str(refusal.value).startswith(f"{path}{message}")
+    with pytest.raises(FileFormatError, match="cannot be read"):
+        yamlfile.read(path.parent)
+    path.write_bytes("name: größe\n".encode("latin-1"))
+    with pytest.raises(FileFormatError, match="cannot be read"):
+        yamlfile.read(path)

@@ -3,8 +3,6 @@
 All is computed in float64, so that what differs is not the order of a sum.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -92,9 +90,7 @@ def test_a_rate_that_follows_the_loss_follows_that_of_all_ranks(together: Result
 
 
 @pytest.mark.parametrize("case", OVERFLOWS, ids=str)
-def test_gradients_that_overflow_on_one_rank_lower_the_scale_of_all(
-    case: Case, together: Results
-) -> None:
+def test_an_overflow_on_one_rank_lowers_the_scale_of_all(case: Case, together: Results) -> None:
     assert together[str(case)]["scale"] == alone(case)["scale"] < 2.0**14
 
 

@@ -1,7 +1,5 @@
 """A rank that fails ends the trial with the right outcome, and leaves nothing behind."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,14 +9,11 @@ import pytest
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.turn import PlannedTurn, Taken
-from autotune.program.applied_config import AppliedConfig, ProgramTraits
+from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
-from autotune.program.lr import LrRule
-from autotune.program.program import parse_program
-from autotune.rig.rig import Rig
 from autotune.rig.wire import Ready
-from tests.made import make_loader
-from tests.rigging import PROGRAMS, fence, never
+from tests.made import make_applied, make_loader
+from tests.rigging import never, rig_on
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -26,21 +21,17 @@ BASELINE = Config({"devices": "single", "threads": 1, "batch_size": 32})
 
 
 def applied_of(strategy: str) -> AppliedConfig:
-    return AppliedConfig(
-        config=BASELINE.replace(devices=f"{strategy}-2"),
-        baseline=BASELINE,
-        traits=ProgramTraits("cpu", make_loader(dataset_len=4096, batch_size=32)),
-        lr_rule=LrRule.LINEAR,
-    )
+    loader = make_loader(dataset_len=4096, batch_size=32)
+    config = BASELINE.replace(devices=f"{strategy}-2")
+    return make_applied(config, baseline=BASELINE, loader=loader)
 
 
 def trial(
     directory: Path, way: str, strategy: str = "ddp", silence_s: float = 60.0
 ) -> Taken | Ending:
     """Run the program on two ranks until turns are taken or it has failed; then nothing is left."""
-    program = parse_program(str(PROGRAMS / "rank_fails.py"), (way, str(directory)), directory)
     applied = applied_of(strategy)
-    with Rig(program, directory / way, directory / "cache", fence()) as rig:
+    with rig_on(directory, "rank_fails.py", way, str(directory)) as rig:
         opened = rig.open(applied, never, 120.0)
         assert isinstance(opened, Ready), opened
         schedule = [PlannedTurn(0, 100 if way else 3)] * 2
@@ -52,14 +43,7 @@ def trial(
 
 def _standing_in(directory: Path) -> list[psutil.Process]:
     """Return the processes that stand in a program's working directory, whoever started them."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.cwd() == str(directory):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
+    return [p for p in psutil.process_iter(["cwd"]) if p.info["cwd"] == str(directory)]
 
 
 @pytest.mark.parametrize(
@@ -81,26 +65,19 @@ def test_the_rank_that_ended_the_others_is_told(
     assert ending.reason.startswith(reason)
 
 
-def test_a_rank_asleep_in_a_collective_hangs_the_trial_and_the_next_one_runs(
-    tmp_path: Path,
-) -> None:
+def test_a_rank_asleep_in_a_collective_hangs_one_trial_and_not_the_next(tmp_path: Path) -> None:
     ending = trial(tmp_path, "hangs", silence_s=3.0)
     assert isinstance(ending, Ending)
     assert ending.outcome is Outcome.HUNG
     assert isinstance(trial(tmp_path, "", "fsdp"), Taken)
 
 
-def test_a_rank_that_starts_late_is_waited_for_and_all_ranks_take_turns_in_step(
-    tmp_path: Path,
-) -> None:
-    program = parse_program(
-        str(PROGRAMS / "rank_fails.py"), ("starts late", str(tmp_path)), tmp_path
-    )
+def test_a_late_rank_is_waited_for_and_all_ranks_take_turns_in_step(tmp_path: Path) -> None:
     applied = applied_of("zero1")
     smaller = replace(applied, config=applied.config.replace(batch_size=8))
     order = [0, 1, 1, 0, 1]
     schedule = [PlannedTurn(config, 3) for config in order]
-    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
+    with rig_on(tmp_path, "rank_fails.py", "starts late", str(tmp_path)) as rig:
         assert isinstance(rig.open(applied, never, 120.0), Ready)
         found = rig.take_turns([applied, smaller], schedule, never, 60.0, with_loads=True)
         again = rig.take_turns([smaller], schedule[:1], never, 60.0)

@@ -1,7 +1,5 @@
 """The contract that every strategy keeps, and the parts of those that need GPUs."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from typing import Any

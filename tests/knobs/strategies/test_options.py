@@ -1,7 +1,5 @@
 """Options of the strategies, seen where they act; one rank is enough for that."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

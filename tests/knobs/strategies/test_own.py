@@ -1,7 +1,5 @@
 """Programs that distribute themselves: started by torchrun, and otherwise left to themselves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,15 +10,12 @@ from autotune.machine import hardware
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.turn import PlannedTurn, Taken
-from autotune.program.applied_config import AppliedConfig, ProgramTraits
+from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
-from autotune.program.lr import LrRule
-from autotune.program.program import parse_program
 from autotune.rig.failures import program_error
-from autotune.rig.rig import Rig
 from autotune.rig.wire import Ready
-from tests.made import changed
-from tests.rigging import PROGRAMS, applied_with, fence, never
+from tests.made import PROGRAM, changed, make_applied
+from tests.rigging import applied_with, never, rig_on
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -36,16 +31,13 @@ CASES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_a_program_that_distributes_itself_is_tuned_in_its_ranks_and_ddp(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_program_that_distributes_itself_is_tuned_in_ranks(name: str, tmp_path: Path) -> None:
     script, means, batch = CASES[name]
     out = (str(tmp_path / "out"),) if name == "transformers" else ()
-    program = parse_program(str(PROGRAMS / script), out, tmp_path)
     baseline = Config({"devices": "own-1", "threads": 1, "ddp_options": "default"})
     other = baseline.replace(devices="own-2", ddp_options="small-buckets")
     applied = changed(_plain(), config=other, baseline=baseline, distributes_itself=means)
-    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
+    with rig_on(tmp_path, script, *out) as rig:
         opened = rig.open(applied, never, 120.0)
         assert isinstance(opened, Ready), opened
         taken = rig.take_turns([applied], [PlannedTurn(0, 4)], never, 60.0, with_loads=True)
@@ -66,11 +58,10 @@ def test_a_program_that_distributes_itself_is_tuned_in_its_ranks_and_ddp(
 
 def test_ranks_that_train_each_for_itself_are_no_gain(tmp_path: Path) -> None:
     """A program that does not take its ranks from torchrun would look twice as fast."""
-    program = parse_program(str(PROGRAMS / "plain.py"), (str(tmp_path / "losses"),), tmp_path)
     own = changed(_plain(), distributes_itself="torch.distributed")
     baseline = own.baseline.replace(devices="own-1")
     applied = replace(own, baseline=baseline, config=baseline.replace(devices="own-2"))
-    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
+    with rig_on(tmp_path, "plain.py", str(tmp_path / "losses")) as rig:
         ending = rig.open(applied, never, 120.0)
     assert isinstance(ending, Ending)
     assert "the program trains in groups of 1 where 2 ranks were started" in ending.reason
@@ -82,10 +73,8 @@ def test_ranks_that_train_each_for_itself_are_no_gain(tmp_path: Path) -> None:
 def test_ranks_without_a_loader_draw_numbers_of_their_own_or_are_refused(
     tmp_path: Path, source: str, is_refused: bool
 ) -> None:
-    program = parse_program(str(PROGRAMS / "draws.py"), (source,), tmp_path)
-    base = changed(_plain(), loader=None)
-    applied = applied_with(base, devices="ddp-2")
-    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
+    applied = applied_with(_plain(), devices="ddp-2")
+    with rig_on(tmp_path, "draws.py", source) as rig:
         opened = rig.open(applied, never, 120.0)
     if is_refused:
         assert isinstance(opened, Ending)
@@ -97,15 +86,14 @@ def test_ranks_without_a_loader_draw_numbers_of_their_own_or_are_refused(
 def _plain() -> AppliedConfig:
     """The baseline of a plain program, without the first steps that would tell it."""
     baseline = Config({"devices": "single", "threads": 1})
-    return AppliedConfig(baseline, baseline, ProgramTraits("cpu"), LrRule.LINEAR)
+    return make_applied(baseline, baseline=baseline, loader=None)
 
 
 def test_a_program_that_wants_a_launcher_is_told_how_to_get_one(tmp_path: Path) -> None:
-    program = parse_program(str(PROGRAMS / "own_ddp.py"), (), tmp_path)
-    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
+    with rig_on(tmp_path, "own_ddp.py") as rig:
         ending = rig.open(None, never, 120.0)
     assert isinstance(ending, Ending)
     assert ending.outcome is Outcome.CRASHED
-    said = str(program_error(program, ending))
+    said = str(program_error(PROGRAM, ending))
     assert "wants to be started by a launcher" in said
     assert "--nproc-per-node 2" in said

@@ -1,11 +1,8 @@
 """``autotune run`` with ranks: one program is heard, writes files, and saves plain checkpoints."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from itertools import takewhile
@@ -17,7 +14,7 @@ from torch import nn
 
 from autotune.program.config import KnobValue
 from tests.made import make_loader
-from tests.rigging import PROGRAMS, write_best
+from tests.rigging import PROGRAMS, free_port, run_command, write_best
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -31,18 +28,12 @@ def best_yaml(path: Path, strategy: str, ranks: int = 2) -> str:
     return str(path)
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*AUTOTUNE, "run", *arguments], capture_output=True, text=True, timeout=120, check=False
-    )
-
-
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "zero1"])
-def test_ranks_train_as_one_program_and_save_what_loads_into_one_process(
-    tmp_path: Path, strategy: str
-) -> None:
+def test_ranks_train_as_one_and_save_what_one_process_loads(tmp_path: Path, strategy: str) -> None:
     out = tmp_path / "out"
-    done = run(best_yaml(tmp_path / "best.yaml", strategy), str(PROGRAMS / "saves.py"), str(out))
+    done = run_command(
+        "run", best_yaml(tmp_path / "best.yaml", strategy), str(PROGRAMS / "saves.py"), str(out)
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 1, "the first rank alone prints"
@@ -80,7 +71,7 @@ def _loads_into_one_process(path: Path, error: float) -> None:
 
 def test_the_command_can_be_printed_and_typed(tmp_path: Path) -> None:
     best = best_yaml(tmp_path / "best.yaml", "ddp")
-    done = run("--print-command", best, str(PROGRAMS / "saves.py"), "out")
+    done = run_command("run", "--print-command", best, str(PROGRAMS / "saves.py"), "out")
     assert done.returncode == 0, done.stderr
     command = done.stdout.strip()
     assert "-P -m autotune.rig.local_ranks --ranks 2 -- " in command
@@ -101,7 +92,7 @@ def test_the_command_can_be_printed_and_typed(tmp_path: Path) -> None:
 def test_two_launchers_train_as_two_nodes(tmp_path: Path) -> None:
     best = best_yaml(tmp_path / "best.yaml", "ddp", ranks=1)
     out = tmp_path / "out"
-    port = _free_port()
+    port = free_port()
     nodes = []
     for number in (0, 1):
         options = ["--nnodes", "2", "--node-rank", str(number)]
@@ -121,8 +112,3 @@ def test_two_launchers_train_as_two_nodes(tmp_path: Path) -> None:
     assert "whoever can reach that port can run code in this training" in said[0][1]
     assert "is not signed" not in said[0][1]
     assert (out / "best.pt").exists()
-
-
-def _free_port() -> int:
-    with socket.create_server(("localhost", 0)) as probe:
-        return int(probe.getsockname()[1])

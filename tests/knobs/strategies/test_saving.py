@@ -1,7 +1,5 @@
 """Ranks beside the first write their files where nobody else looks, and read what they wrote."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import shutil

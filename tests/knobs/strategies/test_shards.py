@@ -1,7 +1,5 @@
 """Each rank's share of the data, with the ranks of one process and a store in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,31 +1,21 @@
 """Ranks that the program starts itself, and processes that train in place of the first one."""
 
-from __future__ import annotations
-
 import re
-import socket
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from autotune.knobs import registry
-from autotune.knobs.base import Here
 from autotune.knobs.space.spacefile import load
 from autotune.machine import hardware
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.turn import PlannedTurn, Taken
-from autotune.program.domain import NotOffered
-from autotune.program.program import parse_program
 from autotune.rig.open_rig import Reports
-from autotune.rig.rig import Rig
 from autotune.rig.wire import Ready
 from tests.knobs.strategies.test_faults import _standing_in
-from tests.made import make_hardware, make_loader, make_profile
-from tests.rigging import PROGRAMS, base_setting, fence, never, write_best
+from tests.made import make_loader
+from tests.rigging import PROGRAMS, base_setting, free_port, never, rig_on, run_command, write_best
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -50,18 +40,12 @@ CASES = {
 }
 
 
-def free_port() -> str:
-    with socket.create_server(("localhost", 0)) as probe:
-        return str(probe.getsockname()[1])
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_ranks_that_a_program_starts_are_measured_as_one_training_and_the_one_that_fails_is_told(
     name: str, tmp_path: Path
 ) -> None:
     (script, *arguments), started_by, (outcome, reason) = CASES[name]
-    program = parse_program(str(PROGRAMS / script), (*arguments, free_port()), tmp_path)
-    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence()) as rig:
+    with rig_on(tmp_path, script, *arguments, str(free_port())) as rig:
         opened = rig.open(None, never, 120.0)
         assert isinstance(opened, Ready), opened
         base = base_setting(opened.profile, space="full")
@@ -85,21 +69,10 @@ def test_ranks_that_a_program_starts_are_measured_as_one_training_and_the_one_th
     assert (ending.outcome, ending.reason[: len(reason)]) == (outcome, reason)
 
 
-def test_no_other_processes_are_started_beside_those_of_the_program() -> None:
-    profile = make_profile(started_by="multiprocessing.Process")
-    for knob in ("devices", "ddp_options"):
-        offer = registry()[knob].domain(Here(make_hardware(), profile))
-        assert isinstance(offer, NotOffered)
-        assert "by multiprocessing.Process" in offer.reason
-
-
-def test_the_first_of_processes_that_train_in_turn_is_tuned_and_that_is_said(
-    tmp_path: Path,
-) -> None:
+def test_the_first_of_processes_that_train_in_turn_is_tuned_and_told(tmp_path: Path) -> None:
     said: list[str] = []
-    program = parse_program(str(PROGRAMS / "spawns.py"), ("fork", "alone", "0"), tmp_path)
     reports = Reports(warning=said.append)
-    with Rig(program, tmp_path / "rig", tmp_path / "cache", fence(), reports=reports) as rig:
+    with rig_on(tmp_path, "spawns.py", "fork", "alone", "0", reports=reports) as rig:
         opened = rig.open(None, never, 120.0)
         assert isinstance(opened, Ready), opened
         base = base_setting(opened.profile)
@@ -115,10 +88,9 @@ def test_a_config_reaches_the_ranks_that_a_program_starts(tmp_path: Path) -> Non
     best = tmp_path / "best.yaml"
     loader = make_loader(dataset_len=4096, batch_size=32, sampler="DistributedSampler")
     write_best(best, {"batch_size": 32}, loader, batch_size=64)
-    command = [sys.executable, "-m", "autotune", "run", str(best), str(PROGRAMS / "spawns.py")]
+    command = ["run", str(best), str(PROGRAMS / "spawns.py")]
     for method in ("spawn", "script"):
-        line = [*command, method, "", free_port()]
-        ran = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+        ran = run_command(*command, method, "", str(free_port()), cwd=tmp_path)
         assert ran.returncode == 0, ran.stderr
         said = sorted(re.findall(r"rank \d of 2: .*", ran.stdout))
         assert said == [f"rank {rank} of 2: 96 steps of 64" for rank in (0, 1)]

@@ -21,10 +21,9 @@ from autotune.inside.ranks.exchange import SignedStore
 from autotune.inside.ranks.group import ALONE, Group, join_in_place
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.steering import Steering
-from autotune.program.applied_config import AppliedConfig, ProgramTraits
+from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
-from autotune.program.lr import LrRule
-from tests.made import make_loader
+from tests.made import make_applied, make_loader
 
 SAMPLES, BATCH = 90, 32  # three batches in an epoch, the last one smaller
 EPOCHS = 5  # 15 steps
@@ -208,12 +207,8 @@ def applied(case: Case, world_size: int) -> AppliedConfig:
         "accumulation_steps": case.accumulation_steps,
         "batch_size": BATCH // world_size // case.accumulation_steps,
     }
-    return AppliedConfig(
-        config=Config({**BASELINE, **changes}),
-        baseline=Config(BASELINE),
-        traits=ProgramTraits("cpu", make_loader(dataset_len=SAMPLES, batch_size=BATCH)),
-        lr_rule=LrRule.LINEAR,
-    )
+    loader = make_loader(dataset_len=SAMPLES, batch_size=BATCH)
+    return make_applied({**BASELINE, **changes}, baseline=Config(BASELINE), loader=loader)
 
 
 def run(case: Case, group: Group) -> dict[str, Any]:

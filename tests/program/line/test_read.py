@@ -1,7 +1,5 @@
 """Each form of a line: the program that it names, or the answer that the user reads."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys
@@ -109,9 +107,7 @@ def test_lines_name_the_script_its_arguments_and_what_is_set_for_it(place: Path)
         assert {name: getattr(found, name) for name in whole} == whole, text
 
 
-def test_what_messages_show_and_what_a_process_of_ours_reads_is_the_same_program(
-    place: Path,
-) -> None:
+def test_the_line_that_messages_show_names_the_same_program(place: Path) -> None:
     for text in (
         "train.py --lr 1",
         "python -u train.py '--name=a b'",
@@ -151,9 +147,7 @@ def test_modules_are_found_and_named_and_their_file_is_what_counts(place: Path) 
     assert program(place, "python -m pkg.train").fingerprint != before
 
 
-def test_a_console_script_of_our_environment_counts_by_the_file_of_its_entry_point(
-    place: Path,
-) -> None:
+def test_a_console_script_counts_by_the_file_of_its_entry_point(place: Path) -> None:
     found = program(place, "pytest -x tests")  # one that is here in any case
     assert (found.kind, found.name, found.args) == (SCRIPT, "pytest", ("-x", "tests"))
     assert found.path_typed == f"{OUR_BIN}/pytest", "what the kernel hands to the interpreter"
@@ -162,9 +156,7 @@ def test_a_console_script_of_our_environment_counts_by_the_file_of_its_entry_poi
     assert program(place, "pytest", PATH="/usr/bin").source == found.source, "not on PATH, but ours"
 
 
-def test_lines_that_another_command_must_start_are_answered_with_what_to_type(
-    place: Path,
-) -> None:
+def test_lines_of_other_launchers_are_answered_with_what_to_type(place: Path) -> None:
     torchrun = f"{OURS} torchrun --nproc-per-node N train.py"
     cases = {
         "uv run train.py --lr 1": f"uv run {OURS} train.py --lr 1",
@@ -214,9 +206,7 @@ def test_lines_that_cannot_be_started_say_what_is_wrong_and_the_mend(place: Path
         words_of("python train.py | tee log")
 
 
-def test_an_interpreter_of_another_environment_is_told_what_to_install(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_environment_is_told_a_mend(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = place / "other" / "bin" / "python"
     other.parent.mkdir(parents=True)
     monkeypatch.setattr("autotune.program.line.python.ASK_S", 0.1)
@@ -246,9 +236,7 @@ def test_a_shell_script_is_answered_with_its_lines_that_may_train(place: Path) -
 
 
 @pytest.mark.skipif(not shutil.which("accelerate", path=OUR_BIN), reason="accelerate is missing")
-def test_accelerate_and_torchrun_are_asked_in_a_process_of_their_own(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_launchers_are_asked_in_a_process(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     (place / "config.yaml").write_text(
         "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nnum_processes: 2\n"

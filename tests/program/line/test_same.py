@@ -1,7 +1,5 @@
 """A program sees the same however it is started: by its own line, and by autotune for that line."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

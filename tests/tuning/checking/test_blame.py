@@ -1,7 +1,5 @@
 """Who is blamed for a difference: the self-check over runs whose traces are made here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """What a learning check makes of losses: rules of the rate, random states, and what is given up."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Diagnosis: where the time goes decides what is tried first, within what the space offers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -12,29 +10,20 @@ from autotune.machine.hardware import Hardware
 from autotune.measurement.examination import StepBreakdown, StepParts
 from autotune.program.profile import Profile
 from autotune.tuning.choosing.diagnosis import Bottleneck, Diagnosis, diagnose
+from tests.knobs.test_contract import PROFILES
 from tests.made import (
     MACHINES,
-    make_loader,
     make_measurement,
-    make_profile,
     make_space,
 )
 
 EVERYTHING = make_space(list(registry()))
-PROGRAMS = {
-    "conv net on the CPU": make_profile(),
-    "net without convolutions on the CPU": make_profile(conv2d_layers=0),
-    "conv net on CUDA": make_profile(device="cuda"),
-    "no loader": make_profile(loaders=()),
-    "two loaders": make_profile(loaders=(make_loader(), make_loader(ordinal=1))),
-    "many workers of its own": make_profile(loaders=(make_loader(num_workers=16),)),
-}
 
 
 def diagnosed(
     wait_share: float,
     hardware: Hardware = MACHINES["two cores"],
-    profile: Profile = PROGRAMS["conv net on the CPU"],
+    profile: Profile = PROFILES["conv net on the CPU"],
     space: SearchSpace = EVERYTHING,
 ) -> Diagnosis:
     measurement = make_measurement(wait_share=wait_share)
@@ -78,7 +67,7 @@ def test_workers_come_where_the_program_waits_and_share_the_cores_with_the_threa
 def test_a_larger_batch_is_sure_to_help_up_to_a_point_which_is_lower_where_memory_is() -> None:
     space = make_space({"batch_size": (16, 64, 128, 256, 512)})
     assert diagnosed(0.0, space=space).all_in == {"batch_size": 256}
-    cuda = PROGRAMS["conv net on CUDA"]
+    cuda = PROFILES["conv net on CUDA"]
     assert diagnosed(0.0, MACHINES["A100"], cuda, space).all_in == {"batch_size": 128}
     none = make_space({"batch_size": (16, 64)})
     assert diagnosed(0.0, space=none).all_in == {}
@@ -96,7 +85,7 @@ def test_reduced_precision_is_sure_to_help_only_where_the_hardware_computes_in_i
 
 
 @pytest.mark.parametrize("wait_share", [0.0, 0.1, 0.6])
-@pytest.mark.parametrize("profile", PROGRAMS.values(), ids=PROGRAMS.keys())
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES.keys())
 @pytest.mark.parametrize("hardware", MACHINES.values(), ids=MACHINES.keys())
 def test_all_stays_within_the_space_and_changes_something(
     hardware: Hardware, profile: Profile, wait_share: float

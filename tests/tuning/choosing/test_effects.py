@@ -1,7 +1,5 @@
 """How alike configs are assumed to be: by the knob values that they share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

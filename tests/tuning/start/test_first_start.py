@@ -1,7 +1,5 @@
 """The first start of a program: its mode, or whose fault it is that it does not train."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,10 +20,9 @@ from autotune.rig.terminal import Asked
 from autotune.rig.wire import Ready
 from autotune.tuning.budget import Until
 from autotune.tuning.start.first_start import Started, examined, is_piped, observe
-from tests.cli.test_app import run
 from tests.made import A100, H100, HARDWARE, PROGRAM, make_hardware, make_profile
 from tests.readings import MIG_GPU, unused
-from tests.rigging import PROGRAMS
+from tests.rigging import PROGRAMS, run_command
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
 
@@ -195,9 +192,7 @@ def test_nobody_is_blamed_where_the_fence_is_in_the_way_or_time_is_up() -> None:
     assert "There was no time to start it without autotune. Run it once without autotune" in said
 
 
-def test_a_program_that_reads_what_is_piped_into_autotune_is_refused_by_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_program_that_reads_piped_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Asked("Where?", 0.0, 1)
     assert isinstance(ScriptedRigs([READY], asked).observed(), Started)
     monkeypatch.setattr("autotune.tuning.start.first_start.is_piped", lambda: True)
@@ -224,7 +219,7 @@ def test_a_pipe_and_a_file_are_piped_and_a_terminal_and_nothing_are_not(tmp_path
 
 
 def test_a_program_that_asks_for_its_terminal_gets_one(workplace: Path) -> None:
-    done = run("knobs", str(PROGRAMS / "first_contact.py"), "terminal")
+    done = run_command("knobs", str(PROGRAMS / "first_contact.py"), "terminal")
     assert done.returncode == 0, done.stderr
     assert "first_contact.py failed before it trained (ValueError: not enough values" in done.stderr
     assert "first_contact.py needs a terminal: its trials get a terminal of 40 rows" in done.stderr

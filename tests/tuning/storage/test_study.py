@@ -1,7 +1,5 @@
 """The study: all that a run knows, in one Optuna storage, whole after any death."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal
@@ -34,12 +32,14 @@ from autotune.results.record import (
     TrialRecord,
 )
 from autotune.tuning.choosing.sampler import Sampler, make_sampler
+from autotune.tuning.storage import search_dir
 from autotune.tuning.storage.study import Study
 from tests.made import (
     GIB,
     make_hardware,
     make_head,
     make_loader,
+    make_measurement,
     make_profile,
     make_record,
     make_space,
@@ -116,9 +116,7 @@ def killed(directory: Path, work: str) -> None:
 # --- what is kept ---------------------------------------------------------------------------------
 
 
-def test_facts_and_spent_time_are_unknown_and_zero_until_written(
-    study: Study, tmp_path: Path
-) -> None:
+def test_facts_and_spent_time_are_none_until_written(study: Study, tmp_path: Path) -> None:
     assert study.facts is None
     assert study.spent_s == 0
     facts = BaselineInfo(
@@ -139,38 +137,21 @@ def test_facts_and_spent_time_are_unknown_and_zero_until_written(
 def test_every_kind_of_record_is_read_back_in_order(study: Study, tmp_path: Path) -> None:
     memory = Memory(1, None, 3 * GIB, 4)
     measured = make_record(SPACE.baseline, 1.0, "the program as written")
-    assert measured.measurement is not None
-    full = replace(
-        make_record(SPACE.baseline.replace(workers=2), 1.25),
-        measurement=replace(
-            measured.measurement,
-            samples_per_epoch=60_000,
-            memory=memory,
-        ),
-    )
+    measurement = make_measurement(samples_per_epoch=60_000, memory=memory)
+    full = replace(make_record(SPACE.baseline.replace(workers=2), 1.25), measurement=measurement)
     traceback = 'Traceback …\n  File "größe.py", line 1\nValueError: \x00\n'
-    ended = [
-        make_record(
-            SPACE.baseline.replace(batch_size=128 * 2**place),
-            Ending(outcome, f"because of {outcome}", traceback),
-        )
-        for place, outcome in enumerate((Outcome.OUT_OF_MEMORY, Outcome.CRASHED))
-    ]
-    unmeasured = replace(ended[0], rig=None, config=Config(SPACE.baseline))
-    records = [measured, full, *ended, unmeasured]
+    ending = Ending(Outcome.OUT_OF_MEMORY, "because of its size", traceback)
+    ended = make_record(SPACE.baseline.replace(batch_size=128), ending)
+    unmeasured = replace(ended, rig=None, config=Config(SPACE.baseline))
+    records = [measured, full, ended, unmeasured]
     for record in records:
         tell(study, record)
-    assert loaded(tmp_path).records == records
-    assert [r.outcome for r in loaded(tmp_path).records][:3] == [
-        Outcome.OK,
-        Outcome.OK,
-        Outcome.OUT_OF_MEMORY,
-    ]
+    again = loaded(tmp_path).records
+    assert again == records
+    assert [r.outcome for r in again][1:3] == [Outcome.OK, Outcome.OUT_OF_MEMORY]
 
 
-def test_rounds_are_kept_in_order_and_say_the_speeds_of_all_they_hold(
-    study: Study, tmp_path: Path
-) -> None:
+def test_rounds_are_kept_in_order_and_say_all_speeds(study: Study, tmp_path: Path) -> None:
     """Those of two processes count as such; speedups of records follow all rounds."""
     assert study.rounds == []
     assert study.speeds is None
@@ -197,11 +178,6 @@ def test_rounds_are_kept_in_order_and_say_the_speeds_of_all_they_hold(
     assert loaded(tmp_path).rounds == [*played, played[0]]
 
 
-def test_a_missing_run_is_named_with_how_to_start_one(study: Study, tmp_path: Path) -> None:
-    with pytest.raises(RunDirectoryError, match=r"no record of a search in .*autotune search"):
-        Study.load(storage_in(tmp_path), "other")
-
-
 def test_a_run_of_a_later_format_is_refused(study: Study, tmp_path: Path) -> None:
     head: dict[str, Any] = study.optuna.user_attrs["head"]
     study.optuna.set_user_attr("head", {**head, "format": 99, "news": 1})
@@ -222,9 +198,7 @@ def test_a_measured_trial_is_worth_what_its_speedup_surely_is(study: Study) -> N
     assert trial.params["workers"] == 2
 
 
-def test_out_of_memory_is_an_infeasible_trial_and_any_other_ending_a_failed_one(
-    study: Study,
-) -> None:
+def test_out_of_memory_is_infeasible_and_any_other_ending_has_failed(study: Study) -> None:
     for outcome in (outcome for outcome in Outcome if outcome is not Outcome.OK):
         record = make_record(SPACE.baseline.replace(batch_size=512), Ending(outcome, "it ended"))
         trial = tell(study, record)
@@ -235,9 +209,7 @@ def test_out_of_memory_is_an_infeasible_trial_and_any_other_ending_a_failed_one(
 
 
 @pytest.mark.parametrize("outcome", [1.3, Ending(Outcome.OUT_OF_MEMORY, "no memory")])
-def test_a_config_that_was_measured_before_is_recorded_once(
-    study: Study, outcome: float | Ending
-) -> None:
+def test_a_config_measured_twice_is_recorded_once(study: Study, outcome: float | Ending) -> None:
     record = make_record(SPACE.baseline.replace(workers=2), outcome)
     tell(study, record)
     again, _ = study.propose(SPACE, SPACE.baseline, RandomSampler(0))
@@ -305,9 +277,7 @@ def test_a_holder_that_cannot_be_seen_gives_way_to_force(study: Study) -> None:
     study.take_lease(force=True)
 
 
-def test_a_killed_process_holds_no_lease_and_its_running_trial_has_failed(
-    study: Study, tmp_path: Path
-) -> None:
+def test_a_killed_process_holds_no_lease_and_no_trial(study: Study, tmp_path: Path) -> None:
     killed(tmp_path, "study.take_lease(); study.propose(SPACE, SPACE.baseline, RandomSampler(0))")
     assert [t.state for t in trials(study)] == [TrialState.RUNNING]
     study.take_lease()
@@ -315,9 +285,7 @@ def test_a_killed_process_holds_no_lease_and_its_running_trial_has_failed(
     assert study.records == []
 
 
-def test_a_process_killed_between_recording_and_telling_loses_no_record(
-    study: Study, tmp_path: Path
-) -> None:
+def test_a_process_killed_before_telling_loses_no_record(study: Study, tmp_path: Path) -> None:
     work = (
         "from tests.made import make_record; "
         "study.take_lease(); trial, _ = study.propose(SPACE, SPACE.baseline, RandomSampler(0)); "
@@ -328,3 +296,34 @@ def test_a_process_killed_between_recording_and_telling_loses_no_record(
     study.take_lease()
     assert len(study.records) == 1
     assert all(t.state.is_finished() for t in trials(study))
+
+
+def test_a_run_without_a_record_is_no_run_and_stays_empty(tmp_path: Path) -> None:
+    run = search_dir.new("half", "train", tmp_path)
+    with pytest.raises(RunDirectoryError, match="no record of a search"):
+        run.load_study()
+    with pytest.raises(RunDirectoryError, match="There is no run"):
+        search_dir.find("half", tmp_path)
+    assert list(run.path.iterdir()) == []
+
+
+def test_the_record_is_whole_when_its_file_appears(tmp_path: Path) -> None:
+    head = make_head(make_space(["workers"]))
+    run = search_dir.new("one", "train", tmp_path)
+    assert run.create_study(head).head == head
+    assert [p.name for p in run.path.iterdir()] == ["study.db"]
+    assert search_dir.find("one", tmp_path).load_study().head == head
+
+
+def test_an_existing_run_is_never_overwritten(tmp_path: Path) -> None:
+    run = search_dir.new(None, "train", tmp_path)
+    run.create_study(make_head(make_space(["workers"])))
+    assert search_dir.new(None, "train", tmp_path).name == "train-2"
+    with pytest.raises(RunDirectoryError, match="autotune resume train"):
+        search_dir.new("train", "train", tmp_path)
+
+
+def test_where_nothing_can_be_written_the_reason_and_the_mend_are_told(tmp_path: Path) -> None:
+    (tmp_path / ".autotune").write_text("a file in the place of the folder")
+    with pytest.raises(RunDirectoryError, match="Start it in a folder where you may write"):
+        search_dir.new(None, "train", tmp_path)
