@@ -43,7 +43,7 @@ def test_the_share_of_waiting_decides_the_verdict_and_is_its_evidence() -> None:
 
 
 def test_a_host_that_waits_while_its_gpu_computes_is_not_input_bound() -> None:
-    profile, hardware = PROGRAMS["conv net on CUDA"], MACHINES["A100"]
+    profile, hardware = PROFILES["conv net on CUDA"], MACHINES["A100"]
     for idle_s, verdict in ((0.001, Bottleneck.COMPUTE_BOUND), (0.08, Bottleneck.INPUT_BOUND)):
         split = StepParts(idle_s, 0.0, 0.1 - idle_s, 0.0, 0.0, 0.0, steps=9, launch_s=0.01)
         diagnosis = diagnose(
