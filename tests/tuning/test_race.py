@@ -126,7 +126,7 @@ def test_a_config_under_which_the_loss_becomes_nan_is_out_and_the_race_goes_on(
         return math.nan if config["memory_format"] == "channels_last" and made >= steps else 1.0
 
     script = Script(TWO_FASTER, loss=loss, power_w=lambda _: 50.0)
-    _, result = found(tmp_path, script, 120.0, TWO, goal=Goal(objective))
+    _, result = found(tmp_path, script, 240.0, TWO, goal=Goal(objective))
     lost = failed(result.records)
     assert lost
     assert {record.outcome for record in lost} == {Outcome.NOT_FINITE}
