@@ -124,7 +124,7 @@ def read(text: str) -> Answer:
             first_step_s=data["first_step_s"],
             untried=data["untried"],
             outcomes=Counter(trial["outcome"] for trial in data["trials"]),
-            device=best["program"]["device"],
+            device=best["program"]["traits"]["device"],
             memory_bytes={
                 k: v for k, v in memory.items() if k.endswith("_bytes") and v is not None
             },
