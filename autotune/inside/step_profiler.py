@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from autotune.inside.data.feed import Feed
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.seams.parts import PartsClock, PartsSeam
+from autotune.inside.turns import Edges
 from autotune.measurement.examination import StepBreakdown
 from autotune.measurement.interval import Interval
 from autotune.measurement.turn import Played, rate
@@ -47,19 +48,18 @@ class StepProfiler:
     def __init__(
         self,
         stage_s: float,
-        sync: Callable[[], None],
+        edges: Edges,
         seams: SeamSet,
         feed: Callable[[], Feed | None],
         *,
         counts_flops: bool,
     ) -> None:
-        self._stage_s, self._sync = stage_s, sync
+        self._stage_s, self._sync = stage_s, edges.settle
         self._passes = seams.loader.passes
         self._feed = feed
         self._counts_flops = counts_flops
         self._is_disturbed = False
-        devices = {p.device.type for root in seams.model.forward.roots for p in root.parameters()}
-        self.clock: PartsClock | None = PartsClock(with_events="cuda" in devices)
+        self.clock: PartsClock | None = PartsClock(edges)
         self._parts = PartsSeam(self.clock, seams.model.forward, seams.hubs)
         self._samples = 0  # of the step that ended last
         self.breakdown = StepBreakdown()

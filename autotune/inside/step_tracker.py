@@ -19,6 +19,7 @@ from autotune.inside.ranks.forks import ForkGuard
 from autotune.inside.ranks.group import Group
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.seams.optimizer import device_of
+from autotune.inside.seams.rank_checks import parameters_of
 from autotune.inside.steering import Steering, loose_knobs
 from autotune.inside.step_counts import Step, StepCounts
 from autotune.inside.turns import Edges, Hands, Turns
@@ -233,8 +234,17 @@ class StepTracker(Listener):
     def begin_turns(self, asked: TakeTurns, hands: Hands) -> Turns:
         """Begin with a schedule of turns, and return it; rates stay as the program sets them."""
         self.seams.steps.rates.is_held = True
-        devices = (p.device for root in self.seams.model.forward.roots for p in root.parameters())
-        return Turns(asked, hands, Edges(devices))
+        return Turns(asked, hands, self.edges())
+
+    def edges(self) -> Edges:
+        """Return what marks the times of all devices that hold what is trained.
+
+        A program may train tensors that belong to no model which it calls.
+        """
+        roots, lead = self.seams.model.forward.roots, self.first.lead
+        trained = [p for root in roots for p in root.parameters()]
+        trained += [] if lead is None else parameters_of([lead])
+        return Edges(p.device for p in trained)
 
     def switch(self, applied: AppliedConfig) -> None:
         """Apply a config between two steps."""

@@ -26,9 +26,6 @@ class Edges:
     On a GPU, waiting for the device at each edge would keep the program from running ahead of it,
     and copies and loading from overlapping with its work. So an edge is a CUDA event on the stream
     that trains, and times are read once the schedule is over. On a CPU an edge is the time.
-
-    Args:
-        devices: Those of the model's parameters.
     """
 
     def __init__(self, devices: Iterable[torch.device]) -> None:

@@ -17,7 +17,9 @@ from autotune.inside.hubs import Hubs
 from autotune.inside.seams import parts
 from autotune.inside.seams.forward import ForwardSeam
 from autotune.inside.seams.parts import SYNCS, Part, PartsClock, PartsSeam
+from autotune.inside.turns import Edges
 from autotune.measurement.examination import StepParts
+from tests.inside.test_turns import AheadEdges
 from tests.watching import installed
 
 PATCHED = (
@@ -37,7 +39,7 @@ def test_each_moment_of_a_step_goes_to_one_part_and_a_disturbed_step_is_not_kept
     now = 100.0
     # The clock times a running program by perf_counter; a test of its arithmetic needs exact times.
     monkeypatch.setattr(parts, "perf_counter", lambda: now)
-    clock = PartsClock(with_events=False)
+    clock = PartsClock(Edges(()))
     for keep in (True, False):
         clock.start()
         for seconds, tell in (
@@ -63,10 +65,26 @@ def test_each_moment_of_a_step_goes_to_one_part_and_a_disturbed_step_is_not_kept
     )
 
 
+def test_beside_a_gpu_the_devices_time_counts_and_the_hosts_is_what_launching_takes() -> None:
+    edges = AheadEdges()
+    clock = PartsClock(edges)
+    clock.start()
+    for seconds, part in ((1, Part.COMPUTE), (8, Part.OPTIMIZER), (4, Part.OVERHEAD)):
+        edges.now += seconds
+        clock.ground(part)
+    edges.now += 2
+    clock.stop(keep=True)
+    split = clock.split()
+    assert split is not None
+    assert (split.compute_s, split.optimizer_s, split.overhead_s) == (8, 4, 3)
+    assert split.launch_s is not None
+    assert split.launch_s < 1
+
+
 @contextmanager
 def taken_apart() -> Iterator[PartsClock]:
     """A clock that is told about the parts of the steps of models."""
-    clock, hubs = PartsClock(with_events=False), Hubs()
+    clock, hubs = PartsClock(Edges(())), Hubs()
     with installed(ForwardSeam(None, list)) as forward:
         try:
             with installed(PartsSeam(clock, forward, hubs)):

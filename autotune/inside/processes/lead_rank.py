@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter, time
 
-import torch
-
 from autotune.inside.data.feed import Feed
 from autotune.inside.examining.examiner import Examiner
 from autotune.inside.processes.meetings import Meetings, RankCommand, Report, gpus_of
@@ -237,10 +235,10 @@ class LeadRank(Rank):
                 self._obey()
             case ProfileStep(stage_s) as asked:
                 self._asked = asked
-                on_cpu = tracker.device == "cpu"
-                sync = (lambda: None) if on_cpu else torch.accelerator.synchronize
                 counts = frames_compiled() == 0
-                profiler = StepProfiler(stage_s, sync, tracker.seams, feed, counts_flops=counts)
+                profiler = StepProfiler(
+                    stage_s, tracker.edges(), tracker.seams, feed, counts_flops=counts
+                )
                 self._begin(profiler)
             case Examine(number) if self._meetings.has_others:  # see RankLoad, too
                 self._reporter.link.send(Examined(Examination(), number))

@@ -26,6 +26,7 @@ from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.hubs.step import StepListener
 from autotune.inside.seams.forward import ForwardSeam
 from autotune.inside.seams.transfer import target_of_cuda, target_of_to
+from autotune.inside.turns import Edges
 from autotune.measurement.examination import StepParts
 
 # Methods of Tensor that need its values on the host, so they wait for the device.
@@ -51,24 +52,21 @@ class PartsClock:
     until the end of backward, optimizer until the end of the optimizer's step. Calls with a part of
     their own, such as a transfer, interrupt the phase.
 
-    On a GPU an event is recorded at each change, and the time between events on the device counts:
-    waiting on the host costs nothing while the device still has work in its queue.
-
-    Args:
-        with_events: Measure time on the GPU by CUDA events; otherwise host time is measured.
+    On a GPU *edges* mark each change, and the time between them on the device counts: waiting on
+    the host costs nothing while the device still has work in its queue.
     """
 
-    def __init__(self, *, with_events: bool) -> None:
-        self._with_events = with_events
+    def __init__(self, edges: Edges) -> None:
+        self._edges = edges
         self._ground = Part.OVERHEAD
         self._calls: list[Part] = []
         self._is_running = False
         self._now = Part.OVERHEAD
         self._since = 0.0
         self._host: dict[Part, float] = {}
-        self._marks: list[tuple[Part, torch.cuda.Event]] = []
+        self._marks: list[tuple[Part, Any]] = []
         self._steps: list[dict[Part, float]] = []
-        self._kept_marks: list[list[tuple[Part, torch.cuda.Event]]] = []
+        self._kept_marks: list[list[tuple[Part, Any]]] = []
 
     @property
     def steps(self) -> int:
@@ -130,9 +128,9 @@ class PartsClock:
             return None
         host, launch_s = _mean(self._steps), None
         times = host
-        if self._with_events:
-            torch.cuda.synchronize()
-            times = _mean([_on_device(marks) for marks in self._kept_marks])
+        if self._edges.run_ahead:
+            self._edges.settle()
+            times = _mean([self._on_device(marks) for marks in self._kept_marks])
             launch_s = host[Part.COMPUTE] + host[Part.OPTIMIZER]
         parts = {f"{part}_s": times[part] for part in Part}
         return StepParts(**parts, steps=len(self._steps), launch_s=launch_s)
@@ -144,10 +142,14 @@ class PartsClock:
         self._host[self._now] += now - self._since
         self._now = self._calls[-1] if self._calls else self._ground
         self._since = now
-        if self._with_events:
-            event = torch.cuda.Event(enable_timing=True)
-            event.record()
-            self._marks.append((self._now, event))
+        if self._edges.run_ahead:
+            self._marks.append((self._now, self._edges.mark()))
+
+    def _on_device(self, marks: list[tuple[Part, Any]]) -> dict[Part, float]:
+        times: dict[Part, float] = defaultdict(float)
+        for (part, begin), (_, end) in pairwise(marks):
+            times[part] += self._edges.seconds_between(begin, end)
+        return times
 
 
 class PartsSeam(Seam, BackwardListener, StepListener):
@@ -243,13 +245,6 @@ def _moves(
     target_of: Callable[..., tuple[str, bool]], tensor: torch.Tensor, *args: Any, **kwargs: Any
 ) -> bool:
     return target_of(*args, **kwargs)[0] not in {"", tensor.device.type}
-
-
-def _on_device(marks: list[tuple[Part, torch.cuda.Event]]) -> dict[Part, float]:
-    times: dict[Part, float] = defaultdict(float)
-    for (part, begin), (_, end) in pairwise(marks):
-        times[part] += begin.elapsed_time(end) / 1000
-    return times
 
 
 def _mean(steps: list[dict[Part, float]]) -> dict[Part, float]:
