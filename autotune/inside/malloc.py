@@ -4,8 +4,7 @@ It returns large blocks to the system as soon as they are freed, and the end of 
 grows beyond a threshold. A training step frees and takes the same blocks again and again, and each
 page of them costs a page fault. The thresholds rise while a process runs, up to the largest block
 that it has freed. So configs that take turns would inherit them from each other: a config with
-small blocks would keep its memory because another one has larger ones. Therefore each turn sets
-what its config would have alone.
+small blocks would keep what another one frees. Each turn sets what its config would have alone.
 
 Source: mallopt(3); glibc's malloc/malloc.c ("dynamic mmap threshold").
 """
@@ -17,6 +16,7 @@ import os
 from functools import cache
 from typing import Any
 
+from autotune.knobs.memory import NEWER, VARIABLE
 from autotune.program.profile import AllocatorFacts
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # malloc.h
@@ -60,7 +60,7 @@ def allocator_facts(device: str) -> AllocatorFacts:
     """Return what allocates this process's memory."""
     return AllocatorFacts(
         mmap_threshold=mmap_threshold() if device == "cpu" else None,
-        cuda_alloc_conf=os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
+        cuda_alloc_conf=os.environ.get(NEWER) or os.environ.get(VARIABLE, ""),
     )
 
 

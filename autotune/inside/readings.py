@@ -41,8 +41,8 @@ class Readings:
     def begin(self, configs: Sequence[AppliedConfig]) -> None:
         """Note what was read before turns of these configs.
 
-        The peaks of memory of a config that stays alone begin with its stay, not with each of its
-        calls: the device's cache is emptied for them, and the next turn pays for that.
+        Peaks of memory begin with the stay of a config that is alone, not with each of its calls,
+        as they empty the device's cache, for which the next turn pays.
         """
         alone = configs[0] if len(configs) == 1 else None
         if alone is not None and alone != self._alone:

@@ -1,7 +1,7 @@
 """Settings that trade speed for memory, and what the CPU's malloc does with freed memory.
 
 Sources: PyTorch documentation, ``torch.utils.checkpoint`` and "CUDA semantics"
-(``PYTORCH_CUDA_ALLOC_CONF``, ``expandable_segments``); mallopt(3), M_TRIM_THRESHOLD, M_MMAP_MAX.
+(``PYTORCH_ALLOC_CONF``, ``expandable_segments``); mallopt(3), M_TRIM_THRESHOLD, M_MMAP_MAX.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import Profile
 from autotune.program.program import LaunchPlan
 
-VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
+VARIABLE, NEWER = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"  # torch reads the newer first
 EXPANDABLE = "expandable_segments"
 
 
@@ -67,9 +67,10 @@ class CudaAllocator(Knob):
         return EXPANDABLE if grows else "default"
 
     def launch(self, value: KnobValue, plan: LaunchPlan) -> LaunchPlan:
-        options = filter(None, plan.variable(VARIABLE).split(","))
+        variable = NEWER if plan.variable(NEWER) else VARIABLE
+        options = filter(None, plan.variable(variable).split(","))
         kept = [option for option in options if not option.startswith(EXPANDABLE)]
-        return plan.with_env(**{VARIABLE: ",".join([*kept, f"{EXPANDABLE}:{value == EXPANDABLE}"])})
+        return plan.with_env(**{variable: ",".join([*kept, f"{EXPANDABLE}:{value == EXPANDABLE}"])})
 
 
 class KeepFreedMemory(Knob):

@@ -123,7 +123,8 @@ class Rig:
         if warning := live.place.view.prepared(roots, Path(self._program.cwd)):
             self._reports.warning(warning)
         # Each rank is given a single GPU, so they tell nothing of all.
-        if not live.place.has_ranks and answer.gpus < len(self._gpu_uuids):
+        is_on_gpus = answer.profile.device == "cuda"  # others may hide them, or torch lack CUDA
+        if is_on_gpus and not live.place.has_ranks and answer.gpus < len(self._gpu_uuids):
             self._reports.warning(
                 f"The program can use {answer.gpus} of {len(self._gpu_uuids)} GPUs behind the "
                 "fence. If it can use more without autotune, try --fence landlock."

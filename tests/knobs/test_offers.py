@@ -324,13 +324,14 @@ def test_batches_and_threads_are_counted_from_one() -> None:
 
 
 def test_growing_segments_are_an_option_beside_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64,expandable_segments:False")
     knob = registry()["cuda_allocator"]
-    plan = LaunchPlan(("python",), "/")
-    variable = "PYTORCH_CUDA_ALLOC_CONF"
-    grown = knob.launch("expandable_segments", plan).env[variable]
-    assert grown == "max_split_size_mb:64,expandable_segments:True"
-    assert knob.launch("default", plan).env[variable].endswith(",expandable_segments:False")
+    for variable in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):  # the last stands for both
+        monkeypatch.setenv(variable, "max_split_size_mb:64,expandable_segments:False")
+        plan = LaunchPlan(("python",), "/")
+        grown = knob.launch("expandable_segments", plan).env
+        assert grown == {variable: "max_split_size_mb:64,expandable_segments:True"}
+        own = knob.launch("default", plan).env[variable]
+        assert own.endswith(",expandable_segments:False")
 
 
 def test_options_of_ddp_are_for_all_who_use_it_and_a_static_graph_is_not_for_accumulation() -> None:
