@@ -4,8 +4,7 @@ An ``Ending`` holds an outcome and one line for the user. Only the exception and
 decide; the log is quoted but never searched, because programs that train well print "error" too.
 
 Covered: every spelling of out-of-memory that PyTorch, CUDA, HIP and Python use; processes that the
-kernel kills; shared memory that is too small; exceptions of the program. Not covered: a program
-that catches its own out-of-memory error and goes on.
+kernel kills; shared memory that is too small; exceptions of the program.
 """
 
 from __future__ import annotations
@@ -68,6 +67,11 @@ MEMORY = (
             "workers need less"
         ),
     ),
+)
+# What is said where cuDNN or cuBLAS got no memory, and where something else is wrong:
+# https://github.com/pytorch/pytorch/issues/108645, https://discuss.pytorch.org/t/125450
+VEILED = re.compile(
+    r"unable to find an engine|CUDNN_STATUS_INTERNAL_ERROR|CUBLAS_STATUS_NOT_INITIALIZED"
 )
 # What a rank says when another one has gone: gloo (its file names and timeouts), NCCL, torch's
 # TCPStore, torch.distributed's monitored barrier, and torch.multiprocessing.spawn() about its
@@ -173,6 +177,8 @@ def from_exception(ended: Ended) -> Ending:
     else:
         found = ((outcome, reason) for spelt, outcome, reason in MEMORY if spelt.search(text))
         outcome, reason = next(found, (Outcome.CRASHED, text.splitlines()[0][:300]))
+        if ended.is_device_full and VEILED.search(text):
+            outcome, reason = Outcome.OUT_OF_MEMORY, "the device ran out of memory"
         ending = Ending(outcome, reason, traceback)
     return replace(
         ending,

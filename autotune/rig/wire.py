@@ -31,7 +31,7 @@ from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.program.rehearsal import RehearsalPlan, Seen
 
-PROTOCOL = 23  # raised when messages change, so that two versions of autotune refuse to mix
+PROTOCOL = 24  # raised when messages change, so that two versions of autotune refuse to mix
 
 
 @dataclass(frozen=True)
@@ -216,6 +216,7 @@ class Ended:
         at_s: When it ended, by ``time.time()``, so that ranks can be put in order.
         unseen: Signs of training of which no step could be seen, as a clause; empty if none.
         steps_under_config: How many of the steps were made under the present config.
+        is_device_full: Whether a GPU had no memory left.
         suspect: The way to end epochs that may avoid this failure; None if epochs are not the
             likely cause.
     """
@@ -228,6 +229,7 @@ class Ended:
     at_s: float = 0.0
     unseen: str = ""
     steps_under_config: int = 0
+    is_device_full: bool = False
     suspect: Epochs | None = None
     kind: Literal["ended"] = "ended"
 

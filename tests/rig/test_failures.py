@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,19 @@ SAID = {
 
 def ended(exception: str, exit_code: int = 1) -> Ended:
     return Ended(steps=17, exception=exception, traceback="Traceback: …", exit_code=exit_code)
+
+
+def test_what_may_have_other_causes_is_about_memory_where_the_device_has_none_left() -> None:
+    for said in (
+        "RuntimeError: GET was unable to find an engine to execute this computation",
+        "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR",
+        "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(…)`",
+    ):
+        assert from_exception(ended(said)).outcome is Outcome.CRASHED
+        full = replace(ended(said), is_device_full=True)
+        assert from_exception(full).outcome is Outcome.OUT_OF_MEMORY
+    other = replace(ended("ValueError: no such column"), is_device_full=True)
+    assert from_exception(other).outcome is Outcome.CRASHED
 
 
 @pytest.mark.parametrize("outcome", SAID)

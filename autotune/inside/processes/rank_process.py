@@ -23,6 +23,7 @@ import psutil
 
 from autotune.inside import run_program
 from autotune.inside.ranks.group import Group
+from autotune.machine.probes.torch_memory import is_device_full
 from autotune.machine.process_tree import descendants
 from autotune.rig.wire import Ended, Link, LinkClosed, Rehearsed, Start, ToRig, encode
 
@@ -133,7 +134,9 @@ def run(
         )
         trace = "".join(shown)
         (sys.__stderr__ or sys.stderr).write(trace)
-    ended = Ended(0, exception, trace, exit_code, group.rank, time())
+    ended = Ended(
+        0, exception, trace, exit_code, group.rank, time(), is_device_full=is_device_full()
+    )
     if listener is not None:
         ended = replace(
             ended,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from dataclasses import replace
 
 from autotune.machine.hardware import Gpu
@@ -33,6 +35,22 @@ def torch_gpus(device: str) -> tuple[Gpu, ...]:
     )
 
 
+def is_device_full() -> bool:
+    """Return whether torch got no memory from a GPU of this process, or one has under 1 % left.
+
+    Libraries that get none say so in other words. After some errors no GPU answers any more.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return False
+    with suppress(RuntimeError):
+        for index in range(torch.cuda.device_count()):
+            free, total = torch.cuda.mem_get_info(index)
+            if torch.cuda.memory_stats(index).get("num_ooms", 0) or 100 * free < total:
+                return True
+    return False
+
+
 class TorchMemory:
     """Peak allocated and reserved bytes of the fullest CUDA device; None on other devices.
 
@@ -41,7 +59,7 @@ class TorchMemory:
 
     def __init__(self, device: str) -> None:
         self._is_cuda = device == "cuda"
-        self._retries = 0
+        self._retries = self._failures = 0
 
     def reset(self) -> None:
         """Reset torch's peaks, and release what an earlier config left in the allocator's cache.
@@ -54,7 +72,7 @@ class TorchMemory:
             torch.cuda.empty_cache()
             for index in range(torch.cuda.device_count()):
                 torch.cuda.reset_peak_memory_stats(index)
-        self._retries = self._total("num_alloc_retries")
+        self._retries, self._failures = self._total("num_alloc_retries"), self._total("num_ooms")
 
     def bytes_taken(self) -> int:
         """Return the bytes that the allocator has taken from the devices so far.
@@ -76,6 +94,7 @@ class TorchMemory:
             device_allocated_bytes=max(torch.cuda.max_memory_allocated(i) for i in devices),
             device_reserved_bytes=max(torch.cuda.max_memory_reserved(i) for i in devices),
             alloc_retries=self._total("num_alloc_retries") - self._retries,
+            alloc_failures=self._total("num_ooms") - self._failures,
         )
 
     def _total(self, statistic: str) -> int:

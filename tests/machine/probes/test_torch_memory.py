@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from autotune.inside.readings import Readings
-from autotune.machine.probes.torch_memory import torch_gpus
+from autotune.machine.probes.torch_memory import TorchMemory, is_device_full, torch_gpus
+from autotune.measurement.readings import Memory
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from tests.made import A100, H100, V100, make_profile
@@ -35,7 +36,7 @@ class CachingAllocator:
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.taken, self.reserved, self.peaks = 0, [0, 0], [0, 0]
+        self.taken, self.reserved, self.peaks, self.refused = 0, [0, 0], [0, 0], 0
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
         monkeypatch.setattr(torch.cuda, "empty_cache", self.empty)
         monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", self.forget)
@@ -50,7 +51,8 @@ class CachingAllocator:
         self.peaks[device] = self.reserved[device]
 
     def stats(self, device: int) -> dict[str, int]:
-        return {"reserved_bytes.all.allocated": self.taken if device == 0 else 0}
+        ooms = self.refused if device == 1 else 0
+        return {"reserved_bytes.all.allocated": self.taken * (device == 0), "num_ooms": ooms}
 
     def step(self, *needed: int) -> None:
         for device, size in enumerate(needed):
@@ -82,3 +84,21 @@ def test_the_cache_is_emptied_once_for_a_config_that_stays_and_each_has_a_peak_o
         memory = readings.taken((), 1, None).memory
         took.append((readings.activity() > before, memory.device_reserved_bytes))
     assert took == [(True, 60), (False, 60), (True, 9), (True, 60), (True, 9)]
+
+
+def test_a_batch_that_the_program_left_out_for_want_of_memory_is_counted_and_a_full_device_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    allocator, memory = CachingAllocator(monkeypatch), TorchMemory("cuda")
+    free = 50
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 100))
+    assert not is_device_full(), "a program that never used CUDA is not asked"
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert not is_device_full()
+    free = 0
+    assert is_device_full()
+    free, allocator.refused = 50, 3
+    assert is_device_full()
+    memory.reset()
+    allocator.refused = 5
+    assert memory.read(Memory()).alloc_failures == 2
