@@ -23,6 +23,7 @@ from autotune.results.result import Finding, SearchResult
 from autotune.tuning import compare
 from autotune.tuning.events import Events
 from autotune.tuning.examine import examine
+from benchmarks.answer import read
 from tests.exports.stored import stored
 from tests.made import HARDWARE, PROFILE, PROGRAM
 from tests.scripted import Script, ScriptedMachine
@@ -173,3 +174,10 @@ def test_its_findings_and_exit_codes_are_all_that_there_are() -> None:
     assert "Ctrl-C" in meanings[messages.INTERRUPTED]
     words = {str(difference) for difference in compare.Difference}
     assert {"faster", "slower"} <= words
+
+
+def test_the_benchmarks_read_what_a_search_prints(printed: dict[str, Any]) -> None:
+    answer = read(json.dumps(printed["search"]))
+    assert answer.claim is not None
+    assert answer.device == "cpu"
+    assert answer.memory_bytes["host_bytes"]
