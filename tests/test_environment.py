@@ -18,6 +18,8 @@ from tests.made import BASELINE, make_best
 from tests.results.test_bestfile import edit, faults_of
 from tests.rigging import run_command
 
+pytestmark = pytest.mark.slow
+
 EVIL = "/tmp/evil.so"
 TUNES = """
 KMP_BLOCKTIME OMP_NUM_THREADS MALLOC_ARENA_MAX PYTORCH_CUDA_ALLOC_CONF CUDA_VISIBLE_DEVICES

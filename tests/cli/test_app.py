@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from autotune.cli.app import app
 from tests.rigging import PROGRAMS, run_command, write_best
 
-pytestmark = pytest.mark.usefixtures("warm_starts")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_starts")]
 
 
 def complaint(*arguments: str) -> str:

@@ -162,6 +162,7 @@ class Caching(nn.Module):
         return x + torch.tanh(torch.stack(own)).sum(0)
 
 
+@pytest.mark.slow
 def test_losses_are_the_same_to_the_bit_and_less_is_kept_the_more_blocks_forget() -> None:
     plain, whole = train(net()), kept_bytes(net())
     kept = {}

@@ -13,7 +13,7 @@ from autotune.program.config import KnobValue
 from tests.made import make_loader
 from tests.rigging import PROGRAMS, applied_with, open_rig, write_best
 
-pytestmark = pytest.mark.usefixtures("warm_starts")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_starts")]
 
 STEPS = 20
 EPOCHS = "2"
@@ -53,7 +53,6 @@ def test_losses_are_bit_identical_under_the_seams_at_the_baseline_config(
     assert under_seams[:STEPS] == plain[:STEPS]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_losses_under_autotune_run_are_those_of_the_program_alone(
     name: str, plain: list[str], tmp_path: Path

@@ -14,7 +14,7 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
 from tests.rigging import OpenRig, open_rig
 
-pytestmark = pytest.mark.usefixtures("warm_starts", "emulated_bf16")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_starts", "emulated_bf16")]
 
 SPACE = "full"
 

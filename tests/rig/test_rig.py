@@ -27,7 +27,7 @@ from autotune.rig.wire import Link, Progress, StepProfiled, TakeTurns, TookTurns
 from tests.made import PROGRAM
 from tests.rigging import PROGRAMS, SHORT_S, applied_with, fence, never, open_rig
 
-pytestmark = pytest.mark.usefixtures("warm_starts")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_starts")]
 
 if TYPE_CHECKING:
     from autotune.rig.fence import View

@@ -16,6 +16,8 @@ from tests.made import HARDWARE, PROGRAM
 from tests.rigging import PROGRAMS, run_command
 from tests.scripted import CRASH, Script, ScriptedMachine
 
+pytestmark = pytest.mark.slow
+
 
 def test_what_was_seen_becomes_a_table_and_advice(capsys: pytest.CaptureFixture[str]) -> None:
     machine = ScriptedMachine(Script(examination=Examination(operators=Operators(1000, 1e-4))))
@@ -55,7 +57,6 @@ def test_a_program_that_prompts_is_told_with_its_question_and_its_own_traceback(
     assert "pass the answer by a flag" in done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("workplace")
 def test_a_real_program_with_a_fault_gets_advice_with_its_line() -> None:
     done = run_command("doctor", "--json", "--quiet", str(PROGRAMS / "faulty.py"), "sleep")

@@ -39,6 +39,7 @@ MACHINES = {
 }
 
 
+@pytest.mark.slow
 def test_equal_configs_are_rarely_claimed_to_differ_on_any_machine(tmp_path: Path) -> None:
     """In 150 searches; at a true rate of 2.5 %, more than nine are found once in 200 times.
 

@@ -18,6 +18,8 @@ from autotune.program.program import LaunchPlan
 from autotune.rig.torchrun_plan import with_ranks
 from tests.knobs.strategies.together import Case, alone
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 TOLERANCE = 1e-9
 STRATEGIES = ("ddp", "fsdp", "zero1")

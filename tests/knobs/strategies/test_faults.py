@@ -15,7 +15,7 @@ from autotune.rig.wire import Ready
 from tests.made import make_applied, make_loader
 from tests.rigging import never, rig_on
 
-pytestmark = pytest.mark.usefixtures("warm_starts")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_starts")]
 
 BASELINE = Config({"devices": "single", "threads": 1, "batch_size": 32})
 

@@ -17,7 +17,7 @@ from tests.knobs.strategies.test_faults import applied_of
 from tests.made import make_applied
 from tests.rigging import never, open_rig
 
-pytestmark = pytest.mark.usefixtures("warm_starts")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_starts")]
 
 
 OWN = Config({"devices": "own-1", "threads": 1})

@@ -16,7 +16,7 @@ from autotune.program.config import KnobValue
 from tests.made import make_loader
 from tests.rigging import PROGRAMS, free_port, run_command, write_best
 
-pytestmark = pytest.mark.usefixtures("warm_starts")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_starts")]
 
 AUTOTUNE = (sys.executable, "-m", "autotune")
 

@@ -17,7 +17,7 @@ from tests.knobs.strategies.test_faults import _standing_in
 from tests.made import make_loader
 from tests.rigging import PROGRAMS, base_setting, free_port, never, rig_on, run_command, write_best
 
-pytestmark = pytest.mark.usefixtures("warm_starts")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_starts")]
 
 THREE_STEPS = [PlannedTurn(0, 3)]
 # Script, its arguments, what starts its ranks, and how the second one fails

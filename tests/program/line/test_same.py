@@ -21,6 +21,8 @@ from autotune.rig.torchrun_plan import with_ranks
 from autotune.rig.wire import Ready
 from tests.rigging import PROGRAMS, fence, never, write_best
 
+pytestmark = pytest.mark.slow
+
 PROBE = Path(__file__).with_name("probe.py")
 FORMS = (
     "python probe.py --lr 1",

@@ -24,6 +24,8 @@ from tests import rigging
 from tests.pictures import picture
 from tests.rigging import never
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def fence() -> OverlayFence:

@@ -18,6 +18,8 @@ from tests.pictures import picture
 from tests.rig.fence.ordinary import NOBODY
 from tests.rig.fence.writers import UNSEEN, WRITERS, prepare
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[2]
 IS_ROOT = os.geteuid() == 0
