@@ -15,9 +15,9 @@ BREACHES: dict[str, dict[str, int]] = {
     "at most 3 tuned constants per 1,000 code lines": {"constants": 360},
     "lines per room": {
         "cli": 1865,
-        "inside": 13683,
-        "measurement": 1919,
-        "tuning": 6419,
+        "inside": 13689,
+        "measurement": 1917,
+        "tuning": 6416,
     },
 }
 

@@ -92,8 +92,8 @@ class Turns:
         self._activity = hands.activity()
         self.is_done = False
         self._end = edges.mark()
-        if not edges.run_ahead:  # else the answer before has left the device idle for one step
-            self._next()
+        self._leads_in = edges.run_ahead  # the answer before has left the device idle for one step
+        self._next()
 
     def _next(self) -> None:
         planned = next(self._schedule, None)
@@ -106,11 +106,11 @@ class Turns:
     def step(self, samples: int, wait_s: float, tokens: int = 0) -> None:
         """Note the end of a step; at the end of a turn, switch to the next config."""
         self._end = self._edges.mark()
-        if not self._taken:
-            self._activity = self._hands.activity()
-            self._next()
-            return
         turn = self._taken[-1]
+        if self._leads_in:
+            self._leads_in = False
+            self._taken[-1] = _Taken(turn.config, turn.steps, self._end, self._end)
+            return
         turn.ends.append(self._end)
         turn.faults.append(page_faults())
         turn.samples.append(samples)
@@ -126,8 +126,7 @@ class Turns:
 
     def disturb(self) -> None:
         """Note that the program does something besides training in the present step."""
-        for turn in self._taken[-1:]:
-            turn.disturb()
+        self._taken[-1].disturb()
 
     def resume(self) -> None:
         """Note that an epoch has ended and another begun within the present turn."""

@@ -70,10 +70,9 @@ class Compile(Knob):
         """
         if here.profile.model.is_compiled:
             return NotOffered("the program compiles its model itself")
-        # Inductor, the default back end, generates C++ for the CPU and Triton kernels for CUDA,
-        # whose launchers are C: https://pytorch.org/docs/stable/torch.compiler_faq.html
-        if here.profile.device in {"cpu", "cuda"} and not here.hardware.has_cxx_compiler:
-            return NotOffered("compiling needs a C++ compiler (install g++)")
+        # Inductor, the default back end, generates C++ for the CPU and Triton kernels for CUDA.
+        if here.profile.device == "cpu" and not here.hardware.has_cxx_compiler:
+            return NotOffered("compiling for the CPU needs a C++ compiler (install g++)")
         if here.profile.device != "cuda":
             return Domain(("off", "default"))
         if (here.hardware.compute_capability or LEAST_FOR_TRITON) < LEAST_FOR_TRITON:
@@ -86,7 +85,8 @@ class Compile(Knob):
         return None
 
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
-        return super().flag_domain(flag, here) if here.hardware.has_cxx_compiler else None
+        cannot = here.profile.device == "cpu" and not here.hardware.has_cxx_compiler
+        return None if cannot else super().flag_domain(flag, here)
 
 
 class Optimizer(Knob):

@@ -9,7 +9,7 @@ Sources: PyTorch documentation, ``torch.set_num_threads``, ``torch.set_num_inter
 from __future__ import annotations
 
 from autotune.knobs.base import Here, Knob, Scope
-from autotune.program.config import Config, KnobValue
+from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import Profile
 
@@ -141,10 +141,6 @@ class Attention(ProcessSwitch):
         if capability is None or capability < (8, 0):
             return Domain(("auto", "efficient", "math"))
         return Domain(self.choices if capability >= (9, 0) else self.choices[:-1])
-
-    def conflict(self, config: Config) -> str | None:
-        is_asked = config.get("compile", "off") != "off" and config[self.name] != "auto"
-        return f"{KEEPS_KERNEL.capitalize()}." if is_asked else None
 
 
 def _one_thread(here: Here) -> str:

@@ -15,7 +15,6 @@ class Memory:
         device_used_bytes: What all processes use on the device, according to its driver.
         device_process_bytes: What the rig's processes use, according to the driver.
         alloc_retries: How often torch's allocator had to empty its cache, as if nearly full.
-        alloc_failures: How often torch got no memory from the device.
         host_bytes: Of the rig's process tree; shared pages count once if PSS can be read.
     """
 
@@ -24,7 +23,6 @@ class Memory:
     device_used_bytes: int | None = None
     device_process_bytes: int | None = None
     alloc_retries: int | None = None
-    alloc_failures: int | None = None
     host_bytes: int | None = None
 
     @property

@@ -4,7 +4,9 @@ An ``Ending`` holds an outcome and one line for the user. Only the exception and
 decide; the log is quoted but never searched, because programs that train well print "error" too.
 
 Covered: every spelling of out-of-memory that PyTorch, CUDA, HIP and Python use; processes that the
-kernel kills; shared memory that is too small; exceptions of the program.
+kernel kills; shared memory that is too small; exceptions of the program. Not covered: a program
+that catches its own out-of-memory error and goes on (torch's counter of those also grows where it
+tries cuDNN's algorithms).
 """
 
 from __future__ import annotations

@@ -74,11 +74,8 @@ def longest_silence_s(step_s: float, least_s: float = MIN_SILENCE_S) -> float:
 
 
 def over_limit(rigs: RigFactory, goal: Goal, measured: Measurement) -> Ending | None:
-    """Return how a config ended that is beyond a limit of memory; None if it is not."""
+    """Return how a config ended that is beyond the user's limit of memory; None if it is not."""
     used = measured.memory
-    if used.alloc_failures:
-        reason = "the device ran out of memory, and the program went on without what did not fit"
-        return Ending(Outcome.OUT_OF_MEMORY, reason)
     return goal.excess(used, rigs.hardware.capacity_bytes(on_device=used.is_on_device))
 
 

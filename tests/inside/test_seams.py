@@ -186,6 +186,17 @@ def test_the_loader_that_trains_gets_the_options_and_its_length_is_true() -> Non
         assert [len(batch[0]) for batch in train] == [25] * 4
 
 
+def test_what_the_program_sets_at_its_loader_later_holds_in_a_copy_that_was_made_before() -> None:
+    with running(applied()) as seams:
+        train, variants = train_loader(), seams.loader.variants
+        seams.loader.options.request(num_workers=2)
+        copy = variants.of(train)
+        assert copy.num_workers == 2
+        assert variants.of(train) is copy, "its persistent workers serve each epoch"
+        train.collate_fn = list
+        assert variants.of(train).collate_fn is list
+
+
 def test_settings_that_the_program_sets_itself_are_set_again_before_its_model_is_called() -> None:
     """The algorithms of the first call are kept by cuDNN, whatever is set later."""
     seen, before, threads = [], cudnn.benchmark, torch.get_num_threads()

@@ -96,6 +96,7 @@ def test_the_first_step_after_an_answer_is_not_timed_where_the_program_runs_ahea
     """The answer waited for the device, so nothing overlaps with that step."""
     program = Program(AheadEdges())
     turns = program.turns(PlannedTurn(0, 2))
+    assert program.edges.now == 0.25, "it is a step of the config whose turn begins"
     turns.disturb()
     for seconds in (9.0, 1.0, 2.0):
         assert not turns.is_done

@@ -136,7 +136,6 @@ REFUSED: tuple[tuple[str, Hardware, Profile, str], ...] = (
     ("cudnn", MACHINES["V100"], CPU, "cpu"),
     ("cudnn", MACHINES["V100"], FLAT, "convolution"),
     ("compile", BARE, CPU, "g++"),
-    ("compile", replace(BARE, gpus=(A100,)), CUDA, "g++"),
     ("compile", make_hardware(gpus=(replace(V100, compute_capability=(6, 1)),)), CUDA, "7.0"),
     ("compile", HERE, make_profile(is_compiled=True), "compiles its model itself"),
     ("attention", MACHINES["A100"], CUDA, "does not call"),
@@ -199,13 +198,19 @@ def test_compilers_modes_are_offered_where_they_act() -> None:
 
 
 def test_a_kernel_of_attention_is_not_tried_in_code_that_was_compiled_with_another() -> None:
-    for compiled, kernel, is_refused in (
-        ("default", "math", True),
-        ("default", "auto", False),
-        ("off", "math", False),
+    """The program's own kernel, and one that the user fixes, are those that it is compiled with."""
+    space = make_space({"compile": None, "attention": None})
+    for own, fixed, kernel, is_refused in (
+        ("auto", {}, "math", True),
+        ("auto", {}, "auto", False),
+        ("math", {}, "math", False),
+        ("auto", {"attention": "flash"}, "flash", False),
     ):
-        config = Config({"compile": compiled, "attention": kernel})
-        assert (registry()["attention"].conflict(config) is not None) is is_refused
+        resolved = space.fix(fixed).resolve(HERE, make_profile(attention=own))
+        for compiled in ("off", "default"):
+            config = resolved.start.replace(compile=compiled, attention=kernel)
+            refused = bool(resolved.conflicts(config))
+            assert refused is (is_refused and compiled == "default"), (own, kernel, compiled)
 
 
 def test_replicas_of_data_parallel_are_not_asked_for_bf16() -> None:

@@ -1,21 +1,17 @@
 """What a search makes as large as it can, over whole searches in virtual time."""
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from autotune.errors import UsageError
 from autotune.measurement.goal import Goal, Objective
 from autotune.measurement.outcome import Outcome
-from autotune.measurement.readings import Memory
 from autotune.program.config import Config, KnobValue
 from autotune.program.profile import RunLength
 from autotune.results.result import Finding, SearchResult
-from autotune.rig.rig_factory import RigFactory
-from autotune.tuning.live_rig import over_limit
-from tests.made import make_hardware, make_measurement, make_profile
+from tests.made import make_profile
 from tests.scripted import Script, begin
 from tests.tuning.watched import Factors, Knobs
 
@@ -117,11 +113,3 @@ def test_a_larger_batch_saves_nothing_where_the_number_of_steps_is_fixed(tmp_pat
     assert result.best["batch_size"] == 64
     assert result.speedup is not None
     assert result.speedup.low < 1.44 < result.speedup.high
-
-
-def test_a_config_with_which_a_program_goes_on_without_what_did_not_fit_is_out() -> None:
-    rigs = cast("RigFactory", SimpleNamespace(hardware=make_hardware()))
-    ending = over_limit(rigs, Goal(), make_measurement(memory=Memory(alloc_failures=1)))
-    assert ending is not None
-    assert ending.outcome is Outcome.OUT_OF_MEMORY
-    assert over_limit(rigs, Goal(), make_measurement()) is None

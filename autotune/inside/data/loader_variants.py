@@ -132,6 +132,9 @@ class LoaderSizes:
         return EpochShape(batches, size, last)
 
 
+OF_PASSES = {"_iterator", "_IterableDataset_len_called"}  # attributes that iterating sets
+
+
 class LoaderVariants:
     """Makes copies of the training loader under the requested options, and keeps them.
 
@@ -144,14 +147,16 @@ class LoaderVariants:
         self._built = built
         self._options = options
         self._shares = shares
-        self._kept: WeakKeyDictionary[DataLoader[Any], dict[Hashable, DataLoader[Any]]] = (
-            WeakKeyDictionary()
-        )
+        # By a loader and options: the copy, with the attributes that the loader had then
+        self._kept: WeakKeyDictionary[
+            DataLoader[Any], dict[Hashable, tuple[DataLoader[Any], dict[str, Any]]]
+        ] = WeakKeyDictionary()
 
     def of(self, loader: DataLoader[Any]) -> DataLoader[Any]:
         """Return a copy of the loader with the requested options; itself if they change nothing.
 
-        The same options get the same copy, because persistent workers belong to it.
+        The same options get the same copy, because persistent workers belong to it, until the
+        program sets an attribute of its loader.
         """
         changes = self.changes(loader)
         if all(vars(loader)[name] == value for name, value in changes.items()):
@@ -161,9 +166,12 @@ class LoaderVariants:
         size = self._options.values.get("batch_size", self._built.facts(loader).batch_size)
         key = (size, *sorted(plain.items(), key=itemgetter(0)))
         kept = self._kept.setdefault(loader, {})
-        if key not in kept:
-            kept[key] = with_attributes(loader, changes)
-        return kept[key]
+        now = {n: v for n, v in vars(loader).items() if n not in OF_PASSES}
+        copy, then = kept.get(key, (loader, {}))
+        if now.keys() != then.keys() or any(now[name] is not then[name] for name in now):
+            copy = with_attributes(loader, changes)
+            kept[key] = copy, now
+        return copy
 
     def changes(self, loader: DataLoader[Any]) -> dict[str, Any]:
         """Return the attributes that the loader has under the options, for ``vars(loader)``."""

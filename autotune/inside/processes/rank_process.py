@@ -134,9 +134,8 @@ def run(
         )
         trace = "".join(shown)
         (sys.__stderr__ or sys.stderr).write(trace)
-    ended = Ended(
-        0, exception, trace, exit_code, group.rank, time(), is_device_full=is_device_full()
-    )
+    is_full = bool(exception) and is_device_full()
+    ended = Ended(0, exception, trace, exit_code, group.rank, time(), is_device_full=is_full)
     if listener is not None:
         ended = replace(
             ended,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from autotune.errors import UsageError
 from autotune.knobs import Knob, Scope, parse_value, registry, unknown_knob
 from autotune.knobs.base import Here
+from autotune.knobs.torch_flags import KEEPS_KERNEL
 from autotune.machine.hardware import Hardware
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered, parts_of, ranks_in
@@ -346,6 +347,9 @@ class ResolvedSpace:
         if the global batch is kept, equal to the program's.
         """
         found = [registry()[n].conflict(config) for n in config]
+        is_traced = config.get("compile", "off") != "off"
+        if is_traced and config.get("attention") != self.start.get("attention"):
+            found.append(f"{KEEPS_KERNEL.capitalize()}.")
         samples = global_batch(config)
         if samples is not None and self.max_global_batch and samples > self.max_global_batch:
             found.append(

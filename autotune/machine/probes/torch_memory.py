@@ -43,11 +43,15 @@ def is_device_full() -> bool:
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return False
-    with suppress(RuntimeError):
-        for index in range(torch.cuda.device_count()):
-            free, total = torch.cuda.mem_get_info(index)
-            if torch.cuda.memory_stats(index).get("num_ooms", 0) or 100 * free < total:
+    for index in range(torch.cuda.device_count()):
+        with suppress(RuntimeError):
+            seen = torch.cuda.memory_stats(index)
+            if seen.get("num_ooms", 0):
                 return True
+            if seen.get("reserved_bytes.all.peak", 0):  # others are not this process's
+                free, total = torch.cuda.mem_get_info(index)
+                if 100 * free < total:
+                    return True
     return False
 
 
@@ -59,7 +63,7 @@ class TorchMemory:
 
     def __init__(self, device: str) -> None:
         self._is_cuda = device == "cuda"
-        self._retries = self._failures = 0
+        self._retries = 0
 
     def reset(self) -> None:
         """Reset torch's peaks, and release what an earlier config left in the allocator's cache.
@@ -72,7 +76,7 @@ class TorchMemory:
             torch.cuda.empty_cache()
             for index in range(torch.cuda.device_count()):
                 torch.cuda.reset_peak_memory_stats(index)
-        self._retries, self._failures = self._total("num_alloc_retries"), self._total("num_ooms")
+        self._retries = self._total("num_alloc_retries")
 
     def bytes_taken(self) -> int:
         """Return the bytes that the allocator has taken from the devices so far.
@@ -94,7 +98,6 @@ class TorchMemory:
             device_allocated_bytes=max(torch.cuda.max_memory_allocated(i) for i in devices),
             device_reserved_bytes=max(torch.cuda.max_memory_reserved(i) for i in devices),
             alloc_retries=self._total("num_alloc_retries") - self._retries,
-            alloc_failures=self._total("num_ooms") - self._failures,
         )
 
     def _total(self, statistic: str) -> int:

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from autotune.inside.readings import Readings
-from autotune.machine.probes.torch_memory import TorchMemory, is_device_full, torch_gpus
-from autotune.measurement.readings import Memory
+from autotune.machine.probes.torch_memory import is_device_full, torch_gpus
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from tests.made import A100, H100, V100, make_profile
@@ -52,7 +51,11 @@ class CachingAllocator:
 
     def stats(self, device: int) -> dict[str, int]:
         ooms = self.refused if device == 1 else 0
-        return {"reserved_bytes.all.allocated": self.taken * (device == 0), "num_ooms": ooms}
+        return {
+            "reserved_bytes.all.allocated": self.taken * (device == 0),
+            "reserved_bytes.all.peak": self.peaks[device],
+            "num_ooms": ooms,
+        }
 
     def step(self, *needed: int) -> None:
         for device, size in enumerate(needed):
@@ -86,19 +89,18 @@ def test_the_cache_is_emptied_once_for_a_config_that_stays_and_each_has_a_peak_o
     assert took == [(True, 60), (False, 60), (True, 9), (True, 60), (True, 9)]
 
 
-def test_a_batch_that_the_program_left_out_for_want_of_memory_is_counted_and_a_full_device_seen(
+def test_a_device_is_full_where_torch_got_no_memory_or_next_to_none_is_left_to_this_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    allocator, memory = CachingAllocator(monkeypatch), TorchMemory("cuda")
-    free = 50
+    allocator = CachingAllocator(monkeypatch)
+    free = 0
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 100))
     assert not is_device_full(), "a program that never used CUDA is not asked"
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert not is_device_full(), "others have filled it"
+    allocator.step(60, 0)
+    assert is_device_full()
+    free = 50
     assert not is_device_full()
-    free = 0
+    allocator.refused = 3
     assert is_device_full()
-    free, allocator.refused = 50, 3
-    assert is_device_full()
-    memory.reset()
-    allocator.refused = 5
-    assert memory.read(Memory()).alloc_failures == 2
