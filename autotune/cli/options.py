@@ -65,7 +65,7 @@ RunArgument = Annotated[
     ),
 ]
 JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print the result as JSON, with keys that stay.")
+    bool, typer.Option("--json", help="Print the result as JSON; its keys are stable.")
 ]
 
 

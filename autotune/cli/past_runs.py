@@ -144,7 +144,7 @@ def export(
         typer.Option(
             "--output",
             "-o",
-            help="Where to write it; of TensorBoard, the folder. Default: print it.",
+            help="Where to write it; for TensorBoard, a folder. Default: print it.",
         ),
     ] = None,
     as_json: JsonOption = False,

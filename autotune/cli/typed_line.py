@@ -59,7 +59,7 @@ def _strayed(command: Any, program: Program, words: Sequence[str]) -> Iterator[s
         for name in strayed:
             place = next(n for n, arg in enumerate(theirs) if arg.partition("=")[0] == name)
             end = place + 1 + (takes_value[name] and "=" not in theirs[place])
-            ours += theirs[place:end]
+            ours += theirs[place:end] + ["VALUE"] * (end > len(theirs))
             del theirs[place:end]
         ours += [] if before[0].endswith(".py") else ["--"]
         yield (

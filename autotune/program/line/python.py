@@ -87,6 +87,11 @@ def _options(words: tuple[str, ...]) -> tuple[list[tuple[str, str]], tuple[str, 
         word = rest.pop(0)
         if word == "--":
             break
+        if word.startswith("--"):
+            raise UsageError(
+                f"{word} stands before the program. Options of autotune come right after its "
+                "command, and those of the program after the program."
+            )
         letters = word[1:]
         while letters:
             letter, letters, value = letters[0], letters[1:], ""

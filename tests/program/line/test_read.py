@@ -185,7 +185,7 @@ def test_lines_that_cannot_be_started_say_what_is_wrong_and_the_mend(place: Path
         "trian.py": "There is no program 'trian.py'. Did you mean 'train.py'?",
         "python": "names a program",
         "python -c 'import this'": "Save the code as a file",
-        "python --bogus train.py": "python --bogus: autotune starts no python with it",
+        "python --bogus train.py": "--bogus stands before the program",
         "python -m": "-m needs a value",
         "python -m pgk.train": "Did you mean 'pkg'?",
         "python -m bare": "Name a module of it: -m bare.MODULE",
