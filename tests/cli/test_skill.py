@@ -16,9 +16,11 @@ from autotune.cli import knob_sheet, messages
 from autotune.cli import search as searching
 from autotune.cli.app import app
 from autotune.cli.doctor import machine_data, program_data
+from autotune.cli.typed_line import _strayed
 from autotune.machine import conditions
 from autotune.measurement.examination import Examination, Operators
 from autotune.program.flags import Flag
+from autotune.program.line import read as read_line
 from autotune.results.result import Finding, SearchResult
 from autotune.tuning import compare
 from autotune.tuning.events import Events
@@ -181,3 +183,12 @@ def test_the_benchmarks_read_what_a_search_prints(printed: dict[str, Any]) -> No
     assert answer.claim is not None
     assert answer.device == "cpu"
     assert answer.memory_bytes["host_bytes"]
+
+
+def test_an_option_after_the_program_is_told_with_the_line_to_type(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    for strayed, typed in (("--budget", "--budget VALUE"), ("--budget 3m", "--budget 3m")):
+        words = (str(script), *strayed.split())
+        (told,) = _strayed(GROUP.commands["search"], read_line(words).program, words)
+        assert told.endswith(f"autotune search {typed} {script}")
