@@ -123,7 +123,7 @@ def _group_for(start: Start, group: Group | None = None) -> Group:
     applied = start.applied
     if group.is_launched and applied is not None and not applied.traits.distributes_itself:
         if applied.traits.device == "cuda":
-            take_device(group.local_rank, os.environ)
+            take_device(group, os.environ, applied.traits.replicas)
         hide_launcher(os.environ)
     return group
 

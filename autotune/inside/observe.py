@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from statistics import median
+from typing import Any
 
 import torch
 from torch import distributed, nn
@@ -38,7 +39,6 @@ WRAPPERS = {  # the outermost first: Fabric's wrapper contains that of DDP or FS
     "_FabricModule": FABRIC,
     "DistributedDataParallel": DDP,
     "FullyShardedDataParallel": "FullyShardedDataParallel",
-    "DataParallel": "nn.DataParallel",
 }
 
 
@@ -108,7 +108,13 @@ def model_facts(roots: Mapping[nn.Module, Root]) -> ModelFacts:
             for w in images
         ),
         is_compiled=bool(frames_compiled()) or any(r._compiled_call_impl for r in roots),  # noqa: SLF001
+        replicas=max((len(m.device_ids) or 1 for m in replicated_in(roots)), default=0),
     )
+
+
+def replicated_in(roots: Iterable[nn.Module]) -> list[nn.DataParallel[Any]]:
+    """Return the ``nn.DataParallel`` modules in some models."""
+    return [m for root in roots for m in root.modules() if isinstance(m, nn.DataParallel)]
 
 
 def weights_dtype(roots: Iterable[nn.Module]) -> str:
@@ -129,6 +135,9 @@ def distributed_by(roots: Collection[nn.Module], trainer: str) -> str:
     state = sys.modules.get("accelerate.state")
     if state is not None and state.AcceleratorState._shared_state:  # noqa: SLF001
         return ACCELERATE
+    for module in replicated_in(roots):  # it divides batches itself, so one device cannot be chosen
+        if len(module.device_ids) > 1 and type(module).forward is not nn.DataParallel.forward:
+            return type(module).__name__
     names = {type(m).__name__ for root in roots for m in root.modules()}
     if found := [name for name in WRAPPERS if name in names]:
         return WRAPPERS[found[0]]

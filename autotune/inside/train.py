@@ -127,7 +127,8 @@ def main(best_path: str, *words: str) -> None:
         with run_program.own_tracebacks():
             run_program.run(plan.of(program), config)
         return
-    group = join_in_place(has_device_each=applied.traits.device == "cuda")
+    on_gpus = applied.traits.device == "cuda"
+    group = join_in_place(has_device_each=on_gpus, replicas=applied.traits.replicas)
     if group.is_first and group.world_size > 1:
         sys.stderr.write(f"autotune: {_ranks_note(applied, group)}\n")
     seams = install(applied, group)

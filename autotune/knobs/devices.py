@@ -48,10 +48,10 @@ class Devices(Knob):
         ranks = here.profile.ranks
         if ranks.started_by:
             return NotOffered(starts_them_itself(here.profile))
-        # A program that calls torch.distributed itself takes any number of ranks from its launcher.
-        if ranks.distributed_by != "torch.distributed" and (
-            reason := ddp_refusal(here.hardware, here.profile)
-        ):
+        # A program that calls torch.distributed itself takes any number of ranks from its launcher,
+        # and one in nn.DataParallel can at least train on one device.
+        takes_any = ranks.distributed_by == "torch.distributed" or here.profile.is_data_parallel
+        if not takes_any and (reason := ddp_refusal(here.hardware, here.profile)):
             return NotOffered(reason)
         # All devices are worth trying even if their number is not a power of two (6 GPUs, 12
         # cores).
@@ -69,6 +69,8 @@ class Devices(Knob):
     def current(self, profile: Profile) -> KnobValue:
         if profile.ranks.distributed_by:
             return f"own-{profile.ranks.world_size}"
+        if profile.is_data_parallel:
+            return "data_parallel"
         return f"ddp-{profile.ranks.world_size}" if profile.ranks.world_size > 1 else "single"
 
     def refusal(self, value: KnobValue, here: Here) -> str | None:

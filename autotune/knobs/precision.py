@@ -7,7 +7,6 @@ Sources: PyTorch documentation, "Automatic Mixed Precision" (``torch.amp``), "CU
 from __future__ import annotations
 
 from autotune.knobs.base import Here, Knob
-from autotune.knobs.strategies.base import REPLICAS_IN_FP16
 from autotune.machine.hardware import Hardware
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
@@ -69,8 +68,6 @@ class Precision(Knob):
                 offered = ["fp32", "tf32", "bf16", "fp16"]
             if _against_scaling(profile):
                 offered.remove("fp16")
-            if self._has_replicas(hardware, profile) and "bf16" in offered:
-                offered.remove("bf16")
             if len(offered) == 1:
                 return NotOffered(f"{_against_scaling(profile)}; this GPU has no other fast format")
             return Domain(tuple(offered))
@@ -83,14 +80,7 @@ class Precision(Knob):
             return Domain(("fp32", "medium", "bf16"))
         return Domain(("fp32", "bf16"))
 
-    @staticmethod
-    def _has_replicas(hardware: Hardware, profile: Profile) -> bool:
-        is_replicated = profile.ranks.distributed_by == "nn.DataParallel"
-        return is_replicated and len(hardware.used_gpus) > 1
-
     def refusal(self, value: KnobValue, here: Here) -> str | None:
-        if value == "bf16" and self._has_replicas(here.hardware, here.profile):
-            return REPLICAS_IN_FP16
         without = here.profile.without_optimizer(
             ", so autotune could not skip a step that overflows fp16"
         )

@@ -36,6 +36,7 @@ class ProgramTraits:
             nothing was found.
         mmap_threshold: From how many bytes on its malloc returns a block as soon as it is freed;
             None if that is not known.
+        replicas: Among how many devices its ``nn.DataParallel`` divides a batch; 0 if it has none.
     """
 
     device: str
@@ -49,6 +50,7 @@ class ProgramTraits:
     optimizers: tuple[OptimizerFacts, ...] = ()
     bounded_by_steps: str = ""
     mmap_threshold: int | None = None
+    replicas: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ class AppliedConfig:
             optimizers=profile.optimizers,
             bounded_by_steps=profile.loop.length.bounded_by_steps,
             mmap_threshold=profile.allocators.mmap_threshold,
+            replicas=profile.model.replicas,
         )
         return cls(baseline, baseline, traits, rule or LrRule.AUTO)
 

@@ -132,6 +132,8 @@ class ModelFacts:
         convolutions: Layers of any number of dimensions, transposed ones included.
         stages: Number of children of the only root module if that is an ``nn.Sequential``; else 0.
         channels_last: Whether a 4-D parameter already has the channels_last memory format.
+        replicas: Among how many devices an ``nn.DataParallel`` in it divides each batch; 1 if it
+            only calls the model, 0 without one.
     """
 
     parameters: int
@@ -142,6 +144,7 @@ class ModelFacts:
     batch_norm_layers: int
     channels_last: bool
     is_compiled: bool
+    replicas: int = 0
 
 
 @dataclass(frozen=True)
@@ -273,6 +276,12 @@ class Profile:
     holds_open: str = ""
     flags: tuple[Flag, ...] = ()
     config_reads: Mapping[str, KnobValue] = field(default_factory=dict)
+
+    @property
+    def is_data_parallel(self) -> bool:
+        """Whether nothing but ``nn.DataParallel`` has the program train on several devices."""
+        is_alone = not (self.ranks.distributed_by or self.ranks.started_by)
+        return self.model.replicas > 1 and is_alone
 
     @property
     def training_loader(self) -> LoaderFacts | None:

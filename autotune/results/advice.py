@@ -184,17 +184,17 @@ def debug_switches(report: DoctorReport) -> Iterator[Advice]:
 
 def data_parallel(report: DoctorReport) -> Iterator[Advice]:
     """Say that DataParallel is in use; source: PyTorch's documentation of ``nn.DataParallel``."""
-    if report.profile.ranks.distributed_by != "nn.DataParallel":
+    count = report.profile.model.replicas
+    if not count:
         return
-    count = len(report.hardware.gpus)
     yield Advice(
         "DataParallel",
         "The model is wrapped in nn.DataParallel: one Python process drives all GPUs, and weights "
         "are copied to each of them in every step.",
-        f"The wrapper was seen around the model; the machine has {count or 'no'} GPU"
-        f"{'' if count == 1 else 's'}.",
-        "Remove the wrapper and let 'autotune search --tune devices' try "
-        "DistributedDataParallel, a process per GPU; on one device, remove it.",
+        "The wrapper was seen in the model; "
+        + (f"it divides batches among {count} GPUs." if count > 1 else "it only calls the model."),
+        "'autotune search --tune devices' compares it with one GPU and with a process per GPU "
+        "(DistributedDataParallel), on the script as it is; on one device, remove it.",
     )
 
 

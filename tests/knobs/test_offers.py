@@ -213,18 +213,6 @@ def test_a_kernel_of_attention_is_not_tried_in_code_that_was_compiled_with_anoth
             assert refused is (is_refused and compiled == "default"), (own, kernel, compiled)
 
 
-def test_replicas_of_data_parallel_are_not_asked_for_bf16() -> None:
-    """Torch's threads for them would compute in fp16, its default, without scaled losses."""
-    wrapped = profile_with(CUDA, distributed_by="nn.DataParallel")
-    for machine, is_offered in (("A100", True), ("two GPUs", False)):
-        here = Here(MACHINES[machine], wrapped)
-        assert ("bf16" in values("precision", here.hardware, wrapped)) is is_offered
-        assert (registry()["precision"].refusal("bf16", here) is None) is is_offered
-    for precision, is_refused in (("bf16", True), ("fp16", False), ("tf32", False)):
-        config = Config({"devices": "data_parallel", "precision": precision})
-        assert (registry()["devices"].conflict(config) is not None) is is_refused
-
-
 def test_formats_and_kernels_are_those_of_the_gpu_that_the_program_uses() -> None:
     """A V100 beside an A100 decides nothing while the program leaves it alone."""
     profile, hardware = (
@@ -365,8 +353,25 @@ def test_devices_are_strategies_with_numbers_of_ranks() -> None:
         with pytest.raises(ValueError, match="takes single or"):
             knob.parse(wrong)
     plan = LaunchPlan(("python",), "/", ranks=4)
+    assert knob.launch("data_parallel", plan).ranks is None
     assert knob.launch("ddp-2", plan).ranks == 2
     assert knob.launch("single", plan).ranks is None
+
+
+def test_data_parallel_is_compared_with_one_device_and_with_ranks() -> None:
+    """With one GPU, or on a CPU, the program is one of a single device."""
+    knob, ranks = registry()["devices"], ("ddp-2", "fsdp-2", "zero1-2")
+    stream = (make_loader(iterable=True, dataset_len=None),)
+    for loaders, offered in ((CUDA.loaders, ranks), (stream, ())):
+        for replicas in (0, 1, 2):
+            its = profile_with(CUDA, replicas=replicas, loaders=loaders)
+            own = "data_parallel" if replicas > 1 else "single"
+            assert knob.current(its) == own
+            if offered or replicas > 1:
+                every = ("single", "data_parallel", *offered)
+                assert values("devices", MACHINES["two GPUs"], its) == every
+    itself = profile_with(CUDA, replicas=2, distributed_by="Accelerate")
+    assert knob.current(itself) == "own-1"
 
 
 def test_several_options_of_a_strategy_are_joined() -> None:

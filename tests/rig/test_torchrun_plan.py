@@ -6,7 +6,7 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.inside.processes.meetings import under_way_s
-from autotune.inside.ranks.group import hide_launcher, rank_of, take_device
+from autotune.inside.ranks.group import Group, hide_launcher, rank_of, take_device
 from autotune.machine.hardware import cpu_quota
 from autotune.program.program import LaunchPlan
 from autotune.rig.torchrun_plan import (
@@ -82,16 +82,24 @@ def test_a_slurm_step_says_which_nodes_train() -> None:
 
 
 @pytest.mark.parametrize(
-    ("visible", "device"),
-    [(None, "1"), ("4,6", "6"), ("GPU-aa, GPU-bb", "GPU-bb"), ("MIG-11,MIG-22", "MIG-22")],
+    ("visible", "replicas", "devices"),
+    [
+        *((None, 0, "1"), ("4,6", 1, "6"), ("GPU-aa, GPU-bb", 0, "GPU-bb")),
+        ("MIG-11,MIG-22", 1, "MIG-22"),
+        # those that nn.DataParallel uses beside it
+        *((None, 2, "1,2,0"), (None, 4, "1,2,3,0"), ("4,6,GPU-aa", 2, "6,GPU-aa,4")),
+    ],
 )
-def test_each_rank_sees_its_share_of_the_visible_devices(visible: str | None, device: str) -> None:
+def test_each_rank_sees_its_share_of_the_visible_devices(
+    visible: str | None, replicas: int, devices: str
+) -> None:
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    take_device(1, environment)
-    assert environment["CUDA_VISIBLE_DEVICES"] == device
+    group = Group(rank=4, local_rank=1, world_size=6, local_world_size=3)
+    take_device(group, environment, replicas)
+    assert environment["CUDA_VISIBLE_DEVICES"] == devices
     for too_few in ("3", ""):
         with pytest.raises(UsageError, match="Rank 1 has no GPU"):
-            take_device(1, {"CUDA_VISIBLE_DEVICES": too_few})
+            take_device(group, {"CUDA_VISIBLE_DEVICES": too_few}, replicas)
 
 
 def test_a_program_does_not_see_the_launcher() -> None:

@@ -185,35 +185,42 @@ def hide_launcher(environment: MutableMapping[str, str]) -> None:
             del environment[name]
 
 
-def take_device(local_rank: int, environment: MutableMapping[str, str]) -> None:
+def take_device(group: Group, environment: MutableMapping[str, str], replicas: int = 0) -> None:
     """Leave one GPU visible, so that ``cuda`` and ``cuda:0`` mean this rank's GPU.
 
     The entries of ``CUDA_VISIBLE_DEVICES`` (indices, UUIDs or MIG instances) are given to the ranks
     in their order. Call it before CUDA is initialized.
 
+    A program that divides its batches among several GPUs keeps them all: many scripts wrap their
+    model, and multiply their batch, only where torch counts several. Each rank then sees them in
+    turned order, so that a device's number means another GPU on each rank.
+
+    Args:
+        replicas: Among how many GPUs the program divides a batch by ``nn.DataParallel``.
+
     Raises:
         UsageError: when fewer GPUs are visible than there are ranks.
     """
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    rank, visible = group.local_rank, environment.get("CUDA_VISIBLE_DEVICES")
     devices = [part.strip() for part in visible.split(",")] if visible else []
-    if visible is None:
-        environment["CUDA_VISIBLE_DEVICES"] = str(local_rank)
-    elif local_rank < len(devices):
-        environment["CUDA_VISIBLE_DEVICES"] = devices[local_rank]
-    else:
+    if visible is None:  # CUDA leaves out what follows a number without a GPU
+        devices = [str(number) for number in range(max(replicas, group.local_world_size))]
+    if rank >= len(devices):
         raise UsageError(
-            f"Rank {local_rank} has no GPU: CUDA_VISIBLE_DEVICES={visible} names {len(devices)}. "
+            f"Rank {rank} has no GPU: CUDA_VISIBLE_DEVICES={visible} names {len(devices)}. "
             "Lower the number in 'devices' in best.yaml, or search again."
         )
+    turned = devices[rank:] + devices[:rank]
+    environment["CUDA_VISIBLE_DEVICES"] = ",".join(turned if replicas > 1 else turned[:1])
 
 
-def join_in_place(*, has_device_each: bool) -> Group:
+def join_in_place(*, has_device_each: bool, replicas: int = 0) -> Group:
     """Join the group, and leave the program an environment as if it ran alone.
 
-    With *has_device_each* a rank's GPU becomes the only visible one.
+    With *has_device_each* a rank's GPU becomes the first that is visible, see ``take_device()``.
     """
     group = join(os.environ)
     if has_device_each:
-        take_device(group.local_rank, os.environ)
+        take_device(group, os.environ, replicas)
     hide_launcher(os.environ)
     return group

@@ -54,7 +54,7 @@ class DistributionSeam(Seam, BackwardListener):
         backward: The hub that it joins if several ranks train.
 
     Attributes:
-        patches: What torch does otherwise where ranks train, or where DDP gets options.
+        patches: What torch does otherwise where ranks or one device train, or DDP gets options.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class DistributionSeam(Seam, BackwardListener):
         self._accumulation = accumulation
         self.patches = RankPatches(group)
         self._strategy: Strategy | None = None
+        self._is_single = False
         self._options: dict[str, KnobValue] = {}
         self._models = _Models()
         self._check = DriftCheck(group, optimizers)
@@ -77,8 +78,9 @@ class DistributionSeam(Seam, BackwardListener):
     def use(self, strategy: str) -> None:
         """Choose the strategy by its name.
 
-        ``single`` and ``own`` leave the program's models alone, so the seam does nothing then.
+        ``single`` and ``own`` leave the program's models alone, but ``single`` keeps replicas away.
         """
+        self._is_single = strategy == "single"
         self._strategy = None if strategy in {"single", "own"} else STRATEGIES[strategy]
 
     def request(self, **options: KnobValue) -> None:
@@ -100,6 +102,8 @@ class DistributionSeam(Seam, BackwardListener):
 
     def install(self) -> None:
         """Begin to act, as far as the strategy and the options require it."""
+        if self._is_single or self.has_ranks:
+            self.patches.use_first_device()
         if self._strategy is None and self._options:
             given = {f"ddp_{name}": name for name in DDP_OPTIONS}
             self.patches.pass_to_ddp(

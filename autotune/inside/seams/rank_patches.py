@@ -1,4 +1,4 @@
-"""What torch, numpy and Python do otherwise where several ranks train one model.
+"""What torch, numpy and Python do otherwise where ranks train one model, or one device does.
 
 - Random numbers are equal during set-up, when a script may split its data or number its labels.
   From the first batch on, each rank draws other numbers for dropout, augmentation, and batches that
@@ -8,6 +8,8 @@
   cannot compute one norm over sharded and plain parameters together.
 - ``ReduceLROnPlateau`` follows the mean of the ranks' metrics. Each would otherwise follow its own
   share of the data, and choose another rate.
+- ``nn.DataParallel`` computes on its first device alone, which is a rank's own. The program keeps
+  the object, so that the keys of its checkpoints stay.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from torch.nn import utils
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from autotune.inside.data.nested import map_tensors
 from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.ranks.dtensor import is_sharded, whole
 from autotune.inside.ranks.group import Group
@@ -55,6 +58,10 @@ class RankPatches(Seam):
         self._patches.wrap(utils, "clip_grad_norm_", self._clip_by_norm)
         self._patches.wrap(utils, "clip_grad_value_", self._clip_by_value)
         self._patches.wrap(ReduceLROnPlateau, "step", self._step)
+
+    def use_first_device(self) -> None:
+        """Have each ``nn.DataParallel`` call its model on its first device."""
+        self._patches.wrap(nn.DataParallel, "forward", _on_first_device)
 
     def pass_to_ddp(self, options: Mapping[str, Any]) -> None:
         """Pass options to each DDP that the program or its trainer makes."""
@@ -137,6 +144,25 @@ class RankPatches(Seam):
             distributed.all_gather(every, own)
             metrics = sum(float(metric) for metric in every) / len(every)
         step(scheduler, metrics, *args, **kwargs)
+
+
+def _on_first_device(
+    forward: Call, module: nn.DataParallel[nn.Module], *inputs: Any, **kwargs: Any
+) -> Any:
+    """Return what the model makes of a batch as a whole.
+
+    A scalar, such as a loss, comes once for each device, as when the replicas' are gathered: a
+    script may add them up. The output stays on the first device, whatever the program chose.
+    """
+    devices = module.device_ids
+    if len(devices) < 2:
+        return forward(module, *inputs, **kwargs)
+    module.device_ids = devices[:1]
+    try:
+        output = forward(module, *inputs, **kwargs)
+    finally:
+        module.device_ids = devices
+    return map_tensors(lambda t: t if t.dim() else t.expand(len(devices)), output)
 
 
 def _clip_both(

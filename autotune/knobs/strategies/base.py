@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 
 LIGHTNING, TRANSFORMERS = "Lightning's Trainer", "Hugging Face's Trainer"
-# torch.nn.parallel.parallel_apply tells its threads whether autocast is on, but not its dtype
-REPLICAS_IN_FP16 = "nn.DataParallel's replicas would compute in fp16, without scaled losses"
 DDP, FABRIC, ACCELERATE = "DistributedDataParallel", "Lightning's Fabric", "Accelerate"
 MAKE_DDP = frozenset({DDP, FABRIC, ACCELERATE, LIGHTNING, TRANSFORMERS})
 """Classes and libraries that wrap the program's model in DDP where several ranks are started."""
@@ -209,7 +207,7 @@ def devices_of(hardware: Hardware, profile: Profile) -> int:
 
 
 class Single(Strategy):
-    """One process on one device, as the program is written."""
+    """One process on one device, where an ``nn.DataParallel`` of the program computes as well."""
 
     name = "single"
 
@@ -236,18 +234,17 @@ class DataParallel(Strategy):
     """nn.DataParallel: one process copies the model to all GPUs in each step; ddp is often faster.
 
     Each batch is split among the GPUs, and outputs and gradients are gathered on the first one. One
-    Python process drives all GPUs, which limits the speed.
+    Python process drives all GPUs, which limits the speed. A program that does so is left as it is.
     """
 
     name = "data_parallel"
 
     def refusal(self, here: Here) -> str | None:
+        if here.profile.is_data_parallel:
+            return None
         if here.profile.device != "cuda" or len(here.hardware.gpus) < 2:
             return "nn.DataParallel needs two GPUs"
         return shares_refusal(here.hardware, here.profile)
-
-    def conflict(self, config: Config) -> str | None:
-        return f"{REPLICAS_IN_FP16}." if config.get("precision") == "bf16" else None
 
     def distribute(self, module: nn.Module, site: Site) -> nn.Module:
         from torch import nn

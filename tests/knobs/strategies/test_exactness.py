@@ -25,6 +25,7 @@ TOLERANCE = 1e-9
 STRATEGIES = ("ddp", "fsdp", "zero1")
 OPTIMIZERS = ("sgd", "adamw")
 TWO_PHASES = ("two phases", "two phases of a list")
+WRAPPED = "data parallel"
 OVERFLOWS = [Case(s, "adamw", "overflows", steps) for s in STRATEGIES for steps in (1, 2)]
 CASES = [
     *OVERFLOWS,
@@ -33,7 +34,7 @@ CASES = [
     *(Case(s, "adamw", "clipping") for s in STRATEGIES),
     *(Case(s, "sgd", "clipping", accumulation_steps=4) for s in STRATEGIES),
     *(Case(s, "sgd", style) for s in STRATEGIES for style in ("frozen", "closure", "outside")),
-    *(Case(s, "adamw", "frozen in optimizer") for s in STRATEGIES),
+    *(Case(s, "adamw", style) for s in STRATEGIES for style in ("frozen in optimizer", WRAPPED)),
     *(Case(s, "adamw", "thawed") for s in STRATEGIES),
     Case("ddp", "adamw", "thawed", accumulation_steps=2),
     Case("ddp", "sgd", "plateau"),
@@ -70,6 +71,7 @@ def _start_ranks(out: Path) -> None:
 def test_two_ranks_end_with_the_parameters_of_one(case: Case, together: Results) -> None:
     ours, theirs = together[str(case)], alone(case)
     assert ours["weights"].keys() == theirs["weights"].keys()
+    assert all(name.startswith("module.") is (case.style == WRAPPED) for name in ours["weights"])
     for name, weight in theirs["weights"].items():
         assert type(ours["weights"][name]) is torch.Tensor, "a whole, plain tensor"
         assert torch.allclose(ours["weights"][name], weight, atol=TOLERANCE), name

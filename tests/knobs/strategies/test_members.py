@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.optim import SGD, AdamW
 
-from autotune.inside.listener import Listener
+from autotune.inside.listener import Listener, Root
+from autotune.inside.observe import distributed_by, model_facts
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.seams.optimizer import optimizer_facts
 from autotune.knobs.base import Here
@@ -17,6 +18,7 @@ from autotune.knobs.strategies import STRATEGIES, Strategy
 from autotune.knobs.strategies.model_split import cut, staged
 from autotune.machine.hardware import Hardware
 from autotune.program.config import Config
+from tests import replicas
 from tests.knobs.strategies.together import ByNorm
 from tests.knobs.test_contract import PROFILES, is_clause
 from tests.made import A100, MACHINES, make_hardware, make_loader, make_profile
@@ -65,6 +67,63 @@ def test_a_strategy_acts_or_says_why_not(strategy: Strategy, hardware: Hardware)
             Config({"devices": strategy.name, "memory_format": "channels_last"})
         )
         assert conflict is None or conflict.endswith("."), program
+
+
+class Loss(nn.Module):
+    """A model that returns its loss, as many do; it notes how many samples it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 1)
+        self.sizes: list[int] = []
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        self.sizes.append(len(batch))
+        return torch.as_tensor(self.linear(batch).square().mean())
+
+
+@pytest.mark.parametrize("strategy", ["own", "single", "ddp"])
+def test_replicas_stay_on_the_one_device_that_trains(
+    strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The losses that a script adds up or averages are as many as before, and so are its keys."""
+    replicas.allow(monkeypatch)
+    torch.manual_seed(0)
+    loss, batch = Loss(), torch.randn(4, 3)
+    expected = loss(batch)
+    loss.sizes.clear()
+    for model in (
+        replicas.Replicated(loss),
+        nn.Sequential(replicas.Replicated(loss)),
+    ):  # as in the VGG of examples
+        seams = SeamSet(None, None)
+        seams.model.distribution.use(strategy)
+        with installed(seams):
+            losses = model(batch)
+        assert losses.shape == (2,)
+        torch.testing.assert_close(losses.sum(), 2 * expected)
+        assert [name.rpartition("module.")[2] for name in model.state_dict()] == [
+            "linear.weight",
+            "linear.bias",
+        ]
+        (part,) = (module for module in model.modules() if isinstance(module, replicas.Replicated))
+        assert part.device_ids == [0, 1]
+    assert loss.sizes == ([2, 2] if strategy == "own" else [4]) * 2
+
+
+def test_what_is_replicated_is_seen_and_what_replicates_in_its_own_way_left_alone() -> None:
+    class Balanced(replicas.Replicated):
+        def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+            return super().forward(*inputs, **kwargs)
+
+    for model, count, by in (
+        (Loss(), 0, ""),
+        (nn.DataParallel(Loss()), max(1, torch.cuda.device_count()), ""),
+        (nn.Sequential(replicas.Replicated(Loss())), 2, ""),
+        (Balanced(Loss()), 2, "Balanced"),
+    ):
+        assert model_facts({model: Root(4)}).replicas == count
+        assert distributed_by([model], "") == by
 
 
 def test_an_optimizer_with_a_step_of_its_own_is_not_shown_a_part_of_its_parameters() -> None:

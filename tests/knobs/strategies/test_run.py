@@ -28,17 +28,20 @@ def best_yaml(path: Path, strategy: str, ranks: int = 2) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "zero1"])
-def test_ranks_train_as_one_and_save_what_one_process_loads(tmp_path: Path, strategy: str) -> None:
-    out = tmp_path / "out"
-    done = run_command(
-        "run", best_yaml(tmp_path / "best.yaml", strategy), str(PROGRAMS / "saves.py"), str(out)
-    )
+@pytest.mark.parametrize(
+    ("strategy", "style"),
+    [*((s, "plain") for s in ("ddp", "fsdp", "zero1")), ("ddp", "data-parallel")],
+)
+def test_ranks_train_as_one_and_save_what_one_process_loads(
+    tmp_path: Path, strategy: str, style: str
+) -> None:
+    out, best = tmp_path / "out", best_yaml(tmp_path / "best.yaml", strategy)
+    done = run_command("run", best, str(PROGRAMS / "saves.py"), str(out), style)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 1, "the first rank alone prints"
-    best, loaded = lines[0].split(", ")[:2]
-    assert best.removeprefix("best ") == loaded.removeprefix("loaded ")
+    kept, loaded = lines[0].split(", ")[:2]
+    assert kept.removeprefix("best ") == loaded.removeprefix("loaded ")
     assert "7 batches" in lines[0], "each rank has half of 13 batches"
     assert done.stderr.count("epoch 2:   0%") == 1, "one progress bar"
     assert f"2 ranks train by {strategy}" in done.stderr
@@ -50,13 +53,14 @@ def test_ranks_train_as_one_and_save_what_one_process_loads(tmp_path: Path, stra
     assert len((out / "log.txt").read_text().splitlines()) == 3
     history = json.loads((out / "history.json").read_text())
     assert history[-1] < history[0], "it learns"
-    _loads_into_one_process(out / "best.pt", min(history))
+    _loads_into_one_process(out / "best.pt", min(history), wraps=style == "data-parallel")
 
 
-def _loads_into_one_process(path: Path, error: float) -> None:
+def _loads_into_one_process(path: Path, error: float, *, wraps: bool) -> None:
     """Load a checkpoint as the script alone would, and find the error that was reported."""
     checkpoint = torch.load(path)
-    model = nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 1))
+    net = nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 1))
+    model: nn.Module = nn.DataParallel(net) if wraps else net
     model.load_state_dict(checkpoint["model"])
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     optimizer.load_state_dict(checkpoint["optimizer"])

@@ -95,7 +95,8 @@ def program(case: Case) -> dict[str, Any]:  # noqa: C901, PLR0912 - the many way
     x = torch.randn(SAMPLES, 6, dtype=torch.float64)
     data = TensorDataset(x, x.sum(1, keepdim=True).sin())
     loader = DataLoader(data, batch_size=BATCH, shuffle=True)
-    model = Net(case.style).double()
+    net = Net(case.style).double()
+    model: nn.Module = nn.DataParallel(net) if case.style == "data parallel" else net
     outside = nn.Parameter(torch.ones(1, dtype=torch.float64))  # of no module at all
     trained = list(model.parameters())
     if case.style != "frozen in optimizer":
@@ -112,7 +113,7 @@ def program(case: Case) -> dict[str, Any]:  # noqa: C901, PLR0912 - the many way
         if case.style == "drifts" and epoch > 2:  # each rank draws otherwise
             outside.data += torch.rand(1)
         if epoch == 3:
-            optimizer = second_phase(case.style, model, optimizer, trained)
+            optimizer = second_phase(case.style, net, optimizer, trained)
         for features, labels in loader:
             if case.style == "closure":
                 optimizer.step(lambda: backward(model, optimizer, features, labels))  # noqa: B023
