@@ -17,7 +17,7 @@ from autotune.knobs.strategies.base import FABRIC, LIGHTNING
 from autotune.knobs.torch_flags import ProcessSwitch
 from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import KnobValue
-from autotune.program.domain import parts_of
+from autotune.program.domain import parts_of, strategy_in
 from autotune.program.lr import LrRule, batch_growth, batch_parts
 
 # Knobs that are options of the training loader, by their names among its requested options
@@ -58,6 +58,7 @@ class Steering:
     def __init__(self, seams: SeamSet) -> None:
         self._seams = seams
         self._traits = ProgramTraits("cpu")
+        self._has_replicas = False
         self._loader_options: dict[str, KnobValue] = {}
         model = seams.model
         self._acts: Mapping[str, Callable[[Any], object]] = {
@@ -85,6 +86,8 @@ class Steering:
             since: The config that was applied before; None if the program still has its own values.
         """
         self._traits = applied.traits
+        replicates = strategy_in(applied.config) == "data_parallel"
+        self._has_replicas = replicates or applied.traits.replicas > 1
         rehearses = self._seams.trainers.rehearsal is not None
         is_told = "accumulation_steps" in applied.changes() or rehearses
         if since is None and applied.traits.trainer and is_told:
@@ -151,13 +154,18 @@ class Steering:
         """Compute in a format; fp32 restores the program's.
 
         If the program uses autocast, its autocast is redirected; otherwise the whole model runs
-        under autocast. fp16 comes with loss scaling, unless the program scales its losses itself.
+        under autocast, as do its replicas. fp16 comes with loss scaling, unless the program scales
+        its losses itself.
         """
         dtype = DTYPES.get(precision)
         if self._traits.program_autocast:
             self._seams.model.autocast.steer(dtype)
         else:
             self._seams.model.forward.set_autocast(dtype, self._traits.device)
+            # torch.nn.parallel.parallel_apply has each replica's thread enter autocast itself, and
+            # does not tell it the dtype
+            if self._has_replicas:
+                self._seams.model.autocast.steer(dtype)
         scales = dtype is torch.float16 and not self._traits.program_scaler
         self._seams.steps.scaling.set_enabled(enabled=scales)
         products = {"cuda": "tf32", "cpu": "medium"}.get(self._traits.device)

@@ -12,11 +12,13 @@ from torch import nn
 from torch.backends import cuda
 from torch.optim import SGD
 
+from autotune.inside.listener import Listener
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.steering import Steering
 from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
+from tests import replicas
 from tests.watching import installed
 
 
@@ -59,7 +61,7 @@ def test_tf32_is_allowed_where_the_program_computes_on_cuda(*, device: str, is_t
 
 
 class Spy(nn.Module):
-    """A linear layer that keeps the dtype of what it computed."""
+    """A linear layer that keeps the dtype of what it computed, and of how many samples."""
 
     def __init__(self, inputs: int = 4) -> None:
         super().__init__()
@@ -68,15 +70,15 @@ class Spy(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = self.inner(x)
-        self.dtype = y.dtype
+        self.dtype, self.samples = y.dtype, len(x)
         return y
 
 
-def own_step(model: Spy) -> torch.dtype | None:
+def own_step(model: nn.Module) -> torch.dtype | None:
     """One forward pass of a program with an autocast region of its own."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
         model(torch.ones(2, 4))
-    return model.dtype
+    return model.dtype if isinstance(model, Spy) else None
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("fp16", torch.float16)])
@@ -122,3 +124,42 @@ def test_small_gradients_survive_by_scaling() -> None:
 def test_a_program_with_a_scaler_of_its_own_keeps_it() -> None:
     with under("fp16", program_autocast=True, program_scaler=True) as seams:
         assert not seams.steps.scaling.is_needed
+
+
+@pytest.mark.parametrize("program_autocast", [False, True])
+@pytest.mark.parametrize("devices", ["data_parallel", "single"])
+def test_replicas_compute_in_the_format_that_is_chosen(
+    devices: str, monkeypatch: pytest.MonkeyPatch, *, program_autocast: bool
+) -> None:
+    """Torch's threads for them know that autocast is on, and take its default, on a CPU bf16.
+
+    The replicas are the program's, or autotune's.
+    """
+    replicas.allow(monkeypatch)
+    monkeypatch.setattr(nn, "DataParallel", replicas.Replicated)
+    spy, is_own = Spy(), devices == "single"
+    model = nn.DataParallel(spy) if is_own else spy
+    baseline = Config({"precision": "bf16" if program_autocast else "fp32", "devices": "single"})
+    traits = ProgramTraits("cpu", program_autocast=program_autocast, replicas=2 * is_own)
+    applied = AppliedConfig(
+        baseline.replace(precision="fp16", devices=devices), baseline, traits, LrRule.NONE
+    )
+    seams = SeamSet(None, None)
+    steering = Steering(seams)
+    steering.apply(applied)
+    with installed(seams):
+        optimizer = SGD(spy.parameters(), 0.1)  # models that nothing trains have no replicas
+        own_step(model) if program_autocast else model(torch.ones(2, 4))
+        assert (spy.dtype, spy.samples) == (torch.float16, 1)
+        steering.apply(replace(applied, config=applied.config.replace(precision="fp32")), applied)
+        own_step(model) if program_autocast else model(torch.ones(2, 4))
+        assert (spy.dtype, spy.samples) == (torch.float32, 1)
+    del optimizer
+
+
+def test_the_programs_format_is_that_of_its_own_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    replicas.allow(monkeypatch)
+    seams = SeamSet(Listener(), None)
+    with installed(seams), torch.autocast("cpu", dtype=torch.float16):
+        replicas.Replicated(Spy())(torch.ones(2, 4))
+    assert seams.model.autocast.own_dtype == "float16"

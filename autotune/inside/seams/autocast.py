@@ -7,6 +7,7 @@ lower precision. autotune then changes the dtype of these regions instead of add
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import current_thread, main_thread
 from typing import Any
 
 import torch
@@ -74,7 +75,8 @@ class AutocastSeam(Seam):
         # with; leaving a region restores that.
         own = vars(context).setdefault(OWN, (context._enabled, context.fast_dtype))  # noqa: SLF001
         if own[0] and OURS not in vars(context):
-            self.own_dtype = str(own[1]).removeprefix("torch.")
+            if self.own_dtype is None or current_thread() is main_thread():  # as replicas' are not
+                self.own_dtype = str(own[1]).removeprefix("torch.")
             if self.is_needed:
                 context._enabled = self._dtype is not None  # noqa: SLF001
                 context.fast_dtype = self._dtype or own[1]
