@@ -26,6 +26,7 @@ from tests.made import (
     make_record,
     make_space,
     make_study,
+    profile_with,
 )
 
 KNOBS = ["devices", "threads", "batch_size"]
@@ -85,6 +86,31 @@ def test_with_the_largest_batch_in_front_ranks_are_tried_with_smaller_ones(tmp_p
         assert ranks * int(config["batch_size"]) <= 2048
         if ranks > 1:
             assert ranks * int(config["batch_size"]) == 2048, "as much as a step may have"
+
+
+def test_ranks_in_the_place_of_replicas_share_the_batch(tmp_path: Path) -> None:
+    """They are what nn.DataParallel is compared with."""
+    wrapped = profile_with(CUDA, replicas=8)
+    space = make_space(KNOBS)
+    resolved = space.resolve(EIGHT_GPUS, wrapped)
+    study = make_study(tmp_path, space)
+    larger = resolved.baseline.replace(batch_size=128)
+    for config, speedup in ((resolved.baseline, 1.0), (larger, 1.3)):
+        study.tell(make_record(config, speedup), resolved)
+    diagnosis = diagnose(wrapped, make_measurement(), resolved, EIGHT_GPUS)
+    found: list[Config] = []
+    for proposal in Proposals(study, resolved, diagnosis).restarted(lambda: True):
+        found.append(proposal.config)
+        speed = 3.0 if proposal.config["devices"] == "ddp-8" else 0.5
+        study.tell(make_record(proposal.config, speed + len(found) / 100), resolved)
+    assert found[0]["devices"] == "ddp-8"
+    assert {str(c["devices"]) for c in found} == {
+        *(f"{name}-{ranks}" for name in ("ddp", "fsdp", "zero1") for ranks in (2, 4, 8)),
+        "single",
+    }
+    for config in found:
+        assert int(config["batch_size"]) * ranks_in(config) == 128
+        assert config["batch_size"] == 128 // ranks_in(config)
 
 
 def test_a_step_has_the_samples_of_all_ranks_and_the_rate_follows() -> None:

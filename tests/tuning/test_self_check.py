@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from autotune.measurement.interval import Interval
-from autotune.measurement.learning.training_trace import Sameness
+from autotune.measurement.learning.training_trace import Sameness, TrainingTrace
 from autotune.program.config import Config, KnobValue
 from autotune.results.as_data import as_data
 from autotune.results.result import Finding, SearchResult
-from autotune.tuning.checking.self_check import by_design
+from autotune.tuning.checking.self_check import SelfCheck, by_design
 from autotune.tuning.plan import Plan
-from tests.made import make_hardware, make_profile, make_space
+from tests.made import A100, make_hardware, make_profile, make_space
 from tests.scripted import Script, Searched, begin
 from tests.tuning.watched import told
 
@@ -134,3 +134,33 @@ def test_a_larger_global_batch_is_by_design_but_not_the_same_in_parts() -> None:
     assert set(by_design(shared, ranks, normalises=True)) >= {"devices", "batch_size"}
     parts = {"batch_size": int(own["batch_size"]) // 2, "accumulation_steps": 2}
     assert by_design(own.replace(**parts), own) == {}
+
+
+def test_batchnorm_of_replicas_is_not_that_of_one_device() -> None:
+    """What ranks make of it is compared with what one device makes of their shares."""
+    space = make_space({"batch_size": (32, 64), "devices": ("data_parallel", "single", "ddp-2")})
+    resolved = space.resolve(
+        make_hardware(gpus=(A100, A100)),
+        make_profile(device="cuda", replicas=2, batch_norm_layers=1),
+    )
+    own, ran = resolved.baseline, list[Config]()
+    ranks, one = own.replace(devices="ddp-2", batch_size=32), own.replace(devices="single")
+    for config in (one, ranks):
+        changes = dict(config.changes_from(own))
+        assert by_design(config, own) == {}
+        assert by_design(config, own, normalises=True) == changes
+        assert by_design(own, config, normalises=True).keys() == changes.keys()
+    larger = one.replace(batch_size=64)
+    assert by_design(larger, own.replace(batch_size=32)) == {"batch_size": 64}
+
+    class Traces:
+        def trace(self, config: Config, *_: object) -> TrainingTrace:
+            ran.append(config)
+            return TrainingTrace((), 0.0)
+
+    check = SelfCheck(Traces(), resolved, 0.1, {}, normalises=True)
+    assert check.exact_part(ranks) == ranks
+    assert check.exact_part(one) == own
+    check.written()
+    check.written(shares=2)
+    assert ran == [own, one]

@@ -340,6 +340,17 @@ class ResolvedSpace:
             own |= {"devices": config["devices"], "batch_size": share}
         return self.canonical(config.replace(**own))
 
+    def with_batch_of(self, other: Config, config: Config) -> Config:
+        """Return the config with as many samples in a step as *other* has.
+
+        It is returned as it is where its ranks cannot share them evenly, or the user fixed a part.
+        """
+        others = math.prod({**batch_parts(config), "batch_size": 1}.values())
+        share, rest = divmod(global_batch(other) or 0, others)
+        if rest or not share or "batch_size" in self.fixed:
+            return config
+        return config.replace(batch_size=share)
+
     def conflicts(self, config: Config) -> list[str]:
         """Return why the config cannot be measured, one sentence per reason; empty if it can.
 

@@ -32,7 +32,7 @@ from autotune.measurement.learning.training_trace import (
 )
 from autotune.measurement.outcome import ENDED_BY_US, Ending
 from autotune.program.config import Config, KnobValue
-from autotune.program.domain import ranks_in
+from autotune.program.domain import ranks_in, strategy_in
 from autotune.program.lr import PARTS, batch_growth
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan, TracePlan
 from autotune.results.rehearsals import Canary, RehearsalRecord
@@ -44,6 +44,7 @@ from autotune.tuning.session import Baseline, Session
 
 NOT_COMPARED = Agreement(Sameness.UNKNOWN, why=NO_TIME)
 BATCH = ("batch_size", "accumulation_steps")  # what one process makes of a step
+REPLICAS = "data_parallel"  # BatchNorm sees each replica's samples alone
 TRAINS_THE_SAME = {Sameness.BITS, Sameness.ROUNDING}
 SHAKES = 3  # shaken runs before a config is said to train something else
 
@@ -207,8 +208,13 @@ class SelfCheck:
         return found
 
     def written(self, *, shakes: int = 0, shares: int = 1) -> TrainingTrace | Ending:
-        """Return the trace of the program as written, which is run once; else why there is none."""
+        """Return the trace of the program as written, which is run once; else why there is none.
+
+        Where shares of ranks are normalised, one device makes them, as replicas would not.
+        """
         config = self._space.baseline
+        if shares > 1 and strategy_in(config) == REPLICAS:
+            config = config.replace(devices="single")
         plan = self.plan(config, shakes=shakes, shares=shares)
         if plan not in self._traces:
             ran = self._runs.trace(config, plan, self.cost_s)
@@ -245,8 +251,10 @@ def by_design(config: Config, own: Config, *, normalises: bool = False) -> dict[
     changes = config.changes_from(own)
     designed = {k: v for k, v in changes.items() if registry()[k].changes_learning}
     has_more_ranks = ranks_in(config) != ranks_in(own)
-    shares = has_more_ranks and normalises and not config.get("sync_batchnorm")
+    has_replicas = "devices" in changes and REPLICAS in {strategy_in(config), strategy_in(own)}
+    is_divided = (has_more_ranks or has_replicas) and not config.get("sync_batchnorm")
+    shares = is_divided and normalises
     if batch_growth(own, config) != 1.0 or shares:
-        parts = PARTS if has_more_ranks else BATCH
+        parts = PARTS if has_more_ranks or shares else BATCH
         designed |= {knob: changes[knob] for knob in parts if knob in changes}
     return designed

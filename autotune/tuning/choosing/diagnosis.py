@@ -48,10 +48,15 @@ class Bottleneck(StrEnum):
 
 @dataclass(frozen=True)
 class Move:
-    """Knobs that are changed together, and why."""
+    """Knobs that are changed together, and why.
+
+    Attributes:
+        keeps_batch: A step has the samples that it has in the best config so far.
+    """
 
     changes: Mapping[str, KnobValue]
     why: str
+    keeps_batch: bool = False
 
 
 @dataclass(frozen=True)
@@ -171,9 +176,11 @@ def _workers(profile: Profile, space: ResolvedSpace, hardware: Hardware) -> Mapp
 def _device_moves(space: ResolvedSpace, hardware: Hardware, profile: Profile) -> Iterator[Move]:
     # On a CPU the ranks share the cores, so each gets an equal share of compute threads.
     values = space.domains[DEVICES].values if DEVICES in space.domains else ()
+    # One process divides its batches among its devices already, and ranks take the same shares.
+    replicates = profile.is_data_parallel
     for value in sorted(values, key=lambda value: -parts_of(value)[1]):
         strategy, count = parts_of(value)
-        if value == space.baseline[DEVICES] or strategy == "single":
+        if value == space.baseline[DEVICES] or (strategy == "single" and not replicates):
             continue
         changes: dict[str, KnobValue] = {DEVICES: value}
         has_ranks = STRATEGIES[strategy].launches_ranks
@@ -185,7 +192,9 @@ def _device_moves(space: ResolvedSpace, hardware: Hardware, profile: Profile) ->
         if not all(value in _values(space, knob) for knob, value in changes.items()):
             continue
         ranks = f"{count} ranks train" if count > 1 else "one rank trains"
-        yield Move(changes, f"{ranks} by {strategy}" if has_ranks else f"{strategy} uses all GPUs")
+        why = f"{ranks} by {strategy}" if has_ranks else f"{strategy} uses all GPUs"
+        why = "one device trains" if strategy == "single" else why
+        yield Move(changes, why, keeps_batch=replicates)
 
 
 def _values(space: ResolvedSpace, knob: str) -> tuple[KnobValue, ...]:
