@@ -13,6 +13,13 @@ import pytest
 import torch
 from torch import nn
 
+ACCELERATOR = {
+    "is_available": lambda: True,
+    "current_accelerator": lambda: torch.device("cpu"),
+    "current_stream": lambda _: nullcontext(),
+    "device_index": lambda _: nullcontext(),
+}
+
 
 class Replica(nn.Module):
     """A copy of a model, which has no parameters, as with torch (``nn.parallel.replicate``)."""
@@ -42,19 +49,14 @@ class Replicated(nn.DataParallel[nn.Module]):
     def replicate(self, module: nn.Module, device_ids: Any) -> list[nn.Module]:
         return [Replica(module) for _ in device_ids]
 
+    def parallel_apply(self, replicas: Any, inputs: Any, kwargs: Any) -> list[Any]:
+        asks = torch.is_autocast_enabled  # of CUDA, unless a device is named
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch, "is_autocast_enabled", lambda device="cpu": asks(device))
+            for name, answer in ACCELERATOR.items():
+                patch.setattr(torch.accelerator, name, answer)
+            return super().parallel_apply(replicas, inputs, kwargs)
+
     def gather(self, outputs: Any, output_device: Any) -> Any:
         with torch.autocast("cpu", enabled=False):
             return torch.cat([output if output.dim() else output.view(1) for output in outputs])
-
-
-def allow(patch: pytest.MonkeyPatch) -> None:
-    """Have torch's threads of replicas take the CPU for an accelerator with two devices."""
-    asks = torch.is_autocast_enabled  # of CUDA, unless a device is named
-    patch.setattr(torch, "is_autocast_enabled", lambda device="cpu": asks(device))
-    for name, answer in {
-        "is_available": lambda: True,
-        "current_accelerator": lambda: torch.device("cpu"),
-        "current_stream": lambda _: nullcontext(),
-        "device_index": lambda _: nullcontext(),
-    }.items():
-        patch.setattr(torch.accelerator, name, answer)

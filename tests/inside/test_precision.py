@@ -135,7 +135,6 @@ def test_replicas_compute_in_the_format_that_is_chosen(
 
     The replicas are the program's, or autotune's.
     """
-    replicas.allow(monkeypatch)
     monkeypatch.setattr(nn, "DataParallel", replicas.Replicated)
     spy, is_own = Spy(), devices == "single"
     model = nn.DataParallel(spy) if is_own else spy
@@ -157,8 +156,7 @@ def test_replicas_compute_in_the_format_that_is_chosen(
     del optimizer
 
 
-def test_the_programs_format_is_that_of_its_own_region(monkeypatch: pytest.MonkeyPatch) -> None:
-    replicas.allow(monkeypatch)
+def test_the_programs_format_is_that_of_its_own_region() -> None:
     seams = SeamSet(Listener(), None)
     with installed(seams), torch.autocast("cpu", dtype=torch.float16):
         replicas.Replicated(Spy())(torch.ones(2, 4))

@@ -83,11 +83,8 @@ class Loss(nn.Module):
 
 
 @pytest.mark.parametrize("strategy", ["own", "single", "ddp"])
-def test_replicas_stay_on_the_one_device_that_trains(
-    strategy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replicas_stay_on_the_one_device_that_trains(strategy: str) -> None:
     """The losses that a script adds up or averages are as many as before, and so are its keys."""
-    replicas.allow(monkeypatch)
     torch.manual_seed(0)
     loss, batch = Loss(), torch.randn(4, 3)
     expected = loss(batch)
