@@ -88,13 +88,16 @@ def test_with_the_largest_batch_in_front_ranks_are_tried_with_smaller_ones(tmp_p
             assert ranks * int(config["batch_size"]) == 2048, "as much as a step may have"
 
 
-def test_ranks_in_the_place_of_replicas_share_the_batch(tmp_path: Path) -> None:
-    """They are what nn.DataParallel is compared with."""
+@pytest.mark.parametrize("knobs", [KNOBS, ["devices"]], ids=["tuned", "fixed"])
+def test_ranks_in_the_place_of_replicas_share_the_batch(tmp_path: Path, knobs: list[str]) -> None:
+    """They are what nn.DataParallel is compared with, whether the batch is tuned or not."""
     wrapped = profile_with(CUDA, replicas=8)
-    space = make_space(KNOBS)
+    space = make_space(knobs)
     resolved = space.resolve(EIGHT_GPUS, wrapped)
     study = make_study(tmp_path, space)
-    larger = resolved.baseline.replace(batch_size=128)
+    assert ("batch_size" in resolved.domains) is ("batch_size" in knobs)
+    samples = 128 if "batch_size" in knobs else 64
+    larger = resolved.baseline.replace(batch_size=samples)
     for config, speedup in ((resolved.baseline, 1.0), (larger, 1.3)):
         study.tell(make_record(config, speedup), resolved)
     diagnosis = diagnose(wrapped, make_measurement(), resolved, EIGHT_GPUS)
@@ -103,14 +106,14 @@ def test_ranks_in_the_place_of_replicas_share_the_batch(tmp_path: Path) -> None:
         found.append(proposal.config)
         speed = 3.0 if proposal.config["devices"] == "ddp-8" else 0.5
         study.tell(make_record(proposal.config, speed + len(found) / 100), resolved)
-    assert found[0]["devices"] == "ddp-8"
+    assert [config["devices"] for config in found[:3]] == ["ddp-8", "single", "fsdp-8"]
     assert {str(c["devices"]) for c in found} == {
         *(f"{name}-{ranks}" for name in ("ddp", "fsdp", "zero1") for ranks in (2, 4, 8)),
         "single",
     }
     for config in found:
-        assert int(config["batch_size"]) * ranks_in(config) == 128
-        assert config["batch_size"] == 128 // ranks_in(config)
+        assert int(config["batch_size"]) * ranks_in(config) == samples
+        assert not resolved.grows(config) or samples == 128
 
 
 def test_a_step_has_the_samples_of_all_ranks_and_the_rate_follows() -> None:

@@ -118,7 +118,9 @@ class SearchSpace:
         baseline: dict[str, KnobValue] = {}
         flags: dict[str, Flag] = {}
         # Keeping the global batch needs the program's batch size, even if the space lacks the knob.
-        needed = ["batch_size"] if self.keeps_global_batch else []
+        # Ranks in the place of replicas keep it.
+        keeps = self.keeps_global_batch or profile.is_data_parallel
+        needed = ["batch_size"] if keeps else []
         held = self._held(hardware, profile)
         for name in dict.fromkeys([*held, *self.knobs, *needed]):
             given = (held[name],) if name in held else self.knobs.get(name)
@@ -132,7 +134,7 @@ class SearchSpace:
             if name in held:
                 continue
             domain = offer.domain.including(offer.own)
-            if self.keeps_global_batch and name == "batch_size":
+            if name == "batch_size" and (self.keeps_global_batch or name not in self.knobs):
                 refused[name] = "the global batch stays the same"
             elif len(domain.values) > 1:
                 domains[name] = domain

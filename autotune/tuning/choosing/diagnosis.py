@@ -178,7 +178,15 @@ def _device_moves(space: ResolvedSpace, hardware: Hardware, profile: Profile) ->
     values = space.domains[DEVICES].values if DEVICES in space.domains else ()
     # One process divides its batches among its devices already, and ranks take the same shares.
     replicates = profile.is_data_parallel
-    for value in sorted(values, key=lambda value: -parts_of(value)[1]):
+    most = max((parts_of(value)[1] for value in values), default=1)
+
+    def turn(value: KnobValue) -> tuple[int, bool, bool]:
+        """All devices come first, by ddp, and then one that is compared with them."""
+        strategy, count = parts_of(value)
+        is_single = strategy == "single"
+        return -(most if is_single else count), strategy != "ddp", not is_single
+
+    for value in sorted(values, key=turn):
         strategy, count = parts_of(value)
         if value == space.baseline[DEVICES] or (strategy == "single" and not replicates):
             continue
