@@ -15,7 +15,7 @@ from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending
 from autotune.measurement.turn import Played
 from autotune.program.config import Config
-from autotune.results.blame import judged
+from autotune.results.blame import is_of_device, judged
 from autotune.results.record import TrialRecord
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.choosing.proposals import Proposals
@@ -50,6 +50,8 @@ def try_apart(session: Session, baseline: Baseline, diagnosis: Diagnosis) -> Non
 
 def _measured(session: Session, config: Config) -> Measurement | Ending:
     stay = session.live.alone(config, session.until_confirmation)
+    if isinstance(stay, Ending) and is_of_device(stay):
+        stay = session.live.alone(config, session.until_confirmation)
     if isinstance(stay, Ending):
         session.rigs.learn(stay, as_written=False)
         return stay

@@ -30,10 +30,10 @@ from autotune.measurement.rounds import Array, Speeds
 from autotune.measurement.turn import Length, Played, Taken
 from autotune.program.config import Config
 from autotune.program.lr import batch_parts
-from autotune.results.blame import judged, unclear
+from autotune.results.blame import is_of_device, judged, unclear
 from autotune.results.record import PlayedRounds, TrialRecord
 from autotune.tuning.budget import Until
-from autotune.tuning.choosing.chooser import Field, Proposal
+from autotune.tuning.choosing.chooser import MEMORY, Field, Proposal
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.proposals import Proposals
@@ -51,6 +51,7 @@ LEAST_ROUNDS = 3  # answers of the rig in which it has played by then
 WORTH_MORE, KNOWN = 0.004, 0.01
 LOADER_STAY_S = 0.5  # until workers have started and delivered
 TOO_SHORT = "the program ends too soon for more configs to take turns"
+THRASHES = "the GPU's memory is as good as full: torch emptied its cache {} times within its steps"
 NO_ROUND = "the program ends or fails before configs have taken turns"
 MAX_FAILURES = 3  # of a process in play, after which the race ends with what it has
 WORKERS_PER_CORE = 2  # of all loaders in play: those that rest are stopped, but keep their memory
@@ -251,8 +252,13 @@ class Race:
         if has_ended and self._open():  # it was at its end when the config came
             stay = self._live.stay(config, stop, least_s, with_loads=True)
         if isinstance(stay, Ending) and stay.outcome is Outcome.CRASHED:
-            if self._session.rigs.learn(stay, as_written=False) and self._open():
+            may_be_chance = is_of_device(stay) and not self._suspected[config, stay.outcome]
+            self._suspected[config, stay.outcome] += may_be_chance
+            learns = self._session.rigs.learn(stay, as_written=False)
+            if (learns or may_be_chance) and self._open():
                 return self._stay(config)
+            if may_be_chance:
+                return unclear(stay, "there was no other process in which it could fail again")
             if not self._live.lived.is_enough(self._session.rigs.program.mode.epochs, stay):
                 steps = f"the program as written was not seen to get as far as {stay.steps} steps"
                 return unclear(stay, steps)
@@ -282,6 +288,10 @@ class Race:
             return excess
         if self._study.goal.worth(Played(1.0, 1.0), taken) is None:
             return Ending(Outcome.UNCLEAR, NO_COUNTER[self._study.goal.objective])
+        # Before torch refuses memory, it empties its cache, also where the program then catches
+        # the error and leaves the batch out
+        if taken.memory.alloc_retries and not self._baseline.measurement.memory.alloc_retries:
+            return Ending(Outcome.OUT_OF_MEMORY, THRASHES.format(taken.memory.alloc_retries))
         return self._misnamed(config, measured)
 
     def _misnamed(self, config: Config, measured: Measurement) -> Ending | None:
@@ -367,15 +377,20 @@ class Race:
         self._lives.failures += 1
         if self._session.rigs.learn(ending, as_written=False):
             return
-        newest = [*self._in_play][-1]
+        newest, fullest = [*self._in_play][-1], max(self._in_play, key=self._needs)
         may_be_guilty = newest != self._written and not self._played[newest]
-        if may_be_guilty and self._suspect(newest, ending):
+        if ending.outcome in MEMORY and fullest != self._written:
+            self._leave(fullest, ending)
+        elif may_be_guilty and self._suspect(newest, ending):
             return
         if self._lives.failures < MAX_FAILURES:
             self._session.events.warn(
                 f"The program failed while configs took turns: {ending.reason}. The race goes on "
                 "in another process."
             )
+
+    def _needs(self, config: Config) -> int:
+        return self._in_play[config].measurement.memory.needed_bytes or 0
 
     def _best(self) -> Config:
         study, space = self._study, self._baseline.space
