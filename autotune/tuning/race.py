@@ -51,7 +51,6 @@ LEAST_ROUNDS = 3  # answers of the rig in which it has played by then
 WORTH_MORE, KNOWN = 0.004, 0.01
 LOADER_STAY_S = 0.5  # until workers have started and delivered
 TOO_SHORT = "the program ends too soon for more configs to take turns"
-THRASHES = "the GPU's memory is as good as full: torch emptied its cache {} times within its steps"
 NO_ROUND = "the program ends or fails before configs have taken turns"
 MAX_FAILURES = 3  # of a process in play, after which the race ends with what it has
 WORKERS_PER_CORE = 2  # of all loaders in play: those that rest are stopped, but keep their memory
@@ -284,14 +283,11 @@ class Race:
             self._leave(config, stay)
 
     def _refusal(self, config: Config, measured: Measurement, taken: Taken) -> Ending | None:
-        if excess := over_limit(self._session.rigs, self._study.goal, measured):
+        rigs, own = self._session.rigs, self._baseline.measurement
+        if excess := over_limit(rigs, self._study.goal, measured, own):
             return excess
         if self._study.goal.worth(Played(1.0, 1.0), taken) is None:
             return Ending(Outcome.UNCLEAR, NO_COUNTER[self._study.goal.objective])
-        # Before torch refuses memory, it empties its cache, also where the program then catches
-        # the error and leaves the batch out
-        if taken.memory.alloc_retries and not self._baseline.measurement.memory.alloc_retries:
-            return Ending(Outcome.OUT_OF_MEMORY, THRASHES.format(taken.memory.alloc_retries))
         return self._misnamed(config, measured)
 
     def _misnamed(self, config: Config, measured: Measurement) -> Ending | None:

@@ -96,10 +96,11 @@ class TorchMemory:
         if is_kept:
             self._note_reserved()
         for index, most in self._most.items():
-            own = self._own_shares.setdefault(
-                index, torch.cuda.get_per_process_memory_fraction(index)
-            )
             free, total = torch.cuda.mem_get_info(index)
+            if most > total:
+                continue  # the program as written lives in the host's memory, too
+            allowed = min(1.0, torch.cuda.get_per_process_memory_fraction(index))
+            own = self._own_shares.setdefault(index, allowed)
             room = free + torch.cuda.memory_reserved(index) - SPARE_SHARE / 2 * total
             share = min(own, max(room, most) / total) if is_kept else own
             torch.cuda.set_per_process_memory_fraction(share, index)

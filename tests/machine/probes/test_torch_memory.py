@@ -160,11 +160,15 @@ def test_configs_but_the_programs_own_leave_memory_free_for_longer_batches_and_e
         assert allocator.shares == [allowed] * 2
 
 
-def test_where_torch_does_not_tell_what_it_may_reserve_no_limit_is_set(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    allocator, readings = CachingAllocator(monkeypatch), Readings()
-    monkeypatch.delattr(torch.cuda, "get_per_process_memory_fraction")
-    readings.trains_on("cuda")
-    readings.switched(AppliedConfig(Config({"batch_size": 8}), Config({"batch_size": 4}), TRAITS))
-    assert allocator.shares == [1.0, 1.0]
+def test_no_limit_is_set_that_could_not_be_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where torch does not tell the program's own, or it lives in the host's memory as well."""
+    other = AppliedConfig(Config({"batch_size": 8}), Config({"batch_size": 4}), TRAITS)
+    for peak, is_told in ((120, True), (60, False)):
+        allocator, readings = CachingAllocator(monkeypatch), Readings()
+        allocator.peaks[0] = peak
+        limit = "set_per_process_memory_fraction"
+        monkeypatch.setattr(torch.cuda, limit, lambda *_: pytest.fail("a limit was set"))
+        if not is_told:
+            monkeypatch.delattr(torch.cuda, "get_per_process_memory_fraction")
+        readings.trains_on("cuda")
+        readings.switched(other)
