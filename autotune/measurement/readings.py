@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
-
-# Of a memory, left free: the longest batch and an evaluation, which a few turns may not meet, must
-# fit as well
-SPARE_SHARE: Final = 0.08
 
 
 @dataclass(frozen=True)

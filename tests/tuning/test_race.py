@@ -46,6 +46,7 @@ OF_A_GPU = (
     "RuntimeError: Triton Error [CUDA]: an illegal memory access was encountered",
     "RuntimeError: HIP error: an illegal memory access was encountered",
 )
+NO_KERNEL = replace(CRASH, reason="AcceleratorError: CUDA error: no kernel image is available")
 GROWS: Knobs = {"batch_size": (64, 128), "memory_format": ("contiguous", "channels_last")}
 BEST = {"workers": 1, "precision": "bf16"}
 
@@ -122,11 +123,13 @@ def test_compiling_is_timed_apart_and_takes_turns_as_other_configs_do(tmp_path: 
 # --- what goes wrong ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ending", [CRASH, FULL], ids=lambda ending: ending.outcome)
+@pytest.mark.parametrize("ending", [CRASH, NO_KERNEL, FULL], ids=lambda ending: ending.reason[:12])
 def test_a_config_fails_alone_and_the_race_goes_on(tmp_path: Path, ending: Ending) -> None:
     script = Script(FASTER, ends=lambda q: ending if is_fast(q) and q.kind == "measure" else None)
-    _, result = found(tmp_path, script, 120.0)
+    search, result = found(tmp_path, script, 120.0)
     assert dict(result.changes) == {"workers": 1}
+    hits = Counter(q.config for q in search.machine.asked if is_fast(q) and q.kind == "measure")
+    assert {*hits.values()} == {1}, "its fault is clear"
     lost = failed(result.records)
     assert 1 <= len(lost) <= 4
     assert {record.outcome for record in lost} == {ending.outcome}

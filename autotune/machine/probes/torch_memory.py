@@ -7,7 +7,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from autotune.machine.hardware import Gpu
-from autotune.measurement.readings import SPARE_SHARE, Memory
+from autotune.measurement.readings import Memory
+
+# Of a memory, left free: the longest batch and an evaluation, which a few turns may not meet, must
+# fit as well
+SPARE_SHARE = 0.08
 
 
 def torch_gpus(device: str) -> tuple[Gpu, ...]:

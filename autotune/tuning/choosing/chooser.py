@@ -7,7 +7,8 @@ give nothing, and the config near the best ones that promises most, per second: 
 expected improvement over the best so far (Jones, Schonlau and Welch 1998), from what was seen of
 other configs (``KnobEffects``). At the end, the neighbours of the best that are missing.
 
-A config that failed rules out others like it.
+A config that failed rules out others like it, and so does a forecast of the memory. On a GPU, the
+largest batch that fits is among the values of a config, also between two on offer.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from autotune.knobs.space.space import ResolvedSpace
+from autotune.machine.probes.torch_memory import SPARE_SHARE
 from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import ENDED_BY_US, Outcome
-from autotune.measurement.readings import SPARE_SHARE
 from autotune.measurement.rounds import Speeds
 from autotune.program.config import Config, KnobValue
 from autotune.results.record import TrialRecord, latest

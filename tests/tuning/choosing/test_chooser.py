@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from autotune.machine.probes.torch_memory import SPARE_SHARE
 from autotune.measurement.outcome import Ending, Outcome
-from autotune.measurement.readings import SPARE_SHARE, Memory
+from autotune.measurement.readings import Memory
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
 from autotune.results.record import TrialRecord
