@@ -97,8 +97,11 @@ class TorchMemory:
 
         if not self._is_cuda or not hasattr(torch.cuda, "get_per_process_memory_fraction"):
             return  # torch before 2.6 does not tell what the program allows
-        if is_kept:
-            self._note_reserved()
+        if not is_kept:
+            for index, share in self._own_shares.items():
+                torch.cuda.set_per_process_memory_fraction(share, index)
+            return
+        self._note_reserved()
         for index, most in self._most.items():
             free, total = torch.cuda.mem_get_info(index)
             if most > total:
@@ -106,8 +109,7 @@ class TorchMemory:
             allowed = min(1.0, torch.cuda.get_per_process_memory_fraction(index))
             own = self._own_shares.setdefault(index, allowed)
             room = free + torch.cuda.memory_reserved(index) - SPARE_SHARE / 2 * total
-            share = min(own, max(room, most) / total) if is_kept else own
-            torch.cuda.set_per_process_memory_fraction(share, index)
+            torch.cuda.set_per_process_memory_fraction(min(own, max(room, most) / total), index)
 
     def _note_reserved(self) -> None:
         import torch

@@ -40,6 +40,7 @@ class CachingAllocator:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.taken, self.reserved, self.peaks, self.refused = 0, [0, 0], [0, 0], 0
+        self.limits = 0
         self.retries, self.of_others, self.shares = 0, [0, 0], [1.0, 1.0]
         for name, act in (
             ("memory_reserved", lambda device: self.reserved[device]),
@@ -65,6 +66,7 @@ class CachingAllocator:
         return 100 - self.reserved[device] - self.of_others[device], 100
 
     def limit(self, share: float, device: int) -> None:
+        self.limits += 1
         self.shares[device] = share
 
     def stats(self, device: int) -> dict[str, int]:
@@ -144,10 +146,11 @@ def test_configs_but_the_programs_own_leave_memory_free_for_longer_batches_and_e
         allocator.of_others, allocator.shares = [6, 6], [allowed] * 2
         readings.trains_on("cuda")
         allocator.reserved[0] = allocator.peaks[0] = own  # its first steps
-        for config, size in ((written, own), (other, most), (written, own), (other, most)):
+        for number, (config, size) in enumerate(2 * [(written, own), (other, most)]):
             readings.begin([config])
             readings.switched(config)
             allocator.step(size)
+            assert bool(allocator.limits) is bool(number), "a share of 1 is a limit, too"
             memory = readings.taken((), 1, None).memory
             assert (memory.alloc_retries, memory.device_room_bytes) == (0, 94)
         if allowed == 1.0:
