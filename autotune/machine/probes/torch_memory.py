@@ -10,8 +10,8 @@ from autotune.machine.hardware import Gpu
 from autotune.measurement.readings import Memory
 
 # Of a memory, left free: the longest batch and an evaluation, which a few turns may not meet, must
-# fit as well
-SPARE_SHARE = 0.08
+# fit as well. torch reserves more than it allocates, so it may take a part of that
+SPARE_SHARE, UNRESERVED_SHARE = 0.08, 0.04
 
 
 def torch_gpus(device: str) -> tuple[Gpu, ...]:
@@ -90,8 +90,7 @@ class TorchMemory:
 
         Then a batch that leaves no room for a longer one, or for an evaluation, ends out of memory.
         So does one for which a driver would take memory of the host (Windows, WSL). What was
-        reserved before is not asked back, as the program as written may need all there is. The part
-        is half of the one by which batches are chosen: torch reserves more than it allocates.
+        reserved before is not asked back, as the program as written may need all there is.
         """
         import torch
 
@@ -108,7 +107,7 @@ class TorchMemory:
                 continue  # the program as written lives in the host's memory, too
             allowed = min(1.0, torch.cuda.get_per_process_memory_fraction(index))
             own = self._own_shares.setdefault(index, allowed)
-            room = free + torch.cuda.memory_reserved(index) - SPARE_SHARE / 2 * total
+            room = free + torch.cuda.memory_reserved(index) - UNRESERVED_SHARE * total
             torch.cuda.set_per_process_memory_fraction(min(own, max(room, most) / total), index)
 
     def _note_reserved(self) -> None:

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from autotune.knobs.space.space import ResolvedSpace
-from autotune.machine.probes.torch_memory import SPARE_SHARE
+from autotune.machine.probes.torch_memory import SPARE_SHARE, UNRESERVED_SHARE
 from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import ENDED_BY_US, Outcome
+from autotune.measurement.readings import Memory
 from autotune.measurement.rounds import Speeds
 from autotune.program.config import Config, KnobValue
 from autotune.results.record import TrialRecord, latest
@@ -266,26 +267,24 @@ class Forecast:
 
     Of configs that are alike in all that saves memory, the peak is taken for a straight line in the
     batch size: through the smallest and the largest that were seen, or as if all of it grew with
-    the batch where one was seen.
+    the batch where one was seen. What torch reserves beside what it allocates keeps its share.
 
     Args:
         limit_bytes: What a config may use; None if it is not known, so that everything fits.
     """
 
     def __init__(self, records: Sequence[TrialRecord], limit_bytes: float | None) -> None:
-        self._limit_bytes = (limit_bytes or 0.0) * (1 - SPARE_SHARE)
-        self._is_on_device = False
-        self._peaks: dict[Cell, dict[int, int]] = {}
+        self._limit_bytes = limit_bytes or 0.0
+        self._peaks: dict[Cell, dict[int, Memory]] = {}
         self._failed: dict[Cell, set[int]] = {}  # for want of the device's memory
         for record in records if limit_bytes is not None else ():
             size, cell = int(record.config.get("batch_size", 0)), _cell(record.config)
             if record.outcome is Outcome.OUT_OF_MEMORY:
                 self._failed.setdefault(cell, set()).add(size)
             memory = None if record.measurement is None else record.measurement.memory
-            if memory is not None and memory.needed_bytes is not None:
-                self._is_on_device |= memory.is_on_device
+            if memory is not None and memory.needed_bytes:
                 seen = self._peaks.setdefault(cell, {})
-                seen[size] = max(memory.needed_bytes, seen.get(size, 0))
+                seen[size] = max(memory, seen.get(size, memory), key=_needed)
 
     def fits(self, config: Config) -> bool:
         """Return whether a config fits, as far as that is known."""
@@ -303,7 +302,8 @@ class Forecast:
         failed = {size for size in failed if size > largest}
         too_large = failed | {int(size) for size in sizes if int(size) > largest}
         has_tried = len(seen) > 2 and any(size not in sizes for size in seen)
-        if not (self._is_on_device and seen and too_large) or (has_tried and not failed):
+        is_on_device = bool(seen) and seen[largest].is_on_device
+        if not (is_on_device and too_large) or (has_tried and not failed):
             return None
         most = self._most(seen)
         if failed and most >= min(failed):
@@ -313,14 +313,20 @@ class Forecast:
         size = int(most / STEP) * STEP
         return size if size > largest else None
 
-    def _most(self, seen: Mapping[int, int]) -> float:
+    def _most(self, seen: Mapping[int, Memory]) -> float:
         """Return the largest batch that fits, by what others needed; it need not be whole."""
         smallest, largest = min(seen), max(seen)
-        slope = seen[largest] / max(1, largest)
+        needed, peak = _needed(seen[largest]), seen[largest].peak_bytes or 0
+        slope = needed / max(1, largest)
         if smallest < largest:
-            slope = (seen[largest] - seen[smallest]) / (largest - smallest)
-        left_bytes = self._limit_bytes - seen[largest]
+            slope = (needed - _needed(seen[smallest])) / (largest - smallest)
+        share = min(1 - SPARE_SHARE, (1 - UNRESERVED_SHARE) * needed / peak)
+        left_bytes = share * self._limit_bytes - needed
         return largest + left_bytes / slope if slope > 0 else math.inf
+
+
+def _needed(memory: Memory) -> int:
+    return memory.needed_bytes or 0
 
 
 def _cell(config: Config) -> Cell:

@@ -193,12 +193,14 @@ ONE = Config({"precision": "fp32"})
 FULL = Ending(Outcome.OUT_OF_MEMORY, "the memory is full")
 
 
-def seen(batch_size: int, peak_gib: float | Ending, config: Config = ONE) -> TrialRecord:
-    """Return the record of a config that allocates this much, of more that it reserves."""
+def seen(
+    batch_size: int, peak_gib: float | Ending, config: Config = ONE, kept: float = 1.04
+) -> TrialRecord:
+    """Return the record of a config that allocates this much, and reserves so much more."""
     config = config.replace(batch_size=batch_size)
     if isinstance(peak_gib, Ending):
         return make_record(config, peak_gib)
-    sizes = round(peak_gib * GIB), round(1.1 * peak_gib * GIB)
+    sizes = round(peak_gib * GIB), round(kept * peak_gib * GIB)
     measurement = make_measurement(memory=Memory(*sizes))
     return replace(make_record(config, 1.0), measurement=measurement)
 
@@ -245,6 +247,7 @@ def test_the_largest_batch_between_two_sizes_is_tried_once_and_another_after_an_
         ([*two, seen(168, FULL), seen(144, FULL), seen(136, FULL)], None),
         ([seen(64, 3.0), seen(128, 3.1), seen(256, FULL)], 192),  # the line was wrong
         ([seen(512, 8.0)], None),
+        ([seen(64, 8.0), seen(128, 12.0, kept=1.2)], 136),  # of 12.8 GiB: it reserves 15.4
     ):
         found = Forecast(records, 16.0 * GIB).between(ONE, (64, 128, 256, 512))
         assert found == size, records
