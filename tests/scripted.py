@@ -9,7 +9,7 @@ long as its arithmetic.
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self, cast
@@ -54,6 +54,8 @@ CLOSE_S = 0.2
 BATCH = 64  # samples of a step as written
 METER_S = 0.9  # two readings of a meter, which is read each half second
 DRIFTS_S = (0.3, 3.0, 30.0)
+CONTEXT_BYTES, RESERVED = 1 << 29, 1.03
+FULL = Ending(Outcome.OUT_OF_MEMORY, "the device ran out of memory", steps=1)
 CRASH = Ending(Outcome.CRASHED, "ValueError: the script says so", "Traceback …", steps=1)
 
 
@@ -100,6 +102,9 @@ class Script:
         ends: Returns how a question ends instead of being answered.
         peak_bytes: Returns the peak memory of the host under a config in a process, by its number;
             None if it is not known.
+        device_bytes: Returns what torch allocates on the GPU under a config, which ends out of
+            memory where the first of *gpus* has less; None for a program on the CPU.
+        retries: Returns how often torch empties its cache in an answer of a config that is alone.
         power_w: Returns the power under a config, if turns last for ``METER_S``; None without a
             counter.
         compile_s: Seconds that a config compiles that does, before its first window.
@@ -128,6 +133,8 @@ class Script:
     drift: float = 0.0
     ends: Callable[[Question], Ending | None] = lambda _: None
     peak_bytes: Callable[[Config, int], int | None] = lambda _config, _process: None
+    device_bytes: Callable[[Config], int] | None = None
+    retries: Callable[[Config], int] = lambda _: 0
     power_w: Callable[[Config], float | None] = lambda _: None
     compile_s: float = 0.0
     trains: Callable[[Config], float] = lambda _: 1.0
@@ -139,6 +146,29 @@ class Script:
     faults: tuple[int, int] = (0, 0)
     fault_s: float = 0.0
     busy: tuple[float, float] | None = None
+
+    @property
+    def room_bytes(self) -> float:
+        """What torch may reserve on the first GPU: CUDA itself takes a part."""
+        return max(self.gpus[0].memory_bytes or 0, 0) - CONTEXT_BYTES if self.gpus else math.inf
+
+    def needs(self, config: Config) -> int:
+        """Return what torch reserves on the GPU under a config: a bit more than it allocates."""
+        return round(RESERVED * self.device_bytes(config)) if self.device_bytes else 0
+
+    def memory(self, configs: Sequence[Config], process: int) -> Memory:
+        """Return the peaks of configs that train in turns."""
+        peaks = [self.peak_bytes(config, process) for config in configs]
+        memory = Memory(host_bytes=max((p for p in peaks if p is not None), default=None))
+        if self.device_bytes is None:
+            return memory
+        return replace(
+            memory,
+            device_allocated_bytes=max(map(self.device_bytes, configs)),
+            device_reserved_bytes=max(map(self.needs, configs)),
+            device_room_bytes=round(self.room_bytes),
+            alloc_retries=self.retries(configs[0]),
+        )
 
     def rate(self, config: Config) -> float:
         """Return the true samples/s of a config."""
@@ -294,6 +324,8 @@ class ScriptedRig:
             if ending := self._ends("measure", configs[number]):
                 return ending
             config = configs[number].config
+            if machine.script.needs(config) > machine.script.room_bytes:
+                return FULL
             compiles = config.get("compile", "off") != "off" and config not in self._own
             compile_s = machine.script.compile_s if compiles else 0.0
             compiled_s += compile_s
@@ -307,12 +339,12 @@ class ScriptedRig:
                 return ending
         trained_s = sum(sum(turn.seconds) for turn in turns)
         every = [applied.config for applied in configs]
-        peaks = [machine.script.peak_bytes(config, self._number) for config in every]
+        memory = machine.script.memory(every, self._number)
         return Taken(
             tuple(turns),
             self.steps,
             samples_per_epoch=10_000,
-            memory=Memory(host_bytes=max((p for p in peaks if p is not None), default=None)),
+            memory=memory,
             power_w=machine.script.power_w(every[0]) if trained_s >= METER_S else None,
             compilation=self._compilation(every, compiled_s),
             interference=Interference(0.5, pressure_share=0.5) if machine.slows > 1 else None,

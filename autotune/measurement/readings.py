@@ -16,6 +16,8 @@ class Memory:
         device_process_bytes: What the rig's processes use, according to the driver.
         alloc_retries: How often torch's allocator had to empty its cache, as if nearly full.
         host_bytes: Of the rig's process tree; shared pages count once if PSS can be read.
+        device_room_bytes: What torch may reserve on the device at most: what it has reserved, and
+            what neither other processes nor CUDA itself use.
     """
 
     device_allocated_bytes: int | None = None
@@ -24,6 +26,7 @@ class Memory:
     device_process_bytes: int | None = None
     alloc_retries: int | None = None
     host_bytes: int | None = None
+    device_room_bytes: int | None = None
 
     @property
     def is_on_device(self) -> bool:
@@ -34,6 +37,11 @@ class Memory:
     def peak_bytes(self) -> int | None:
         """The peak on the device where one was used, else of the host; None if unknown."""
         return self.device_reserved_bytes if self.is_on_device else self.host_bytes
+
+    @property
+    def needed_bytes(self) -> int | None:
+        """The peak without what torch only keeps for later, which grows evenly with the batch."""
+        return self.device_allocated_bytes if self.is_on_device else self.host_bytes
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ An ``Ending`` holds an outcome and one line for the user. Only the exception and
 decide; the log is quoted but never searched, because programs that train well print "error" too.
 
 Covered: every spelling of out-of-memory that PyTorch, CUDA, HIP and Python use; processes that the
-kernel kills; shared memory that is too small; exceptions of the program. Not covered: a program
-that catches its own out-of-memory error and goes on (torch's counter of those also grows where it
-tries cuDNN's algorithms).
+kernel kills; shared memory that is too small; exceptions of the program. A program that catches its
+own out-of-memory error and goes on does not end: the race sees that by torch's retries
+(``tuning.race``).
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ MEMORY = (
     (
         re.compile(
             r"OutOfMemoryError|(CUDA|HIP)\]?:?( driver)?( error:)? out of memory"
-            r"|Cuda failure 2 'out of memory'"
-            r"|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|hipErrorOutOfMemory"
+            r"|(Cuda|HIP) failure (\d+ )?'out of memory'|[A-Z]+_ALLOC_FAILED\b|hipErrorOutOfMemory"
             r"|MPS backend out of memory"
         ),
         Outcome.OUT_OF_MEMORY,
@@ -70,10 +69,12 @@ MEMORY = (
         ),
     ),
 )
-# What is said where cuDNN or cuBLAS got no memory, and where something else is wrong:
-# https://github.com/pytorch/pytorch/issues/108645, https://discuss.pytorch.org/t/125450
+# What is said where cuDNN, cuBLAS or cuSOLVER got no memory, and where something else is wrong:
+# https://github.com/pytorch/pytorch/issues/108645, https://discuss.pytorch.org/t/125450. So says
+# NCCL's result that a call of CUDA has failed.
 VEILED = re.compile(
-    r"unable to find an engine|CUDNN_STATUS_INTERNAL_ERROR|CUBLAS_STATUS_NOT_INITIALIZED"
+    r"unable to find an engine|[A-Z]+_STATUS_(INTERNAL_ERROR|NOT_INITIALIZED)"
+    r"|ncclUnhandledCudaError"
 )
 # What a rank says when another one has gone: gloo (its file names and timeouts), NCCL, torch's
 # TCPStore, torch.distributed's monitored barrier, and torch.multiprocessing.spawn() about its

@@ -73,10 +73,23 @@ def longest_silence_s(step_s: float, least_s: float = MIN_SILENCE_S) -> float:
     return max(least_s, SILENCE_STEPS * step_s)
 
 
-def over_limit(rigs: RigFactory, goal: Goal, measured: Measurement) -> Ending | None:
-    """Return how a config ended that is beyond the user's limit of memory; None if it is not."""
+def over_limit(
+    rigs: RigFactory, goal: Goal, measured: Measurement, own: Measurement | None = None
+) -> Ending | None:
+    """Return how a config ended that is beyond a limit of memory; None if it is not.
+
+    That is the user's, or that of the GPU. Before torch refuses memory, it empties its cache, also
+    where the program then catches the error and leaves the batch out.
+
+    Args:
+        own: The program as written, whose memory may be as full; None takes the user's limit alone.
+    """
     used = measured.memory
-    return goal.excess(used, rigs.hardware.capacity_bytes(on_device=used.is_on_device))
+    excess = goal.excess(used, rigs.hardware.capacity_bytes(on_device=used.is_on_device))
+    if excess or own is None or own.memory.alloc_retries or not used.alloc_retries:
+        return excess
+    times = f"torch emptied its cache {used.alloc_retries} times within its steps"
+    return Ending(Outcome.OUT_OF_MEMORY, f"the GPU's memory is as good as full: {times}")
 
 
 @dataclass(frozen=True)

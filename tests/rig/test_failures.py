@@ -32,6 +32,13 @@ SAID = {
         "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
         "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
         "torch.distributed.DistBackendError: NCCL error in: … Cuda failure 2 'out of memory'",
+        "torch.distributed.DistBackendError: NCCL error in: … Cuda failure 'out of memory'",
+        "torch.distributed.DistBackendError: NCCL error in: … HIP failure 2 'out of memory'",
+        "torch.AcceleratorError: CUDA error: out of memory",
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasLtMatmul(…)`",
+        "RuntimeError: CUDA error: HIPBLAS_STATUS_ALLOC_FAILED when calling `hipblasCreate(…)`",
+        "RuntimeError: cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `…Create(…)`",
+        "RuntimeError: cuFFT error: CUFFT_ALLOC_FAILED",
     ),
     Outcome.HOST_OUT_OF_MEMORY: (
         "RuntimeError: [enforce fail at …] DefaultCPUAllocator: can't allocate memory",
@@ -50,6 +57,7 @@ SAID = {
     Outcome.CRASHED: (
         "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if you …",
         "RuntimeError: CUDA error: device-side assert triggered",
+        "OutOfResources: out of resource: shared memory, Required: 264192, Hardware limit: 232448.",
         "OSError: [Errno 28] No space left on device: '/data/checkpoint.pt'",
         "RuntimeError: unable to open shared memory object </torch_1_2>: Too many open files (24)",
         "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Segmentation fault. ",
@@ -66,8 +74,12 @@ def ended(exception: str, exit_code: int = 1) -> Ended:
 def test_what_may_have_other_causes_is_about_memory_where_the_device_has_none_left() -> None:
     for said in (
         "RuntimeError: GET was unable to find an engine to execute this computation",
+        "RuntimeError: FIND was unable to find an engine to execute this computation",
         "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR",
         "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(…)`",
+        "RuntimeError: CUDA error: HIPBLAS_STATUS_NOT_INITIALIZED when calling `hipblasCreate(…)`",
+        "RuntimeError: cusolver error: CUSOLVER_STATUS_INTERNAL_ERROR, when calling `…Create(…)`",
+        "DistBackendError: NCCL error … ncclUnhandledCudaError: Call to CUDA function failed.",
     ):
         assert from_exception(ended(said)).outcome is Outcome.CRASHED
         full = replace(ended(said), is_device_full=True)

@@ -9,6 +9,10 @@ from dataclasses import replace
 from autotune.machine.hardware import Gpu
 from autotune.measurement.readings import Memory
 
+# Of a memory, left free: the longest batch and an evaluation, which a few turns may not meet, must
+# fit as well. torch reserves more than it allocates, so it may take a part of that
+SPARE_SHARE, UNRESERVED_SHARE = 0.08, 0.04
+
 
 def torch_gpus(device: str) -> tuple[Gpu, ...]:
     """Return the GPUs that a program sees, in its order; none for one that trains on the CPU.
@@ -64,19 +68,54 @@ class TorchMemory:
     def __init__(self, device: str) -> None:
         self._is_cuda = device == "cuda"
         self._retries = 0
+        self._most: dict[int, int] = {}  # bytes that torch was seen to reserve, by device
+        self._own_shares: dict[int, float] = {}  # of a device, that the program may reserve
 
-    def reset(self) -> None:
-        """Reset torch's peaks, and release what an earlier config left in the allocator's cache.
+    def begin(self, *, resets: bool) -> None:
+        """Count from here on; with *resets*, peaks too, and what an earlier config left goes.
 
         Otherwise the reserved memory of a config would include that of the configs before it.
         """
-        if self._is_cuda:
+        self._retries = self._total("num_alloc_retries")
+        if self._is_cuda and resets:
             import torch
 
+            self._note_reserved()
             torch.cuda.empty_cache()
             for index in range(torch.cuda.device_count()):
                 torch.cuda.reset_peak_memory_stats(index)
-        self._retries = self._total("num_alloc_retries")
+
+    def keep_spare(self, *, is_kept: bool) -> None:
+        """Let torch reserve all but a part of each device; or what the program allows it.
+
+        Then a batch that leaves no room for a longer one, or for an evaluation, ends out of memory.
+        So does one for which a driver would take memory of the host (Windows, WSL). What was
+        reserved before is not asked back, as the program as written may need all there is.
+        """
+        import torch
+
+        if not self._is_cuda or not hasattr(torch.cuda, "get_per_process_memory_fraction"):
+            return  # torch before 2.6 does not tell what the program allows
+        if not is_kept:
+            for index, share in self._own_shares.items():
+                torch.cuda.set_per_process_memory_fraction(share, index)
+            return
+        self._note_reserved()
+        for index, most in self._most.items():
+            free, total = torch.cuda.mem_get_info(index)
+            if most > total:
+                continue  # the program as written lives in the host's memory, too
+            allowed = min(1.0, torch.cuda.get_per_process_memory_fraction(index))
+            own = self._own_shares.setdefault(index, allowed)
+            room = free + torch.cuda.memory_reserved(index) - UNRESERVED_SHARE * total
+            torch.cuda.set_per_process_memory_fraction(min(own, max(room, most) / total), index)
+
+    def _note_reserved(self) -> None:
+        import torch
+
+        for index in range(torch.cuda.device_count()):
+            if reserved := torch.cuda.max_memory_reserved(index):
+                self._most[index] = max(reserved, self._most.get(index, 0))
 
     def bytes_taken(self) -> int:
         """Return the bytes that the allocator has taken from the devices so far.
@@ -93,8 +132,14 @@ class TorchMemory:
         import torch
 
         devices = range(torch.cuda.device_count())
+        rooms = [
+            torch.cuda.mem_get_info(i)[0] + reserved
+            for i in devices
+            if (reserved := torch.cuda.memory_reserved(i))
+        ]
         return replace(
             memory,
+            device_room_bytes=min(rooms, default=None),
             device_allocated_bytes=max(torch.cuda.max_memory_allocated(i) for i in devices),
             device_reserved_bytes=max(torch.cuda.max_memory_reserved(i) for i in devices),
             alloc_retries=self._total("num_alloc_retries") - self._retries,
