@@ -1,6 +1,6 @@
 """Copies from pinned memory to a device, seen where torch makes them; no device is needed.
 
-The meta device takes copies from anywhere; pinned memory needs a driver, so pinning does nothing.
+The meta device takes copies from anywhere.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from torch.utils.data._utils import pin_memory as pinning
 
 from autotune.inside.seams.transfer import TransferSeam
+from tests.gpu_fakes import pins_without_a_driver
 from tests.watching import installed
 
 
@@ -33,7 +34,7 @@ def flags(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 @pytest.fixture
 def seam(flags: list[bool], monkeypatch: pytest.MonkeyPatch) -> Iterator[TransferSeam]:
-    monkeypatch.setattr(pinning, "pin_memory", lambda data, *_: data)  # there is no driver for it
+    pins_without_a_driver(monkeypatch)
     seam = TransferSeam()
     seam.is_needed = True
     with installed(seam):

@@ -12,6 +12,7 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import OptimizerFacts, Profile
 from autotune.program.program import LaunchPlan
+from tests.gpu_fakes import unused
 from tests.made import (
     A100,
     H100,
@@ -23,7 +24,6 @@ from tests.made import (
     make_space,
     profile_with,
 )
-from tests.readings import unused
 
 CUDA = make_profile(device="cuda")
 CPU = make_profile()

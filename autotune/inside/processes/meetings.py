@@ -306,6 +306,6 @@ def gpus_of(reports: Iterable[Report]) -> tuple[Gpu, ...]:
     """
     found: dict[str, Gpu] = {}
     for gpu in (gpu for report in reports for gpu in report.gpus):
-        is_used = gpu.is_used or (gpu.uuid in found and found[gpu.uuid].is_used)
-        found[gpu.uuid] = replace(gpu, is_used=is_used)
+        if gpu.is_used or gpu.uuid not in found:
+            found[gpu.uuid] = gpu
     return tuple(found.values())

@@ -13,7 +13,8 @@ from autotune.measurement.readings import Memory
 def torch_gpus(device: str) -> tuple[Gpu, ...]:
     """Return the GPUs that a program sees, in its order; none for one that trains on the CPU.
 
-    In use are those on which torch's allocator holds memory.
+    In use are those on which torch's allocator holds memory. How full the others are is not asked,
+    because that makes a context there.
     """
     if device != "cuda":
         return ()
@@ -30,9 +31,20 @@ def torch_gpus(device: str) -> tuple[Gpu, ...]:
             facts.total_memory,
             (facts.major, facts.minor),
             is_used=index in used,
+            usable_bytes=_usable_bytes(index) if index in used else None,
         )
         for index, facts in enumerate(map(torch.cuda.get_device_properties, range(count)))
     )
+
+
+def _usable_bytes(device: int) -> int | None:
+    """Return what torch's allocator holds of a device and what it could still get."""
+    import torch
+
+    with suppress(RuntimeError):
+        free_bytes, _ = torch.cuda.mem_get_info(device)
+        return free_bytes + torch.cuda.memory_reserved(device)
+    return None
 
 
 def is_device_full() -> bool:
