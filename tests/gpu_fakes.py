@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from time import time
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
@@ -401,6 +402,46 @@ class _FakeEvent:
 def unused(gpu: Gpu) -> Gpu:
     """Return a GPU that a program sees and leaves alone."""
     return replace(gpu, is_used=False)
+
+
+# Written beside a program as sitecustomize.py, which Python imports first (its module "site").
+# cuInit reads CUDA_VISIBLE_DEVICES once, and torch keeps children from CUDA that are forked after
+# it (its note "Poison fork in multiprocessing"). These are the functions by which torch's Python
+# code gets there; ``torch.cuda.device_count`` does where NVML does not answer (torch/cuda, 2.14).
+_CUDA_GUARD = """
+import os, sys, traceback
+
+class Guard:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch.cuda":  # torch._C is loaded, and nobody has called it
+            sys.meta_path.remove(self)
+            for function in ("_cuda_getDeviceCount", "_cuda_init"):
+                self.guard(sys.modules["torch._C"], function)
+
+    def guard(self, owner, name):
+        original = getattr(owner, name)
+        def asked(*args):
+            if "CUDA_IS_ASKED" not in os.environ:
+                with open({log!r}, "a") as log:
+                    log.write("".join(traceback.format_stack()))
+                raise RuntimeError("CUDA was asked before the program asked")
+            return original(*args)
+        setattr(owner, name, asked)
+
+sys.meta_path.insert(0, Guard())
+"""
+
+
+def guard_cuda(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
+    """Refuse CUDA to programs until they set CUDA_IS_ASKED, in processes that start from now on.
+
+    Returns:
+        The file that gets the stack of each call before.
+    """
+    log = folder / "asked-cuda.txt"
+    (folder / "sitecustomize.py").write_text(_CUDA_GUARD.replace("{log!r}", repr(str(log))))
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    return log
 
 
 def pins_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:

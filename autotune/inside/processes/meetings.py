@@ -250,7 +250,7 @@ class CommunicationClock:
         if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]  # noqa: SLF001
             return
         activities = [ProfilerActivity.CPU]
-        if torch.cuda.is_available():
+        if torch.cuda.is_initialized():
             activities.append(ProfilerActivity.CUDA)
         logging.getLogger("torch.profiler").setLevel(logging.ERROR)
         self._profile = profile(activities=activities)
