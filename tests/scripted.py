@@ -103,6 +103,7 @@ class Script:
         power_w: Returns the power under a config, if turns last for ``METER_S``; None without a
             counter.
         compile_s: Seconds that a config compiles that does, before its first window.
+        first_turn_s: Seconds by which a config's first turn in a process is longer, and not quiet.
         trains: Returns a factor on all losses under a config; 1 trains what the program does.
         examination: What ``autotune doctor`` sees of the program.
         gpus: What the program's torch says of them, if it trains on GPUs.
@@ -130,6 +131,7 @@ class Script:
     peak_bytes: Callable[[Config, int], int | None] = lambda _config, _process: None
     power_w: Callable[[Config], float | None] = lambda _: None
     compile_s: float = 0.0
+    first_turn_s: float = 0.0
     trains: Callable[[Config], float] = lambda _: 1.0
     examination: Examination = field(default_factory=Examination)
     gpus: tuple[Gpu, ...] = ()
@@ -331,7 +333,8 @@ class ScriptedRig:
 
     def _turn(self, planned: PlannedTurn, config: Config) -> Turn:
         script, dice = self._machine.script, self._machine.random
-        if config not in self._own:
+        is_first = config not in self._own
+        if is_first:
             apart = math.log(script.rate(config) / script.rate(self._baseline))
             spread = math.hypot(script.ratio_noise, script.ratio_growth * apart)
             self._own[config] = 0.0 if config == self._baseline else dice.gauss(0.0, spread)
@@ -343,13 +346,15 @@ class ScriptedRig:
         seconds, self.steps = batch / rate, self.steps + planned.steps
         seconds += (faults - script.faults[0] * returns) * script.fault_s
         seconds *= self._machine.slows if config == self._baseline else 1.0
+        first_s = seconds + script.first_turn_s * is_first
         return Turn(
             planned.config,
-            (seconds,) * planned.steps,
+            (first_s, *(seconds,) * (planned.steps - 1)),
             (batch,) * planned.steps,
             0.0,
             wait_s=0.3 * seconds * planned.steps,
             loss=script.loss(config, self.steps),
+            is_quiet=not is_first or not script.first_turn_s,
             faults=(faults,) * planned.steps,
         )
 
