@@ -297,6 +297,9 @@ class FakeCuda:
     Attributes:
         contexts: Devices on which the program computes; ``unused()`` GPUs have none.
         others_bytes: What contexts and other processes hold of each.
+        emptied: Caches that were emptied, of the device and of page-locked memory: both keep what
+            was freed (torch/accelerator/memory.py, ``empty_host_cache``, in torch 2.14; by its
+            private name in torch 2.5 and later).
         refused: Requests that the allocator could not meet, of each (``num_ooms``).
         has_caching: Whether the allocator keeps memory (PYTORCH_NO_CUDA_MEMORY_CACHING turns it
             off).
@@ -307,7 +310,7 @@ class FakeCuda:
         self.contexts = {index for index, gpu in enumerate(gpus) if gpu.is_used}
         self.others_bytes = [0] * len(gpus)
         self.refused = [0] * len(gpus)
-        self.emptied = 0
+        self.emptied: list[str] = []
         self.taken = [0] * len(gpus)
         self.reserved = [2 << 20 if gpu.is_used else 0 for gpu in gpus]
         self.peaks = self.reserved.copy()
@@ -331,6 +334,13 @@ class FakeCuda:
         }
         for name, answer in answers.items():
             monkeypatch.setattr(torch.cuda, name, answer)
+        monkeypatch.setattr(
+            torch.accelerator,
+            "empty_host_cache",
+            lambda: self.emptied.append("host"),
+            raising=False,
+        )
+        monkeypatch.setattr(torch._C, "_host_emptyCache", lambda: self.emptied.append("host"))
 
     def work(self, *seconds: float) -> None:
         """Give each device so much to do."""
@@ -366,7 +376,7 @@ class FakeCuda:
         return total - self.reserved[device] - self.others_bytes[device], total
 
     def _empty_cache(self) -> None:
-        self.emptied += 1
+        self.emptied.append("device")
         self.reserved[:] = [0] * len(self._gpus)
 
     def _reset_peak(self, device: int) -> None:

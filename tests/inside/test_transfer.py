@@ -78,6 +78,29 @@ def test_copies_from_pinned_memory_alone_are_changed_however_the_device_is_named
     assert seam.own_non_blocking, "the program asks for it"
 
 
+class Batch:
+    """A batch of a type of its own, as in PyTorch Geometric."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def pin_memory(self) -> Batch:
+        return Batch(self.tensor.pin_memory())
+
+
+def test_a_batch_that_pins_itself_for_a_loader_is_pinned_and_the_programs_buffer_is_not(
+    seam: TransferSeam, flags: list[bool]
+) -> None:
+    batch, parts = Batch(torch.ones(3)), {"x": (torch.ones(1), "name")}
+    pinning.pin_memory(batch).tensor.to("meta")
+    pinning.pin_memory(parts)["x"][0].to("meta")
+    batch.pin_memory().tensor.to("meta")
+    torch.ones(3).pin_memory().to("meta")
+    assert flags == [True, True, False, False]
+    seam.remove()
+    assert not hasattr(torch.Tensor.pin_memory, "__wrapped__")
+
+
 def test_values_and_errors_are_torchs_own(seam: TransferSeam) -> None:
     assert torch.ones(3).to(torch.float64).dtype is torch.float64
     assert pinned().to("meta", torch.float16).shape == (3,)

@@ -78,14 +78,18 @@ class TorchMemory:
         self._retries = 0
 
     def reset(self) -> None:
-        """Reset torch's peaks, and release what an earlier config left in the allocator's cache.
+        """Reset torch's peaks, and release what an earlier config left in the allocators' caches.
 
-        Otherwise the reserved memory of a config would include that of the configs before it.
+        Otherwise the reserved memory of a config would include that of the configs before it. The
+        cache of page-locked memory never shrinks by itself, and RSS does not show it.
         """
         if self._is_cuda:
             import torch
 
             torch.cuda.empty_cache()
+            # torch 2.6 has the private name alone
+            empty = getattr(torch.accelerator, "empty_host_cache", torch._C._host_emptyCache)  # noqa: SLF001
+            empty()
             for index in range(torch.cuda.device_count()):
                 torch.cuda.reset_peak_memory_stats(index)
         self._retries = self._total("num_alloc_retries")

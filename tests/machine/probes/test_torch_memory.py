@@ -35,8 +35,9 @@ def test_the_gpus_of_a_program_on_the_cpu_are_left_alone(monkeypatch: pytest.Mon
     assert torch_gpus("cpu") == ()
 
 
-def test_the_cache_is_emptied_once_for_a_config_that_stays_and_each_has_a_peak_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("has_public_name", [True, False])
+def test_caches_are_emptied_once_for_a_config_that_stays_and_each_has_a_peak_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, *, has_public_name: bool
 ) -> None:
     """A reset in each call of a stay would make all of them begin with memory that is taken."""
     cuda, readings = FakeCuda(monkeypatch, A100, H100), Readings()
@@ -44,6 +45,8 @@ def test_the_cache_is_emptied_once_for_a_config_that_stays_and_each_has_a_peak_o
     large, small = (
         AppliedConfig.as_written(Config({"batch_size": size}), make_profile()) for size in (64, 8)
     )
+    if not has_public_name:
+        monkeypatch.delattr(torch.accelerator, "empty_host_cache")
     took = []
     for configs, sizes in (
         ([large], (6 * GIB, 5 * GIB)),
@@ -58,6 +61,7 @@ def test_the_cache_is_emptied_once_for_a_config_that_stays_and_each_has_a_peak_o
         memory = readings.taken((), 1, None).memory
         took.append((readings.activity() > before, memory.device_reserved_bytes))
     peaks = 6 * GIB, 6 * GIB, 2 * GIB, 6 * GIB, 2 * GIB
+    assert cuda.emptied == ["device", "host"] * 3
     assert took == [*zip((True, False, True, True, True), peaks, strict=True)]
 
 
