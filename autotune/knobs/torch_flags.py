@@ -37,15 +37,19 @@ class Threads(ProcessSwitch):
     minimum = 1
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        if reason := _one_thread(here):
-            return NotOffered(reason)
         # Halvings cover the range in few trials; one core less leaves room for loading.
         counts = {
             start >> halvings
             for start in (here.hardware.cpu_quota, here.hardware.cpu_quota - 1)
             for halvings in range(start.bit_length())
         }
-        return Domain(tuple(sorted(counts)))
+        domain = Domain(tuple(sorted(counts)))
+        if not (reason := _one_thread(here)):
+            return domain
+        # Augmentation in the program's process uses them beside a GPU too, which seldom matters
+        loads_itself = not all(loader.num_workers for loader in here.profile.loaders)
+        has_cores = here.hardware.cpu_quota > 1
+        return NotOffered(reason, by_name=domain if loads_itself and has_cores else None)
 
 
 class InteropThreads(ProcessSwitch):
