@@ -1,7 +1,7 @@
-"""The switches that torch keeps per process: threads, cuDNN, attention, and two hidden ones.
+"""The switches that torch keeps per process: threads, cuDNN, attention, and denormal numbers.
 
-Sources: PyTorch documentation, ``torch.set_num_threads``, ``torch.set_num_interop_threads``,
-``torch.set_flush_denormal``, ``torch.backends.cudnn.benchmark``, ``torch.backends.cuda`` and
+Sources: PyTorch documentation, ``torch.set_num_threads``, ``torch.set_flush_denormal``,
+``torch.backends.cudnn.benchmark``, ``torch.backends.cuda`` and
 ``torch.nn.functional.scaled_dot_product_attention``. For what PyTorch keeps of a shape,
 ``aten/src/ATen/native/cudnn/Conv_v8.cpp`` and https://github.com/pytorch/pytorch/issues/45372.
 """
@@ -50,24 +50,6 @@ class Threads(ProcessSwitch):
         loads_itself = not all(loader.num_workers for loader in here.profile.loaders)
         has_cores = here.hardware.cpu_quota > 1
         return NotOffered(reason, by_name=domain if loads_itself and has_cores else None)
-
-
-class InteropThreads(ProcessSwitch):
-    """Number of threads that run independent operators in parallel (torch.jit.fork).
-
-    Eager programs seldom use these threads; the knob matters to TorchScript code that forks.
-    """
-
-    name = "interop_threads"
-    is_hidden = True
-    scope = Scope.RESTART  # torch fixes their number when the first of them starts
-    value_type = int
-    minimum = 1
-
-    def domain(self, here: Here) -> Domain | NotOffered:
-        if reason := _one_thread(here):
-            return NotOffered(reason)
-        return Domain((1, here.hardware.cpu_quota))
 
 
 class FlushDenormal(ProcessSwitch):

@@ -59,6 +59,10 @@ from autotune.rig.wire import (
     TookTurns,
 )
 
+# cuDNN's kernels for one convolution differ by 1e-3 where some compute in TF32, which torch allows
+# by default. Source: NVIDIA's documentation of cuDNN, "NVIDIA_TF32_OVERRIDE".
+NO_TF32 = {"NVIDIA_TF32_OVERRIDE": "0"}
+
 
 class Rig:
     """One live copy of the program: a process with autotune's seams, or several ranks of it.
@@ -185,6 +189,8 @@ class Rig:
                 launch = self._launch_plan(view, applied, theirs.fileno())
                 if plan is not None and plan.traces is not None:
                     launch = with_hash_seed(launch)
+                    if not plan.traces.drops_out:
+                        launch = launch.with_env(**NO_TF32)
                 terminal = Terminal(self.log) if self._program.mode.terminal else None
                 process = processes.start(view.fenced(launch, own), self.log, terminal)
         except BaseException:  # nothing runs yet

@@ -331,7 +331,6 @@ def test_what_torch_fixes_at_its_start_needs_a_fresh_process() -> None:
         "devices",
         "flush_denormal",
         "fsdp_options",
-        "interop_threads",
         "sync_batchnorm",
     }
 
