@@ -454,6 +454,27 @@ def guard_cuda(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
     return log
 
 
+# A program whose second step is captured, as in "CUDA semantics", "CUDA Graphs": between the begin
+# and the end of a capture ``torch.cuda.is_current_stream_capturing`` is True.
+CAPTURES_A_STEP = """
+import torch
+
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def step():
+    optimizer.zero_grad()
+    model(torch.ones(4, 2)).sum().backward()
+    optimizer.step()
+
+step()
+torch.cuda.is_initialized = torch.cuda.is_current_stream_capturing = lambda: True
+step()
+while True:
+    pass  # graph.replay()
+"""
+
+
 def pins_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let tensors be pinned where no driver could lock their pages.
 
