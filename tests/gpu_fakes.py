@@ -8,6 +8,8 @@ nvidia-ml-py and torch, and ``answers_of`` puts the same calls to a real device.
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -452,6 +454,27 @@ def guard_cuda(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
     (folder / "sitecustomize.py").write_text(_CUDA_GUARD.replace("{log!r}", repr(str(log))))
     monkeypatch.setenv("PYTHONPATH", str(folder))
     return log
+
+
+def helper_for_nodes(monkeypatch: pytest.MonkeyPatch, folder: Path, gpus: int) -> tuple[Path, Path]:
+    """Put a helper on the path that notes what it is asked, beside a driver with so many GPUs.
+
+    nvidia-modprobe makes the node of each minor number that -c names, of GPUs or with -u of unified
+    memory (https://github.com/NVIDIA/nvidia-modprobe, nvidia-modprobe.c). The driver has a folder
+    for each GPU (its README, "The /proc Interface").
+
+    Returns:
+        The driver's folder, and the file of what was asked.
+    """
+    driver, asked = folder / "driver", folder / "asked"
+    for number in range(gpus):
+        (driver / "gpus" / f"0000:{number:02x}:00.0").mkdir(parents=True)
+    (driver / "version").touch()
+    helper = folder / "nvidia-modprobe"
+    helper.write_text(f'#!/bin/sh\necho "$@" >> {shlex.quote(str(asked))}\n')
+    helper.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    return driver, asked
 
 
 # A program whose second step is captured, as in "CUDA semantics", "CUDA Graphs": between the begin

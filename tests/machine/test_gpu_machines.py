@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from autotune.machine.hardware import detect
 from autotune.machine.probes.torch_memory import torch_gpus
 from autotune.measurement.turn import Taken
+from autotune.rig.fence.base import make_gpu_nodes
 from autotune.rig.resource_monitor import ResourceMonitor
 from tests.gpu_fakes import (
     CONTEXT,
@@ -20,6 +22,7 @@ from tests.gpu_fakes import (
     MACHINES,
     MIG_GPU,
     RTX_3090,
+    helper_for_nodes,
 )
 from tests.made import A100, GIB
 from tests.rigging import talking
@@ -88,3 +91,14 @@ def test_facts_are_of_the_gpu_in_use_and_only_who_works_there_disturbs_it(
     assert (taken.interference is not None) is known.is_disturbed
     del monitor
     assert not nvml.users, "a GPU that nobody reads may sleep"
+
+
+def test_nodes_are_made_of_each_gpu_and_of_unified_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the fence CUDA could not make them."""
+    driver, asked = helper_for_nodes(monkeypatch, tmp_path, gpus=3)
+    make_gpu_nodes(tmp_path)
+    assert not asked.exists(), "there is no driver"
+    make_gpu_nodes(driver)
+    assert asked.read_text().splitlines() == ["-c 255 -c 0 -c 1 -c 2", "-u -c 0"]
