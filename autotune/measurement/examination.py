@@ -67,7 +67,8 @@ class StepBreakdown:
         loader_throughput: Samples/s of the training loader alone; None without exactly one
             DataLoader.
         flops_per_step: By torch's FlopCounterMode, which counts matrix products, convolutions and
-            attention only. None where it cannot count, such as in compiled models.
+            attention only, and not in threads of the program, such as those of nn.DataParallel's
+            replicas. None where it cannot count, such as in compiled models.
     """
 
     split: StepParts | None = None
