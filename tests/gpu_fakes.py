@@ -402,6 +402,7 @@ class _FakeEvent:
         self.device, self.at_s = -1, 0.0
 
     def record(self, stream: int) -> None:
+        assert stream in self._cuda.contexts, "it would make a context there"
         self.device, self.at_s = stream, self._cuda.done_s[stream]
 
     def elapsed_time(self, end: _FakeEvent) -> float:

@@ -21,7 +21,7 @@ from autotune.measurement.turn import PlannedTurn, Turn
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.rig.wire import TakeTurns
-from tests.gpu_fakes import FakeCuda
+from tests.gpu_fakes import FakeCuda, unused
 from tests.made import A100, H100, make_profile
 from tests.rigging import OpenRig, applied_with, never, open_rig
 
@@ -92,6 +92,19 @@ def test_the_first_step_after_an_answer_is_not_timed_where_the_program_runs_ahea
     assert program.cuda.waited_s == [0.0, 0.0], "nothing waits for a device between two steps"
     (turn,) = turns.told()
     assert (turn.seconds, turn.disturbed) == ((1.0, 2.0), ())
+
+
+def test_a_program_on_another_gpu_is_timed_there_and_the_first_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cuda = FakeCuda(monkeypatch, unused(A100), H100)
+    edges = Edges([torch.device("cuda", 1)])
+    begin = edges.mark()
+    cuda.work(0.0, 3.0)
+    end = edges.mark()
+    edges.settle()
+    assert edges.seconds_between(begin, end) == 3.0
+    assert cuda.waited_s == [0.0, 3.0]
 
 
 def test_each_turn_has_the_loss_of_its_last_step_and_is_quiet_unless_something_was_compiled(
