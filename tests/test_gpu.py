@@ -9,6 +9,7 @@ import pytest
 
 from autotune.knobs.space.spacefile import load
 from autotune.machine import hardware
+from tests.gpu_fakes import differences_from_a_device
 from tests.rigging import open_rig
 
 PROGRAMS = Path(__file__).parents[1] / "benchmarks" / "gpu" / "programs"
@@ -46,6 +47,11 @@ def test_the_gpus_are_those_of_torch() -> None:
         assert gpu.compute_capability in {(one.major, one.minor), None}
         # torch leaves out what the driver keeps to itself
         assert gpu.memory_bytes == pytest.approx(one.total_memory, rel=0.05)
+
+
+@pytest.mark.gpu
+def test_the_fakes_answer_in_the_form_of_the_device() -> None:
+    assert differences_from_a_device(0) == []
 
 
 @pytest.mark.gpu
