@@ -54,7 +54,7 @@ CLOSE_S = 0.2
 BATCH = 64  # samples of a step as written
 METER_S = 0.9  # two readings of a meter, which is read each half second
 DRIFTS_S = (0.3, 3.0, 30.0)
-CONTEXT_BYTES, RESERVED = 1 << 29, 1.03
+RESERVED = 1.03
 FULL = Ending(Outcome.OUT_OF_MEMORY, "the device ran out of memory", steps=1)
 CRASH = Ending(Outcome.CRASHED, "ValueError: the script says so", "Traceback …", steps=1)
 
@@ -108,6 +108,7 @@ class Script:
         power_w: Returns the power under a config, if turns last for ``METER_S``; None without a
             counter.
         compile_s: Seconds that a config compiles that does, before its first window.
+        first_turn_s: Seconds by which a config's first turn in a process is longer, and not quiet.
         trains: Returns a factor on all losses under a config; 1 trains what the program does.
         examination: What ``autotune doctor`` sees of the program.
         gpus: What the program's torch says of them, if it trains on GPUs.
@@ -137,6 +138,7 @@ class Script:
     retries: Callable[[Config], int] = lambda _: 0
     power_w: Callable[[Config], float | None] = lambda _: None
     compile_s: float = 0.0
+    first_turn_s: float = 0.0
     trains: Callable[[Config], float] = lambda _: 1.0
     examination: Examination = field(default_factory=Examination)
     gpus: tuple[Gpu, ...] = ()
@@ -149,8 +151,8 @@ class Script:
 
     @property
     def room_bytes(self) -> float:
-        """What torch may reserve on the first GPU: CUDA itself takes a part."""
-        return max(self.gpus[0].memory_bytes or 0, 0) - CONTEXT_BYTES if self.gpus else math.inf
+        """What torch may reserve on the first GPU."""
+        return (self.gpus[0].usable_bytes or 0) if self.gpus else math.inf
 
     def needs(self, config: Config) -> int:
         """Return what torch reserves on the GPU under a config: a bit more than it allocates."""
@@ -166,7 +168,6 @@ class Script:
             memory,
             device_allocated_bytes=max(map(self.device_bytes, configs)),
             device_reserved_bytes=max(map(self.needs, configs)),
-            device_room_bytes=round(self.room_bytes),
             alloc_retries=self.retries(configs[0]),
         )
 
@@ -363,7 +364,8 @@ class ScriptedRig:
 
     def _turn(self, planned: PlannedTurn, config: Config) -> Turn:
         script, dice = self._machine.script, self._machine.random
-        if config not in self._own:
+        is_first = config not in self._own
+        if is_first:
             apart = math.log(script.rate(config) / script.rate(self._baseline))
             spread = math.hypot(script.ratio_noise, script.ratio_growth * apart)
             self._own[config] = 0.0 if config == self._baseline else dice.gauss(0.0, spread)
@@ -375,13 +377,15 @@ class ScriptedRig:
         seconds, self.steps = batch / rate, self.steps + planned.steps
         seconds += (faults - script.faults[0] * returns) * script.fault_s
         seconds *= self._machine.slows if config == self._baseline else 1.0
+        first_s = seconds + script.first_turn_s * is_first
         return Turn(
             planned.config,
-            (seconds,) * planned.steps,
+            (first_s, *(seconds,) * (planned.steps - 1)),
             (batch,) * planned.steps,
             0.0,
             wait_s=0.3 * seconds * planned.steps,
             loss=script.loss(config, self.steps),
+            is_quiet=not is_first or not script.first_turn_s,
             faults=(faults,) * planned.steps,
         )
 

@@ -16,6 +16,7 @@ from autotune.machine import hardware
 from autotune.measurement.learning.training_trace import Sameness
 from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config
+from tests.gpu_fakes import differences_from_a_device
 from tests.rigging import open_rig
 from tests.test_self_check import Runs, agreement
 from tests.watching import installed
@@ -49,7 +50,7 @@ def test_each_live_setting_that_is_offered_trains(tmp_path: Path, device: str) -
 def test_data_parallel_one_device_and_ranks_train_and_save_the_same(
     tmp_path: Path, device: str
 ) -> None:
-    """The CPU counts as two devices, see ``tests/replicas.py``; on GPUs this has never run."""
+    """The CPU counts as two devices, see ``tests/gpu_fakes.py``; on GPUs this has never run."""
     if device == "cuda" and torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
     with open_rig(tmp_path, "replicated.py", space="devices") as opened:
@@ -95,6 +96,11 @@ def test_the_gpus_are_those_of_torch() -> None:
         assert gpu.compute_capability in {(one.major, one.minor), None}
         # torch leaves out what the driver keeps to itself
         assert gpu.memory_bytes == pytest.approx(one.total_memory, rel=0.05)
+
+
+@pytest.mark.gpu
+def test_the_fakes_answer_in_the_form_of_the_device() -> None:
+    assert differences_from_a_device(0) == []
 
 
 @pytest.mark.gpu

@@ -12,12 +12,10 @@ class Memory:
     Attributes:
         device_allocated_bytes: torch's peak of live tensors on the fullest device.
         device_reserved_bytes: torch's peak of memory reserved from the fullest device.
-        device_used_bytes: What all processes use on the device, according to its driver.
-        device_process_bytes: What the rig's processes use, according to the driver.
+        device_used_bytes: What all processes use of the fullest device, says its driver.
+        device_process_bytes: The most that the rig's processes use of one, says its driver.
         alloc_retries: How often torch's allocator had to empty its cache, as if nearly full.
         host_bytes: Of the rig's process tree; shared pages count once if PSS can be read.
-        device_room_bytes: What torch may reserve on the device at most: what it has reserved, and
-            what neither other processes nor CUDA itself use.
     """
 
     device_allocated_bytes: int | None = None
@@ -26,7 +24,6 @@ class Memory:
     device_process_bytes: int | None = None
     alloc_retries: int | None = None
     host_bytes: int | None = None
-    device_room_bytes: int | None = None
 
     @property
     def is_on_device(self) -> bool:

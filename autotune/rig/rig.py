@@ -128,9 +128,10 @@ class Rig:
             self._reports.warning(warning)
         # Each rank is given a single GPU, so they tell nothing of all.
         is_on_gpus = answer.profile.device == "cuda"  # others may hide them, or torch lack CUDA
-        if is_on_gpus and not live.place.has_ranks and answer.gpus < len(self._gpu_uuids):
+        count = len(answer.devices)
+        if is_on_gpus and not live.place.has_ranks and count < len(self._gpu_uuids):
             self._reports.warning(
-                f"The program can use {answer.gpus} of {len(self._gpu_uuids)} GPUs behind the "
+                f"The program can use {count} of {len(self._gpu_uuids)} GPUs behind the "
                 "fence. If it can use more without autotune, try --fence landlock."
             )
         return answer

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
-from torch.backends import cuda
+from torch.backends import cuda, cudnn
 from torch.optim import SGD
 
 from autotune.inside.listener import Listener
@@ -18,7 +18,7 @@ from autotune.inside.steering import Steering
 from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
-from tests import replicas
+from tests import gpu_fakes
 from tests.watching import installed
 
 
@@ -58,6 +58,7 @@ def test_tf32_is_allowed_where_the_program_computes_on_cuda(*, device: str, is_t
         assert cuda.matmul.allow_tf32 == is_tf32
     finally:
         Steering(seams).apply(replace(applied, config=applied.baseline), since=applied)
+    assert cudnn.allow_tf32, "fp32 leaves convolutions as PyTorch has them, and says so"
 
 
 class Spy(nn.Module):
@@ -135,7 +136,7 @@ def test_replicas_compute_in_the_format_that_is_chosen(
 
     The replicas are the program's, or autotune's.
     """
-    monkeypatch.setattr(nn, "DataParallel", replicas.Replicated)
+    monkeypatch.setattr(nn, "DataParallel", gpu_fakes.Replicated)
     spy, is_own = Spy(), devices == "single"
     model = nn.DataParallel(spy) if is_own else spy
     baseline = Config({"precision": "bf16" if program_autocast else "fp32", "devices": "single"})
@@ -159,5 +160,5 @@ def test_replicas_compute_in_the_format_that_is_chosen(
 def test_the_programs_format_is_that_of_its_own_region() -> None:
     seams = SeamSet(Listener(), None)
     with installed(seams), torch.autocast("cpu", dtype=torch.float16):
-        replicas.Replicated(Spy())(torch.ones(2, 4))
+        gpu_fakes.Replicated(Spy())(torch.ones(2, 4))
     assert seams.model.autocast.own_dtype == "float16"

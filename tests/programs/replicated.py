@@ -17,7 +17,7 @@ loader = DataLoader(TensorDataset(x, x.mean((1, 2, 3))), 64, shuffle=True)
 model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(576, 1))
 if DEVICE == "cpu":
     sys.path.append(str(Path(__file__).parents[2]))
-    from tests.replicas import Replicated
+    from tests.gpu_fakes import Replicated
 
     model = Replicated(model)
 elif torch.cuda.device_count() > 1:

@@ -8,16 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from autotune.measurement.outcome import Outcome
+from autotune.measurement.outcome import Ending, Outcome
 from autotune.rig.failures import (
     from_exception,
     from_exit_code,
     from_ranks,
+    is_settled,
     program_error,
     started_words,
 )
 from autotune.rig.wire import Ended, encode
+from tests.gpu_fakes import CAPTURES_A_STEP
 from tests.made import PROGRAM
+from tests.rigging import never, rig_on
 
 # As traceback.format_exception_only() gives them, which is what a rig sends
 SAID = {
@@ -170,6 +173,19 @@ def test_how_ranks_ended_that_a_program_started_itself_is_told_apart(
     ending = from_ranks(started_words(first, tmp_path), codes, 1, "")
     assert ending.outcome is outcome
     assert ending.reason.startswith(reason)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("warm_starts")
+def test_a_step_that_is_captured_as_a_cuda_graph_is_refused_by_that_name(tmp_path: Path) -> None:
+    program = tmp_path / "captures.py"
+    program.write_text(CAPTURES_A_STEP, encoding="utf-8")
+    with rig_on(tmp_path, str(program)) as rig:
+        ending = rig.open(None, never, 60.0)
+    assert isinstance(ending, Ending)
+    assert is_settled(PROGRAM, ending), "another start would show no more"
+    said = str(program_error(PROGRAM, ending))
+    assert said.startswith(f"{PROGRAM.name} cannot be searched: it captures its optimizer")
 
 
 def test_what_a_spawned_process_raised_is_read_from_what_spawn_raises(tmp_path: Path) -> None:

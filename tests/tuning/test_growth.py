@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,7 @@ def test_on_a_gpu_the_largest_batch_that_fits_wins_where_larger_ones_are_faster(
         noise=0.02,
         process_noise=0.01,
         device_bytes=device_bytes,
-        gpus=(A100,),
+        gpus=(replace(A100, usable_bytes=39 * GIB + GIB // 2),),
     )
     knobs = {**KNOBS, "batch_size": (64, 128, 256, 384), "memory_format": ("contiguous",)}
     search = begin(tmp_path, script, knobs, accepts_learning_change=True)

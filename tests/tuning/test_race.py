@@ -17,7 +17,7 @@ from autotune.results.result import Finding
 from autotune.tuning.budget import OVERDRAFT
 from autotune.tuning.choosing.chooser import Chooser, Field
 from autotune.tuning.race import LOADER_KNOBS, SEATS
-from tests.made import A100, make_profile, make_space
+from tests.made import A100, GIB, make_profile, make_space
 from tests.scripted import CRASH, Question, Script, begin
 from tests.tuning.watched import (
     FASTER,
@@ -173,7 +173,7 @@ def on_a_gpu(**script: Any) -> Script:
     return Script(
         {"batch_size": {128: 1.5}, "memory_format": {"channels_last": 1.2}},
         profile=make_profile(device="cuda"),
-        gpus=(A100,),
+        gpus=(replace(A100, usable_bytes=39 * GIB + GIB // 2),),
         device_bytes=lambda config: int(config["batch_size"]) << 26,
         **script,
     )

@@ -17,7 +17,8 @@ SPARE_SHARE, UNRESERVED_SHARE = 0.08, 0.04
 def torch_gpus(device: str) -> tuple[Gpu, ...]:
     """Return the GPUs that a program sees, in its order; none for one that trains on the CPU.
 
-    In use are those on which torch's allocator holds memory.
+    In use are those on which torch's allocator holds memory. How full the others are is not asked,
+    because that makes a context there.
     """
     if device != "cuda":
         return ()
@@ -34,9 +35,20 @@ def torch_gpus(device: str) -> tuple[Gpu, ...]:
             facts.total_memory,
             (facts.major, facts.minor),
             is_used=index in used,
+            usable_bytes=_usable_bytes(index) if index in used else None,
         )
         for index, facts in enumerate(map(torch.cuda.get_device_properties, range(count)))
     )
+
+
+def _usable_bytes(device: int) -> int | None:
+    """Return what torch's allocator holds of a device and what it could still get."""
+    import torch
+
+    with suppress(RuntimeError):
+        free_bytes, _ = torch.cuda.mem_get_info(device)
+        return free_bytes + torch.cuda.memory_reserved(device)
+    return None
 
 
 def is_device_full() -> bool:
@@ -72,9 +84,10 @@ class TorchMemory:
         self._own_shares: dict[int, float] = {}  # of a device, that the program may reserve
 
     def begin(self, *, resets: bool) -> None:
-        """Count from here on; with *resets*, peaks too, and what an earlier config left goes.
+        """Count from here on; with *resets*, peaks too, and caches of earlier configs are emptied.
 
-        Otherwise the reserved memory of a config would include that of the configs before it.
+        Otherwise the reserved memory of a config would include that of the configs before it. The
+        cache of page-locked memory never shrinks by itself, and RSS does not show it.
         """
         self._retries = self._total("num_alloc_retries")
         if self._is_cuda and resets:
@@ -82,6 +95,9 @@ class TorchMemory:
 
             self._note_reserved()
             torch.cuda.empty_cache()
+            # torch 2.6 has the private name alone
+            empty = getattr(torch.accelerator, "empty_host_cache", torch._C._host_emptyCache)  # noqa: SLF001
+            empty()
             for index in range(torch.cuda.device_count()):
                 torch.cuda.reset_peak_memory_stats(index)
 
@@ -132,14 +148,8 @@ class TorchMemory:
         import torch
 
         devices = range(torch.cuda.device_count())
-        rooms = [
-            torch.cuda.mem_get_info(i)[0] + reserved
-            for i in devices
-            if (reserved := torch.cuda.memory_reserved(i))
-        ]
         return replace(
             memory,
-            device_room_bytes=min(rooms, default=None),
             device_allocated_bytes=max(torch.cuda.max_memory_allocated(i) for i in devices),
             device_reserved_bytes=max(torch.cuda.max_memory_reserved(i) for i in devices),
             alloc_retries=self._total("num_alloc_retries") - self._retries,

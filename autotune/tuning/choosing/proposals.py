@@ -191,7 +191,7 @@ def _memory_bytes(study: Study) -> float | None:
     if used is None or used.peak_bytes is None:
         return None
     capacity = study.hardware.capacity_bytes(on_device=used.is_on_device)
-    return min(study.goal.limit_bytes(capacity), used.device_room_bytes or math.inf)
+    return study.goal.limit_bytes(capacity)
 
 
 def _conflicting(config: Config, sentences: Sequence[str]) -> TrialRecord:

@@ -18,7 +18,7 @@ from autotune.knobs.strategies import STRATEGIES, Strategy
 from autotune.knobs.strategies.model_split import cut, staged
 from autotune.machine.hardware import Hardware
 from autotune.program.config import Config
-from tests import replicas
+from tests import gpu_fakes
 from tests.knobs.strategies.together import ByNorm
 from tests.knobs.test_contract import PROFILES, is_clause
 from tests.made import A100, MACHINES, make_hardware, make_loader, make_profile
@@ -90,8 +90,8 @@ def test_replicas_stay_on_the_one_device_that_trains(strategy: str) -> None:
     expected = loss(batch)
     loss.sizes.clear()
     for model in (
-        replicas.Replicated(loss),
-        nn.Sequential(replicas.Replicated(loss)),
+        gpu_fakes.Replicated(loss),
+        nn.Sequential(gpu_fakes.Replicated(loss)),
     ):  # as in the VGG of examples
         seams = SeamSet(None, None)
         seams.model.distribution.use(strategy)
@@ -103,20 +103,20 @@ def test_replicas_stay_on_the_one_device_that_trains(strategy: str) -> None:
             "linear.weight",
             "linear.bias",
         ]
-        (part,) = (module for module in model.modules() if isinstance(module, replicas.Replicated))
+        (part,) = (module for module in model.modules() if isinstance(module, gpu_fakes.Replicated))
         assert part.device_ids == [0, 1]
     assert loss.sizes == ([2, 2] if strategy == "own" else [4]) * 2
 
 
 def test_what_is_replicated_is_seen_and_what_replicates_in_its_own_way_left_alone() -> None:
-    class Balanced(replicas.Replicated):
+    class Balanced(gpu_fakes.Replicated):
         def forward(self, *inputs: Any, **kwargs: Any) -> Any:
             return super().forward(*inputs, **kwargs)
 
     for model, count, by in (
         (Loss(), 0, ""),
         (nn.DataParallel(Loss()), max(1, torch.cuda.device_count()), ""),
-        (nn.Sequential(replicas.Replicated(Loss())), 2, ""),
+        (nn.Sequential(gpu_fakes.Replicated(Loss())), 2, ""),
         (Balanced(Loss()), 2, "Balanced"),
     ):
         assert model_facts({model: Root(4)}).replicas == count
