@@ -5,6 +5,7 @@ each of them, as its seams and its switches of torch are those of a whole proces
 """
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -46,7 +47,7 @@ class Broken:
 
 
 FAULTS = {
-    "fence": Broken("import os; os.environ['CXX'] = '/nowhere'"),
+    "fence": Broken("os.environ['CXX'] = '/nowhere'"),
     "early": Broken(
         starts="import sys\nif any('autotune.inside' in word for word in sys.orig_argv):\n"
         "    import torch\n    torch.cuda.is_available()"
@@ -61,7 +62,7 @@ FAULTS = {
             "self.labels[which] // bool(torch.utils.data.get_worker_info())",
         ),
     ),
-    "compiled": Broken("import os; os.environ['CXX'] = '/nowhere'"),
+    "compiled": Broken("os.environ['CXX'] = '/nowhere'"),
     "strategies": Broken(
         script="habits.py",
         text=("loss.backward()", "(loss * (1 + torch.distributed.is_initialized())).backward()"),
@@ -101,16 +102,18 @@ def findings(check: str, folder: Path, broken: Broken, device: str = "cpu") -> I
     starts.mkdir()
     if broken.starts:
         (starts / "sitecustomize.py").write_text(broken.starts)
-    words = [check, "--rehearse"] if device == "cpu" else [check]
+    env, words = {**os.environ, "PYTHONPATH": str(starts)}, [check]
+    if device == "cpu":
+        env["CUDA_VISIBLE_DEVICES"] = ""
+        words.append("--rehearse")
     code = (
-        "import os, sys; from functools import partial; from pathlib import Path\n"
-        f"os.environ['PYTHONPATH'] = {str(starts)!r}\n"
+        "import os; from functools import partial; from pathlib import Path\n"
         "from benchmarks.gpu import rigs\n"
         f"rigs.Place = partial(rigs.Place, programs=Path({str(programs)!r}))\n"
         f"{broken.code}\nrigs.main({words})"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         try:
