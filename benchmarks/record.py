@@ -18,13 +18,14 @@ from autotune.measurement.interval import Interval
 RESULTS = Path(__file__).parent / "results"
 
 
-def save(name: str, figures: Mapping[str, Any], part: str = "") -> Path:
+def save(name: str, figures: Mapping[str, Any], part: str = "", device: str = "cpu") -> Path:
     """Write the figures of a benchmark and return the file.
 
     Args:
         name: The benchmark.
         figures: What it found.
         part: Tells several runs of a day apart.
+        device: What its programs trained on; a machine with GPUs may train on the CPU.
     """
     machine = hardware.detect()
     today = datetime.datetime.now(datetime.UTC)
@@ -41,7 +42,6 @@ def save(name: str, figures: Mapping[str, Any], part: str = "") -> Path:
         "versions": dict(machine.versions),
         "figures": figures,
     }
-    device = "gpu" if machine.gpus else "cpu"
     part = f"-{part}" if part else ""
     path = RESULTS / f"{today:%Y-%m-%d}-{name}{part}-{device}.json"
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -66,7 +66,7 @@ def main() -> None:
             for config, measurement in found.items():
                 ratios[config].append(measurement.throughput.estimate / single)
                 shares[config].append(measurement.communication_share or 0.0)
-    figures = {}
+    figures: dict[str, object] = {}
     for config in configs:
         ratio = median_ratio(ratios[config])
         name = str(config["devices"])
@@ -76,7 +76,8 @@ def main() -> None:
             "rounds": options.rounds,
         }
         print(f"{name}: {ratio.estimate:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]")
-    print(f"kept in {save('strategies', {'program': program.name, **figures})}")
+    figures = {"program": program.name, **figures}
+    print(f"kept in {save('strategies', figures, device=ready.profile.device)}")
 
 
 def _measure(rigs: RigFactory, applied: AppliedConfig) -> Measurement:

@@ -127,7 +127,6 @@ PROFILE = Profile(
     precision=PrecisionFacts(weights_dtype="float32", autocast=None, has_scaler=False),
     settings=TorchSettings(
         threads=2,
-        interop_threads=2,
         cudnn="default",
         matmul_precision="highest",
         flush_denormal=False,

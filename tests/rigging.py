@@ -177,11 +177,12 @@ def write_best(
     baseline: dict[str, KnobValue],
     loader: LoaderFacts | None = None,
     trainer: str = "",
+    device: str = "cpu",
     **changes: KnobValue,
 ) -> None:
     """Write a best.yaml for this machine whose config differs from the baseline by *changes*."""
     facts, best = hardware.detect(), make_best()
-    traits = ProgramTraits("cpu", loader, trainer=trainer)
+    traits = ProgramTraits(device, loader, trainer=trainer)
     program = best.program.model_copy(
         update={"command": "train.py", "fingerprint": "", "traits": traits}
     )

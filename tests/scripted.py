@@ -9,7 +9,7 @@ long as its arithmetic.
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self, cast
@@ -54,6 +54,8 @@ CLOSE_S = 0.2
 BATCH = 64  # samples of a step as written
 METER_S = 0.9  # two readings of a meter, which is read each half second
 DRIFTS_S = (0.3, 3.0, 30.0)
+RESERVED = 1.03
+FULL = Ending(Outcome.OUT_OF_MEMORY, "the device ran out of memory", steps=1)
 CRASH = Ending(Outcome.CRASHED, "ValueError: the script says so", "Traceback …", steps=1)
 
 
@@ -100,9 +102,13 @@ class Script:
         ends: Returns how a question ends instead of being answered.
         peak_bytes: Returns the peak memory of the host under a config in a process, by its number;
             None if it is not known.
+        device_bytes: Returns what torch allocates on the GPU under a config, which ends out of
+            memory where the first of *gpus* has less; None for a program on the CPU.
+        retries: Returns how often torch empties its cache in an answer of a config that is alone.
         power_w: Returns the power under a config, if turns last for ``METER_S``; None without a
             counter.
         compile_s: Seconds that a config compiles that does, before its first window.
+        first_turn_s: Seconds by which a config's first turn in a process is longer, and not quiet.
         trains: Returns a factor on all losses under a config; 1 trains what the program does.
         examination: What ``autotune doctor`` sees of the program.
         gpus: What the program's torch says of them, if it trains on GPUs.
@@ -128,8 +134,11 @@ class Script:
     drift: float = 0.0
     ends: Callable[[Question], Ending | None] = lambda _: None
     peak_bytes: Callable[[Config, int], int | None] = lambda _config, _process: None
+    device_bytes: Callable[[Config], int] | None = None
+    retries: Callable[[Config], int] = lambda _: 0
     power_w: Callable[[Config], float | None] = lambda _: None
     compile_s: float = 0.0
+    first_turn_s: float = 0.0
     trains: Callable[[Config], float] = lambda _: 1.0
     examination: Examination = field(default_factory=Examination)
     gpus: tuple[Gpu, ...] = ()
@@ -139,6 +148,28 @@ class Script:
     faults: tuple[int, int] = (0, 0)
     fault_s: float = 0.0
     busy: tuple[float, float] | None = None
+
+    @property
+    def room_bytes(self) -> float:
+        """What torch may reserve on the first GPU."""
+        return (self.gpus[0].usable_bytes or 0) if self.gpus else math.inf
+
+    def needs(self, config: Config) -> int:
+        """Return what torch reserves on the GPU under a config: a bit more than it allocates."""
+        return round(RESERVED * self.device_bytes(config)) if self.device_bytes else 0
+
+    def memory(self, configs: Sequence[Config], process: int) -> Memory:
+        """Return the peaks of configs that train in turns."""
+        peaks = [self.peak_bytes(config, process) for config in configs]
+        memory = Memory(host_bytes=max((p for p in peaks if p is not None), default=None))
+        if self.device_bytes is None:
+            return memory
+        return replace(
+            memory,
+            device_allocated_bytes=max(map(self.device_bytes, configs)),
+            device_reserved_bytes=max(map(self.needs, configs)),
+            alloc_retries=self.retries(configs[0]),
+        )
 
     def rate(self, config: Config) -> float:
         """Return the true samples/s of a config."""
@@ -294,6 +325,8 @@ class ScriptedRig:
             if ending := self._ends("measure", configs[number]):
                 return ending
             config = configs[number].config
+            if machine.script.needs(config) > machine.script.room_bytes:
+                return FULL
             compiles = config.get("compile", "off") != "off" and config not in self._own
             compile_s = machine.script.compile_s if compiles else 0.0
             compiled_s += compile_s
@@ -307,12 +340,12 @@ class ScriptedRig:
                 return ending
         trained_s = sum(sum(turn.seconds) for turn in turns)
         every = [applied.config for applied in configs]
-        peaks = [machine.script.peak_bytes(config, self._number) for config in every]
+        memory = machine.script.memory(every, self._number)
         return Taken(
             tuple(turns),
             self.steps,
             samples_per_epoch=10_000,
-            memory=Memory(host_bytes=max((p for p in peaks if p is not None), default=None)),
+            memory=memory,
             power_w=machine.script.power_w(every[0]) if trained_s >= METER_S else None,
             compilation=self._compilation(every, compiled_s),
             interference=Interference(0.5, pressure_share=0.5) if machine.slows > 1 else None,
@@ -331,7 +364,8 @@ class ScriptedRig:
 
     def _turn(self, planned: PlannedTurn, config: Config) -> Turn:
         script, dice = self._machine.script, self._machine.random
-        if config not in self._own:
+        is_first = config not in self._own
+        if is_first:
             apart = math.log(script.rate(config) / script.rate(self._baseline))
             spread = math.hypot(script.ratio_noise, script.ratio_growth * apart)
             self._own[config] = 0.0 if config == self._baseline else dice.gauss(0.0, spread)
@@ -343,13 +377,15 @@ class ScriptedRig:
         seconds, self.steps = batch / rate, self.steps + planned.steps
         seconds += (faults - script.faults[0] * returns) * script.fault_s
         seconds *= self._machine.slows if config == self._baseline else 1.0
+        first_s = seconds + script.first_turn_s * is_first
         return Turn(
             planned.config,
-            (seconds,) * planned.steps,
+            (first_s, *(seconds,) * (planned.steps - 1)),
             (batch,) * planned.steps,
             0.0,
             wait_s=0.3 * seconds * planned.steps,
             loss=script.loss(config, self.steps),
+            is_quiet=not is_first or not script.first_turn_s,
             faults=(faults,) * planned.steps,
         )
 

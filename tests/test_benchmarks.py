@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from autotune.program.config import Config, KnobValue
-from benchmarks import live
+from benchmarks import live, record
 from benchmarks.answer import Ratio
 from benchmarks.gpu.bench import Status
 from benchmarks.gpu.program_check import judge_end, judge_held, judge_memory
 from benchmarks.live import Progress, of_turns
 from benchmarks.processes import Ran
 from benchmarks.replay.world import Table, reached, read, speedup
+from tests.gpu_fakes import FakeNvml
+from tests.made import A100
 
 
 def row(script: str = "mnist", repetition: int = 1, **fields: Any) -> dict[str, Any]:
@@ -129,3 +131,14 @@ def test_a_search_in_a_recorded_world_finds_a_config_near_its_best(table: Table)
     chosen, recommended = reached(table, "autotune", 120.0, seed=0)
     assert chosen > 0.9
     assert recommended in (chosen, pytest.approx(1 / table.best))
+
+
+def test_a_result_is_named_by_the_device_that_was_trained_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    FakeNvml([A100]).install(monkeypatch)
+    on_cpu = record.save("overhead", {}, part="short")
+    assert on_cpu.name.endswith("-overhead-short-cpu.json")
+    assert json.loads(on_cpu.read_text())["machine"]["gpus"] == [A100.name]
+    assert record.save("strategies", {}, device="cuda").name.endswith("-strategies-cuda.json")

@@ -59,7 +59,7 @@ def test_a_training_ends_after_the_steps_of_its_config(name: str, tmp_path: Path
     best = tmp_path / "best.yaml"
     baseline: dict[str, KnobValue] = {"batch_size": batch, "accumulation_steps": 1}
     changes: dict[str, KnobValue] = {"batch_size": 2 * batch, "accumulation_steps": 2}
-    write_best(best, baseline, loader, library, **changes)
+    write_best(best, baseline, loader, library, "cpu", **changes)
     words = [str(best), str(PROGRAMS / script), *arguments(name, tmp_path)]
     ran = run_command("run", *words, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr

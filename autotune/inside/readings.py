@@ -18,6 +18,7 @@ from autotune.machine.probes.torch_memory import TorchMemory
 from autotune.measurement.readings import Compilation, Memory
 from autotune.measurement.turn import Taken, Turn
 from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config
 
 
 class Readings:
@@ -29,6 +30,7 @@ class Readings:
     def __init__(self) -> None:
         self._memory = TorchMemory("cpu")
         self._alone: AppliedConfig | None = None  # whose peaks of memory are recorded
+        self._under: Config | None = None
         self.host_load = HostLoad(os.getppid())
         self._counters = self.host_load.read()
         self._compiled = Compilation(0.0, 0, 0, 0)  # until the answer before
@@ -45,10 +47,15 @@ class Readings:
         as they empty the device's cache, for which the next turn pays.
         """
         alone = configs[0] if len(configs) == 1 else None
-        if alone is not None and alone != self._alone:
-            self._memory.reset()
+        self._memory.begin(resets=alone is not None and alone != self._alone)
         self._alone = alone
         self._counters = self.host_load.read()
+
+    def switched(self, applied: AppliedConfig) -> None:
+        """Note the config that trains from here on; all but the program's own leave memory free."""
+        if applied.config != self._under:
+            self._memory.keep_spare(is_kept=not applied.is_as_written)
+        self._under = applied.config
 
     def activity(self) -> int:
         """Return a number that grows while torch compiles or takes memory from the device."""

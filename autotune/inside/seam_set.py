@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from autotune.inside.hubs import Hubs
@@ -110,7 +111,8 @@ class SeamSet:
         self.model = ModelSeams(
             forward, distribution, CheckpointSeam(), AutocastSeam(), TransferSeam()
         )
-        forward.on_late_root = lambda root: self.model.checkpoint.add([root])
+        self.process = TorchSettingsSeam()
+        forward.on_root = self._root_called
         self.trainers = TrainersSeam(
             endless=listener is not None and listener.is_endless,
             rehearsal=listener.rehearsal if listener is not None else None,
@@ -118,7 +120,6 @@ class SeamSet:
         self.loader = LoaderSeam(
             hubs.iterate, listener, accumulation, target, program_knobs, rates.fed
         )
-        self.process = TorchSettingsSeam()
         self.watched = WatchingSeams(CallDetectionSeam(), FlagsSeam())
         self.fence = FenceSeams(group, hubs.saving)
         self._imported = ImportedSeam()
@@ -147,8 +148,7 @@ class SeamSet:
         self.loader.install()
         self.steps.optimizer.install(watches=is_measured)
         self.model.distribution.install()
-        at_calls = (self.model.forward, self.model.checkpoint, self.model.distribution)
-        if is_measured or any(seam.is_needed for seam in at_calls):
+        if is_measured or self._acts_at_calls or self.process.is_needed:
             self.model.forward.install()
         self._join()
         if is_measured or self.steps.accumulation.is_needed:
@@ -160,6 +160,11 @@ class SeamSet:
             self.model.transfer.install()
         if is_measured or self.model.autocast.is_needed:
             self.model.autocast.install()
+
+    @property
+    def _acts_at_calls(self) -> bool:
+        model = self.model
+        return any(s.is_needed for s in (model.forward, model.checkpoint, model.distribution))
 
     def _join(self) -> None:
         """Have the hubs call what the config needs, or all that any config may need later."""
@@ -210,7 +215,6 @@ class SeamSet:
         for seam in (
             self._imported,
             self.fence,
-            self.process,
             self.model.transfer,
             self.model.autocast,
             self.watched.uses,
@@ -231,13 +235,17 @@ class SeamSet:
             logger.warning("autotune: %s.", sentence)
 
     def _built(self, optimizer: Optimizer) -> None:
-        """Set the process's settings again, because the program's set-up may have changed them.
-
-        Models are called later, and cuDNN keeps the algorithms of their first call.
-        """
-        self.process.settle()
         self.model.distribution.groups_changed()
         self.hubs.steps.see(optimizer)
+
+    def _root_called(self, root: nn.Module) -> None:
+        """Do what must be done before a model's first call, which may come late, as in a new fold.
+
+        cuDNN keeps the algorithms of that call, whatever is set later.
+        """
+        self.process.settle()
+        if self._steps >= STEPS_UNTIL_ROOTS_ARE_KNOWN:
+            self.model.checkpoint.add([root])
 
     def _about_to_train(self) -> None:
         """Do what has waited for the end of the program's set-up, just before its first step.
@@ -286,6 +294,8 @@ class SeamSet:
         self.watched.uses.remove()
         self.watched.flags.remove()
         self.model.forward.narrow()
+        if self._listener is None and not self._acts_at_calls:
+            self.model.forward.remove()
         roots = self.model.forward.roots
         self.model.checkpoint.act_on(roots)
         devices = {p.device.type for root in roots for p in root.parameters()}

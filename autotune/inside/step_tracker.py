@@ -70,6 +70,10 @@ class Rank:
         """The program has forked this process, whose steps are not measured."""
 
 
+class CapturedStepError(Exception):
+    """The program captures its step as a CUDA graph; ``rig.failures`` knows it by this name."""
+
+
 class StepTracker(Listener):
     """The listener that measures: finds the boundaries of steps and counts what is in them.
 
@@ -304,7 +308,12 @@ class StepTracker(Listener):
         """Note a step of an optimizer; it counts if it belongs to the optimizer that leads.
 
         In a forked process it only tells the parent process that this process trains.
+
+        Raises:
+            CapturedStepError: when the step is captured, so that no later one would be seen.
         """
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            raise CapturedStepError
         if self.forks.is_child:
             self.forks.tell_step()
         elif self.first.optimizer_stepped(optimizer):

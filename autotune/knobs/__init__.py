@@ -27,7 +27,7 @@ from autotune.knobs.memory import ActivationCheckpointing, CudaAllocator, KeepFr
 from autotune.knobs.model_options import Compile, MemoryFormat, Optimizer
 from autotune.knobs.precision import Precision
 from autotune.knobs.program_names import EnvironmentVariable, ProgramFlag
-from autotune.knobs.torch_flags import Attention, Cudnn, FlushDenormal, InteropThreads, Threads
+from autotune.knobs.torch_flags import Attention, Cudnn, FlushDenormal, Threads
 from autotune.machine.hardware import Hardware
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
@@ -76,7 +76,6 @@ KNOBS: tuple[type[Knob], ...] = (
     InOrder,
     WorkerThreads,
     WorkerStartMethod,
-    InteropThreads,
     FlushDenormal,
     KeepFreedMemory,
     DdpOptions,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from autotune.knobs.base import Here, Knob
-from autotune.machine.hardware import Hardware
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.flags import Flag
@@ -34,7 +33,7 @@ class Workers(Knob):
     flag_names = ("num_workers", "workers", "nworkers", "dataloader_num_workers", "loader_workers")
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        """Return candidates from 0 up to one and a half times the cores.
+        """Return candidates from 0 up to one and a half times the cores of a rank.
 
         More workers than cores can pay because loading often waits for storage.
         """
@@ -43,19 +42,20 @@ class Workers(Knob):
         # Only the dataset's code could divide the samples among workers (get_worker_info()).
         if here.profile.loaders[0].iterable:
             return NotOffered("the dataset is iterable: each worker may repeat all its samples")
-        return here.profile.without_workers or Domain(_candidates(here.hardware))
+        return here.profile.without_workers or Domain(_candidates(here))
 
     def flag_domain(self, flag: Flag, here: Here) -> Domain | None:
         repeats = any(loader.iterable for loader in here.profile.loaders)
-        return None if repeats or flag.number is None else Domain(_candidates(here.hardware))
+        return None if repeats or flag.number is None else Domain(_candidates(here))
 
     def current(self, profile: Profile) -> KnobValue:
         return profile.loaders[0].num_workers
 
 
-def _candidates(hardware: Hardware) -> tuple[int, ...]:
+def _candidates(here: Here) -> tuple[int, ...]:
     # Even on one core a worker can wait for storage while the program computes.
-    most = max(2, hardware.cpu_quota + hardware.cpu_quota // 2)
+    cores = here.hardware.cpu_quota // here.profile.ranks.world_size
+    most = max(2, cores + cores // 2)
     return tuple(n for n in CANDIDATES if n <= most)
 
 

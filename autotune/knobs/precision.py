@@ -29,9 +29,11 @@ class Precision(Knob):
     """Number format of the computation: fp32, faster fp32 products (tf32, medium), bf16 or fp16.
 
     Lower precision is faster where the hardware has units for it, and rounds more coarsely. Weights
-    and the model's outputs stay fp32. tf32 affects only matrix products and convolutions on CUDA;
-    medium lets a CPU use bf16 instructions for matrix products of fp32. fp16 comes with loss
-    scaling, because its small gradients would become 0; steps that overflow are left out.
+    and the model's outputs stay fp32. tf32 affects only matrix products and convolutions on CUDA,
+    and fp32 only the products: PyTorch computes convolutions in TF32 unless the program sets
+    ``torch.backends.cudnn.allow_tf32 = False``. medium lets a CPU use bf16 instructions for matrix
+    products of fp32. fp16 comes with loss scaling, because its small gradients would become 0;
+    steps that overflow are left out.
     """
 
     name = "precision"

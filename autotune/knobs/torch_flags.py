@@ -1,7 +1,7 @@
-"""The switches that torch keeps per process: threads, cuDNN, attention, and two hidden ones.
+"""The switches that torch keeps per process: threads, cuDNN, attention, and denormal numbers.
 
-Sources: PyTorch documentation, ``torch.set_num_threads``, ``torch.set_num_interop_threads``,
-``torch.set_flush_denormal``, ``torch.backends.cudnn.benchmark``, ``torch.backends.cuda`` and
+Sources: PyTorch documentation, ``torch.set_num_threads``, ``torch.set_flush_denormal``,
+``torch.backends.cudnn.benchmark``, ``torch.backends.cuda`` and
 ``torch.nn.functional.scaled_dot_product_attention``. For what PyTorch keeps of a shape,
 ``aten/src/ATen/native/cudnn/Conv_v8.cpp`` and https://github.com/pytorch/pytorch/issues/45372.
 """
@@ -37,33 +37,23 @@ class Threads(ProcessSwitch):
     minimum = 1
 
     def domain(self, here: Here) -> Domain | NotOffered:
-        if reason := _one_thread(here):
-            return NotOffered(reason)
+        device, cores = here.profile.device, here.hardware.cpu_quota
+        if cores == 1:
+            return NotOffered("there is one core")
         # Halvings cover the range in few trials; one core less leaves room for loading.
         counts = {
             start >> halvings
-            for start in (here.hardware.cpu_quota, here.hardware.cpu_quota - 1)
+            for start in (cores, cores - 1)
             for halvings in range(start.bit_length())
         }
-        return Domain(tuple(sorted(counts)))
-
-
-class InteropThreads(ProcessSwitch):
-    """Number of threads that run independent operators in parallel (torch.jit.fork).
-
-    Eager programs seldom use these threads; the knob matters to TorchScript code that forks.
-    """
-
-    name = "interop_threads"
-    is_hidden = True
-    scope = Scope.RESTART  # torch fixes their number when the first of them starts
-    value_type = int
-    minimum = 1
-
-    def domain(self, here: Here) -> Domain | NotOffered:
-        if reason := _one_thread(here):
-            return NotOffered(reason)
-        return Domain((1, here.hardware.cpu_quota))
+        domain = Domain(tuple(sorted(counts)))
+        if device == "cpu":
+            return domain
+        # Augmentation in the program's process uses them beside a GPU too, which seldom matters
+        loads_itself = not all(loader.num_workers for loader in here.profile.loaders)
+        return NotOffered(
+            f"the model computes on the {device} device", by_name=domain if loads_itself else None
+        )
 
 
 class FlushDenormal(ProcessSwitch):
@@ -141,10 +131,3 @@ class Attention(ProcessSwitch):
         if capability is None or capability < (8, 0):
             return Domain(("auto", "efficient", "math"))
         return Domain(self.choices if capability >= (9, 0) else self.choices[:-1])
-
-
-def _one_thread(here: Here) -> str:
-    """Return why the number of CPU threads does not matter, as a clause; empty if it may."""
-    if here.profile.device != "cpu":
-        return f"the model computes on the {here.profile.device} device"
-    return "there is one core" if here.hardware.cpu_quota == 1 else ""

@@ -46,6 +46,8 @@ class Gpu:
         memory_bytes: Total memory of the device; None where NVML does not say, as of a GPU that
             shares the host's memory.
         is_used: Whether the program was seen to use it; True as long as no program has run.
+        usable_bytes: What torch may reserve of a device in use: its memory without what contexts,
+            a display and other programs held when the program trained; None where unknown.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Gpu:
     memory_bytes: int | None
     compute_capability: tuple[int, int] | None
     is_used: bool = True
+    usable_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -102,8 +105,9 @@ class Hardware:
         return tuple(gpu for gpu in self.gpus if gpu.is_used)
 
     def capacity_bytes(self, *, on_device: bool) -> int:
-        """Return the memory that a config may fill: of the smallest GPU in use, or of the host."""
-        sizes = [gpu.memory_bytes for gpu in self.used_gpus if gpu.memory_bytes is not None]
+        """Return the memory that a config may fill: of the GPU with least room, or of the host."""
+        known = (gpu.usable_bytes or gpu.memory_bytes for gpu in self.used_gpus)
+        sizes = [size for size in known if size is not None]
         return min(sizes) if on_device and sizes else self.memory_bytes
 
     def as_seen_by(self, devices: tuple[Gpu, ...]) -> Hardware:

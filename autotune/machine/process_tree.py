@@ -29,6 +29,17 @@ def descendants(pid: int | None = None) -> list[psutil.Process]:
     return tree(os.getpid() if pid is None else pid)[1:]
 
 
+def is_below(pid: int, root: int) -> bool | None:
+    """Return whether a process is *root* or descends from it; None if there is none of this id.
+
+    Only the processes above it are read, where ``tree()`` reads all of the machine.
+    """
+    try:
+        return root in {pid, *(process.pid for process in psutil.Process(pid).parents())}
+    except psutil.Error:
+        return None
+
+
 def is_at_work(pid: int | None = None) -> bool:
     """Return whether a process, this one by default, or any below it uses the processor now.
 

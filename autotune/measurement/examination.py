@@ -66,8 +66,8 @@ class StepBreakdown:
             without a DataLoader.
         loader_throughput: Samples/s of the training loader alone; None without exactly one
             DataLoader.
-        flops_per_step: By torch's FlopCounterMode, which counts matrix products, convolutions and
-            attention only. None where it cannot count, such as in compiled models.
+        flops_per_step: Of products, convolutions and attention, by torch's FlopCounterMode, but for
+            those of nn.DataParallel's threads. None where it cannot count, as if compiled.
     """
 
     split: StepParts | None = None

@@ -12,8 +12,8 @@ class Memory:
     Attributes:
         device_allocated_bytes: torch's peak of live tensors on the fullest device.
         device_reserved_bytes: torch's peak of memory reserved from the fullest device.
-        device_used_bytes: What all processes use on the device, according to its driver.
-        device_process_bytes: What the rig's processes use, according to the driver.
+        device_used_bytes: What all processes use of the fullest device, says its driver.
+        device_process_bytes: The most that the rig's processes use of one, says its driver.
         alloc_retries: How often torch's allocator had to empty its cache, as if nearly full.
         host_bytes: Of the rig's process tree; shared pages count once if PSS can be read.
     """
@@ -34,6 +34,11 @@ class Memory:
     def peak_bytes(self) -> int | None:
         """The peak on the device where one was used, else of the host; None if unknown."""
         return self.device_reserved_bytes if self.is_on_device else self.host_bytes
+
+    @property
+    def needed_bytes(self) -> int | None:
+        """The peak without what torch only keeps for later, which grows evenly with the batch."""
+        return self.device_allocated_bytes if self.is_on_device else self.host_bytes
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,6 @@ class TorchSettings:
     """
 
     threads: int
-    interop_threads: int
     cudnn: str
     matmul_precision: str
     flush_denormal: bool

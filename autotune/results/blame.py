@@ -3,11 +3,12 @@
 A config is blamed for an exception only if the baseline makes the same number of steps while epochs
 end in the same way. The same exception at the same line under two configs that share no changed
 knob is the fault of the program or of autotune. Running out of memory is different: many unrelated
-configs rightly do.
+configs rightly do. After an error of a GPU, the config runs once more in a fresh process.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,6 +16,14 @@ from autotune.measurement.outcome import Ending, Epochs, Outcome
 from autotune.program.config import Config
 from autotune.results.record import TrialRecord
 
+# Errors after which "the process must be terminated and relaunched" (CUDA Runtime API, cudaError,
+# by cudaGetErrorString), and what cuBLAS and cuDNN say of them. They come late, from whatever was
+# computed before, and from hardware as well.
+OF_DEVICE = re.compile(
+    r"(CUDA|HIP|Cuda|cuDNN).*(illegal (memory access|instruction)|device-side assert|misaligned add"
+    r"|launch (failure|timed out)|hardware stack error|invalid program counter|uncorrectable"
+    r"|global/shared address|STATUS_(EXECUTION_FAILED|MAPPING_ERROR))"
+)
 AT_ONCE = 3  # a failure within this many steps after a switch is due to the switch
 # Outcomes of an exception in the program: these can be compared by exception and line.
 FAILURES = {Outcome.CRASHED, Outcome.UNCLEAR}
@@ -45,6 +54,11 @@ class Lived:
         if ending.steps <= self._most.get(epochs, 0):
             return True
         return ending.steps_under_config < min(AT_ONCE + 1, ending.steps)
+
+
+def is_of_device(ending: Ending) -> bool:
+    """Return whether a GPU has failed: a config is to blame if a fresh process repeats that."""
+    return OF_DEVICE.search(ending.reason) is not None
 
 
 def unclear(ending: Ending, why: str) -> Ending:

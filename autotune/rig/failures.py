@@ -4,9 +4,9 @@ An ``Ending`` holds an outcome and one line for the user. Only the exception and
 decide; the log is quoted but never searched, because programs that train well print "error" too.
 
 Covered: every spelling of out-of-memory that PyTorch, CUDA, HIP and Python use; processes that the
-kernel kills; shared memory that is too small; exceptions of the program. Not covered: a program
-that catches its own out-of-memory error and goes on (torch's counter of those also grows where it
-tries cuDNN's algorithms).
+kernel kills; shared memory that is too small; exceptions of the program. A program that catches its
+own out-of-memory error and goes on does not end: the race sees that by torch's retries
+(``tuning.race``).
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ MEMORY = (
     (
         re.compile(
             r"OutOfMemoryError|(CUDA|HIP)\]?:?( driver)?( error:)? out of memory"
-            r"|Cuda failure 2 'out of memory'"
-            r"|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|hipErrorOutOfMemory"
+            r"|(Cuda|HIP) failure (\d+ )?'out of memory'|[A-Z]+_ALLOC_FAILED\b|hipErrorOutOfMemory"
             r"|MPS backend out of memory"
         ),
         Outcome.OUT_OF_MEMORY,
@@ -70,10 +69,12 @@ MEMORY = (
         ),
     ),
 )
-# What is said where cuDNN or cuBLAS got no memory, and where something else is wrong:
-# https://github.com/pytorch/pytorch/issues/108645, https://discuss.pytorch.org/t/125450
+# What is said where cuDNN, cuBLAS or cuSOLVER got no memory, and where something else is wrong:
+# https://github.com/pytorch/pytorch/issues/108645, https://discuss.pytorch.org/t/125450. So says
+# NCCL's result that a call of CUDA has failed.
 VEILED = re.compile(
-    r"unable to find an engine|CUDNN_STATUS_INTERNAL_ERROR|CUBLAS_STATUS_NOT_INITIALIZED"
+    r"unable to find an engine|[A-Z]+_STATUS_(INTERNAL_ERROR|NOT_INITIALIZED)"
+    r"|ncclUnhandledCudaError"
 )
 # What a rank says when another one has gone: gloo (its file names and timeouts), NCCL, torch's
 # TCPStore, torch.distributed's monitored barrier, and torch.multiprocessing.spawn() about its
@@ -97,14 +98,20 @@ RAISED_IN_CHILD = "ProcessRaisedException"
 # env:// rendezvous and a script's own os.environ["RANK"] both name the missing variable.
 WANTS_LAUNCHER = re.compile(r"\b(LOCAL_)?(RANK|WORLD_SIZE)\b|\bMASTER_(ADDR|PORT)\b")
 
-# Known by name: the class is in inside/ranks/forks.py, and this room may not import inside/.
-TRAINS_IN_FORKS = re.compile(r"\bForkTrainingError\b")
-FORKS_MEND = (
-    "it trains in processes that it forks itself (os.fork, multiprocessing), or in several that do "
-    "not train together, and neither can be measured. Start the ranks of one training by "
-    "torch.multiprocessing.spawn(), or search a script that trains in one process; autotune can "
-    "start several ranks of it: --tune devices"
-)
+# Known by name: the classes are in inside/, which this room may not import.
+MENDS = {
+    "ForkTrainingError": (
+        "it trains in processes that it forks itself (os.fork, multiprocessing), or in several "
+        "that do not train together, and neither can be measured. Start the ranks of one training "
+        "by torch.multiprocessing.spawn(), or search a script that trains in one process; autotune "
+        "can start several ranks of it: --tune devices"
+    ),
+    "CapturedStepError": (
+        "it captures its optimizer's step as a CUDA graph (torch.cuda.graph), and what a graph "
+        "repeats can be neither seen nor changed. Search it without the capture"
+    ),
+}
+UNMEASURED = re.compile(rf"\b({'|'.join(MENDS)})\b")
 
 # What input(), getpass (EOFError) and click.prompt() (Abort) raise if nobody answers
 NO_ANSWER = re.compile(r"(\w+\.)*(EOFError|Abort)\b")
@@ -174,8 +181,8 @@ def from_exception(ended: Ended) -> Ending:
     if not text:
         reason = f"the program ended after {ended.steps} steps"
         ending = Ending(Outcome.RAN_OUT, f"{reason}: {ended.unseen}" if ended.unseen else reason)
-    elif TRAINS_IN_FORKS.search(text):
-        ending = Ending(Outcome.CRASHED, FORKS_MEND)
+    elif named := UNMEASURED.search(text):
+        ending = Ending(Outcome.CRASHED, MENDS[named[1]])
     else:
         found = ((outcome, reason) for spelt, outcome, reason in MEMORY if spelt.search(text))
         outcome, reason = next(found, (Outcome.CRASHED, text.splitlines()[0][:300]))
@@ -283,9 +290,9 @@ def from_exit_code(code: int, log_tail: str) -> Ending:
 def is_settled(program: Program, ending: Ending) -> bool:
     """Tell whether the cause of a failure is certain, so that another start would show no more.
 
-    True for a program that trains in forked processes, and for one that needs a launcher.
+    True for a program whose steps cannot be measured, and for one that needs a launcher.
     """
-    return ending.reason == FORKS_MEND or _wants_launcher(program, ending)
+    return ending.reason in MENDS.values() or _wants_launcher(program, ending)
 
 
 def is_fenced_off(ending: Ending) -> bool:
@@ -303,8 +310,8 @@ def _wants_launcher(program: Program, ending: Ending) -> bool:
 
 def program_error(program: Program, ending: Ending) -> ProgramError:
     """Return the error that ends a search: a program fails, or does not train, as it is written."""
-    if ending.reason == FORKS_MEND:
-        return ProgramError(f"{program.name} cannot be searched: {FORKS_MEND}")
+    if ending.reason in MENDS.values():
+        return ProgramError(f"{program.name} cannot be searched: {ending.reason}")
     said = COMPLAINTS.get(ending.outcome)
     if said is None:
         return ProgramError(_crash(program, ending), ending.program_traceback)

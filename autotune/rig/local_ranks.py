@@ -87,7 +87,8 @@ def environment_of(rank: int, ranks: int, port: int, run_id: str, key: str) -> d
     Source: "Environment Variables" in the documentation of torch.distributed.run, and worker_env
     of torch.distributed.elastic.agent.server.local_elastic_agent. ``TORCHELASTIC_USE_AGENT_STORE``
     says that a store already exists, so that the program's ``init_process_group()`` does not try
-    to open a second one at the same port.
+    to open a second one at the same port. Ranks talk over loopback unless the user names another
+    interface.
     """
     numbers = {f"{scope}RANK": str(rank) for scope in ("", "LOCAL_", "ROLE_")}
     sizes = {f"{scope}WORLD_SIZE": str(ranks) for scope in ("", "LOCAL_", "ROLE_")}
@@ -104,7 +105,7 @@ def environment_of(rank: int, ranks: int, port: int, run_id: str, key: str) -> d
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
-        **dict.fromkeys(INTERFACES, "lo"),
+        **{name: os.environ.get(name, "lo") for name in INTERFACES},
         KEY: key,
     }
 

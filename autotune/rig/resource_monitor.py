@@ -99,7 +99,7 @@ class ResourceMonitor:
         return replace(taken, memory=memory, interference=seen, power_w=power_w)
 
     def held_bytes(self) -> int:
-        """Return how much GPU memory did not come back after the rig ended, in bytes.
+        """Return how much memory of one GPU did not come back after the rig ended, in bytes.
 
         Waits up to ``SETTLE_S`` for it. Returns 0 if at most ``HELD_BYTES`` are missing, or if the
         driver does not tell. A larger number usually means that a process survived, and that the
@@ -109,7 +109,7 @@ class ResourceMonitor:
         while True:
             used = self._gpu_memory.used_bytes()
             known = used.keys() & self._used_before.keys()
-            held = sum(used[uuid] - self._used_before[uuid] for uuid in known)
+            held = max((used[uuid] - self._used_before[uuid] for uuid in known), default=0)
             if held <= HELD_BYTES:
                 return 0
             if monotonic() > until:

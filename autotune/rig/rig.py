@@ -59,6 +59,10 @@ from autotune.rig.wire import (
     TookTurns,
 )
 
+# cuDNN's kernels for one convolution differ by 1e-3 where some compute in TF32, which torch allows
+# by default. Source: NVIDIA's documentation of cuDNN, "NVIDIA_TF32_OVERRIDE".
+NO_TF32 = {"NVIDIA_TF32_OVERRIDE": "0"}
+
 
 class Rig:
     """One live copy of the program: a process with autotune's seams, or several ranks of it.
@@ -124,9 +128,10 @@ class Rig:
             self._reports.warning(warning)
         # Each rank is given a single GPU, so they tell nothing of all.
         is_on_gpus = answer.profile.device == "cuda"  # others may hide them, or torch lack CUDA
-        if is_on_gpus and not live.place.has_ranks and answer.gpus < len(self._gpu_uuids):
+        count = len(answer.devices)
+        if is_on_gpus and not live.place.has_ranks and count < len(self._gpu_uuids):
             self._reports.warning(
-                f"The program can use {answer.gpus} of {len(self._gpu_uuids)} GPUs behind the "
+                f"The program can use {count} of {len(self._gpu_uuids)} GPUs behind the "
                 "fence. If it can use more without autotune, try --fence landlock."
             )
         return answer
@@ -184,6 +189,8 @@ class Rig:
                 launch = self._launch_plan(view, applied, theirs.fileno())
                 if plan is not None and plan.traces is not None:
                     launch = with_hash_seed(launch)
+                    if not plan.traces.drops_out:
+                        launch = launch.with_env(**NO_TF32)
                 terminal = Terminal(self.log) if self._program.mode.terminal else None
                 process = processes.start(view.fenced(launch, own), self.log, terminal)
         except BaseException:  # nothing runs yet

@@ -31,7 +31,7 @@ from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.program.rehearsal import RehearsalPlan, Seen
 
-PROTOCOL = 24  # raised when messages change, so that two versions of autotune refuse to mix
+PROTOCOL = 25  # raised when messages change, so that two versions of autotune refuse to mix
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,6 @@ class Ready:
     Attributes:
         startup_s: Seconds from the start of the rig's process to this message.
         downloaded_to: Folders to which the program downloaded data before its first step.
-        gpus: Number of CUDA devices that the program can use.
         first_step_s: Seconds from the start of the rig's process to the end of the first step.
         devices: What its torch says of these devices, in its order, and which of them it uses; of
             several ranks, those of all. Empty if it trains on the CPU.
@@ -122,7 +121,6 @@ class Ready:
     profile: Profile
     startup_s: float
     downloaded_to: tuple[str, ...] = ()
-    gpus: int = 0
     first_step_s: float | None = None
     devices: tuple[Gpu, ...] = ()
     protocol: int = PROTOCOL

@@ -15,7 +15,7 @@ from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending
 from autotune.measurement.turn import Played
 from autotune.program.config import Config
-from autotune.results.blame import judged
+from autotune.results.blame import is_of_device, judged
 from autotune.results.record import TrialRecord
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.choosing.proposals import Proposals
@@ -33,7 +33,7 @@ def try_apart(session: Session, baseline: Baseline, diagnosis: Diagnosis) -> Non
     for proposal in proposals.restarted(session.may_restart):
         session.events.on_trial_start(proposal.config, proposal.why, space)
         began_s = session.rigs.clock()
-        found = _measured(session, proposal.config)
+        found = _measured(session, baseline, proposal.config)
         measured = found if isinstance(found, Measurement) else None
         record = TrialRecord(
             proposal.config,
@@ -48,13 +48,16 @@ def try_apart(session: Session, baseline: Baseline, diagnosis: Diagnosis) -> Non
         tell(session, space, proposal, record)
 
 
-def _measured(session: Session, config: Config) -> Measurement | Ending:
+def _measured(session: Session, baseline: Baseline, config: Config) -> Measurement | Ending:
     stay = session.live.alone(config, session.until_confirmation)
+    if isinstance(stay, Ending) and is_of_device(stay):
+        stay = session.live.alone(config, session.until_confirmation)
     if isinstance(stay, Ending):
         session.rigs.learn(stay, as_written=False)
         return stay
     measured = Measurement.of(stay.turns, stay.taken)
-    return over_limit(session.rigs, session.study.goal, measured) or measured
+    own = baseline.measurement
+    return over_limit(session.rigs, session.study.goal, measured, own) or measured
 
 
 def _speedup(

@@ -33,6 +33,7 @@ from autotune.measurement.rounds import TAU, speeds
 from autotune.measurement.turn import Played, played, rate
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
+from autotune.results.blame import is_of_device
 from autotune.results.record import ClaimProcess, TrialRecord, slowest_compilation
 from autotune.rig.open_rig import ShouldStop
 from autotune.rig.rig_factory import RigFactory
@@ -238,7 +239,7 @@ def prove(
     each_s = process_s + turns_s
     if match.is_apart:
         most, each_s = max(PAIRS), 2 * (process_s + ALONE_S)
-    fresh = fresh_of(processes)
+    fresh, repeats = fresh_of(processes), False
     planned = min(most, max(least, fresh + int(time_left_s(fresh) / each_s)))
     _see_page_faults(match, starts_as_written=fresh % 2 == 0)
     while fresh < planned:
@@ -255,6 +256,9 @@ def prove(
         else:
             its_turns_s = max(turns_s, share_s)
             found = _together(match, its_turns_s, starts_as_written=starts_as_written)
+        if isinstance(found, Failure) and is_of_device(found.ending) and not repeats:
+            repeats = True
+            continue
         if isinstance(found, Failure):
             if confirmation is None or not confirmation.is_enough or found.is_of_winner:
                 return found

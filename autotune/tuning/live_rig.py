@@ -65,7 +65,7 @@ GROWTH = 4
 SLOW_STEP_S = 0.5  # a step that takes this long shows a config's speed by itself
 WARM_UP_S = 2.5  # a fresh process was seen to run at half its steady speed for its first 3-5 s
 ALONE_S = 5.0  # of a process that has one config alone, besides its warm-up
-MAX_STAY_S = 6.0  # a config that is not quiet by then, counts as it is
+MAX_STAY_S = 6.0  # a config that is not quiet so long after its first call, counts as it is
 
 
 def longest_silence_s(step_s: float, least_s: float = MIN_SILENCE_S) -> float:
@@ -73,10 +73,23 @@ def longest_silence_s(step_s: float, least_s: float = MIN_SILENCE_S) -> float:
     return max(least_s, SILENCE_STEPS * step_s)
 
 
-def over_limit(rigs: RigFactory, goal: Goal, measured: Measurement) -> Ending | None:
-    """Return how a config ended that is beyond the user's limit of memory; None if it is not."""
+def over_limit(
+    rigs: RigFactory, goal: Goal, measured: Measurement, own: Measurement | None = None
+) -> Ending | None:
+    """Return how a config ended that is beyond a limit of memory; None if it is not.
+
+    That is the user's, or that of the GPU. Before torch refuses memory, it empties its cache, also
+    where the program then catches the error and leaves the batch out.
+
+    Args:
+        own: The program as written, whose memory may be as full; None takes the user's limit alone.
+    """
     used = measured.memory
-    return goal.excess(used, rigs.hardware.capacity_bytes(on_device=used.is_on_device))
+    excess = goal.excess(used, rigs.hardware.capacity_bytes(on_device=used.is_on_device))
+    if excess or own is None or own.memory.alloc_retries or not used.alloc_retries:
+        return excess
+    times = f"torch emptied its cache {used.alloc_retries} times within its steps"
+    return Ending(Outcome.OUT_OF_MEMORY, f"the GPU's memory is as good as full: {times}")
 
 
 @dataclass(frozen=True)
@@ -290,7 +303,7 @@ class LiveRig:
         """Let one config, for which ``ready_for()`` succeeded, train alone until it is quiet."""
         began_s = self._rigs.clock()
         turns: list[Turn] = []
-        compile_s, step_s, made, is_quiet = 0.0, 0.0, 0, False
+        compile_s, first_s, step_s, made, is_quiet = 0.0, 0.0, 0.0, 0, False
         last: Taken | None = None
         while True:
             schedule = _stay_schedule(step_s, made, max(CALL_S, min(1.0, least_s / 3)))
@@ -314,8 +327,9 @@ class LiveRig:
             turns += taken.turns if step_s or is_slow else ()
             step_s, last = median_step_s(taken.turns), taken
             trained_s = self._rigs.clock() - began_s - compile_s
+            first_s = first_s or trained_s  # in which kernels are looked for and workers start
             is_settled = (is_quiet and was_quiet) or is_slow
-            if turns and trained_s >= least_s and (is_settled or trained_s >= MAX_STAY_S):
+            if turns and trained_s >= least_s and (is_settled or trained_s - first_s >= MAX_STAY_S):
                 break
         return Stay(tuple(turns), last, self._rigs.clock() - began_s, compile_s)
 

@@ -30,10 +30,10 @@ from autotune.measurement.rounds import Array, Speeds
 from autotune.measurement.turn import Length, Played, Taken
 from autotune.program.config import Config
 from autotune.program.lr import batch_parts
-from autotune.results.blame import judged, unclear
+from autotune.results.blame import is_of_device, judged, unclear
 from autotune.results.record import PlayedRounds, TrialRecord
 from autotune.tuning.budget import Until
-from autotune.tuning.choosing.chooser import Field, Proposal
+from autotune.tuning.choosing.chooser import MEMORY, Field, Proposal
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.proposals import Proposals
@@ -251,8 +251,13 @@ class Race:
         if has_ended and self._open():  # it was at its end when the config came
             stay = self._live.stay(config, stop, least_s, with_loads=True)
         if isinstance(stay, Ending) and stay.outcome is Outcome.CRASHED:
-            if self._session.rigs.learn(stay, as_written=False) and self._open():
+            may_be_chance = is_of_device(stay) and not self._suspected[config, stay.outcome]
+            self._suspected[config, stay.outcome] += may_be_chance
+            learns = self._session.rigs.learn(stay, as_written=False)
+            if (learns or may_be_chance) and self._open():
                 return self._stay(config)
+            if may_be_chance:
+                return unclear(stay, "there was no other process in which it could fail again")
             if not self._live.lived.is_enough(self._session.rigs.program.mode.epochs, stay):
                 steps = f"the program as written was not seen to get as far as {stay.steps} steps"
                 return unclear(stay, steps)
@@ -278,7 +283,8 @@ class Race:
             self._leave(config, stay)
 
     def _refusal(self, config: Config, measured: Measurement, taken: Taken) -> Ending | None:
-        if excess := over_limit(self._session.rigs, self._study.goal, measured):
+        rigs, own = self._session.rigs, self._baseline.measurement
+        if excess := over_limit(rigs, self._study.goal, measured, own):
             return excess
         if self._study.goal.worth(Played(1.0, 1.0), taken) is None:
             return Ending(Outcome.UNCLEAR, NO_COUNTER[self._study.goal.objective])
@@ -367,15 +373,20 @@ class Race:
         self._lives.failures += 1
         if self._session.rigs.learn(ending, as_written=False):
             return
-        newest = [*self._in_play][-1]
+        newest, fullest = [*self._in_play][-1], max(self._in_play, key=self._needs)
         may_be_guilty = newest != self._written and not self._played[newest]
-        if may_be_guilty and self._suspect(newest, ending):
+        if ending.outcome in MEMORY and fullest != self._written:
+            self._leave(fullest, ending)
+        elif may_be_guilty and self._suspect(newest, ending):
             return
         if self._lives.failures < MAX_FAILURES:
             self._session.events.warn(
                 f"The program failed while configs took turns: {ending.reason}. The race goes on "
                 "in another process."
             )
+
+    def _needs(self, config: Config) -> int:
+        return self._in_play[config].measurement.memory.needed_bytes or 0
 
     def _best(self) -> Config:
         study, space = self._study, self._baseline.space

@@ -140,7 +140,7 @@ def memory(place: Place) -> Iterator[Finding]:
         if place.device == "cpu":
             _limit(opened)
         ended = opened.measure(batch_size=BEYOND * own)
-    peaks = [one.memory.peak_bytes or 0 for one in measured]
+    peaks = [one.memory.needed_bytes or 0 for one in measured]
     forecast = peaks[1] + 2 * (peaks[1] - peaks[0])
     told = [f"{peak / 2**30:.2f}" for peak in (*peaks, forecast)]
     text = "batches x1, x2, x4 take {}, {}, {} GiB; the last was forecast as {}".format(*told)
@@ -150,7 +150,7 @@ def memory(place: Place) -> Iterator[Finding]:
     is_full = isinstance(ended, Ending) and ended.outcome is full
     yield verdict(f"batch x{BEYOND} ends as {how}", holds=is_full)
     with place.rig(*line, reports=reports) as opened:
-        again = opened.measured().memory.peak_bytes or 0
+        again = opened.measured().memory.needed_bytes or 0
     text = f"the program as written trains again, with {again / 2**30:.2f} GiB"
     yield verdict(text, holds=abs(again - peaks[0]) <= FORECAST_OFF * peaks[0])
     held = [warning for warning in warnings if "memory did not come back" in warning]

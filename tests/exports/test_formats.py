@@ -41,7 +41,7 @@ def made(
     """Return a best.yaml with changes to a program that has the other value of each."""
     path = tmp_path / "best.yaml"
     baseline = {knob: before[knob] for knob in changes}
-    write_best(path, baseline, make_loader(batch_size=16), "", **changes)
+    write_best(path, baseline, make_loader(batch_size=16), "", "cpu", **changes)
     best = bestfile.read(path)
     return best.model_copy(update={"program": best.program.model_copy(update={"command": command})})
 

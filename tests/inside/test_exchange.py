@@ -20,8 +20,8 @@ from autotune.inside.ranks import exchange
 from autotune.inside.ranks.data_sharding import ShardedSampler
 from autotune.inside.ranks.exchange import SignedStore
 from autotune.inside.ranks.group import Group
+from tests.gpu_fakes import unused
 from tests.made import A100, H100, V100
-from tests.readings import unused
 
 KEY = "of this run"
 

@@ -194,7 +194,7 @@ def test_a_model_that_trains_later_is_compiled_and_told_of_as_the_first(
     monkeypatch.setattr(torch, "compile", note)
     first, later, evaluated = Net(), Net(), Net()
     with acting() as seam:
-        seam.on_late_root = told.append
+        seam.on_root = told.append
         seam.compile_in(mode="default")
         first(torch.randn(2, 8))
         seam.narrow()
@@ -204,4 +204,4 @@ def test_a_model_that_trains_later_is_compiled_and_told_of_as_the_first(
         later(torch.randn(2, 8))
         later(torch.randn(2, 8))
     assert compiled == [first, later]
-    assert told == [later]
+    assert told == [first, later, evaluated]

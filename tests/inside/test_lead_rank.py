@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter, sleep
 
 import pytest
@@ -16,6 +16,7 @@ from autotune.inside.processes.lead_rank import LeadRank
 from autotune.inside.processes.reporter import MAX_STEPS, Reporter
 from autotune.inside.step_counts import Step
 from autotune.inside.step_tracker import StepTracker
+from autotune.machine.probes.torch_memory import TorchMemory
 from autotune.measurement.turn import PlannedTurn, Turn
 from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config
@@ -35,8 +36,8 @@ from autotune.rig.wire import (
     TookTurns,
     ToRig,
 )
+from tests.gpu_fakes import FakeCuda, unused
 from tests.made import A100, H100, PROGRAM, make_profile
-from tests.readings import torch_sees, unused
 
 CONFIG = Config({"threads": 2})
 APPLIED = AppliedConfig(CONFIG, CONFIG, ProgramTraits("cpu"), LrRule.NONE)
@@ -121,8 +122,8 @@ def test_the_parent_is_told_the_gpus_of_a_program_that_trains_on_one(
     parent: Parent, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
     """There is no GPU here, so the observer says what it would have seen."""
-    seen = (unused(H100), A100)
-    torch_sees(monkeypatch, *seen)
+    seen = (unused(H100), replace(A100, usable_bytes=A100.memory_bytes))
+    FakeCuda(monkeypatch, *seen)
     driver = parent.driver
     monkeypatch.setattr(StepTracker, "device", device)
     monkeypatch.setattr(driver.tracker, "profile", lambda: make_profile(device=device))
@@ -132,7 +133,6 @@ def test_the_parent_is_told_the_gpus_of_a_program_that_trains_on_one(
     ready = parent.theirs.receive(0.0)
     assert isinstance(ready, Ready)
     assert ready.devices == (seen if device == "cuda" else ())
-    assert ready.gpus == 2, "how many it could use is known of a program on the CPU as well"
 
 
 def test_each_question_is_answered_once_with_its_number(parent: Parent) -> None:
@@ -149,6 +149,18 @@ def test_each_question_is_answered_once_with_its_number(parent: Parent) -> None:
     ]
     assert [[len(turn.seconds) for turn in taken] for taken in parent.taken] == [[2, 2], [5, 5]]
     assert {turn.samples for turn in parent.taken[0]} == {(8, 8)}
+
+
+def test_memory_is_left_free_in_the_turns_of_configs_but_the_programs_own(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[bool] = []
+    monkeypatch.setattr(TorchMemory, "keep_spare", lambda _, *, is_kept: kept.append(is_kept))
+    other = replace(APPLIED, config=CONFIG.replace(threads=1))
+    parent.ask(turns(1), turns(2, 2, APPLIED, other), turns(3, 2, other), turns(4), Close())
+    parent.driver._obey()
+    parent.let_run(20)
+    assert kept == [False, True, False]
 
 
 def test_an_examination_is_answered_in_time_with_what_it_found_where_an_item_never_comes(

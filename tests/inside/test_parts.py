@@ -19,7 +19,8 @@ from autotune.inside.seams.forward import ForwardSeam
 from autotune.inside.seams.parts import SYNCS, Part, PartsClock, PartsSeam
 from autotune.inside.turns import Edges
 from autotune.measurement.examination import StepParts
-from tests.inside.test_turns import AheadEdges
+from tests.gpu_fakes import FakeCuda
+from tests.made import A100, H100
 from tests.watching import installed
 
 PATCHED = (
@@ -65,14 +66,16 @@ def test_each_moment_of_a_step_goes_to_one_part_and_a_disturbed_step_is_not_kept
     )
 
 
-def test_beside_a_gpu_the_devices_time_counts_and_the_hosts_is_what_launching_takes() -> None:
-    edges = AheadEdges()
-    clock = PartsClock(edges)
+def test_beside_gpus_the_slowest_ones_time_counts_and_the_hosts_is_what_launching_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cuda = FakeCuda(monkeypatch, A100, H100)
+    clock = PartsClock(Edges([torch.device("cuda", 0), torch.device("cuda", 1)]))
     clock.start()
     for seconds, part in ((1, Part.COMPUTE), (8, Part.OPTIMIZER), (4, Part.OVERHEAD)):
-        edges.now += seconds
+        cuda.work(seconds, seconds / 2)
         clock.ground(part)
-    edges.now += 2
+    cuda.work(1, 2)
     clock.stop(keep=True)
     split = clock.split()
     assert split is not None

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
-from torch.backends import cuda
+from torch.backends import cuda, cudnn
 from torch.optim import SGD
 
 from autotune.inside.seam_set import SeamSet
@@ -56,6 +56,7 @@ def test_tf32_is_allowed_where_the_program_computes_on_cuda(*, device: str, is_t
         assert cuda.matmul.allow_tf32 == is_tf32
     finally:
         Steering(seams).apply(replace(applied, config=applied.baseline), since=applied)
+    assert cudnn.allow_tf32, "fp32 leaves convolutions as PyTorch has them, and says so"
 
 
 class Spy(nn.Module):

@@ -1,6 +1,6 @@
 """Copies from pinned memory to a device, seen where torch makes them; no device is needed.
 
-The meta device takes copies from anywhere; pinned memory needs a driver, so pinning does nothing.
+The meta device takes copies from anywhere.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from torch.utils.data._utils import pin_memory as pinning
 
 from autotune.inside.seams.transfer import TransferSeam
+from tests.gpu_fakes import pins_without_a_driver
 from tests.watching import installed
 
 
@@ -33,7 +34,7 @@ def flags(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 @pytest.fixture
 def seam(flags: list[bool], monkeypatch: pytest.MonkeyPatch) -> Iterator[TransferSeam]:
-    monkeypatch.setattr(pinning, "pin_memory", lambda data, *_: data)  # there is no driver for it
+    pins_without_a_driver(monkeypatch)
     seam = TransferSeam()
     seam.is_needed = True
     with installed(seam):
@@ -75,6 +76,29 @@ def test_copies_from_pinned_memory_alone_are_changed_however_the_device_is_named
     assert not seam.own_non_blocking
     torch.ones(3).to("meta", non_blocking=True)
     assert seam.own_non_blocking, "the program asks for it"
+
+
+class Batch:
+    """A batch of a type of its own, as in PyTorch Geometric."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def pin_memory(self) -> Batch:
+        return Batch(self.tensor.pin_memory())
+
+
+def test_a_batch_that_pins_itself_for_a_loader_is_pinned_and_the_programs_buffer_is_not(
+    seam: TransferSeam, flags: list[bool]
+) -> None:
+    batch, parts = Batch(torch.ones(3)), {"x": (torch.ones(1), "name")}
+    pinning.pin_memory(batch).tensor.to("meta")
+    pinning.pin_memory(parts)["x"][0].to("meta")
+    batch.pin_memory().tensor.to("meta")
+    torch.ones(3).pin_memory().to("meta")
+    assert flags == [True, True, False, False]
+    seam.remove()
+    assert not hasattr(torch.Tensor.pin_memory, "__wrapped__")
 
 
 def test_values_and_errors_are_torchs_own(seam: TransferSeam) -> None:

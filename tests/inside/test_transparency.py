@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from autotune.measurement.outcome import Ending
 from autotune.program.config import KnobValue
+from autotune.results import bestfile
+from tests.gpu_fakes import guard_cuda
 from tests.made import make_loader
-from tests.rigging import PROGRAMS, applied_with, open_rig, write_best
+from tests.rigging import PROGRAMS, never, open_rig, write_best
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_starts")]
 
@@ -59,7 +61,7 @@ def test_losses_under_autotune_run_are_those_of_the_program_alone(
 ) -> None:
     baseline, changes, is_exact = SETTINGS[name]
     best, losses = tmp_path / "best.yaml", tmp_path / "losses"
-    write_best(best, baseline, LOADER, "", **changes)
+    write_best(best, baseline, LOADER, "", "cpu", **changes)
     command = [sys.executable, "-m", "autotune", "run", str(best), str(PROGRAM)]
     ended = subprocess.run(
         [*command, str(losses), EPOCHS], check=True, capture_output=True, text=True
@@ -72,32 +74,91 @@ def test_losses_under_autotune_run_are_those_of_the_program_alone(
     assert own == pytest.approx(theirs, rel=1e-3)
 
 
-FORKS = """
+SETS_UP = """
 import os, sys, torch
-child = os.fork()
-if not child:
-    os._exit(torch.cuda._is_in_bad_fork())
-with open(sys.argv[1], "w") as file:
-    file.write(str(os.waitpid(child, 0)[1]))
-model = torch.nn.Linear(1, 1)
+from torch.utils.data import DataLoader, TensorDataset
+
+if sys.argv[1].endswith(".yaml"):
+    import autotune
+    autotune.apply(sys.argv[1])
+loader = DataLoader(TensorDataset(torch.ones(64, 1)), batch_size=8, shuffle=True)
+model = torch.nn.Sequential(torch.nn.Conv1d(1, 1, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-while True:
-    model(torch.ones(1, 1)).sum().backward()
-    optimizer.step()
+if sys.argv[2] == "cuda":
+    os.environ["CUDA_VISIBLE_DEVICES"] = "1"
+    os.environ["CUDA_IS_ASKED"] = "1"
+    torch.cuda.is_available()
+for _ in range(int(sys.argv[3])):
+    for (batch,) in loader:
+        optimizer.zero_grad()
+        model(batch[:, None]).sum().backward()
+        optimizer.step()
+print("trained")
 """
+# What a search begins with, and what it may find
+FOUND: dict[str, tuple[dict[str, KnobValue], dict[str, KnobValue]]] = {
+    "cpu": ({"threads": 2, "workers": 0}, {"threads": 1, "workers": 1}),
+    "cuda": (
+        {
+            "precision": "fp32",
+            "cudnn": "default",
+            "attention": "auto",
+            "pinning": "off",
+            "optimizer": "for-loop",
+            "memory_format": "contiguous",
+            "workers": 0,
+        },
+        {
+            "precision": "tf32",
+            "cudnn": "benchmark",
+            "attention": "math",
+            "pinning": "non-blocking",
+            "optimizer": "foreach",
+            "memory_format": "channels_last",
+            "workers": 1,
+        },
+    ),
+}
 
 
-def test_nothing_asks_for_gpus_before_the_programs_first_line(tmp_path: Path) -> None:
+@pytest.mark.real_starts
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("how", ["search", "run", "apply"])
+def test_nothing_asks_for_gpus_before_the_program_does(
+    how: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first who asks fixes what the program sees: later CUDA_VISIBLE_DEVICES are not read.
 
-    torch then also keeps forked processes from using CUDA, whether there are GPUs or not (its note
-    on "poison fork in multiprocessing"), which shows that somebody has asked.
+    torch then also keeps forked processes from using CUDA, whether there are GPUs or not. A program
+    on the CPU may never ask.
     """
-    program, said = tmp_path / "forks.py", tmp_path / "said"
-    program.write_text(FORKS, encoding="utf-8")
-    with open_rig(tmp_path, str(program), str(said)) as observed:
-        assert observed.seen(said).read_text() == "0"
-    on_gpu = replace(observed.base.traits, device="cuda")
-    applied = replace(applied_with(observed.base, precision="tf32"), traits=on_gpu)
-    with open_rig(tmp_path, str(program), str(said), applied=applied) as tuned:
-        assert tuned.seen(said).read_text() == "0"
+    program, best = tmp_path / "sets_up.py", tmp_path / "best.yaml"
+    program.write_text(SETS_UP, encoding="utf-8")
+    baseline, changes = FOUND[device]
+    write_best(best, baseline, make_loader(dataset_len=64, batch_size=8), "", device, **changes)
+    asked = guard_cuda(monkeypatch, tmp_path)
+    if how == "search":
+        with open_rig(tmp_path, str(program), "as written", device, "1000000") as observed:
+            observed.measured(workers=1)
+            found = observed.rig.profile_step(0.2, never, 60.0)
+            assert not isinstance(found, Ending)
+            assert not isinstance(observed.rig.examine(never, 60.0), Ending)
+            assert_not_there(observed.seen(asked))
+        applied = bestfile.read(best).applied
+        words = str(program), "as written", device, "1000000"
+        with open_rig(tmp_path / "tuned", *words, applied=applied) as tuned:
+            tuned.measured()
+            assert_not_there(tuned.seen(asked))
+    else:
+        tool = ["-m", "autotune", "run", str(best)] if how == "run" else []
+        file = "as written" if how == "run" else str(best)
+        ended = subprocess.run(
+            [sys.executable, *tool, str(program), file, device, "3"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert ended.stdout.endswith("trained\n"), ended.stderr
+    assert_not_there(asked)
+
+
+def assert_not_there(asked: Path) -> None:
+    assert not asked.exists(), asked.read_text()

@@ -6,53 +6,24 @@ import os
 import random
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
 
+from autotune.inside import turns as turns_module
 from autotune.inside.turns import Edges, Hands, Turns, of_ranks
+from autotune.machine.hardware import Gpu
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.turn import PlannedTurn, Turn
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.rig.wire import TakeTurns
-from tests.made import make_profile
+from tests.gpu_fakes import FakeCuda, unused
+from tests.made import A100, H100, make_profile
 from tests.rigging import OpenRig, applied_with, never, open_rig
-
-
-@dataclass
-class ScriptedEdges(Edges):
-    """A device that does what it was given a while after the program gave it.
-
-    Stands for CUDA events, whose times can be read only after the device has passed them
-    (https://pytorch.org/docs/stable/generated/torch.cuda.Event.html).
-    """
-
-    run_ahead = False
-    now: float = 0.0
-    is_settled: bool = False
-    marks: list[float] = field(default_factory=list)
-
-    def mark(self) -> int:
-        self.marks.append(self.now)
-        return len(self.marks) - 1
-
-    def settle(self) -> None:
-        self.is_settled = True
-
-    def seconds_between(self, begin: int, end: int) -> float:
-        assert self.is_settled, "an event was read that the device has not passed"
-        return self.marks[end] - self.marks[begin]
-
-
-class AheadEdges(ScriptedEdges):
-    """Those of a GPU."""
-
-    run_ahead = True
-
 
 APPLIED = AppliedConfig.as_written(Config({"batch_size": 8}), make_profile())
 CONFIGS = APPLIED, applied_with(APPLIED, batch_size=16)
@@ -60,28 +31,42 @@ CONFIGS = APPLIED, applied_with(APPLIED, batch_size=16)
 
 @dataclass
 class Program:
-    """What turns see of a program, and its device."""
+    """What turns see of a program on the CPU, or on two GPUs of which the second is slower."""
 
-    edges: ScriptedEdges = field(default_factory=ScriptedEdges)
+    monkeypatch: pytest.MonkeyPatch
+    gpus: tuple[Gpu, ...] = ()
+    now_s: float = 0.0
     loss: torch.Tensor | None = None
     activity: int = 0
 
+    def __post_init__(self) -> None:
+        self.cuda = FakeCuda(self.monkeypatch, *self.gpus)
+        # Times are those of the script
+        self.monkeypatch.setattr(turns_module, "perf_counter", lambda: self.now_s)
+
     def turns(self, *schedule: PlannedTurn) -> Turns:
         hands = Hands(self.switch, lambda: self.loss, lambda: self.activity)
-        return Turns(TakeTurns(CONFIGS, schedule), hands, self.edges)
+        devices = [torch.device("cuda", number) for number in range(len(self.gpus))]
+        return Turns(TakeTurns(CONFIGS, schedule), hands, Edges(devices))
 
     def switch(self, to: AppliedConfig) -> None:
-        self.edges.now += 0.5 if to is CONFIGS[1] else 0.25
+        self.work(0.5 if to is CONFIGS[1] else 0.25)
+
+    def work(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.cuda.work(*(seconds / 2, seconds)[: len(self.gpus)])
 
 
-def test_seconds_of_a_switch_belong_to_no_config_and_are_read_after_the_last_turn() -> None:
-    program = Program()
+def test_seconds_of_a_switch_belong_to_no_config_and_are_read_after_the_last_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = Program(monkeypatch)
     turns = program.turns(PlannedTurn(0, 2), PlannedTurn(1, 1), PlannedTurn(0, 1))
     for samples, seconds in ((8, 1.0), (8, 2.0), (16, 3.0), (8, 4.0)):
         assert not turns.is_done
         if seconds == 4.0:
             turns.disturb()
-        program.edges.now += seconds
+        program.work(seconds)
         turns.step(samples, wait_s=0.1, tokens=5)
 
     assert turns.is_done
@@ -92,24 +77,40 @@ def test_seconds_of_a_switch_belong_to_no_config_and_are_read_after_the_last_tur
     )
 
 
-def test_the_first_step_after_an_answer_is_not_timed_where_the_program_runs_ahead() -> None:
-    """The answer waited for the device, so nothing overlaps with that step."""
-    program = Program(AheadEdges())
+def test_the_first_step_after_an_answer_is_not_timed_where_the_program_runs_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The answer waited for the devices, so nothing overlaps with that step."""
+    program = Program(monkeypatch, (A100, H100))
     turns = program.turns(PlannedTurn(0, 2))
-    assert program.edges.now == 0.25, "it is a step of the config whose turn begins"
+    assert program.now_s == 0.25, "it is a step of the config whose turn begins"
     turns.disturb()
     for seconds in (9.0, 1.0, 2.0):
         assert not turns.is_done
-        program.edges.now += seconds
+        program.work(seconds)
         turns.step(8, 0.0)
+    assert program.cuda.waited_s == [0.0, 0.0], "nothing waits for a device between two steps"
     (turn,) = turns.told()
     assert (turn.seconds, turn.disturbed) == ((1.0, 2.0), ())
 
 
-def test_each_turn_has_the_loss_of_its_last_step_and_is_quiet_unless_something_was_compiled() -> (
-    None
-):
-    program = Program()
+def test_a_program_on_another_gpu_is_timed_there_and_the_first_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cuda = FakeCuda(monkeypatch, unused(A100), H100)
+    edges = Edges([torch.device("cuda", 1)])
+    begin = edges.mark()
+    cuda.work(0.0, 3.0)
+    end = edges.mark()
+    edges.settle()
+    assert edges.seconds_between(begin, end) == 3.0
+    assert cuda.waited_s == [0.0, 3.0]
+
+
+def test_each_turn_has_the_loss_of_its_last_step_and_is_quiet_unless_something_was_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = Program(monkeypatch)
     turns = program.turns(PlannedTurn(0, 2), PlannedTurn(1, 2), PlannedTurn(0, 2))
     for step, loss in enumerate((3.0, 2.0, 9.0, float("nan"), None, 1.0)):
         program.loss = None if loss is None else torch.tensor(loss)
@@ -121,8 +122,10 @@ def test_each_turn_has_the_loss_of_its_last_step_and_is_quiet_unless_something_w
     assert [turn.is_quiet for turn in told] == [True, False, True]
 
 
-def test_an_epoch_that_ends_disturbs_its_step_and_a_turn_that_is_not_whole_is_dropped() -> None:
-    turns = Program().turns(PlannedTurn(0, 2), PlannedTurn(1, 2))
+def test_an_epoch_that_ends_disturbs_its_step_and_a_turn_that_is_not_whole_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turns = Program(monkeypatch).turns(PlannedTurn(0, 2), PlannedTurn(1, 2))
     turns.step(8, 0.0)
     turns.resume()
     turns.step(8, 0.0)

@@ -12,6 +12,7 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.profile import OptimizerFacts, Profile
 from autotune.program.program import LaunchPlan
+from tests.gpu_fakes import unused
 from tests.made import (
     A100,
     H100,
@@ -23,7 +24,6 @@ from tests.made import (
     make_space,
     profile_with,
 )
-from tests.readings import unused
 
 CUDA = make_profile(device="cuda")
 CPU = make_profile()
@@ -186,8 +186,23 @@ def test_a_knob_that_cannot_act_here_says_why(
     assert said in reason(knob, hardware, profile)
 
 
-def test_a_large_machine_is_offered_no_more_than_32_workers() -> None:
+def test_a_large_machine_is_offered_no_more_than_32_workers_and_ranks_share_the_cores() -> None:
     assert max(values("workers", on_cores(256), CPU)) == 32
+    for ranks, most in ((1, 32), (8, 12), (64, 2)):
+        assert max(values("workers", on_cores(64), make_profile(world_size=ranks))) == most
+
+
+def test_threads_beside_a_gpu_are_for_who_names_them_where_the_program_loads_itself() -> None:
+    named = make_space([]).tune(["threads"])
+    offered = named.resolve(MACHINES["A100"], CUDA).domains["threads"].values
+    assert {1, MACHINES["A100"].cpu_quota} < {*offered}
+    with_workers = profile_with(CUDA, loaders=(make_loader(num_workers=2),))
+    for hardware, profile in (
+        (MACHINES["A100"], with_workers),
+        (make_hardware(gpus=(A100,), cpu_quota=1), CUDA),
+    ):
+        with pytest.raises(UsageError, match=r"threads"):
+            named.resolve(hardware, profile)
 
 
 def test_compilers_modes_are_offered_where_they_act() -> None:
@@ -316,7 +331,6 @@ def test_what_torch_fixes_at_its_start_needs_a_fresh_process() -> None:
         "devices",
         "flush_denormal",
         "fsdp_options",
-        "interop_threads",
         "sync_batchnorm",
     }
 

@@ -1,4 +1,4 @@
-"""The conditions of a machine, read from recorded files, and what is said of them."""
+"""The conditions of a machine, read from files like its kernel's, and what is said of them."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import metadata
@@ -14,9 +13,9 @@ from typing import Any
 import pytest
 
 from autotune.machine.hardware import Gpu, Hardware, cpu_quota, detect, visible_gpus
+from tests.gpu_fakes import GB10, MIG_GPU, FakeNvml, unused
 from tests.machine.test_cgroups import tree
 from tests.made import A100, GIB, H100, HARDWARE, V100, make_hardware
-from tests.readings import GB10, MIG_GPU, NvmlReadings, unused
 
 CORES = len(os.sched_getaffinity(0))
 
@@ -83,20 +82,18 @@ def test_each_fact_that_decides_speed_is_a_difference_and_no_other() -> None:
 
 
 @pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch) -> Callable[..., NvmlReadings]:
-    """Let the driver say what was recorded."""
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeNvml]:
+    """Let a driver answer."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
-    def answer(*gpus: Gpu, **how: Any) -> NvmlReadings:
-        readings = NvmlReadings(gpus, **how)
-        monkeypatch.setitem(sys.modules, "pynvml", readings)
-        return readings
+    def answer(*gpus: Gpu, **how: Any) -> FakeNvml:
+        return FakeNvml(gpus, **how).install(monkeypatch)
 
     return answer
 
 
 def test_gpus_are_read_and_what_one_does_not_tell_is_unknown(
-    nvml: Callable[..., NvmlReadings],
+    nvml: Callable[..., FakeNvml],
 ) -> None:
     silent = replace(A100, compute_capability=None)
     nvml(A100, H100)
@@ -110,14 +107,14 @@ def test_gpus_are_read_and_what_one_does_not_tell_is_unknown(
 
 
 def test_a_driver_that_does_not_answer_is_a_doubt_and_not_an_error(
-    nvml: Callable[..., NvmlReadings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    nvml: Callable[..., FakeNvml], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for answers_until in ("nvmlInit", "nvmlDeviceGetHandleByIndex"):
         readings = nvml(A100, fails_at=answers_until)
         hardware = detect()
         assert hardware.gpus == ()
         assert "GPU facts are unknown" in " ".join(hardware.warnings)
-        assert readings.is_shut_down
+        assert not readings.users
     readings = nvml(V100, A100, H100)
     readings.lost = frozenset({A100.uuid})
     hardware = detect()

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 
 import psutil
 import pytest
 
 from autotune.machine import preflight
+from tests.gpu_fakes import THROTTLED, FakeNvml, GpuState, ProcessInfo
 from tests.made import A100, H100, make_hardware
-from tests.readings import THROTTLED, GpuState, NvmlReadings, ProcessInfo
 from tests.rigging import is_running, talking, wait_for
 
 LOOK_S = 0.5
@@ -52,11 +51,8 @@ def stranger() -> Iterator[psutil.Process]:
 
 
 @pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch) -> NvmlReadings:
-    # Pre-flight makes its probe itself and this imports pynvml, which needs a driver.
-    nvml = NvmlReadings([A100, H100])
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    return nvml
+def gpus(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    return FakeNvml([A100, H100]).install(monkeypatch)
 
 
 @pytest.fixture
@@ -80,7 +76,7 @@ def test_a_process_that_keeps_the_machine_busy_is_named(stranger: psutil.Process
     assert warning.endswith("end them if you can.")
 
 
-def test_a_gpu_that_is_slowed_down_is_named_with_its_temperature(gpus: NvmlReadings) -> None:
+def test_a_gpu_that_is_slowed_down_is_named_with_its_temperature(gpus: FakeNvml) -> None:
     hardware = make_hardware(cpu_quota=MANY_CORES, gpus=(A100, H100))
     assert preflight.warnings(hardware, 0.05) == []
     gpus.states[H100.uuid] = THROTTLED
@@ -91,7 +87,7 @@ def test_a_gpu_that_is_slowed_down_is_named_with_its_temperature(gpus: NvmlReadi
 
 
 def test_who_is_on_a_gpu_is_named_but_for_ourselves(
-    gpus: NvmlReadings, stranger: psutil.Process
+    gpus: FakeNvml, stranger: psutil.Process
 ) -> None:
     gpus.states[A100.uuid] = GpuState(
         compute=(ProcessInfo(stranger.pid, 1 << 30), ProcessInfo(os.getpid(), 1 << 30))

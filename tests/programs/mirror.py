@@ -55,7 +55,6 @@ def see(model, optimizer, batch):
         "pid": int(batch["pid"][0]),
         "process": batch["process"][0],
         "threads": torch.get_num_threads(),
-        "interop_threads": torch.get_num_interop_threads(),
         "matmul_precision": torch.get_float32_matmul_precision(),
         "flushes": float(torch.tensor([1e-310], dtype=torch.float64) * 1) == 0.0,
         "kernel": model.kernel,
@@ -65,7 +64,7 @@ def see(model, optimizer, batch):
 
 def main():
     if "setup" in sys.argv:
-        torch.set_num_interop_threads(3)
+        torch.set_flush_denormal(False)
         torch.set_num_threads(2)
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)

@@ -8,16 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from autotune.measurement.outcome import Outcome
+from autotune.measurement.outcome import Ending, Outcome
 from autotune.rig.failures import (
     from_exception,
     from_exit_code,
     from_ranks,
+    is_settled,
     program_error,
     started_words,
 )
 from autotune.rig.wire import Ended, encode
+from tests.gpu_fakes import CAPTURES_A_STEP
 from tests.made import PROGRAM
+from tests.rigging import never, rig_on
 
 # As traceback.format_exception_only() gives them, which is what a rig sends
 SAID = {
@@ -32,6 +35,13 @@ SAID = {
         "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
         "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
         "torch.distributed.DistBackendError: NCCL error in: … Cuda failure 2 'out of memory'",
+        "torch.distributed.DistBackendError: NCCL error in: … Cuda failure 'out of memory'",
+        "torch.distributed.DistBackendError: NCCL error in: … HIP failure 2 'out of memory'",
+        "torch.AcceleratorError: CUDA error: out of memory",
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasLtMatmul(…)`",
+        "RuntimeError: CUDA error: HIPBLAS_STATUS_ALLOC_FAILED when calling `hipblasCreate(…)`",
+        "RuntimeError: cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `…Create(…)`",
+        "RuntimeError: cuFFT error: CUFFT_ALLOC_FAILED",
     ),
     Outcome.HOST_OUT_OF_MEMORY: (
         "RuntimeError: [enforce fail at …] DefaultCPUAllocator: can't allocate memory",
@@ -50,6 +60,7 @@ SAID = {
     Outcome.CRASHED: (
         "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if you …",
         "RuntimeError: CUDA error: device-side assert triggered",
+        "OutOfResources: out of resource: shared memory, Required: 264192, Hardware limit: 232448.",
         "OSError: [Errno 28] No space left on device: '/data/checkpoint.pt'",
         "RuntimeError: unable to open shared memory object </torch_1_2>: Too many open files (24)",
         "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Segmentation fault. ",
@@ -66,8 +77,12 @@ def ended(exception: str, exit_code: int = 1) -> Ended:
 def test_what_may_have_other_causes_is_about_memory_where_the_device_has_none_left() -> None:
     for said in (
         "RuntimeError: GET was unable to find an engine to execute this computation",
+        "RuntimeError: FIND was unable to find an engine to execute this computation",
         "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR",
         "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(…)`",
+        "RuntimeError: CUDA error: HIPBLAS_STATUS_NOT_INITIALIZED when calling `hipblasCreate(…)`",
+        "RuntimeError: cusolver error: CUSOLVER_STATUS_INTERNAL_ERROR, when calling `…Create(…)`",
+        "DistBackendError: NCCL error … ncclUnhandledCudaError: Call to CUDA function failed.",
     ):
         assert from_exception(ended(said)).outcome is Outcome.CRASHED
         full = replace(ended(said), is_device_full=True)
@@ -158,6 +173,19 @@ def test_how_ranks_ended_that_a_program_started_itself_is_told_apart(
     ending = from_ranks(started_words(first, tmp_path), codes, 1, "")
     assert ending.outcome is outcome
     assert ending.reason.startswith(reason)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("warm_starts")
+def test_a_step_that_is_captured_as_a_cuda_graph_is_refused_by_that_name(tmp_path: Path) -> None:
+    program = tmp_path / "captures.py"
+    program.write_text(CAPTURES_A_STEP, encoding="utf-8")
+    with rig_on(tmp_path, str(program)) as rig:
+        ending = rig.open(None, never, 60.0)
+    assert isinstance(ending, Ending)
+    assert is_settled(PROGRAM, ending), "another start would show no more"
+    said = str(program_error(PROGRAM, ending))
+    assert said.startswith(f"{PROGRAM.name} cannot be searched: it captures its optimizer")
 
 
 def test_what_a_spawned_process_raised_is_read_from_what_spawn_raises(tmp_path: Path) -> None:

@@ -56,7 +56,9 @@ def are_gone(pids: list[int]) -> bool:
     return wait_for(lambda: not any(map(is_running, pids)))
 
 
-def test_ranks_find_what_torchrun_documents_and_stay_on_loopback() -> None:
+def test_ranks_find_what_torchrun_documents_and_stay_on_loopback_unless_the_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = environment_of(1, 4, 29500, "run", "secret")
     names = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_PORT"}
     names |= {"GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"}
@@ -65,6 +67,9 @@ def test_ranks_find_what_torchrun_documents_and_stay_on_loopback() -> None:
     assert (found["RANK"], found["WORLD_SIZE"], found["GROUP_RANK"]) == ("1", "4", "0")
     assert found["MASTER_ADDR"] == "127.0.0.1"
     assert {found[f"{by}_SOCKET_IFNAME"] for by in ("GLOO", "NCCL", "TP")} == {"lo"}
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "^docker0")
+    found = environment_of(1, 4, 29500, "run", "secret")
+    assert (found["NCCL_SOCKET_IFNAME"], found["GLOO_SOCKET_IFNAME"]) == ("^docker0", "lo")
 
 
 def test_the_first_rank_alone_inherits_the_socket_and_what_is_passed_on() -> None:

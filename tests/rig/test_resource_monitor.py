@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import replace
 
 import pytest
@@ -13,8 +12,8 @@ from autotune.measurement.readings import Interference, Memory
 from autotune.measurement.turn import Taken, Turn
 from autotune.rig import resource_monitor
 from autotune.rig.resource_monitor import HELD_BYTES, ResourceMonitor, mean_power_w
+from tests.gpu_fakes import THROTTLED, FakeNvml, GpuState, at_work
 from tests.made import A100, GIB, H100
-from tests.readings import THROTTLED, GpuState, NvmlReadings, at_work
 
 SHARED = "another process was on the GPU"
 TAKEN = Taken(
@@ -26,12 +25,11 @@ TAKEN = Taken(
 
 def made_watch(
     monkeypatch: pytest.MonkeyPatch,
-    nvml: NvmlReadings,
+    nvml: FakeNvml,
     uuids: tuple[str, ...] = (A100.uuid,),
     used_before: int | None = None,
 ) -> ResourceMonitor:
-    # A watch makes its probes itself and these import pynvml, which needs a driver.
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    nvml.install(monkeypatch)
     before = {} if used_before is None else {A100.uuid: used_before}
     return ResourceMonitor(os.getpid(), uuids, before)
 
@@ -45,7 +43,7 @@ def test_power_is_energy_over_time_between_the_first_and_last_reading() -> None:
 
 def completed(
     monkeypatch: pytest.MonkeyPatch,
-    nvml: NvmlReadings,
+    nvml: FakeNvml,
     *uuids: str,
     used: tuple[str, ...] | None = None,
 ) -> Taken:
@@ -70,10 +68,10 @@ def completed(
 
 def test_turns_on_gpus_get_their_power_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     states = {A100.uuid: GpuState(), H100.uuid: GpuState()}
-    nvml = NvmlReadings([A100, H100], [3 * GIB], states=states)
+    nvml = FakeNvml([A100, H100], [3 * GIB], states=states)
     result = completed(monkeypatch, nvml, A100.uuid, H100.uuid)
     assert result.power_w == pytest.approx(500)
-    assert result.memory.device_used_bytes == 6 * GIB
+    assert result.memory.device_used_bytes == 3 * GIB, "of the fullest, never a sum"
     assert result.memory.host_bytes
     memory = replace(result.memory, device_used_bytes=None, host_bytes=None)
     rest = replace(result, power_w=None, memory=memory)
@@ -85,7 +83,7 @@ def test_turns_on_gpus_get_their_power_and_memory(monkeypatch: pytest.MonkeyPatc
 def test_what_disturbed_a_gpu_is_said_once_beside_what_the_rig_saw_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    nvml = NvmlReadings([A100], states={A100.uuid: THROTTLED})
+    nvml = FakeNvml([A100], states={A100.uuid: THROTTLED})
     seen = completed(monkeypatch, nvml, A100.uuid).interference
     assert seen is not None
     assert seen.foreign_share == 0.5
@@ -96,9 +94,10 @@ def test_what_disturbed_a_gpu_is_said_once_beside_what_the_rig_saw_itself(
 def test_what_happens_on_a_gpu_that_the_program_does_not_use_is_not_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    busy = replace(THROTTLED, samples=(at_work(os.getppid(), 90, ago_s=-60.0),))
+    users = at_work(os.getpid(), 9, ago_s=-60.0), at_work(os.getppid(), 90, ago_s=-60.0)
+    busy = replace(THROTTLED, samples=users)
     states = {A100.uuid: GpuState(), H100.uuid: busy}
-    nvml = NvmlReadings([A100, H100], [3 * GIB], states=states)
+    nvml = FakeNvml([A100, H100], [3 * GIB], states=states)
     both = A100.uuid, H100.uuid
     unknown = completed(monkeypatch, nvml, *both).interference
     assert unknown is not None
@@ -135,13 +134,16 @@ def test_memory_is_read_less_often_where_that_takes_a_twentieth_of_the_time(
 def test_memory_is_held_only_on_gpus_in_use_whose_use_before_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # What is recorded here does not change with time: its grace need not last seconds.
+    # What is said here does not change with time: its grace need not last seconds.
     monkeypatch.setattr(resource_monitor, "SETTLE_S", 0.15)
     for readings in ([GIB], [GIB + HELD_BYTES], [3 * GIB, 2 * GIB, GIB]):
-        nvml = NvmlReadings([A100], readings)
+        nvml = FakeNvml([A100], readings)
         assert made_watch(monkeypatch, nvml, used_before=GIB).held_bytes() == 0, "it came back"
-    watcher = made_watch(monkeypatch, NvmlReadings([A100, H100], [5 * GIB]), used_before=GIB)
+    watcher = made_watch(monkeypatch, FakeNvml([A100, H100], [5 * GIB]), used_before=GIB)
     watcher.watch((A100.uuid, H100.uuid))
     assert watcher.held_bytes() == 4 * GIB, "of the A100: how full the H100 was, nobody knows"
+    before = {A100.uuid: 0, H100.uuid: 9 * GIB}
+    watcher = ResourceMonitor(os.getpid(), (A100.uuid, H100.uuid), before)
+    assert watcher.held_bytes() == 5 * GIB, "what another GPU got back does not make up for it"
     watcher.watch((H100.uuid,))
     assert watcher.held_bytes() == 0

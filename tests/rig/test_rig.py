@@ -19,19 +19,44 @@ from autotune.measurement.examination import StepBreakdown
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.turn import PlannedTurn, Taken, Turn
+from autotune.program.applied_config import AppliedConfig
+from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
+from autotune.program.lr import LrRule
+from autotune.program.program import LaunchPlan
+from autotune.program.rehearsal import RehearsalPlan, TracePlan
+from autotune.rig import processes
 from autotune.rig.open_rig import SILENT, OpenRig, Place
 from autotune.rig.resource_monitor import ResourceMonitor
 from autotune.rig.rig import Rig
 from autotune.rig.wire import Link, Progress, StepProfiled, TakeTurns, TookTurns, encode
-from tests.made import PROGRAM
-from tests.rigging import PROGRAMS, SHORT_S, applied_with, fence, never, open_rig
+from tests.made import PROGRAM, make_profile
+from tests.rigging import PROGRAMS, SHORT_S, applied_with, fence, never, open_rig, rig_on
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_starts")]
 
 if TYPE_CHECKING:
     from autotune.rig.fence import View
     from autotune.rig.wire import Phase
+
+
+def test_runs_whose_training_is_compared_round_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU convolutions compute in TF32 by default, but not all of cuDNN's kernels do."""
+    plans: list[LaunchPlan] = []
+
+    def start(plan: LaunchPlan, *_: object) -> None:
+        plans.append(plan)
+        raise InterruptedError
+
+    monkeypatch.setattr(processes, "start", start)
+    applied = AppliedConfig.as_written(Config({}), make_profile(), LrRule.NONE)
+    compared, learns = TracePlan(), TracePlan(drops_out=True)
+    for traces, tf32 in ((compared, "0"), (learns, None), (None, None)):
+        with rig_on(tmp_path, "plain.py") as rig, pytest.raises(InterruptedError):
+            rig.rehearse(applied, RehearsalPlan(traces=traces), never)
+        assert plans[-1].env.get("NVIDIA_TF32_OVERRIDE") == tf32
 
 
 @pytest.mark.real_starts

@@ -47,6 +47,7 @@ from autotune.rig.wire import (
     decode,
     encode,
 )
+from tests.gpu_fakes import MIG_GPU, unused
 from tests.made import (
     A100,
     PROGRAM,
@@ -55,7 +56,6 @@ from tests.made import (
     make_loader,
     make_profile,
 )
-from tests.readings import MIG_GPU, unused
 
 APPLIED = make_applied(
     {"batch_size": 128, "keep_freed_memory": True, "precision": "bf16"},
@@ -86,7 +86,7 @@ PROFILE = make_profile(
 )
 START = Start(PROGRAM, None, "/run/rigs/001/files", FenceKind.LANDLOCK)
 TOOK_TURNS = TookTurns(TAKEN, 4)
-READY = Ready(PROFILE, 2.5, gpus=2, devices=(MIG_GPU, unused(A100)))
+READY = Ready(PROFILE, 2.5, devices=(MIG_GPU, unused(A100)))
 MESSAGES: tuple[ToRig | FromRig, ...] = (
     START,
     Start(PROGRAM, APPLIED, "/run/größe 'and' \"quotes\"", OVERLAY, open_places=("/home/me/a",)),

@@ -8,7 +8,7 @@ import pytest
 
 from autotune.measurement.claim import LEAST_PAIRS
 from autotune.measurement.outcome import Ending, Outcome
-from autotune.program.config import KnobValue
+from autotune.program.config import Config, KnobValue
 from autotune.results.record import ClaimProcess
 from autotune.results.result import Finding, SearchResult
 from autotune.tuning import baseline, live_rig
@@ -19,6 +19,7 @@ from tests.scripted import CRASH, Question, Script, Searched, begin
 from tests.tuning.watched import (
     TWO,
     TWO_FASTER,
+    Factors,
     Heard,
     Killed,
     Knobs,
@@ -129,6 +130,32 @@ def test_a_winner_that_fails_in_whatever_process_of_its_own_is_not_claimed(tmp_p
         assert starts == start
         assert result.finding is not Finding.FASTER
         assert any("failed in a fresh process: the memory is full" in w for w in heard.warnings)
+
+
+def test_a_winner_loses_by_an_error_of_a_gpu_only_if_another_process_repeats_it(
+    tmp_path: Path,
+) -> None:
+    hit = replace(CRASH, reason="RuntimeError: CUDA error: unspecified launch failure")
+    for knobs, winner, phase, budget_s in (
+        (ONE, Config({"precision": "bf16"}), "confirming", 120.0),
+        (FRESH, Config({"flush_denormal": True}), "searching", 400.0),
+    ):
+        for most in (1, 2):
+            hits = 0
+
+            def ends(question: Question, its: Config = winner, most: int = most) -> Ending | None:
+                nonlocal hits
+                is_its = question.config is not None and its.items() <= question.config.items()
+                is_hit = is_its and question.kind == "measure" and hits < most
+                hits += is_hit
+                return hit if is_hit else None
+
+            heard = Heard()
+            factors: Factors = {knob: {value: 1.6} for knob, value in winner.items()}
+            script = Script(factors, ends=in_phase(heard, phase, ends))
+            _, result = found(tmp_path / f"{phase}{most}", script, budget_s, knobs, heard)
+            assert hits == most
+            assert (result.finding is Finding.FASTER) is (most == 1), result.reason
 
 
 def test_a_claim_in_which_the_program_as_written_fails_blames_no_config(tmp_path: Path) -> None:

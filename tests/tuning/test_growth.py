@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from autotune.measurement.outcome import Outcome
 from autotune.program.config import Config, KnobValue
 from autotune.results.result import Finding
-from tests.made import make_space
+from tests.made import A100, GIB, make_profile, make_space
 from tests.scripted import Script, Searched, begin
 from tests.tuning.watched import told
 
@@ -118,3 +120,43 @@ def test_named_accumulation_may_win_without_a_check(tmp_path: Path, how: str, sa
     result = begin(tmp_path, script, GIVEN[how], sampler=sampler).go_on(180.0)
     assert result.finding is Finding.FASTER
     assert dict(result.changes) == {"workers": 2, "accumulation_steps": 2}
+
+
+def gib(base: float, sample: float, power: float = 1.0) -> Callable[[Config], int]:
+    """Return the memory of batches: a part for each sample beside what all have."""
+    return lambda config: round((base + sample * int(config["batch_size"]) ** power) * GIB)
+
+
+# Speed of a batch; memory of it; batches that may win; how many may be too large
+ON_A_GPU: dict[str, tuple[Callable[[int], float], Callable[[Config], int], set[int], int]] = {
+    "between two doublings": (lambda n: n / (n + 100), gib(4.0, 0.1), {320}, 0),
+    "without room for twice its batch": (lambda n: n / (n + 100), gib(20.0, 0.15), {104}, 0),
+    "more memory than a line": (lambda n: n / (n + 100), gib(4.0, 0.0025, 1.6), {336, 384}, 2),
+    "the largest on offer fits": (lambda n: n / (n + 100), gib(2.0, 0.03), {384}, 0),
+    "slower from 256 on": (lambda n: min(n, 512 - n), gib(4.0, 0.1), {256}, 0),
+}
+
+
+@pytest.mark.parametrize("name", ON_A_GPU)
+def test_on_a_gpu_the_largest_batch_that_fits_wins_where_larger_ones_are_faster(
+    tmp_path: Path, name: str
+) -> None:
+    """Of 40 GiB, some are CUDA's, and a part is left free."""
+    speed, device_bytes, sizes, most = ON_A_GPU[name]
+    script = Script(
+        {"batch_size": {n: speed(n) / speed(64) for n in range(8, 512, 8)}, "workers": {1: 1.2}},
+        profile=make_profile(device="cuda"),
+        noise=0.02,
+        process_noise=0.01,
+        device_bytes=device_bytes,
+        gpus=(replace(A100, usable_bytes=39 * GIB + GIB // 2),),
+    )
+    knobs = {**KNOBS, "batch_size": (64, 128, 256, 384), "memory_format": ("contiguous",)}
+    search = begin(tmp_path, script, knobs, accepts_learning_change=True)
+    result = search.go_on(180.0)
+    assert result.finding is Finding.FASTER, result.reason
+    assert result.best["batch_size"] in sizes
+    assert result.best_file().config["batch_size"] == result.best["batch_size"]
+    too_large = [r for r in result.records if r.outcome is Outcome.OUT_OF_MEMORY]
+    assert len(too_large) <= most
+    assert search.go_on(220.0).best["batch_size"] in sizes, "the record holds such a batch"

@@ -1,7 +1,10 @@
 """The race of whole searches on the scripted machine: who plays, who leaves, what may go wrong."""
 
 import math
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +17,7 @@ from autotune.results.result import Finding
 from autotune.tuning.budget import OVERDRAFT
 from autotune.tuning.choosing.chooser import Chooser, Field
 from autotune.tuning.race import LOADER_KNOBS, SEATS
-from tests.made import make_space
+from tests.made import A100, GIB, make_profile, make_space
 from tests.scripted import CRASH, Question, Script, begin
 from tests.tuning.watched import (
     FASTER,
@@ -30,6 +33,21 @@ from tests.tuning.watched import (
 
 RESTART: Knobs = {"flush_denormal": (False, True), **TWO}
 FULL = Ending(Outcome.OUT_OF_MEMORY, "the GPU's memory is full")
+# What torch, cuBLAS, cuDNN, NCCL, Triton and HIP say after a kernel has failed
+OF_A_GPU = (
+    "RuntimeError: CUDA error: an illegal memory access was encountered",
+    "AcceleratorError: CUDA error: device-side assert triggered",
+    "RuntimeError: CUDA error: unspecified launch failure",
+    "RuntimeError: CUDA error: misaligned address",
+    "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+    "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(…)`",
+    "RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
+    "DistBackendError: NCCL error … Cuda failure 700 'an illegal memory access was encountered'",
+    "RuntimeError: Triton Error [CUDA]: an illegal memory access was encountered",
+    "RuntimeError: HIP error: an illegal memory access was encountered",
+)
+NO_KERNEL = replace(CRASH, reason="AcceleratorError: CUDA error: no kernel image is available")
+GROWS: Knobs = {"batch_size": (64, 128), "memory_format": ("contiguous", "channels_last")}
 BEST = {"workers": 1, "precision": "bf16"}
 
 
@@ -105,16 +123,95 @@ def test_compiling_is_timed_apart_and_takes_turns_as_other_configs_do(tmp_path: 
 # --- what goes wrong ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ending", [CRASH, FULL], ids=lambda ending: ending.outcome)
+@pytest.mark.parametrize("ending", [CRASH, NO_KERNEL, FULL], ids=lambda ending: ending.reason[:12])
 def test_a_config_fails_alone_and_the_race_goes_on(tmp_path: Path, ending: Ending) -> None:
     script = Script(FASTER, ends=lambda q: ending if is_fast(q) and q.kind == "measure" else None)
-    _, result = found(tmp_path, script, 120.0)
+    search, result = found(tmp_path, script, 120.0)
     assert dict(result.changes) == {"workers": 1}
+    hits = Counter(q.config for q in search.machine.asked if is_fast(q) and q.kind == "measure")
+    assert {*hits.values()} == {1}, "its fault is clear"
     lost = failed(result.records)
     assert 1 <= len(lost) <= 4
     assert {record.outcome for record in lost} == {ending.outcome}
     assert {record.config["precision"] for record in lost} == {"bf16"}
     assert all(record.speedup is None and record.measurement is None for record in lost)
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+def test_for_an_error_of_a_gpu_a_config_is_out_where_a_fresh_process_repeats_it(
+    tmp_path: Path, *, repeats: bool
+) -> None:
+    """Such an error comes late, so it may be of what came before, or of the hardware."""
+    for name, said in enumerate(OF_A_GPU):
+
+        def ends(question: Question, said: str = said) -> Ending | None:
+            is_hit = is_fast(question) and question.kind == "measure"
+            again = repeats or question.rig == 1
+            return replace(CRASH, reason=said) if is_hit and again else None
+
+        _, result = found(tmp_path / f"{name}", Script(TWO_FASTER, ends=ends), 150.0, TWO)
+        outcomes = {record.outcome for record in failed(result.records)}
+        assert outcomes == ({Outcome.CRASHED} if repeats else set()), said
+        assert result.best["precision"] == ("fp32" if repeats else "bf16")
+        assert result.best["memory_format"] == "channels_last"
+
+
+def test_where_no_other_process_tells_nobody_is_to_blame_for_an_error_of_a_gpu(
+    tmp_path: Path,
+) -> None:
+    def ends(question: Question) -> Ending | None:
+        is_hit = is_fast(question) or question.rig > 1
+        return replace(CRASH, reason=OF_A_GPU[0]) if is_hit and question.kind != "bare" else None
+
+    _, result = found(tmp_path, Script(TWO_FASTER, ends=ends), 150.0, TWO)
+    (record,) = failed(result.records)
+    assert record.outcome is Outcome.UNCLEAR
+
+
+def on_a_gpu(**script: Any) -> Script:
+    """Return a program that needs more memory with a larger batch, on a GPU with enough of it."""
+    return Script(
+        {"batch_size": {128: 1.5}, "memory_format": {"channels_last": 1.2}},
+        profile=make_profile(device="cuda"),
+        gpus=(replace(A100, usable_bytes=39 * GIB + GIB // 2),),
+        device_bytes=lambda config: int(config["batch_size"]) << 26,
+        **script,
+    )
+
+
+def test_a_config_whose_steps_find_the_memory_full_is_out_unless_the_program_does_so_itself(
+    tmp_path: Path,
+) -> None:
+    """Its cache is emptied before memory is refused, also where the program catches that error."""
+    for name, own in (("one", 0), ("all", 2)):
+        script = on_a_gpu(retries=lambda c, own=own: own or 3 * (int(c["batch_size"]) > 64))
+        _, result = found(tmp_path / name, script, 150.0, GROWS, accepts_learning_change=True)
+        assert result.best["batch_size"] == (128 if own else 64)
+        lost = failed(result.records)
+        assert {record.outcome for record in lost} == (set() if own else {Outcome.OUT_OF_MEMORY})
+        assert all("emptied its cache 3 times" in str(record.ending) for record in lost)
+        assert all(int(record.config["batch_size"]) > 64 for record in lost)
+
+
+def test_memory_that_runs_out_in_turns_is_the_fault_of_the_config_that_needs_most(
+    tmp_path: Path,
+) -> None:
+    asked: Counter[Config] = Counter()
+
+    def ends(question: Question) -> Ending | None:
+        if question.kind != "measure" or question.config is None:
+            return None
+        asked[question.config] += 1
+        is_late = asked[question.config] > 5
+        return FULL if is_late and question.config["batch_size"] == 128 else None
+
+    script = on_a_gpu(ends=ends)
+    _, result = found(tmp_path, script, 200.0, GROWS, accepts_learning_change=True)
+    lost = failed(result.records)
+    assert lost
+    assert all(record.config["batch_size"] == 128 for record in lost)
+    assert {record.outcome for record in lost} == {Outcome.OUT_OF_MEMORY}
+    assert dict(result.changes) == {"memory_format": "channels_last"}
 
 
 @pytest.mark.parametrize("objective", [Objective.THROUGHPUT, Objective.ENERGY])

@@ -64,7 +64,8 @@ class RehearsalRig:
         self.stage.clock.now_s += self.stage.takes_s
         self.stage.given_s.append(plan.most_s)
         self.stage.asked.append(applied.config)
-        return self.stage.outcomes.get(applied.config, PASSED)
+        once = self.stage.once.pop(applied.config, None)
+        return once or self.stage.outcomes.get(applied.config, PASSED)
 
 
 @dataclass
@@ -73,6 +74,7 @@ class Stage:
 
     clock: VirtualClock
     outcomes: dict[Config, Rehearsal]
+    once: dict[Config, Rehearsal] = field(default_factory=dict)
     takes_s: float = 8.0
     asked: list[Config] = field(default_factory=list)
     given_s: list[float] = field(default_factory=list)
@@ -91,10 +93,11 @@ def rehearsed(
     total_s: float = 300.0,
     spent_s: float = 60.0,
     speedups: dict[Config, float] | None = None,
+    once: dict[Config, Rehearsal] | None = None,
 ) -> tuple[Made, Stage]:
     """Rehearse the best of a search that is over."""
     given = made(folder, total_s, spent_s)
-    stage = Stage(given.clock, outcomes)
+    stage = Stage(given.clock, outcomes, once or {})
     given.session.rigs = cast("RigFactory", stage)
     tell(given.study, make_record(BASE))
     for config, speedup in (speedups or {OTHER: 1.5}).items():
@@ -126,6 +129,16 @@ def test_what_fails_under_the_winner_alone_is_not_recommended_and_the_next_best_
     assert [r.config for r in promising(given.study, RESOLVED)] == [OTHER]
     text = told(concluded(given), capsys)
     assert "Not recommended: workers=2 fails outside of the training loop: TypeError" in text
+
+
+def test_an_error_of_a_gpu_is_the_winners_fault_where_another_process_repeats_it(
+    tmp_path: Path,
+) -> None:
+    hit = failed("RuntimeError: CUDA error: an illegal memory access was encountered")
+    for name, outcomes, once in (("once", {}, {OTHER: hit}), ("always", {OTHER: hit}, {})):
+        given, stage = rehearsed(tmp_path / name, outcomes, once=once)
+        assert stage.asked == [OTHER, OTHER, *([BASE] if outcomes else [])]
+        assert bool(promising(given.study, RESOLVED)) is not bool(outcomes)
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,13 @@ from autotune.tuning.checking.learning_check import learns_enough
 from autotune.tuning.claim import ClaimResult, claim_best
 from autotune.tuning.conclude import conclude
 from autotune.tuning.events import Events
-from autotune.tuning.live_rig import LiveRig
+from autotune.tuning.live_rig import LiveRig, Stay
 from autotune.tuning.plan import OWN_TURNS_S, PROCESS, TURNS
 from autotune.tuning.session import Baseline, Session
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
 from tests.made import (
+    PROGRAM,
     make_applied,
     make_hardware,
     make_measurement,
@@ -30,7 +31,8 @@ from tests.made import (
     make_space,
     make_study,
 )
-from tests.scripted import VirtualClock
+from tests.rigging import never
+from tests.scripted import Script, ScriptedMachine, ScriptedRigs, VirtualClock
 
 SPACE = make_space(["workers", "precision", "flush_denormal"])
 RESOLVED = SPACE.resolve(make_hardware(), make_profile())
@@ -100,6 +102,20 @@ def test_small_budgets_keep_less_for_the_claim_until_they_keep_nothing(
         min(total_s - 18.0 - kept_s, session.budget.wait_s)
     )
     assert session.until_confirmation() is None
+
+
+def test_a_stay_goes_on_after_a_slow_first_step_until_it_has_seen_steady_ones(
+    tmp_path: Path,
+) -> None:
+    """Such as one in which cuDNN tries its kernels, or 24 workers start."""
+    machine = ScriptedMachine(Script(step_s=0.05, noise=0.0, process_noise=0.0, first_turn_s=7.0))
+    rigs = ScriptedRigs(machine, PROGRAM, tmp_path, make_hardware(), clock=machine.clock)
+    live = LiveRig(rigs).set_up(RESOLVED, make_applied(BASE, baseline=BASE))
+    assert live.ready_for(BASE, never) is None
+    stay = live.stay(BASE, never)
+    assert isinstance(stay, Stay)
+    assert sum(len(turn.seconds) for turn in stay.turns) >= 5
+    assert {round(seconds, 6) for turn in stay.turns for seconds in turn.seconds} == {0.05}
 
 
 def test_time_is_kept_for_pairs_where_the_user_wants_a_fresh_process(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from autotune.measurement.outcome import Ending
 from autotune.results.as_data import as_data
 from autotune.results.result import Finding
 from autotune.tuning.budget import CLOSING_S, OVERDRAFT
+from tests.gpu_fakes import unused
 from tests.made import A100, V100, make_profile
-from tests.readings import unused
 from tests.scripted import CRASH, Question, Script, begin
 from tests.tuning.watched import (
     FASTER,

@@ -194,8 +194,9 @@ class MemoryWatch:
     def _read(self) -> None:
         processes = (self._process, *self._process.children(recursive=True))
         self._host.append(sum(_unshared_bytes(process.pid) for process in processes))
-        if torch.cuda.is_available():
-            self._device.append(torch.cuda.memory_allocated())
+        if torch.cuda.is_initialized():  # to ask for GPUs is the program's business
+            gpus = range(torch.cuda.device_count())
+            self._device.append(sum(map(torch.cuda.memory_allocated, gpus)))
 
 
 def _unshared_bytes(pid: int) -> int:

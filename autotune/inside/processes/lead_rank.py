@@ -21,6 +21,7 @@ from autotune.inside.turns import Hands, Turns, of_ranks
 from autotune.machine.probes.torch_memory import torch_gpus
 from autotune.measurement.examination import Examination, StepBreakdown
 from autotune.measurement.turn import Taken
+from autotune.program.applied_config import AppliedConfig
 from autotune.rig.wire import (
     Close,
     Ended,
@@ -154,6 +155,10 @@ class LeadRank(Rank):
             self._answer(meetings.with_loads(meetings.taken))
             self._obey()
 
+    def _switch(self, applied: AppliedConfig) -> None:
+        self._readings.switched(applied)
+        self.tracker.switch(applied)
+
     def _begin(self, task: Task | None) -> None:
         self._task = task
         if self._overtime is not None:
@@ -227,7 +232,7 @@ class LeadRank(Rank):
                 self._meetings.announce(RankCommand(turns=asked))
                 tracker.loss = None  # one from before must not count for these configs
                 self._readings.begin(configs)
-                hands = Hands(tracker.switch, lambda: tracker.loss, self._readings.activity)
+                hands = Hands(self._switch, lambda: tracker.loss, self._readings.activity)
                 self._begin(tracker.begin_turns(asked, hands))
             case ProfileStep(_, number) if self._meetings.has_others:
                 # several ranks are diagnosed by their loads, see RankLoad

@@ -250,7 +250,7 @@ class CommunicationClock:
         if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]  # noqa: SLF001
             return
         activities = [ProfilerActivity.CPU]
-        if torch.cuda.is_available():
+        if torch.cuda.is_initialized():
             activities.append(ProfilerActivity.CUDA)
         logging.getLogger("torch.profiler").setLevel(logging.ERROR)
         self._profile = profile(activities=activities)
@@ -306,6 +306,6 @@ def gpus_of(reports: Iterable[Report]) -> tuple[Gpu, ...]:
     """
     found: dict[str, Gpu] = {}
     for gpu in (gpu for report in reports for gpu in report.gpus):
-        is_used = gpu.is_used or (gpu.uuid in found and found[gpu.uuid].is_used)
-        found[gpu.uuid] = replace(gpu, is_used=is_used)
+        if gpu.is_used or gpu.uuid not in found:
+            found[gpu.uuid] = gpu
     return tuple(found.values())

@@ -11,8 +11,6 @@ from pathlib import Path
 from time import perf_counter, sleep, time
 from types import CodeType
 
-import torch
-
 from autotune.inside.code.frames import INSTALLED, is_programs, stack
 from autotune.inside.ranks.forks import TRAINS_IN_FORKS
 from autotune.inside.step_tracker import StepTracker
@@ -83,7 +81,6 @@ class Reporter:
                 profile,
                 startup_s=perf_counter() - self._started,
                 downloaded_to=tuple(sorted(self._tracker.seams.fence.downloads.places)),
-                gpus=torch.cuda.device_count(),  # asks the driver, and makes no context
                 first_step_s=self._first_step_s,
                 devices=tuple(devices),
             )

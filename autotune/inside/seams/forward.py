@@ -68,8 +68,7 @@ class ForwardSeam(Seam):
 
     Attributes:
         most_parameters: The largest number of parameters of any root that was called so far.
-        on_late_root: Called with a root that is first trained after ``narrow()``, such as the model
-            of a later fold.
+        on_root: Called with each root before its first call.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class ForwardSeam(Seam):
         # The roots since ``narrow()`` that have not been trained; None before it
         self._late: WeakSet[nn.Module] | None = None
         self.most_parameters = 0
-        self.on_late_root: Callable[[nn.Module], None] = lambda _: None
+        self.on_root: Callable[[nn.Module], None] = lambda _: None
 
     @property
     def roots(self) -> dict[nn.Module, Root]:
@@ -227,7 +226,6 @@ class ForwardSeam(Seam):
                 self._late.discard(module)
                 if self._compile_options[0]:
                     self._compile([module])
-                self.on_late_root(module)
             return known
         parameters = list(module.parameters())
         if any(map(is_lazy, parameters)):
@@ -235,6 +233,7 @@ class ForwardSeam(Seam):
         root = Root(sum(p.numel() for p in parameters)) if parameters else None
         self._roots[module] = root
         if root is not None:
+            self.on_root(module)
             self.most_parameters = max(self.most_parameters, root.parameters)
             if self._channels_last:
                 self._lay_out(module)

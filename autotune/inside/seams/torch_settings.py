@@ -23,18 +23,17 @@ from autotune.program.config import KnobValue
 from autotune.program.profile import TorchSettings
 
 
-class TorchSettingsSeam(Seam):
+class TorchSettingsSeam:
     """Sets process-wide settings of torch, and sets them again after the program's set-up code.
 
     ``Steering`` calls ``switch()`` on the main thread, before the program starts or between two
-    steps. ``SeamSet`` calls ``settle()`` on the thread that trains, when an optimizer is built and
-    before the first step: cuDNN keeps what it chose for the shapes of the first call, and what a
-    program sets after a trial call of its model counts as well.
+    steps. ``SeamSet`` calls ``settle()`` on the thread that trains, before the first call of each
+    model and before the first step: cuDNN keeps what it chose for the shapes of the first call, and
+    what a program sets after a trial call of its model counts as well.
     """
 
     def __init__(self) -> None:
         self._wanted: dict[str, KnobValue] = {}
-        self._patches = Patches()
 
     @property
     def is_needed(self) -> bool:
@@ -45,16 +44,9 @@ class TorchSettingsSeam(Seam):
         """Set a setting now, and again when the program's set-up is over.
 
         Args:
-            name: The setting's knob: ``interop_threads`` or a key of SWITCHES; ``tf32`` and
-                ``medium`` belong to ``precision``.
+            name: A key of SWITCHES: the setting's knob; ``tf32`` and ``medium`` are ``precision``.
             value: A value of that knob.
         """
-        if name == "interop_threads":
-            # torch allows this once in a process and raises an error the second time, so the
-            # program's call is replaced by a function that does nothing.
-            torch.set_num_interop_threads(int(value))
-            self._patches.replace(torch, "set_num_interop_threads", lambda _threads: None)
-            return
         self._wanted[name] = value
         SWITCHES[name](value)
 
@@ -72,7 +64,6 @@ def settings_of(device: str, *, calls_sdpa: bool) -> TorchSettings:
     """Return torch's settings of this process, as they are now."""
     return TorchSettings(
         threads=torch.get_num_threads(),
-        interop_threads=torch.get_num_interop_threads(),
         cudnn="benchmark" if cudnn.benchmark else "default",
         matmul_precision=matmul_precision(device),
         flush_denormal=_flushes_denormals(),

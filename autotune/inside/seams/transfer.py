@@ -6,6 +6,7 @@ A copy from pinned memory can run on the device while the program goes on, but o
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, MutableMapping
 from functools import wraps
 from typing import Any
@@ -26,7 +27,8 @@ class TransferSeam(Seam):
     buffer before a non-blocking copy has read it. Memory pinned by a DataLoader is not reused
     before its copies are done: torch's allocator of pinned memory waits for them. ``SeamSet``
     installs it if the config needs it, or if a program is measured whose torch was built for GPUs.
-    The patched methods run on any thread that copies.
+    The patched methods run on any thread that copies. A loader pins tensors of a batch, or has a
+    batch do it that can, by ``Tensor.pin_memory``, which the program calls for buffers, too.
 
     Attributes:
         is_needed: Whether copies are made non-blocking.
@@ -36,18 +38,27 @@ class TransferSeam(Seam):
     def __init__(self) -> None:
         self.is_needed = False
         self._pinned: MutableMapping[torch.Tensor, None] = WeakIdKeyDictionary()
+        self._pinning = threading.local()  # whether a loader pins a batch on this thread
         self._patches = Patches()
         self.own_non_blocking = False
 
     def install(self) -> None:
-        """Patch ``Tensor.to``, ``Tensor.cuda`` and the function by which loaders pin batches."""
-        self._patches.wrap(pinning, "pin_memory", self._pin)
+        """Patch ``Tensor.to`` and ``cuda``, and by what loaders pin batches and their tensors."""
+        self._patches.wrap(pinning, "pin_memory", self._pin_batch)
+        self._patches.wrap(torch.Tensor, "pin_memory", self._pin)
         self._wrap("to", target_of_to)
         self._wrap("cuda", target_of_cuda)
 
-    def _pin(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        pinned = original(*args, **kwargs)  # which calls this for the parts of a batch
-        if isinstance(pinned, torch.Tensor):
+    def _pin_batch(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        is_part, self._pinning.now = getattr(self._pinning, "now", False), True
+        try:
+            return original(*args, **kwargs)  # which calls this for the parts of a batch
+        finally:
+            self._pinning.now = is_part
+
+    def _pin(self, original: Copy, *args: Any, **kwargs: Any) -> torch.Tensor:
+        pinned = original(*args, **kwargs)
+        if getattr(self._pinning, "now", False):
             self._pinned[pinned] = None
         return pinned
 

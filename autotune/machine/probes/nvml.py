@@ -4,23 +4,22 @@ Covered: memory in use by all processes and by the rig's own; clocks and the rea
 clocks, temperature, utilization, other processes and energy of each GPU, including MIG slices.
 Another process disturbs by the time that its work is on the SMs. That it is on the GPU says little:
 a display server always is, and a notebook may keep memory for days without computing.
-Not covered: processes whose ids the driver reports in another pid namespace, as in some containers.
-There the rig's own memory is unknown, and an id that happens to exist here counts as a foreign
-process.
+In a container, the driver may report ids of another pid namespace. So nobody counts as foreign
+until a process of the rig was in the same list, and without one the rig's memory is unknown.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import weakref
+from contextlib import suppress
 from dataclasses import replace
 from time import time
 from types import ModuleType
 from typing import Any
 
-import psutil
-
-from autotune.machine.process_tree import tree
+from autotune.machine.process_tree import is_below
 from autotune.measurement.readings import FOREIGN_SHARE, GpuReading, Memory
 
 # Source: https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html, with
@@ -37,7 +36,7 @@ SM_S = 1.0  # how far back SM shares are asked for: the driver samples them up t
 
 
 class NvmlMemory:
-    """Peak memory in use on the visible GPUs: in total, and by the rig."""
+    """Peak memory in use on the fullest of the visible GPUs: in total, and by the rig."""
 
     def __init__(
         self, uuids: tuple[str, ...], pid: int | None = None, nvml: ModuleType | None = None
@@ -52,10 +51,10 @@ class NvmlMemory:
         self._used_peak_bytes = self._process_peak_bytes = None
 
     def sample(self) -> None:
-        """Read all GPUs once. Of a GPU that does not report its memory, the sum is unknown, too."""
+        """Read all GPUs once. Which is the fullest is unknown if one does not report its memory."""
         used = self.used_bytes()
-        total = sum(used.values()) if used and len(used) == len(self._driver.uuids) else None
-        self._used_peak_bytes = _larger(self._used_peak_bytes, total)
+        most = max(used.values()) if used and len(used) == len(self._driver.uuids) else None
+        self._used_peak_bytes = _larger(self._used_peak_bytes, most)
         self._process_peak_bytes = _larger(self._process_peak_bytes, self._process_bytes())
 
     def read(self, memory: Memory) -> Memory:
@@ -75,7 +74,7 @@ class NvmlMemory:
         return {uuid: int(info.used) for uuid, info in infos.items() if info is not None}
 
     def _process_bytes(self) -> int | None:
-        """Return the bytes that the rig's processes use now.
+        """Return the bytes that the rig's processes use now of the GPU of which they use most.
 
         None unless the driver reports the memory of every one of them.
         """
@@ -86,10 +85,10 @@ class NvmlMemory:
         if self._pid is None or not any(lists) or any(listed is None for listed in lists):
             return None
         # An id without a match here is another user's, or the rig's in another pid namespace; in
-        # the second case the sum is 0, which is reported as unknown.
-        ours = {process.pid for process in tree(self._pid)}
-        sizes = [process.usedGpuMemory for gpu in lists for process in gpu if process.pid in ours]
-        return None if None in sizes else sum(map(int, sizes)) or None
+        # the second case all sums are 0, which is reported as unknown.
+        sizes = [[p.usedGpuMemory for p in gpu if is_below(p.pid, self._pid)] for gpu in lists]
+        is_known = all(size is not None for gpu in sizes for size in gpu)
+        return max(map(sum, sizes)) or None if is_known else None
 
 
 class GpuWatch:
@@ -97,13 +96,14 @@ class GpuWatch:
 
     A field that a GPU does not report stays None; a MIG slice reports few of them. Without GPUs, or
     if the driver does not answer, there are no readings. The process tree below *pid* counts as
-    ours; None stands for this process.
+    ours; None stands for this process, and for nothing of ours being on the GPUs.
     """
 
     def __init__(
         self, uuids: tuple[str, ...], pid: int | None, nvml: ModuleType | None = None
     ) -> None:
         self._pid = os.getpid() if pid is None else pid
+        self._knows_ids = pid is None  # whether the driver has named a process of ours
         self._driver = _Driver(uuids, nvml)
         self._readings: list[GpuReading] = []
 
@@ -119,8 +119,7 @@ class GpuWatch:
     def sample(self, now_s: float) -> None:
         """Read each GPU once."""
         handles = self._driver.handles()
-        users = {uuid: self._busy(handle) for uuid, handle in handles.items()}
-        strangers = _strangers(frozenset().union(*users.values()), self._pid)
+        users = {uuid: self._foreign(self._shares(handle)) for uuid, handle in handles.items()}
         ask, nvml = self._driver.ask, self._driver.nvml
         for uuid, handle in handles.items():
             energy_mj = ask("nvmlDeviceGetTotalEnergyConsumption", handle)
@@ -133,7 +132,7 @@ class GpuWatch:
                 slowdowns=tuple(w for name, w in SLOWDOWNS if reasons & getattr(nvml, name, 0)),
                 temperature_c=ask("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU),
                 energy_j=None if energy_mj is None else energy_mj / 1000,
-                foreign_processes=tuple(sorted(users[uuid] & strangers)),
+                foreign_processes=tuple(sorted(users[uuid])) if self._knows_ids else (),
             )
             self._readings.append(reading)
 
@@ -144,26 +143,30 @@ class GpuWatch:
             By UUID and process id the memory that it holds; None if the driver does not say.
         """
         listed = {u: self._computing(handle) for u, handle in self._driver.handles().items()}
-        foreign = _strangers(frozenset().union(*listed.values()), self._pid)
         return {
-            uuid: {pid: sizes[pid] for pid in sorted(sizes.keys() & foreign)}
+            uuid: {pid: sizes[pid] for pid in sorted(sizes) if is_below(pid, self._pid) is False}
             for uuid, sizes in listed.items()
         }
 
-    def _busy(self, handle: Any) -> frozenset[int]:
-        """Return the ids of the processes that take a GPU's time, ours included.
+    def _foreign(self, shares: dict[int, float]) -> frozenset[int]:
+        """Return who takes enough of a GPU's time and is not ours; note whether ours are listed."""
+        ours = {pid: is_below(pid, self._pid) for pid in shares}
+        self._knows_ids |= any(ours.values())
+        return frozenset(p for p, s in shares.items() if s >= FOREIGN_SHARE and ours[p] is False)
+
+    def _shares(self, handle: Any) -> dict[int, float]:
+        """Return the share of a GPU's time that each process takes, ours included, by its id.
 
         MIG slices, GPUs before Maxwell and WSL do not report who uses the SMs. There, each process
-        that is on the GPU to compute counts.
+        that is on the GPU to compute counts as taking all of it.
         """
         since_us = int((time() - SM_S) * 1e6)
         samples = self._driver.ask(
             "nvmlDeviceGetProcessUtilization", handle, since_us, where_none_is_found=()
         )
         if samples is None:
-            return frozenset(self._computing(handle))
-        latest = {s.pid: s.smUtil for s in sorted(samples, key=lambda s: s.timeStamp)}
-        return frozenset(pid for pid, pct in latest.items() if pct / 100 >= FOREIGN_SHARE)
+            return dict.fromkeys(self._computing(handle), 1.0)
+        return {s.pid: s.smUtil / 100 for s in sorted(samples, key=lambda s: s.timeStamp)}
 
     def _computing(self, handle: Any) -> dict[int, int | None]:
         """Return the memory of each process that computes on a GPU and does not draw, by its id."""
@@ -174,7 +177,10 @@ class GpuWatch:
 
 
 class _Driver:
-    """NVML together with the GPUs that one reader queries."""
+    """NVML together with the GPUs that one reader queries.
+
+    NVML is left with the last of its readers: while it is in use, a laptop's GPU cannot sleep.
+    """
 
     def __init__(self, uuids: tuple[str, ...], nvml: ModuleType | None) -> None:
         self.uuids = uuids
@@ -183,6 +189,7 @@ class _Driver:
         try:
             if uuids:
                 self.nvml.nvmlInit()
+                weakref.finalize(self, _leave, self.nvml)
         except self.nvml.NVMLError:
             self.is_alive = False
 
@@ -208,11 +215,10 @@ class _Driver:
             return None  # LibraryMismatch: the driver is too old to list processes
 
 
+def _leave(nvml: Any) -> None:
+    with suppress(nvml.NVMLError):
+        nvml.nvmlShutdown()
+
+
 def _larger(peak_bytes: int | None, now_bytes: int | None) -> int | None:
     return max((size for size in (peak_bytes, now_bytes) if size is not None), default=None)
-
-
-def _strangers(listed: frozenset[int], pid: int) -> frozenset[int]:
-    """Return those of the listed processes that do not belong to a process tree."""
-    ours = frozenset(process.pid for process in tree(pid)) if listed else frozenset()
-    return (listed & frozenset(psutil.pids())) - ours if ours else frozenset()

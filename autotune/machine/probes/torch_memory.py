@@ -9,11 +9,16 @@ from dataclasses import replace
 from autotune.machine.hardware import Gpu
 from autotune.measurement.readings import Memory
 
+# Of a memory, left free: the longest batch and an evaluation, which a few turns may not meet, must
+# fit as well. torch reserves more than it allocates, so it may take a part of that
+SPARE_SHARE, UNRESERVED_SHARE = 0.08, 0.04
+
 
 def torch_gpus(device: str) -> tuple[Gpu, ...]:
     """Return the GPUs that a program sees, in its order; none for one that trains on the CPU.
 
-    In use are those on which torch's allocator holds memory.
+    In use are those on which torch's allocator holds memory. How full the others are is not asked,
+    because that makes a context there.
     """
     if device != "cuda":
         return ()
@@ -30,9 +35,20 @@ def torch_gpus(device: str) -> tuple[Gpu, ...]:
             facts.total_memory,
             (facts.major, facts.minor),
             is_used=index in used,
+            usable_bytes=_usable_bytes(index) if index in used else None,
         )
         for index, facts in enumerate(map(torch.cuda.get_device_properties, range(count)))
     )
+
+
+def _usable_bytes(device: int) -> int | None:
+    """Return what torch's allocator holds of a device and what it could still get."""
+    import torch
+
+    with suppress(RuntimeError):
+        free_bytes, _ = torch.cuda.mem_get_info(device)
+        return free_bytes + torch.cuda.memory_reserved(device)
+    return None
 
 
 def is_device_full() -> bool:
@@ -64,19 +80,58 @@ class TorchMemory:
     def __init__(self, device: str) -> None:
         self._is_cuda = device == "cuda"
         self._retries = 0
+        self._most: dict[int, int] = {}  # bytes that torch was seen to reserve, by device
+        self._own_shares: dict[int, float] = {}  # of a device, that the program may reserve
 
-    def reset(self) -> None:
-        """Reset torch's peaks, and release what an earlier config left in the allocator's cache.
+    def begin(self, *, resets: bool) -> None:
+        """Count from here on; with *resets*, peaks too, and caches of earlier configs are emptied.
 
-        Otherwise the reserved memory of a config would include that of the configs before it.
+        Otherwise the reserved memory of a config would include that of the configs before it. The
+        cache of page-locked memory never shrinks by itself, and RSS does not show it.
         """
-        if self._is_cuda:
+        self._retries = self._total("num_alloc_retries")
+        if self._is_cuda and resets:
             import torch
 
+            self._note_reserved()
             torch.cuda.empty_cache()
+            # torch 2.6 has the private name alone
+            empty = getattr(torch.accelerator, "empty_host_cache", torch._C._host_emptyCache)  # noqa: SLF001
+            empty()
             for index in range(torch.cuda.device_count()):
                 torch.cuda.reset_peak_memory_stats(index)
-        self._retries = self._total("num_alloc_retries")
+
+    def keep_spare(self, *, is_kept: bool) -> None:
+        """Let torch reserve all but a part of each device; or what the program allows it.
+
+        Then a batch that leaves no room for a longer one, or for an evaluation, ends out of memory.
+        So does one for which a driver would take memory of the host (Windows, WSL). What was
+        reserved before is not asked back, as the program as written may need all there is.
+        """
+        import torch
+
+        if not self._is_cuda or not hasattr(torch.cuda, "get_per_process_memory_fraction"):
+            return  # torch before 2.6 does not tell what the program allows
+        if not is_kept:
+            for index, share in self._own_shares.items():
+                torch.cuda.set_per_process_memory_fraction(share, index)
+            return
+        self._note_reserved()
+        for index, most in self._most.items():
+            free, total = torch.cuda.mem_get_info(index)
+            if most > total:
+                continue  # the program as written lives in the host's memory, too
+            allowed = min(1.0, torch.cuda.get_per_process_memory_fraction(index))
+            own = self._own_shares.setdefault(index, allowed)
+            room = free + torch.cuda.memory_reserved(index) - UNRESERVED_SHARE * total
+            torch.cuda.set_per_process_memory_fraction(min(own, max(room, most) / total), index)
+
+    def _note_reserved(self) -> None:
+        import torch
+
+        for index in range(torch.cuda.device_count()):
+            if reserved := torch.cuda.max_memory_reserved(index):
+                self._most[index] = max(reserved, self._most.get(index, 0))
 
     def bytes_taken(self) -> int:
         """Return the bytes that the allocator has taken from the devices so far.

@@ -51,7 +51,7 @@ class Fence(ABC):
         # The first one is for autotune's files: its path is short enough for sockets, and the same
         # inside and outside of the fence.
         self._scratches = [Scratch(short_place())]
-        _make_gpu_nodes()
+        make_gpu_nodes()
 
     def __enter__(self) -> Self:
         return self
@@ -181,16 +181,22 @@ def _entering(spec_path: Path, plan: LaunchPlan) -> LaunchPlan:
     return replace(plan, argv=(*entry.argv, *plan.argv))
 
 
-def _make_gpu_nodes() -> None:
+def make_gpu_nodes(driver: Path = Path("/proc/driver/nvidia")) -> None:
     """Have NVIDIA's helper make the GPU device nodes before a rig starts.
 
     CUDA starts the helper if the nodes are missing. It is a set-user-ID program, and those have no
     effect behind a fence, so a trial that came first after a boot would find no GPU.
     """
     helper = shutil.which("nvidia-modprobe")
-    if helper is not None and Path("/proc/driver/nvidia/version").exists():
+    if helper is None or not (driver / "version").exists():
+        return
+    # Its option -u means unified memory instead of GPUs, of which 255 is the control node
+    # (https://github.com/NVIDIA/nvidia-modprobe, nvidia-modprobe.c).
+    minors = [255, *range(len([*driver.glob("gpus/*")]))]
+    gpus = [word for minor in minors for word in ("-c", str(minor))]
+    for options in (gpus, ["-u", "-c", "0"]):
         subprocess.run(
-            [helper, "-u", "-c", "0"],
+            [helper, *options],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,  # it may fail although the nodes are there

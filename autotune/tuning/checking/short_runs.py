@@ -10,6 +10,7 @@ from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
 from autotune.program.rehearsal import SILENCE_TOLD_S, Rehearsal, RehearsalPlan
+from autotune.results.blame import is_of_device
 from autotune.tuning.budget import Until
 from autotune.tuning.live_rig import SILENCE_STEPS
 from autotune.tuning.plan import MOST_REHEARSAL_S
@@ -85,8 +86,11 @@ class ShortRuns:
         applied = replace(self._baseline.applied, config=config)
         if lr_rule is not LrRule.AUTO:
             applied = replace(applied, lr_rule=lr_rule)
-        with session.rigs.new() as rig:
-            ran = rig.rehearse(applied, plan, should_stop)
+        for _ in range(2):  # once more after an error of a GPU
+            with session.rigs.new() as rig:
+                ran = rig.rehearse(applied, plan, should_stop)
+            if ran.ending is None or not is_of_device(ran.ending):
+                break
         seen = ran.seen
         if seen is None or seen.is_whole or not seen.steps:
             return ran

@@ -7,7 +7,8 @@ give nothing, and the config near the best ones that promises most, per second: 
 expected improvement over the best so far (Jones, Schonlau and Welch 1998), from what was seen of
 other configs (``KnobEffects``). At the end, the neighbours of the best that are missing.
 
-A config that failed rules out others like it.
+A config that failed rules out others like it, and so does a forecast of the memory. On a GPU, the
+largest batch that fits is among the values of a config, also between two on offer.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from autotune.knobs.space.space import ResolvedSpace
+from autotune.machine.probes.torch_memory import SPARE_SHARE, UNRESERVED_SHARE
 from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import ENDED_BY_US, Outcome
+from autotune.measurement.readings import Memory
 from autotune.measurement.rounds import Speeds
 from autotune.program.config import Config, KnobValue
 from autotune.results.record import TrialRecord, latest
@@ -38,27 +41,23 @@ from autotune.tuning.storage.study import Trial
 MEMORY: Final = frozenset({Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY})
 # Knobs by which a batch may fit that did not fit before
 SAVES_MEMORY: Final = frozenset(
-    {
-        "activation_checkpointing",
-        "accumulation_steps",
-        "precision",
-        "devices",
-        "fsdp_options",
-    }
+    {"activation_checkpointing", "precision", "devices", "fsdp_options"}
 )
 SAVES_HOST_MEMORY: Final = SAVES_MEMORY | {"workers", "prefetch_factor"}
-# Left free: the longest batch and an evaluation, which a few turns may not meet, must fit as well
-MARGIN: Final = 0.08
-TRUSTED: Final = 2.0  # times the largest batch that was seen
+# Of batches between two sizes on offer: tensor cores multiply tiles of 8 rows in half precision
+# (NVIDIA, "Matrix Multiplication Background User's Guide", table 1)
+STEP: Final = 8
 
 ALL_IN = "every change that should help, at once"
 WITHOUT = "without {}, to see what it gives"
 PROMISES = "it may be the fastest, by what was seen so far"
+LARGEST = "the largest batch that fits, by the memory of smaller ones"
 PROVEN = 0.7  # chance to give something, below which a change is left out for a try
 MAX_NEIGHBOURS = 100
 # Expected improvement (a logarithm) below which no config is worth a seat
 WORTH = 0.006
 Item = tuple[str, KnobValue]
+Cell = tuple[KnobValue | None, ...]  # the values of SAVES_MEMORY
 
 
 @dataclass(frozen=True)
@@ -159,12 +158,12 @@ class Chooser:
     def _first(self, pool: _Pool) -> Config | None:
         if self._all_in is None:
             return None
-        size, sizes = self._all_in.get("batch_size"), self._space.domains.get("batch_size")
-        own = pool.baseline.get("batch_size")
+        own, size = (int(of.get("batch_size", 0)) for of in (pool.baseline, self._all_in))
+        sizes = self._space.domains["batch_size"].values if own < size else ()
         smaller = [
             self._space.canonical(self._all_in.replace(batch_size=value))
-            for value in (sizes.values if sizes is not None else ())
-            if int(own or 0) < int(value) < int(size or 0)
+            for value in sizes
+            if own <= int(value) < size
         ]
         every = [self._all_in, *reversed(smaller)]
         seen = next((config for config in every if config in pool.looks), None)
@@ -185,20 +184,30 @@ class Chooser:
         if not worth:
             return None
         _, chosen = max(worth, key=lambda one: one[0])
-        return Proposal(chosen, PROMISES, foreseen.of(chosen).interval)
+        sizes = {config.get("batch_size") for config in pool.looks}
+        if "batch_size" in self._space.domains:
+            sizes |= {*self._space.domains["batch_size"].values}
+        why = PROMISES if chosen.get("batch_size") in sizes else LARGEST
+        return Proposal(chosen, why, foreseen.of(chosen).interval)
 
     def _candidates(self, pool: _Pool) -> list[Config]:
-        near = dict.fromkeys(self._one_change(pool.best))
-        pairs = {config for one in near for config in self._one_change(one) if config not in near}
+        near = dict.fromkeys(self._one_change(pool.best, pool))
+        pairs = {new for one in near for new in self._one_change(one, pool) if new not in near}
         some = sorted(pairs, key=repr)
         self._random.shuffle(some)
         near |= dict.fromkeys(some[:MAX_NEIGHBOURS])
         return [config for config in near if pool.may_try(config)]
 
-    def _one_change(self, config: Config) -> Iterator[Config]:
+    def _values(self, knob: str, config: Config, pool: _Pool) -> Iterator[KnobValue]:
+        values = self._space.domains[knob].values if knob in self._space.domains else ()
+        yield from values
+        if knob == "batch_size" and (size := pool.forecast.between(config, values)) is not None:
+            yield size
+
+    def _one_change(self, config: Config, pool: _Pool) -> Iterator[Config]:
         yield from self._exchanges(config)
-        for knob, domain in self._space.domains.items():
-            for value in domain.values if knob != DEVICES else ():
+        for knob in self._space.domains:
+            for value in self._values(knob, config, pool) if knob != DEVICES else ():
                 if value != config[knob]:
                     changed = config.replace(**{**self._space.fixed, knob: value})
                     yield self._space.canonical(changed)
@@ -220,7 +229,7 @@ class _Pool:
     def __init__(self, field: Field, space: ResolvedSpace, forecast: Forecast) -> None:
         self.field = field
         self._space = space
-        self._forecast = forecast
+        self.forecast = forecast
         self.baseline = field.records[0].config
         self.best = field.best or self.baseline
         records = [r for r in field.records if r.outcome not in ENDED_BY_US]
@@ -238,7 +247,7 @@ class _Pool:
             return False
         if any(_rules_out(record, config, self.baseline, self._sound) for record in self._failed):
             return False
-        return self._forecast.fits(config) and not self._space.conflicts(config)
+        return self.forecast.fits(config) and not self._space.conflicts(config)
 
 
 def _rules_out(failed: TrialRecord, config: Config, baseline: Config, sound: set[Item]) -> bool:
@@ -254,41 +263,71 @@ def _rules_out(failed: TrialRecord, config: Config, baseline: Config, sound: set
 
 
 class Forecast:
-    """Tells whether a larger batch is expected to fit, from the peaks of smaller ones.
+    """Tells which batches are expected to fit, from the peaks of smaller ones.
 
     Of configs that are alike in all that saves memory, the peak is taken for a straight line in the
-    batch size, trusted up to twice the largest batch that was seen.
+    batch size: through the smallest and the largest that were seen, or as if all of it grew with
+    the batch where one was seen. What torch reserves beside what it allocates keeps its share.
+
+    Args:
+        limit_bytes: What a config may use; None if it is not known, so that everything fits.
     """
 
     def __init__(self, records: Sequence[TrialRecord], limit_bytes: float | None) -> None:
-        self._limit_bytes = limit_bytes
-        self._peaks: dict[tuple[KnobValue | None, ...], dict[int, int]] = {}
+        self._limit_bytes = limit_bytes or 0.0
+        self._peaks: dict[Cell, dict[int, Memory]] = {}
+        self._failed: dict[Cell, set[int]] = {}  # for want of the device's memory
         for record in records if limit_bytes is not None else ():
-            size = record.config.get("batch_size")
-            if record.measurement is not None and size is not None:
-                peak = record.measurement.memory.peak_bytes
-                if peak is not None:
-                    seen = self._peaks.setdefault(_cell(record.config), {})
-                    seen[int(size)] = max(peak, seen.get(int(size), 0))
+            size, cell = int(record.config.get("batch_size", 0)), _cell(record.config)
+            if record.outcome is Outcome.OUT_OF_MEMORY:
+                self._failed.setdefault(cell, set()).add(size)
+            memory = None if record.measurement is None else record.measurement.memory
+            if memory is not None and memory.needed_bytes:
+                seen = self._peaks.setdefault(cell, {})
+                seen[size] = max(memory, seen.get(size, memory), key=_needed)
 
     def fits(self, config: Config) -> bool:
         """Return whether a config fits, as far as that is known."""
-        size, seen = config.get("batch_size"), self._peaks.get(_cell(config))
-        if self._limit_bytes is None or size is None or not seen:
-            return True
-        smallest, largest, wanted = min(seen), max(seen), int(size)
-        if wanted <= largest:
-            return True
-        least_free = MARGIN * self._limit_bytes
-        if seen[largest] * wanted / largest <= self._limit_bytes - least_free:
-            return True  # even if all of it grew with the batch
-        if wanted > TRUSTED * largest:
-            return False
-        if smallest == largest:
-            return True  # a try tells
-        slope = (seen[largest] - seen[smallest]) / (largest - smallest)
-        return seen[largest] + slope * (wanted - largest) <= self._limit_bytes - least_free
+        size, seen = int(config.get("batch_size", 0)), self._peaks.get(_cell(config))
+        return not seen or size <= max(seen) or size <= self._most(seen)
+
+    def between(self, config: Config, sizes: Sequence[KnobValue]) -> int | None:
+        """Return the largest batch that fits, if it lies between two of the sizes on offer.
+
+        None where the next size may fit, no memory of a device is known, or that batch was tried.
+        If it did not fit, one halfway to the largest that did is returned.
+        """
+        seen = self._peaks.get(_cell(config), {})
+        largest, failed = max(seen, default=0), self._failed.get(_cell(config), set())
+        failed = {size for size in failed if size > largest}
+        too_large = failed | {int(size) for size in sizes if int(size) > largest}
+        has_tried = len(seen) > 2 and any(size not in sizes for size in seen)
+        is_on_device = bool(seen) and seen[largest].is_on_device
+        if not (is_on_device and too_large) or (has_tried and not failed):
+            return None
+        most = self._most(seen)
+        if failed and most >= min(failed):
+            most = (largest + min(failed)) / 2
+        if most >= min(too_large):
+            return None
+        size = int(most / STEP) * STEP
+        return size if size > largest else None
+
+    def _most(self, seen: Mapping[int, Memory]) -> float:
+        """Return the largest batch that fits, by what others needed; it need not be whole."""
+        smallest, largest = min(seen), max(seen)
+        needed, peak = _needed(seen[largest]), seen[largest].peak_bytes or 0
+        slope = needed / max(1, largest)
+        if smallest < largest:
+            slope = (needed - _needed(seen[smallest])) / (largest - smallest)
+        share = min(1 - SPARE_SHARE, (1 - UNRESERVED_SHARE) * needed / peak)
+        left_bytes = share * self._limit_bytes - needed
+        return largest + left_bytes / slope if slope > 0 else math.inf
 
 
-def _cell(config: Config) -> tuple[KnobValue | None, ...]:
+def _needed(memory: Memory) -> int:
+    return memory.needed_bytes or 0
+
+
+def _cell(config: Config) -> Cell:
     return tuple(config.get(knob) for knob in sorted(SAVES_MEMORY))

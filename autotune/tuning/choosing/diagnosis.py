@@ -156,9 +156,9 @@ def _evidence(profile: Profile, baseline: Measurement, breakdown: StepBreakdown)
 
 
 def _workers(profile: Profile, space: ResolvedSpace, hardware: Hardware) -> Mapping[str, KnobValue]:
-    # On a CPU, workers and compute threads share the cores, so each gets half of them.
-    cores, is_cpu = hardware.cpu_quota, profile.device == "cpu"
-    most = max(1, cores // 2) if is_cpu else cores
+    # On a CPU, compute threads get half of the cores; beside a GPU, one core launches its kernels.
+    cores, is_cpu = hardware.cpu_quota // profile.ranks.world_size, profile.device == "cpu"
+    most = max(1, cores // 2 if is_cpu else cores - 1)
     counts = [int(n) for n in _values(space, "workers") if 0 < int(n) <= most]
     if not counts:
         return {}

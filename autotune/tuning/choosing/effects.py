@@ -103,7 +103,7 @@ class KnobEffects:
     def _row(self, config: Config) -> Array:
         if config not in self._rows:
             steps = [
-                of[_nearest(config.get(knob, self.baseline[knob]), of)]
+                _between(config.get(knob, self.baseline[knob]), of)
                 for knob, of in self._steps.items()
             ]
             self._rows[config] = np.concatenate(steps) if steps else np.zeros(0)
@@ -182,11 +182,13 @@ def _steps(values: Sequence[KnobValue], own: KnobValue) -> dict[KnobValue, Array
     }
 
 
-def _nearest(value: KnobValue, known: Mapping[KnobValue, Array]) -> KnobValue:
-    # Several ranks that keep the global batch have another batch each than those that are offered.
-    if value in known or isinstance(value, str):
-        return value
-    return min(known, key=lambda one: abs(float(one) - float(value)))
+def _between(value: KnobValue, steps: Mapping[KnobValue, Array]) -> Array:
+    # A batch may lie between those on offer: the largest one that fits, or a rank's share
+    if value in steps or isinstance(value, str):
+        return steps[value]
+    numbers = sorted(steps, key=float)
+    columns = np.array([steps[number] for number in numbers]).T
+    return np.array([np.interp(float(value), [*map(float, numbers)], column) for column in columns])
 
 
 def _length(smaller: float, larger: float) -> float:

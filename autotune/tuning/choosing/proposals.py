@@ -16,7 +16,7 @@ from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import PARTS
 from autotune.results.record import TrialRecord, latest
-from autotune.tuning.choosing.chooser import Chooser, Field, Proposal
+from autotune.tuning.choosing.chooser import Chooser, Field, Forecast, Proposal
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
 from autotune.tuning.choosing.ranking import ranked, recommended
 from autotune.tuning.choosing.sampler import Sampler, make_sampler
@@ -99,7 +99,8 @@ class Proposals:
             live = {k: v for k, v in best.items() if k not in space.restart}
             config = space.allowed(self._fitting(space.start.replace(**{**live, **changes})))
             proposal = self._new(config, why, known) if has_time() else None
-            if proposal is not None:
+            forecast = Forecast(self._study.records, _memory_bytes(self._study))
+            if proposal is not None and forecast.fits(config):
                 yield proposal
 
     def _with_best(self, field: Field) -> Field:
@@ -187,7 +188,7 @@ def _memory_bytes(study: Study) -> float | None:
     if used is None or used.peak_bytes is None:
         return None
     capacity = study.hardware.capacity_bytes(on_device=used.is_on_device)
-    return study.head.options.goal.limit_bytes(capacity)
+    return study.goal.limit_bytes(capacity)
 
 
 def _conflicting(config: Config, sentences: Sequence[str]) -> TrialRecord:

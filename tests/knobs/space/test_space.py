@@ -55,11 +55,11 @@ def test_every_demanded_knob_that_cannot_act_is_named_with_its_reason() -> None:
 
 
 RESOLVED = SPACE.resolve(HARDWARE, PROFILE)
-WITH_START = make_space([*SPACE.knobs, "interop_threads"]).resolve(HARDWARE, PROFILE)
+WITH_START = make_space([*SPACE.knobs, "flush_denormal"]).resolve(HARDWARE, PROFILE)
 
 
 def test_only_restart_knobs_need_a_fresh_process() -> None:
-    here, other = WITH_START.baseline, WITH_START.baseline.replace(interop_threads=1)
+    here, other = WITH_START.baseline, WITH_START.baseline.replace(flush_denormal=True)
     assert not WITH_START.needs_restart(here, here)
     live = here.replace(workers=2, precision="bf16", compile="default")
     assert not WITH_START.needs_restart(here, live)
@@ -181,6 +181,6 @@ def test_each_config_is_listed_once_and_those_that_differ_in_idle_knobs_are_one(
     assert len(configs) == loading * 6 * 3 * 2
     assert RESOLVED.baseline in configs
     assert all(RESOLVED.canonical(config) == config for config in configs)
-    for threads in (1, 2):
-        config = WITH_START.baseline.replace(interop_threads=threads)
-        assert {c["interop_threads"] for c in configs_of(WITH_START, config)} == {threads}
+    for flushes in (False, True):
+        config = WITH_START.baseline.replace(flush_denormal=flushes)
+        assert {c["flush_denormal"] for c in configs_of(WITH_START, config)} == {flushes}

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from autotune.machine.probes.torch_memory import SPARE_SHARE
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.readings import Memory
 from autotune.program.config import Config, KnobValue
@@ -14,7 +15,6 @@ from autotune.program.domain import Domain
 from autotune.results.record import TrialRecord
 from autotune.tuning.choosing.chooser import (
     ALL_IN,
-    MARGIN,
     PROMISES,
     Chooser,
     Field,
@@ -137,14 +137,14 @@ def test_every_change_at_once_comes_first_then_its_neighbours_and_then_what_prom
 
 
 def test_changes_that_do_not_fit_into_memory_at_once_are_tried_with_a_smaller_batch() -> None:
-    """A baseline of 8 GiB leaves no room for four times its batch, but may for twice of it."""
+    """A baseline of 7 GiB may leave no room for four times its batch, but does for twice of it."""
     all_in = OWN.replace(memory_format="channels_last", batch_size=256)
-    course = Course(formula(), all_in=all_in, memory_bytes=16.0 * GIB)
-    measurement = make_measurement(memory=Memory(device_reserved_bytes=8 * GIB))
-    course.records[0] = replace(course.records[0], measurement=measurement)
-    first, *others = course.run(5)
-    assert first == all_in.replace(batch_size=128)
-    assert all_in not in others
+    for peak_gib, batch_size in ((3, 256), (7, 128), (9, 64)):
+        course = Course(formula(), all_in=all_in, memory_bytes=16.0 * GIB)
+        course.records[0] = seen(64, peak_gib, OWN)
+        first, *others = course.run(5)
+        assert first == all_in.replace(batch_size=batch_size)
+        assert first == all_in or all_in not in others
 
 
 def test_what_failed_rules_out_what_must_fail_as_well() -> None:
@@ -189,12 +189,20 @@ def test_what_takes_long_to_take_its_seat_comes_after_what_promises_as_much_per_
     assert not compiles(no_time)
 
 
-def seen(batch_size: int, peak_gib: float, precision: str = "fp32") -> TrialRecord:
-    config = Config({"batch_size": batch_size, "precision": precision})
-    memory = Memory(device_reserved_bytes=round(peak_gib * GIB))
-    return replace(
-        make_record(config, 1.0), measurement=replace(make_measurement(1000.0), memory=memory)
-    )
+ONE = Config({"precision": "fp32"})
+FULL = Ending(Outcome.OUT_OF_MEMORY, "the memory is full")
+
+
+def seen(
+    batch_size: int, peak_gib: float | Ending, config: Config = ONE, kept: float = 1.04
+) -> TrialRecord:
+    """Return the record of a config that allocates this much, and reserves so much more."""
+    config = config.replace(batch_size=batch_size)
+    if isinstance(peak_gib, Ending):
+        return make_record(config, peak_gib)
+    sizes = round(peak_gib * GIB), round(kept * peak_gib * GIB)
+    measurement = make_measurement(memory=Memory(*sizes))
+    return replace(make_record(config, 1.0), measurement=measurement)
 
 
 def fits(records: list[TrialRecord], batch_size: int, limit_gib: float = 16.0) -> bool:
@@ -207,12 +215,41 @@ def test_a_larger_batch_fits_by_what_smaller_ones_took() -> None:
     growing, half = [seen(64, 6.0), seen(128, 11.0)], [seen(64, 4.0), seen(128, 8.0)]
     for records, batch_size, limit_gib, wanted in (
         ([], 4096, 16.0, True),
-        ([seen(64, 15.9, "bf16")], 4096, 16.0, True),  # other configs do not tell
+        ([seen(64, 15.9, Config({"precision": "bf16"}))], 4096, 16.0, True),  # others do not tell
         ([seen(64, 1.0)], 64 * 14, 16.0, True),
+        ([seen(64, 8.0)], 128, 16.0, False),
         ([seen(64, 10.0), seen(128, 11.0)], 256, 16.0, True),
+        ([seen(64, 3.0), seen(128, 3.1)], 4096, 16.0, True),
         (growing, 256, 16.0, False),
-        (half, 256, 16.0 / (1 - MARGIN) + 0.1, True),
+        (half, 256, 16.0 / (1 - SPARE_SHARE) + 0.1, True),
         (half, 256, 16.0, False),
     ):
         assert fits(records, batch_size, limit_gib) is wanted, (records, batch_size, limit_gib)
     assert Forecast([seen(64, 15.9)], None).fits(Config({"batch_size": 4096}))
+
+
+def test_the_largest_batch_between_two_sizes_is_tried_once_and_another_after_an_out_of_memory() -> (
+    None
+):
+    """Of 16 GiB, 14.7 are used: 4 GiB and 1 for 16 samples are 171, in steps of 8."""
+    two, bf16 = [seen(64, 8.0), seen(128, 12.0)], Config({"precision": "bf16"})
+    for records, size in (
+        ([], None),
+        ([seen(64, 8.0)], 112),  # as if all of it grew with the batch
+        ([seen(64, 4.0)], None),  # the next size fits
+        (two, 168),
+        ([*two, seen(256, FULL)], 168),
+        ([*two, seen(256, FULL, bf16)], 168),
+        ([*two, seen(168, 14.5)], None),
+        ([*two, seen(168, FULL)], 144),
+        ([*two, seen(168, FULL), seen(144, 13.0)], 152),
+        ([*two, seen(168, FULL), seen(144, FULL)], 136),
+        ([*two, seen(168, FULL), seen(144, FULL), seen(136, FULL)], None),
+        ([seen(64, 3.0), seen(128, 3.1), seen(256, FULL)], 192),  # the line was wrong
+        ([seen(512, 8.0)], None),
+        ([seen(64, 8.0), seen(128, 12.0, kept=1.2)], 136),  # of 12.8 GiB: it reserves 15.4
+    ):
+        found = Forecast(records, 16.0 * GIB).between(ONE, (64, 128, 256, 512))
+        assert found == size, records
+    on_host = replace(two[0], measurement=make_measurement(memory=Memory(host_bytes=8 * GIB)))
+    assert Forecast([on_host], 16.0 * GIB).between(ONE, (64, 128)) is None

@@ -15,6 +15,7 @@ from tests.made import (
     MACHINES,
     make_measurement,
     make_space,
+    profile_with,
 )
 
 EVERYTHING = make_space(list(registry()))
@@ -62,6 +63,12 @@ def test_workers_come_where_the_program_waits_and_share_the_cores_with_the_threa
         all_in = diagnosed(wait_share).all_in
         assert (all_in["workers"], all_in["threads"]) == (1, 1)
     assert not diagnosed(0.0).all_in.keys() & {"workers", "threads"}
+
+
+def test_beside_gpus_the_first_try_leaves_each_rank_a_core_to_launch_kernels() -> None:
+    for ranks, workers in ((1, 12), (2, 4), (8, 1)):
+        profile = profile_with(PROFILES["conv net on CUDA"], world_size=ranks)
+        assert diagnosed(0.6, MACHINES["H100"], profile).all_in["workers"] == workers
 
 
 def test_a_larger_batch_is_sure_to_help_up_to_a_point_which_is_lower_where_memory_is() -> None:

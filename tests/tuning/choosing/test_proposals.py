@@ -3,17 +3,19 @@
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from autotune.knobs.space.space import ResolvedSpace, SearchSpace
 from autotune.measurement.outcome import Ending
+from autotune.measurement.readings import Memory
 from autotune.measurement.turn import Played
 from autotune.program.config import Config
 from autotune.results.record import BaselineInfo, PlayedRounds, SearchOptions
 from autotune.tuning.choosing.chooser import Field, Proposal
-from autotune.tuning.choosing.diagnosis import Diagnosis, diagnose
+from autotune.tuning.choosing.diagnosis import Bottleneck, Diagnosis, diagnose
 from autotune.tuning.choosing.proposals import FRESH, Proposals, restarts
 from autotune.tuning.choosing.ranking import ranked
 from autotune.tuning.choosing.sampler import Sampler
@@ -32,6 +34,7 @@ TIME_FOR = 30  # configs, of which the last ones are neighbours of the best
 ROUNDS, NOISE = 20, 0.03
 HARDWARE, PROFILE = make_hardware(), make_profile()
 TINY = make_space(["workers", "prefetch_factor", "flush_denormal"])
+NOTHING = Diagnosis(Bottleneck.COMPUTE_BOUND, "")
 WIDE = make_space(
     ["workers", "prefetch_factor", "batch_size", "precision", "memory_format", "threads"]
 )
@@ -149,6 +152,28 @@ def test_fresh_processes_have_the_best_config_and_the_users_wish_first(tmp_path:
     own = search.space.baseline["--hidden"]
     assert own not in hidden[:-1]
     assert fresh[-1]["flush_denormal"] is True
+
+
+def test_of_a_batch_that_needs_a_fresh_process_only_sizes_that_fit_are_tried(
+    tmp_path: Path,
+) -> None:
+    for second_gib, tried in ((5, [128, 256, 512]), (8, [128])):
+        sizes = make_space({"batch_size": (64, 128, 256, 512)})
+        profile = make_profile(config_reads={"batch_size": 64})
+        space = sizes.resolve(HARDWARE, profile)
+        study = make_study(tmp_path / f"{second_gib}", sizes, SearchOptions(180.0))
+        study.facts = BaselineInfo(profile, startup_s=4.0, step_s=0.01)
+
+        def tell(config: Config, gib: int, study: Study = study) -> None:
+            measured = make_measurement(memory=Memory(host_bytes=gib << 30))
+            study.tell(replace(make_record(config), measurement=measured), study.space)
+
+        tell(space.baseline, 4)
+        found = []
+        for proposal in Proposals(study, space, NOTHING).restarted(lambda: True):
+            found.append(proposal.config["batch_size"])
+            tell(proposal.config, second_gib if found == [128] else 6)
+        assert found == tried
 
 
 def test_what_a_sampler_draws_while_there_is_no_room_for_it_may_enter_later(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from autotune.rig.terminal import Asked
 from autotune.rig.wire import Ready
 from autotune.tuning.budget import Until
 from autotune.tuning.start.first_start import Started, examined, is_piped, observe
+from tests.gpu_fakes import MIG_GPU, unused
 from tests.made import A100, H100, HARDWARE, PROGRAM, make_hardware, make_profile
-from tests.readings import MIG_GPU, unused
 from tests.rigging import PROGRAMS, run_command
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
