@@ -13,11 +13,11 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from benchmarks.processes import AUTOTUNE
 from benchmarks.record import save
 
 PROGRAM = Path(__file__).parents[1] / "tests" / "programs" / "faulty.py"
@@ -79,10 +79,7 @@ def _row(fault: str, runs: int, pool: ThreadPoolExecutor) -> dict[str, object]:
 def _advice(fault: str, flags: Sequence[str]) -> list[str] | None:
     """Return the names of the advice on a program; None if there was no result."""
     ranks = ["--nproc-per-node", "2"] if fault in RANKED else []
-    command = [
-        sys.executable, "-m", "autotune", "doctor", "--quiet", "--json", *ranks, str(PROGRAM),
-        fault, *flags,
-    ]  # fmt: skip
+    command = [*AUTOTUNE, "doctor", "--quiet", "--json", *ranks, str(PROGRAM), fault, *flags]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         print(fault, *flags, done.stderr[-500:], flush=True)

@@ -24,7 +24,7 @@ from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.program import parse_program
-from autotune.program.rehearsal import Rehearsal, RehearsalPlan
+from autotune.program.rehearsal import RehearsalPlan
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.checking.canary import exact_settings
 from autotune.tuning.checking.self_check import SelfCheck
@@ -112,11 +112,9 @@ def verdict(program: str) -> dict[str, Any]:
         check = SelfCheck(Runs(rigs, base), space, STEP_S, {})
         config = exact_settings(space)
         began = monotonic()
-        agreement = check.check(config, Rehearsal(None)).training
+        agreement = check.exactly(config)
         took_s = round(monotonic() - began, 1)
-    said = "no trace" if agreement is None else str(agreement)
-    if agreement is not None and agreement.sameness is Sameness.DIFFERS:
-        said = f"differs: {said}"
+    said = f"{'differs: ' * (agreement.sameness is Sameness.DIFFERS)}{agreement}"
     changes = config.changes_from(space.baseline)
     name = " ".join(f"{knob}={value}" for knob, value in changes.items())
     return {"config": name, "verdict": said, "took_s": took_s}

@@ -17,16 +17,13 @@ import math
 import random
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median, stdev
 from time import monotonic
 from typing import Any
 
-from autotune.knobs.space.spacefile import load
-from autotune.machine import hardware
 from autotune.measurement.interval import LogRatio
 from autotune.measurement.outcome import Ending
 from autotune.measurement.rounds import speeds
@@ -34,11 +31,10 @@ from autotune.measurement.turn import PlannedTurn, Played, Turn
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
 from autotune.program.fence_options import FenceOptions
-from autotune.program.program import parse_program
 from autotune.rig.fence import raise_fence
 from autotune.rig.rig import Rig
-from autotune.rig.wire import Ready
 from benchmarks import record
+from tests.rigging import applied_with, open_rig
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 DIGITS = ("digits_cnn/train.py",)
@@ -117,9 +113,14 @@ class Pair:
 
 def measure(name: str, setting: Setting) -> dict[str, Any]:
     """Return the figures of one setting."""
-    with open_rig(setting.line) as (rig, written):
-        shared = changed(written, setting.shared)
-        pair = Pair(rig, [changed(shared, setting.changes), shared])
+    script, *arguments = setting.line
+    with (
+        tempfile.TemporaryDirectory(prefix="turns-") as folder,
+        raise_fence(FenceOptions(), Path(folder)) as behind,
+        open_rig(Path(folder), str(EXAMPLES / script), *arguments, behind=behind) as opened,
+    ):
+        shared = applied_with(opened.base, **setting.shared)
+        pair = Pair(opened.rig, [applied_with(shared, **setting.changes), shared])
         pair.stretch([3, 3], 10.0)  # until the first steps are over
         lengths = {f"{n} steps": [n, n] for n in STEPS}
         lengths |= {f"{s:g} s": pair.steps_in(s) for s in SECONDS}
@@ -181,29 +182,6 @@ def told(log: LogRatio) -> dict[str, float]:
 def percent(value: float) -> float:
     """Return a number in percent, rounded."""
     return round(100 * value, 2)
-
-
-def changed(applied: AppliedConfig, changes: Mapping[str, KnobValue]) -> AppliedConfig:
-    """Return what is applied, with other values."""
-    return replace(applied, config=applied.config.replace(**changes))
-
-
-@contextmanager
-def open_rig(line: Sequence[str]) -> Iterator[tuple[Rig, AppliedConfig]]:
-    """Open a rig on a program, behind a fence; give the rig and its program as written."""
-    script, *arguments = line
-    with tempfile.TemporaryDirectory(prefix="turns-") as made:
-        folder = Path(made)
-        program = parse_program(str(EXAMPLES / script), arguments, folder)
-        with (
-            closing(raise_fence(FenceOptions(), folder)) as fence,
-            Rig(program, folder / "rig", folder / "cache", fence) as rig,
-        ):
-            ready = rig.open(None, lambda: None, SILENCE_S)
-            if not isinstance(ready, Ready):
-                raise SystemExit(f"the program does not train: {ready}")
-            space = load("default").resolve(hardware.detect(), ready.profile)
-            yield rig, AppliedConfig.as_written(space.baseline, ready.profile)
 
 
 def show(name: str, figures: Mapping[str, Any]) -> None:

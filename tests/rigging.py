@@ -28,6 +28,7 @@ from autotune.program.lr import LrRule
 from autotune.program.profile import LoaderFacts, Profile
 from autotune.program.program import parse_program
 from autotune.rig.fence import Fence, raise_fence
+from autotune.rig.open_rig import SILENT, Reports
 from autotune.rig.rig import Rig
 from autotune.rig.wire import Ready
 from tests.made import make_best
@@ -140,11 +141,19 @@ def open_rig(
     *args: str,
     applied: AppliedConfig | None = None,
     space: str = "default",
+    behind: Fence | None = None,
+    reports: Reports = SILENT,
 ) -> Iterator[OpenRig]:
-    """Open a rig on one of the tiny programs; *program* may name a function after a colon."""
+    """Open a rig on one of the tiny programs; *program* may name a function after a colon.
+
+    Args:
+        behind: A fence of the rig's own; by default it is that of all tests.
+    """
     subject = parse_program(str(PROGRAMS / program), args, directory)
-    compiled = Path(os.environ["AUTOTUNE_TESTS_COMPILED"])  # headers are compiled once for all
-    with Rig(subject, directory / "rig", compiled, fence()) as rig:
+    # headers are compiled once for all tests
+    compiled = Path(os.environ.get("AUTOTUNE_TESTS_COMPILED", directory / "compiled"))
+    gpus = tuple(gpu.uuid for gpu in hardware.detect().gpus)
+    with Rig(subject, directory / "rig", compiled, behind or fence(), gpus, reports) as rig:
         ready = rig.open(applied, never, 120.0)
         assert isinstance(ready, Ready), ready
         assert ready.first_step_s is not None

@@ -1,113 +1,162 @@
-"""What holds on a CPU holds on a GPU: each test runs on both, where there is one.
+"""The checks of ``benchmarks/gpu``: they pass, and fail where what they look at is broken.
 
-Its sizes and speeds are the business of ``benchmarks/gpu``.
+They run as in a rehearsal, on the CPU, and on a GPU where there is one. A process of its own runs
+each of them, as its seams and its switches of torch are those of a whole process.
 """
 
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
 
-from autotune.inside.seam_set import SeamSet
-from autotune.inside.steering import Steering
-from autotune.knobs.space.spacefile import load
+from benchmarks.gpu import checks, program_check, rigs
+from benchmarks.gpu.bench import Bench, Finding, Status
+from benchmarks.gpu.checks import Check
+from benchmarks.gpu.listed import FOLDER, PROGRAMS
+from tests.inside.on_device import PARTS
+
+ROOT = Path(__file__).parents[1]
+QUICK = ("early", "memory", "settings")  # the others compile, or run many processes
+ON_CPU = [(name, "cpu") for name in QUICK]
+ON_GPU = [pytest.param(name, "cuda", marks=pytest.mark.gpu) for name in rigs.CHECKS]
+
+
+@dataclass(frozen=True)
+class Broken:
+    """What is broken where a check looks.
+
+    Attributes:
+        code: What the process of the check does first.
+        starts: What each process of a program does first.
+        script: The program that has other text.
+        text: What stands there, and what instead.
+    """
+
+    code: str = ""
+    starts: str = ""
+    script: str = ""
+    text: tuple[str, str] = ("", "")
+
+
+FAULTS = {
+    "fence": Broken("os.environ['CXX'] = '/nowhere'"),
+    "early": Broken(
+        starts="import sys\nif any('autotune.inside' in word for word in sys.orig_argv):\n"
+        "    import torch\n    torch.cuda.is_available()"
+    ),
+    "settings": Broken(script="conv.py", text=("in Clock", "in (lambda *a: 1 / 0)() or Clock")),
+    "memory": Broken("rigs._limit = lambda _: None"),
+    "canary": Broken(
+        "rigs.self_check.STEP_S = 1.0",  # few steps
+        script="training.py",
+        text=(
+            "self.labels[which]",
+            "self.labels[which] // bool(torch.utils.data.get_worker_info())",
+        ),
+    ),
+    "compiled": Broken("os.environ['CXX'] = '/nowhere'"),
+    "strategies": Broken(
+        script="habits.py",
+        text=("loss.backward()", "(loss * (1 + torch.distributed.is_initialized())).backward()"),
+    ),
+}
+
+# What each part of the check of the seams looks at, in their order
+NO_SEAMS = """
+from itertools import count
+from types import SimpleNamespace
+from autotune.inside import readings
+from autotune.inside.seams import forward, optimizer, parts, scaling, torch_settings, transfer
 from autotune.machine import hardware
-from autotune.measurement.learning.training_trace import Sameness
-from autotune.program.applied_config import AppliedConfig, ProgramTraits
-from autotune.program.config import Config
-from tests.gpu_fakes import differences_from_a_device
-from tests.rigging import open_rig
-from tests.test_self_check import Runs, agreement
-from tests.watching import installed
+from autotune.rig import failures
+hardware.detect = lambda: SimpleNamespace(gpus=(None,))
+torch_settings.TorchSettingsSeam.settle = lambda self: None
+torch_settings.Switch.__call__ = lambda self, value: None
+optimizer._use_implementation = lambda optimizer, *_: optimizer.state.clear()
+forward.ForwardSeam._lay_out = lambda self, module: None
+scaling._Part.overflows = lambda self, scaler: []
+transfer.target_of_to = None
+parts.PartsClock.ground = lambda self, part: None
+readings.Readings.activity = lambda self, counter=count(): next(counter)
+failures.MEMORY = ()
+"""
 
-PROGRAMS = Path(__file__).parents[1] / "benchmarks" / "gpu" / "programs"
-CONV = str(PROGRAMS / "conv.py"), "--side", "8", "--channels", "8", "--layers", "3"
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+def findings(check: str, folder: Path, broken: Broken, device: str = "cpu") -> Iterator[Status]:
+    """Yield how the findings of a check end, as soon as they are found."""
+    programs, starts = folder / "programs", folder / "starts"
+    shutil.copytree(FOLDER, programs)
+    if broken.script:
+        path = programs / broken.script
+        old, new = broken.text
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new))
+    starts.mkdir()
+    if broken.starts:
+        (starts / "sitecustomize.py").write_text(broken.starts)
+    env, words = {**os.environ, "PYTHONPATH": str(starts)}, [check]
+    if device == "cpu":
+        env["CUDA_VISIBLE_DEVICES"] = ""
+        words.append("--rehearse")
+    code = (
+        "import os; from functools import partial; from pathlib import Path\n"
+        "from benchmarks.gpu import rigs\n"
+        f"rigs.Place = partial(rigs.Place, programs=Path({str(programs)!r}))\n"
+        f"{broken.code}\nrigs.main({words})"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                if line.startswith("{"):
+                    yield Status(json.loads(line)["status"])
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)  # it closes its rigs
 
 
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Name the device on which a program that prefers a GPU trains."""
-    if request.param == "cpu":
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    return str(request.param)
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
+def test_each_part_of_the_seams_passes(part: Callable[[str], Finding]) -> None:
+    found = part("cpu")
+    assert found.status is Status.PASS, found.text
 
 
 @pytest.mark.slow
-def test_each_live_setting_that_is_offered_trains(tmp_path: Path, device: str) -> None:
-    with open_rig(tmp_path, *CONV) as opened:
-        assert opened.profile.device == device
-        space = load("default").resolve(hardware.detect(), opened.profile)
-        live = space.domains.keys() - space.restart
-        assert {"workers", "batch_size", "precision", "memory_format"} <= live
-        for knob in sorted(live):
-            measured = opened.measured(**{knob: space.domains[knob].values[-1]})
-            assert (measured.memory.device_reserved_bytes is not None) == (device == "cuda"), knob
+@pytest.mark.parametrize(("check", "device"), [*ON_CPU, *ON_GPU])
+def test_what_is_sound_passes(check: str, device: str, tmp_path: Path) -> None:
+    assert set(findings(check, tmp_path, Broken(), device)) == {Status.PASS}
 
 
 @pytest.mark.slow
-def test_data_parallel_one_device_and_ranks_train_and_save_the_same(
-    tmp_path: Path, device: str
-) -> None:
-    """The CPU counts as two devices, see ``tests/gpu_fakes.py``; on GPUs this has never run."""
-    if device == "cuda" and torch.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs")
-    with open_rig(tmp_path, "replicated.py", space="devices") as opened:
-        assert opened.base.baseline["devices"] == "data_parallel"
-        runs = Runs(tmp_path, opened, "replicated.py")
-    batch = int(opened.base.baseline["batch_size"])
-    written = runs.trace(), runs.trace(shakes=1)
-    for devices, ranks in (("single", 1), ("ddp-2", 2)):
-        theirs = runs.trace(changes={"devices": devices, "batch_size": batch // ranks})
-        assert theirs.saved == written[0].saved != (), "the keys and sizes of what is saved"
-        found = agreement(written, theirs, same_batches=ranks == 1)
-        assert found.sameness in {Sameness.BITS, Sameness.ROUNDING}, (devices, found)
+@pytest.mark.parametrize("check", FAULTS)
+def test_what_is_broken_fails(check: str, tmp_path: Path) -> None:
+    assert Status.FAIL in findings(check, tmp_path, FAULTS[check])
 
 
-@pytest.mark.gpu
-def test_replicas_on_two_gpus_compute_in_bf16() -> None:
-    """``tests/inside/test_precision.py`` shows it with replicas on the CPU; this has never run."""
-    if torch.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs")
-    seen: list[tuple[torch.device, torch.dtype]] = []
-
-    class Spy(nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            output = super().forward(x)
-            seen.append((output.device, output.dtype))
-            return output
-
-    baseline, traits = Config({"precision": "fp32"}), ProgramTraits("cuda", replicas=2)
-    applied = AppliedConfig(baseline.replace(precision="bf16"), baseline, traits)
-    seams = SeamSet(None, None)
-    Steering(seams).apply(applied)
-    with installed(seams):
-        assert nn.DataParallel(Spy(4, 1).cuda())(torch.ones(64, 4)).dtype is torch.float32
-    assert {device.index for device, _ in seen} == {*range(torch.cuda.device_count())}
-    assert {dtype for _, dtype in seen} == {torch.bfloat16}
+@pytest.mark.slow
+def test_each_part_of_the_seams_fails_without_what_it_looks_at(tmp_path: Path) -> None:
+    assert set(findings("inside", tmp_path, Broken(NO_SEAMS))) == {Status.FAIL}
 
 
-@pytest.mark.gpu
-def test_the_gpus_are_those_of_torch() -> None:
-    real = [torch.cuda.get_device_properties(n) for n in range(torch.cuda.device_count())]
-    for gpu, one in zip(hardware.detect().gpus, real, strict=True):
-        assert gpu.name == one.name
-        assert gpu.compute_capability in {(one.major, one.minor), None}
-        # torch leaves out what the driver keeps to itself
-        assert gpu.memory_bytes == pytest.approx(one.total_memory, rel=0.05)
-
-
-@pytest.mark.gpu
-def test_the_fakes_answer_in_the_form_of_the_device() -> None:
-    assert differences_from_a_device(0) == []
-
-
-@pytest.mark.gpu
-def test_a_gpus_memory_is_seen_and_a_hidden_gpu_is_not_used(tmp_path: Path) -> None:
-    holds = str(PROGRAMS / "holds.py")
-    with open_rig(tmp_path / "gpu", holds) as opened:
-        reserved = opened.measured().memory.device_reserved_bytes
-        assert reserved == pytest.approx(2 << 30, rel=0.1)
-    with open_rig(tmp_path / "cpu", holds, "--gpu", "", "--gib", "0.01") as opened:
-        assert opened.profile.device == "cpu"
+@pytest.mark.slow
+def test_commands_that_fail_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = sys.executable, "-c", "raise SystemExit(1)"
+    monkeypatch.setattr(checks, "AUTOTUNE", broken)
+    monkeypatch.setattr(program_check, "AUTOTUNE", broken)
+    unknown = checks._apart("unknown", 60.0)
+    gpt = next(program for program in PROGRAMS if program.name == "gpt")
+    search = Check("gpt", lambda _: 0.0, partial(program_check.found, replace(gpt, settings=())))
+    for check in (checks.CHECKS["energy"], checks.CHECKS["doctor"], unknown, search):
+        bench = Bench(tmp_path / check.name, 120.0, rehearsal=True)
+        found = [finding.status for finding in check.found(bench)]
+        assert Status.FAIL in found, check.name

@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+import torch
 
 from autotune.knobs import registry
 from autotune.measurement.learning.training_trace import (
@@ -132,3 +133,24 @@ def test_a_defect_is_noticed_at_the_step_where_it_begins(
         assert found.part in parts, defect
         assert found.at == pytest.approx(step, abs=2), defect
         assert found.begins_epoch is (parts == ("samples",)), defect
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_data_parallel_one_device_and_ranks_train_and_save_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    """The CPU counts as two devices, see ``tests/gpu_fakes.py``; on GPUs this has never run."""
+    if device == "cpu":
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    elif torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    with open_rig(tmp_path, "replicated.py", space="devices") as opened:
+        assert opened.base.baseline["devices"] == "data_parallel"
+        runs = Runs(tmp_path, opened, "replicated.py")
+    batch = int(opened.base.baseline["batch_size"])
+    written = runs.trace(), runs.trace(shakes=1)
+    for devices, ranks in (("single", 1), ("ddp-2", 2)):
+        theirs = runs.trace(changes={"devices": devices, "batch_size": batch // ranks})
+        assert theirs.saved == written[0].saved != (), "the keys and sizes of what is saved"
+        found = agreement(written, theirs, same_batches=ranks == 1)
+        assert found.sameness in {Sameness.BITS, Sameness.ROUNDING}, (devices, found)

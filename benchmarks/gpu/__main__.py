@@ -1,4 +1,4 @@
-"""``python -m benchmarks.gpu``: what autotune does on a GPU, seen from outside.
+"""``python -m benchmarks.gpu``: what autotune does on a GPU, seen from outside and from inside.
 
 See README.md beside this file. Nothing here imports torch: a CUDA context of ours would hold memory
 of the GPU that is looked at.
@@ -31,11 +31,9 @@ from benchmarks.gpu.bench import (
     Status,
     first_gpu,
 )
-from benchmarks.gpu.listed import PROGRAMS, TrainingProgram
-from benchmarks.gpu.program_check import found, needs_s
+from benchmarks.gpu.checks import CHECKS, INSIDE, OF_PROGRAMS, Check
 from benchmarks.processes import commit
 
-NAMES = [program.name for program in PROGRAMS]
 INTERRUPTED = Finding(Status.SKIP, "the rest: interrupted")
 
 
@@ -94,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
             file.with_suffix(".log").write_text("\n".join(texts), encoding="utf-8")
     for record in records:
         for finding in record.findings:
-            print(f"{record.check:<9} {finding.status} {finding.text}")
+            print(f"{record.check:<10} {finding.status} {finding.text}")
     print(f"{counts(records)}; {gpu.get('name', 'no GPU')}; all figures: {file}")
     if INTERRUPTED in records[-1].findings:
         return 128 + signal.SIGINT
@@ -107,27 +105,27 @@ def run_all(asked: argparse.Namespace, folder: Path) -> Iterator[Record]:
     A check is skipped where the seconds that it needs are not left.
     """
     until = time.monotonic() + asked.seconds
-    for program in PROGRAMS:
-        if program.name not in asked.only:
+    for check in CHECKS.values():
+        if check.name not in asked.only:
             continue
         left_s = max(0.0, until - time.monotonic())
-        needed_s = needs_s(program, TINY if asked.rehearse else FULL)
+        needed_s = check.needs_s(TINY if asked.rehearse else FULL)
         if left_s < needed_s:
             why = f"it needs {needed_s:.0f} s, {left_s:.0f} s are left"
-            yield Record(program.name, findings=[Finding(Status.SKIP, why)])
+            yield Record(check.name, findings=[Finding(Status.SKIP, why)])
             continue
-        bench = Bench(folder / program.name, left_s, rehearsal=asked.rehearse)
-        record = run_one(program, bench)
+        bench = Bench(folder / check.name, left_s, rehearsal=asked.rehearse)
+        record = run_one(check, bench)
         yield record
         if INTERRUPTED in record.findings:
             return
 
 
-def run_one(program: TrainingProgram, bench: Bench) -> Record:
-    """Run the check of one program."""
-    record, began = Record(program.name, device_before=first_gpu(CONDITIONS)), time.monotonic()
+def run_one(check: Check, bench: Bench) -> Record:
+    """Run one check."""
+    record, began = Record(check.name, device_before=first_gpu(CONDITIONS)), time.monotonic()
     try:
-        for finding in found(program, bench):
+        for finding in check.found(bench):
             record.findings.append(finding)  # each counts, whatever ends the next
     except OutOfTime:
         record.findings.append(Finding(Status.SKIP, "the rest: its seconds have run out"))
@@ -150,13 +148,25 @@ def counts(records: Sequence[Record]) -> str:
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu",
-        description="What autotune does on a GPU, from outside: see benchmarks/gpu/README.md.",
+        description="What autotune does on a GPU: see benchmarks/gpu/README.md.",
     )
     parser.add_argument("--out", type=Path, default=Path("gpu-results"), help="for the result file")
     parser.add_argument("--seconds", type=float, default=480.0, help="for all checks together")
     parser.add_argument("--rehearse", action="store_true", help="tiny sizes on the CPU")
-    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="PROGRAM")
+    parser.set_defaults(only=[check.name for check in OF_PROGRAMS])
+    some, inside = parser.add_mutually_exclusive_group(), [check.name for check in INSIDE]
+    text = f"what happens in a program's process: {', '.join(inside)}"
+    some.add_argument("--inside", action="store_const", const=inside, dest="only", help=text)
+    text = f"names with commas between: {', '.join(CHECKS)}"
+    some.add_argument("--only", type=_names, metavar="NAMES", help=text)
     return parser.parse_args(arguments)
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := set(names) - CHECKS.keys():
+        raise argparse.ArgumentTypeError(f"no check is called {', '.join(sorted(unknown))}")
+    return names
 
 
 if __name__ == "__main__":

@@ -14,8 +14,6 @@ Prerequisites: the extra ``libraries``; nothing is downloaded. Not covered: what
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -28,6 +26,7 @@ from autotune.knobs.space.space import ResolvedSpace
 from autotune.program.config import KnobValue
 from autotune.results import bestfile
 from autotune.tuning.storage.search_dir import SearchDir
+from benchmarks.processes import AUTOTUNE, Ran, run
 
 KNOWN = 10  # of the list work; a plain loop's loader is seen in eleven
 PROGRAMS = Path(__file__).parent / "programs"
@@ -139,9 +138,9 @@ def _try(name: str, budget: str, folder: Path) -> Row:
     row, listed = Row(name), LIST[name]
     script = str(listed.folder / f"{name}.py")
     trained = _run([sys.executable, script, *listed.short], folder)
-    row.trains = trained.returncode == 0
-    search = ["autotune", "search", "--budget", budget, "--name", "it", script, *listed.args]
-    searched = _run([sys.executable, "-m", *search], folder)
+    row.trains = trained.code == 0
+    search = ["search", "--budget", budget, "--name", "it", script, *listed.args]
+    searched = _run([*AUTOTUNE, *search], folder)
     found = folder / ".autotune" / "it"
     study = SearchDir(found).load_study() if (found / "study.db").is_file() else None
     if study is None or study.facts is None:
@@ -154,8 +153,8 @@ def _try(name: str, budget: str, folder: Path) -> Row:
     row.sees_loader = study.facts.profile.training_loader is not None
     best = found / "best.yaml"
     values = _set_best(best, space)
-    ran = _run([sys.executable, "-m", "autotune", "run", str(best), script, *listed.short], folder)
-    if ran.returncode == 0:
+    ran = _run([*AUTOTUNE, "run", str(best), script, *listed.short], folder)
+    if ran.code == 0:
         row.runs = values
     else:
         row.said = _last_line(ran)
@@ -175,26 +174,14 @@ def _set_best(path: Path, space: ResolvedSpace) -> dict[str, KnobValue]:
     return values
 
 
-def _run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(
-            command,
-            cwd=folder,
-            # ultralytics notes where runs go in the user's own settings, and writes there
-            env={**os.environ, "YOLO_CONFIG_DIR": str(folder)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=MAX_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 124, f"did not end in {MAX_S:.0f} s")
+def _run(command: Sequence[str], folder: Path) -> Ran:
+    # ultralytics notes where runs go in the user's own settings, and writes there
+    return run(command, folder, MAX_S, {"YOLO_CONFIG_DIR": str(folder)})
 
 
-def _last_line(process: subprocess.CompletedProcess[str]) -> str:
-    lines = [line for line in process.stdout.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else f"exit status {process.returncode}"
+def _last_line(ran: Ran) -> str:
+    lines = [line for line in (ran.output + ran.log).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else f"exit status {ran.code}"
 
 
 if __name__ == "__main__":

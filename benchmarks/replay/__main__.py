@@ -1,6 +1,6 @@
 """Whole searches on recorded programs: how fast is what each way to choose configs recommends?
 
-    python -m benchmarks.replay [TABLE ...] [--runs 20] [--gp]
+    python -m benchmarks.replay [TABLE ...] [--runs 20]
 
 In virtual time on the scripted machine, with the true speeds of six small programs (``tables``).
 Configs take turns in all ways; they differ in who says which config enters the race: autotune's own
@@ -30,15 +30,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tables", nargs="*", default=names(), metavar="TABLE")
     parser.add_argument("--runs", type=int, default=20, help="searches of each kind")
-    parser.add_argument("--gp", action="store_true", help="Optuna's GP as well, which is slow")
     options = parser.parse_args()
-    ways = (*WAYS, "gp") if options.gp else WAYS
     figures: dict[str, object] = {"runs": options.runs, "budgets_s": BUDGETS_S}
     shares: dict[tuple[str, float], list[tuple[float, float]]] = {}
     # Forked processes would share the sampler's random numbers
     with get_context("spawn").Pool(PROCESSES) as pool:
         for table in options.tables:
-            keys = [(way, budget_s) for way in ways for budget_s in BUDGETS_S]
+            keys = [(way, budget_s) for way in WAYS for budget_s in BUDGETS_S]
             tasks = [(table, *key, seed) for key in keys for seed in range(options.runs)]
             found = pool.starmap(reached_in, tasks, chunksize=4)
             each = {key: found[n * options.runs :][: options.runs] for n, key in enumerate(keys)}

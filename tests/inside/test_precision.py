@@ -162,3 +162,26 @@ def test_the_programs_format_is_that_of_its_own_region() -> None:
     with installed(seams), torch.autocast("cpu", dtype=torch.float16):
         gpu_fakes.Replicated(Spy())(torch.ones(2, 4))
     assert seams.model.autocast.own_dtype == "float16"
+
+
+@pytest.mark.gpu
+def test_replicas_on_two_gpus_compute_in_bf16() -> None:
+    """The test before shows it with replicas on the CPU; this has never run."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    seen: list[tuple[torch.device, torch.dtype]] = []
+
+    class Spy(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            output = super().forward(x)
+            seen.append((output.device, output.dtype))
+            return output
+
+    baseline, traits = Config({"precision": "fp32"}), ProgramTraits("cuda", replicas=2)
+    applied = AppliedConfig(baseline.replace(precision="bf16"), baseline, traits)
+    seams = SeamSet(None, None)
+    Steering(seams).apply(applied)
+    with installed(seams):
+        assert nn.DataParallel(Spy(4, 1).cuda())(torch.ones(64, 4)).dtype is torch.float32
+    assert {device.index for device, _ in seen} == {*range(torch.cuda.device_count())}
+    assert {dtype for _, dtype in seen} == {torch.bfloat16}

@@ -7,7 +7,6 @@ import io
 import os
 import pickle
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.inside.listener import Listener
 from autotune.inside.seam_set import STEPS_UNTIL_ROOTS_ARE_KNOWN, SeamSet
-from autotune.inside.steering import Steering
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.fence_options import FenceKind
@@ -65,10 +63,6 @@ def conv_net() -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2))
 
 
-def is_nhwc(tensor: torch.Tensor) -> bool:
-    return tensor.is_contiguous(memory_format=torch.channels_last)
-
-
 def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
     output: torch.Tensor = model(torch.randn(4, 3, 8, 8))
     optimizer.zero_grad()
@@ -110,48 +104,6 @@ def test_the_seams_keep_no_optimizer_alive(precision: str) -> None:
         del optimizer
         gc.collect()
         assert kept() is None
-
-
-def test_channels_last_reaches_weights_state_and_inputs_and_keeps_the_result() -> None:
-    torch.manual_seed(0)
-    model = conv_net()
-    x = torch.randn(4, 3, 8, 8)
-    expected = model(x)
-    seen: list[bool] = []
-    model[0].register_forward_pre_hook(lambda _m, args: seen.append(is_nhwc(args[0])))
-    with installed(SeamSet(Listener(), None)) as seams:
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.0)
-        step(model, optimizer)
-        weight = next(model.parameters())
-        Steering(seams).apply(applied(memory_format="channels_last"), since=applied())
-        assert is_nhwc(weight)
-        assert is_nhwc(optimizer.state[weight]["exp_avg"])
-        torch.testing.assert_close(model(x), expected)
-        Steering(seams).apply(applied(), since=applied(memory_format="channels_last"))
-        assert weight.is_contiguous()
-    assert seen == [False, True]
-
-
-@pytest.mark.parametrize("name", ["foreach", "fused"])
-def test_an_optimizer_goes_on_from_its_state_in_another_implementation(name: str) -> None:
-    def train(change: Callable[[], None]) -> torch.Tensor:
-        torch.manual_seed(0)
-        weight = nn.Parameter(torch.randn(8))
-        optimizer = torch.optim.AdamW([weight], lr=0.1, amsgrad=True)
-        for step in range(12):
-            if step in {4, 8}:
-                change()
-            optimizer.zero_grad()
-            (weight**4).sum().backward()
-            optimizer.step()
-        return weight.detach()
-
-    plain = train(lambda: None)
-    ways = iter([name, "for-loop"])
-    with running(applied()) as seams:
-        _loader = train_loader()
-        changed = train(lambda: seams.steps.optimizer.use_implementation(next(ways)))
-    torch.testing.assert_close(changed, plain)
 
 
 @pytest.mark.parametrize("kind", [FenceKind.GUARD, FenceKind.OVERLAY])
