@@ -25,7 +25,7 @@ from autotune.program.profile import Profile
 from autotune.program.program import Program
 
 # Increased when older records cannot be read, or lack something that is needed to go on
-FORMAT = 8
+FORMAT = 9
 
 
 @dataclass(frozen=True)
