@@ -373,7 +373,8 @@ class Race:
         self._lives.failures += 1
         if self._session.rigs.learn(ending, as_written=False):
             return
-        newest, fullest = [*self._in_play][-1], max(self._in_play, key=self._needs)
+        needs = {c: one.measurement.memory.needed_bytes or 0 for c, one in self._in_play.items()}
+        newest, fullest = [*needs][-1], max(needs, key=lambda config: needs[config])
         may_be_guilty = newest != self._written and not self._played[newest]
         if ending.outcome in MEMORY and fullest != self._written:
             self._leave(fullest, ending)
@@ -385,12 +386,8 @@ class Race:
                 "in another process."
             )
 
-    def _needs(self, config: Config) -> int:
-        return self._in_play[config].measurement.memory.needed_bytes or 0
-
     def _best(self) -> Config:
-        study, space = self._study, self._baseline.space
-        return recommended(study, space, study.speeds) if study.speeds else self._written
+        return recommended(self._study, self._baseline.space)
 
     def _dismiss(self) -> None:
         speeds = self._study.speeds

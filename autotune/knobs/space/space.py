@@ -277,10 +277,7 @@ class ResolvedSpace:
             if n in self.baseline and not registry()[n].is_active(config)
         }
         config = config.replace(**idle)
-        if self.keeps_global_batch and (whole := global_batch(self.baseline)) is not None:
-            parts = {**batch_parts(config), "batch_size": 1}
-            config = config.replace(batch_size=max(1, whole // math.prod(parts.values())))
-        return config
+        return self.with_batch_of(self.baseline, config) if self.keeps_global_batch else config
 
     def without(self, refused: Mapping[str, str]) -> ResolvedSpace:
         """Return the space without some knobs, and without those that act only with these."""
@@ -342,16 +339,15 @@ class ResolvedSpace:
             own |= {"devices": config["devices"], "batch_size": share}
         return self.canonical(config.replace(**own))
 
-    def with_batch_of(self, other: Config, config: Config) -> Config:
+    @staticmethod
+    def with_batch_of(other: Config, config: Config) -> Config:
         """Return the config with as many samples in a step as *other* has.
 
-        It is returned as it is where its ranks cannot share them evenly, or the user fixed a part.
+        It is returned as it is where its ranks cannot share them evenly.
         """
         others = math.prod({**batch_parts(config), "batch_size": 1}.values())
         share, rest = divmod(global_batch(other) or 0, others)
-        if rest or not share or "batch_size" in self.fixed:
-            return config
-        return config.replace(batch_size=share)
+        return config if rest or not share else config.replace(batch_size=share)
 
     def conflicts(self, config: Config) -> list[str]:
         """Return why the config cannot be measured, one sentence per reason; empty if it can.

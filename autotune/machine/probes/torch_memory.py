@@ -10,8 +10,9 @@ from autotune.machine.hardware import Gpu
 from autotune.measurement.readings import Memory
 
 # Of a memory, left free: the longest batch and an evaluation, which a few turns may not meet, must
-# fit as well. torch reserves more than it allocates, so it may take a part of that
-SPARE_SHARE, UNRESERVED_SHARE = 0.08, 0.04
+# fit as well. torch reserves more than it allocates, so it may take half of that
+SPARE_SHARE = 0.08
+UNRESERVED_SHARE = SPARE_SHARE / 2
 
 
 def torch_gpus(device: str) -> tuple[Gpu, ...]:

@@ -144,7 +144,11 @@ class Chooser:
         return config if config in pool.measured or pool.may_try(config) else None
 
     def _pool(self, field: Field) -> _Pool:
-        return _Pool(field, self._space, Forecast(field.records, self._memory_bytes))
+        return _Pool(field, self._space, self.forecast(field.records))
+
+    def forecast(self, records: Sequence[TrialRecord]) -> Forecast:
+        """Return which batches are expected to fit, by what was recorded."""
+        return Forecast(records, self._memory_bytes)
 
     def _certain(self, pool: _Pool) -> Iterator[tuple[Config, str]]:
         first, is_late = self._first(pool), pool.field.share_left < LATE
@@ -184,10 +188,8 @@ class Chooser:
         if not worth:
             return None
         _, chosen = max(worth, key=lambda one: one[0])
-        sizes = {config.get("batch_size") for config in pool.looks}
-        if "batch_size" in self._space.domains:
-            sizes |= {*self._space.domains["batch_size"].values}
-        why = PROMISES if chosen.get("batch_size") in sizes else LARGEST
+        size = pool.largest_between(chosen)
+        why = PROMISES if size is None or chosen["batch_size"] != size else LARGEST
         return Proposal(chosen, why, foreseen.of(chosen).interval)
 
     def _candidates(self, pool: _Pool) -> list[Config]:
@@ -198,16 +200,14 @@ class Chooser:
         near |= dict.fromkeys(some[:MAX_NEIGHBOURS])
         return [config for config in near if pool.may_try(config)]
 
-    def _values(self, knob: str, config: Config, pool: _Pool) -> Iterator[KnobValue]:
-        values = self._space.domains[knob].values if knob in self._space.domains else ()
-        yield from values
-        if knob == "batch_size" and (size := pool.forecast.between(config, values)) is not None:
-            yield size
-
     def _one_change(self, config: Config, pool: _Pool) -> Iterator[Config]:
         yield from self._exchanges(config)
-        for knob in self._space.domains:
-            for value in self._values(knob, config, pool) if knob != DEVICES else ():
+        size = pool.largest_between(config)
+        for knob, domain in self._space.domains.items():
+            values = domain.values if knob != DEVICES else ()
+            if knob == "batch_size" and size is not None:
+                values = (*values, size)
+            for value in values:
                 if value != config[knob]:
                     changed = config.replace(**{**self._space.fixed, knob: value})
                     yield self._space.canonical(changed)
@@ -229,7 +229,7 @@ class _Pool:
     def __init__(self, field: Field, space: ResolvedSpace, forecast: Forecast) -> None:
         self.field = field
         self._space = space
-        self.forecast = forecast
+        self._forecast = forecast
         self.baseline = field.records[0].config
         self.best = field.best or self.baseline
         records = [r for r in field.records if r.outcome not in ENDED_BY_US]
@@ -247,7 +247,11 @@ class _Pool:
             return False
         if any(_rules_out(record, config, self.baseline, self._sound) for record in self._failed):
             return False
-        return self.forecast.fits(config) and not self._space.conflicts(config)
+        return self._forecast.fits(config) and not self._space.conflicts(config)
+
+    def largest_between(self, config: Config) -> int | None:
+        domain = self._space.domains.get("batch_size")
+        return None if domain is None else self._forecast.between(config, domain.values)
 
 
 def _rules_out(failed: TrialRecord, config: Config, baseline: Config, sound: set[Item]) -> bool:
@@ -297,18 +301,16 @@ class Forecast:
         None where the next size may fit, no memory of a device is known, or that batch was tried.
         If it did not fit, one halfway to the largest that did is returned.
         """
-        seen = self._peaks.get(_cell(config), {})
-        largest, failed = max(seen, default=0), self._failed.get(_cell(config), set())
-        failed = {size for size in failed if size > largest}
-        too_large = failed | {int(size) for size in sizes if int(size) > largest}
-        has_tried = len(seen) > 2 and any(size not in sizes for size in seen)
-        is_on_device = bool(seen) and seen[largest].is_on_device
-        if not (is_on_device and too_large) or (has_tried and not failed):
+        seen = self._peaks.get(_cell(config))
+        if not seen or not seen[max(seen)].is_on_device:
             return None
-        most = self._most(seen)
+        largest, most = max(seen), self._most(seen)
+        failed = {size for size in self._failed.get(_cell(config), ()) if size > largest}
+        too_large = failed | {int(size) for size in sizes if int(size) > largest}
         if failed and most >= min(failed):
             most = (largest + min(failed)) / 2
-        if most >= min(too_large):
+        has_tried = len(seen) > 2 and any(size not in sizes for size in seen)
+        if (has_tried and not failed) or not too_large or most >= min(too_large):
             return None
         size = int(most / STEP) * STEP
         return size if size > largest else None

@@ -16,7 +16,7 @@ from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import PARTS
 from autotune.results.record import TrialRecord, latest
-from autotune.tuning.choosing.chooser import Chooser, Field, Forecast, Proposal
+from autotune.tuning.choosing.chooser import Chooser, Field, Proposal
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis, Move
 from autotune.tuning.choosing.ranking import ranked, recommended
 from autotune.tuning.choosing.sampler import Sampler, make_sampler
@@ -98,18 +98,15 @@ class Proposals:
             best = next((r.config for r in ranked(self._study, space)), space.start)
             live = {k: v for k, v in best.items() if k not in space.restart}
             config = space.start.replace(**{**live, **move.changes})
-            if move.keeps_batch:
+            if move.keeps_batch and "batch_size" not in space.fixed:
                 config = space.with_batch_of(best, config)
             config = space.allowed(self._fitting(config))
             proposal = self._new(config, move.why, known) if has_time() else None
-            forecast = Forecast(self._study.records, _memory_bytes(self._study))
-            if proposal is not None and forecast.fits(config):
+            if proposal is not None and self._chooser.forecast(self._study.records).fits(config):
                 yield proposal
 
     def _with_best(self, field: Field) -> Field:
-        best = self._space.baseline
-        if field.speeds is not None:
-            best = recommended(self._study, self._space, field.speeds)
+        best = recommended(self._study, self._space)
         return replace(field, best=best, guilty=self._study.guilty)
 
     def grown(self, field: Field) -> Proposal | None:

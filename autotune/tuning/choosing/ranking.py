@@ -26,14 +26,14 @@ def able_to_win(study: Study, space: ResolvedSpace, speeds: Speeds) -> list[Conf
     return [config for config in configs if may_win(space, config, guilty)]
 
 
-def recommended(study: Study, space: ResolvedSpace, speeds: Speeds) -> Config:
+def recommended(study: Study, space: ResolvedSpace) -> Config:
     """Return the config to recommend, by the rounds alone; the baseline if none is worth it.
 
     Speed counts, and against it each change, by what one must gain. Then changes go whose absence
     was measured and may cost nothing.
     """
-    able = able_to_win(study, space, speeds)
-    foreseen = KnobEffects.of(space).foresee(speeds, able)
+    able = [] if study.speeds is None else able_to_win(study, space, study.speeds)
+    foreseen = KnobEffects.of(space).foresee(study.speeds, able)
     best = _best_of(able, space, foreseen)
     if best is None or _worth(best, space, foreseen) <= 0:
         return space.baseline

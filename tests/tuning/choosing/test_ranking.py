@@ -48,7 +48,7 @@ def study_of(
 
 def best(study: Study, space: ResolvedSpace = SPACE) -> Config:
     assert study.speeds is not None
-    return recommended(study, space, study.speeds)
+    return recommended(study, space)
 
 
 def configs(records: Sequence[TrialRecord]) -> list[Config]:
