@@ -38,13 +38,13 @@ from autotune.program.rehearsal import Rehearsal, RehearsalPlan, TracePlan
 from autotune.results.rehearsals import Canary, RehearsalRecord
 from autotune.tuning.checking.learning_check import MOST_LOSS, untold
 from autotune.tuning.checking.short_runs import Runs
+from autotune.tuning.choosing.diagnosis import REPLICAS
 from autotune.tuning.choosing.worth import one_fewer
 from autotune.tuning.plan import CHECK_EPOCHS, check_batches
 from autotune.tuning.session import Baseline, Session
 
 NOT_COMPARED = Agreement(Sameness.UNKNOWN, why=NO_TIME)
 BATCH = ("batch_size", "accumulation_steps")  # what one process makes of a step
-REPLICAS = "data_parallel"  # BatchNorm sees each replica's samples alone
 TRAINS_THE_SAME = {Sameness.BITS, Sameness.ROUNDING}
 SHAKES = 3  # shaken runs before a config is said to train something else
 
@@ -252,8 +252,8 @@ def by_design(config: Config, own: Config, *, normalises: bool = False) -> dict[
     designed = {k: v for k, v in changes.items() if registry()[k].changes_learning}
     has_more_ranks = ranks_in(config) != ranks_in(own)
     has_replicas = "devices" in changes and REPLICAS in {strategy_in(config), strategy_in(own)}
-    is_divided = (has_more_ranks or has_replicas) and not config.get("sync_batchnorm")
-    shares = is_divided and normalises
+    is_divided = has_more_ranks or has_replicas  # BatchNorm sees each part of a batch alone
+    shares = is_divided and normalises and not config.get("sync_batchnorm")
     if batch_growth(own, config) != 1.0 or shares:
         parts = PARTS if has_more_ranks or shares else BATCH
         designed |= {knob: changes[knob] for knob in parts if knob in changes}

@@ -24,6 +24,7 @@ WAIT_IS_NOISE_SHARE = 0.03  # below, faster loading gains no more than the noise
 
 
 DEVICES = "devices"
+REPLICAS = "data_parallel"  # of a program that divides its batches among devices itself
 
 # What usually makes a step faster, the first of the values that is offered; the first needs
 # hardware that computes in bf16
@@ -48,15 +49,10 @@ class Bottleneck(StrEnum):
 
 @dataclass(frozen=True)
 class Move:
-    """Knobs that are changed together, and why.
-
-    Attributes:
-        keeps_batch: A step has the samples that it has in the best config so far.
-    """
+    """Knobs that are changed together, and why."""
 
     changes: Mapping[str, KnobValue]
     why: str
-    keeps_batch: bool = False
 
 
 @dataclass(frozen=True)
@@ -176,20 +172,13 @@ def _workers(profile: Profile, space: ResolvedSpace, hardware: Hardware) -> Mapp
 def _device_moves(space: ResolvedSpace, hardware: Hardware, profile: Profile) -> Iterator[Move]:
     # On a CPU the ranks share the cores, so each gets an equal share of compute threads.
     values = space.domains[DEVICES].values if DEVICES in space.domains else ()
-    # One process divides its batches among its devices already, and ranks take the same shares.
-    replicates = profile.is_data_parallel
-    most = max((parts_of(value)[1] for value in values), default=1)
-
-    def turn(value: KnobValue) -> tuple[int, bool, bool]:
-        """All devices come first, by ddp, and then one that is compared with them."""
+    own = space.baseline.get(DEVICES)
+    ways = [value for value in values if value not in {own, "single"}]
+    ways.sort(key=lambda value: -parts_of(value)[1])
+    if own == REPLICAS and "single" in values:
+        ways.insert(1, "single")  # compared with all devices, which come first
+    for value in ways:
         strategy, count = parts_of(value)
-        is_single = strategy == "single"
-        return -(most if is_single else count), strategy != "ddp", not is_single
-
-    for value in sorted(values, key=turn):
-        strategy, count = parts_of(value)
-        if value == space.baseline[DEVICES] or (strategy == "single" and not replicates):
-            continue
         changes: dict[str, KnobValue] = {DEVICES: value}
         has_ranks = STRATEGIES[strategy].launches_ranks
         if profile.device == "cpu" and has_ranks and "threads" in space.baseline:
@@ -202,7 +191,7 @@ def _device_moves(space: ResolvedSpace, hardware: Hardware, profile: Profile) ->
         ranks = f"{count} ranks train" if count > 1 else "one rank trains"
         why = f"{ranks} by {strategy}" if has_ranks else f"{strategy} uses all GPUs"
         why = "one device trains" if strategy == "single" else why
-        yield Move(changes, why, keeps_batch=replicates)
+        yield Move(changes, why)
 
 
 def _values(space: ResolvedSpace, knob: str) -> tuple[KnobValue, ...]:

@@ -17,7 +17,7 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.lr import PARTS
 from autotune.results.record import TrialRecord, latest
 from autotune.tuning.choosing.chooser import Chooser, Field, Proposal
-from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis, Move
+from autotune.tuning.choosing.diagnosis import DEVICES, REPLICAS, Diagnosis
 from autotune.tuning.choosing.ranking import ranked, recommended
 from autotune.tuning.choosing.sampler import Sampler, make_sampler
 from autotune.tuning.plan import COMPILING_S
@@ -87,21 +87,22 @@ class Proposals:
     def restarted(self, has_time: Callable[[], bool]) -> Iterator[Proposal]:
         """Yield what needs a fresh process, on top of the best config: what was asked for first."""
         space = self._space
-        devices = self._diagnosis.devices
+        devices = [(move.changes, move.why) for move in self._diagnosis.devices]
         asked, others = (
-            [Move({knob: value}, FRESH) for knob, value in restarts(space, which)]
+            [({knob: value}, FRESH) for knob, value in restarts(space, which)]
             for which in (space.asked, None)
         )
         ways = [*devices, *asked] if DEVICES in space.asked else [*asked, *devices]
-        for move in [*ways, *others]:
+        for changes, why in [*ways, *others]:
             known = {record.config for record in latest(self._study.records)}
             best = next((r.config for r in ranked(self._study, space)), space.start)
             live = {k: v for k, v in best.items() if k not in space.restart}
-            config = space.start.replace(**{**live, **move.changes})
-            if move.keeps_batch and "batch_size" not in space.fixed:
+            config = space.start.replace(**{**live, **changes})
+            replaces = DEVICES in changes and space.baseline[DEVICES] == REPLICAS
+            if replaces and "batch_size" not in space.fixed:
                 config = space.with_batch_of(best, config)
             config = space.allowed(self._fitting(config))
-            proposal = self._new(config, move.why, known) if has_time() else None
+            proposal = self._new(config, why, known) if has_time() else None
             if proposal is not None and self._chooser.forecast(self._study.records).fits(config):
                 yield proposal
 
