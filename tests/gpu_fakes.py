@@ -532,6 +532,7 @@ def pins_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # Machines ------------------------------------------------------------------------------------
 
+CONTEXT = 500 << 20
 Users = Callable[[int, int], Mapping[str, GpuState]]
 
 
@@ -547,6 +548,8 @@ class GpuMachine:
         others_bytes: What contexts and others hold of each GPU in ``seen``.
         has_library: Whether NVML's library is installed.
         source: Who saw such a machine, or which document describes it.
+        room_bytes: What a config may fill of the GPU in use, as is to be found out.
+        process_bytes: What the rig uses according to NVML; None where it does not say.
     """
 
     listed: tuple[Gpu, ...]
@@ -555,6 +558,10 @@ class GpuMachine:
     states: Users = lambda _ours, _other: {}
     others_bytes: tuple[int, ...] = ()
     has_library: bool = True
+    room_bytes: int = 40 * GIB - CONTEXT
+    process_bytes: int | None = None
+    has_bf16: bool = True
+    is_disturbed: bool = False
 
     def install(self, monkeypatch: pytest.MonkeyPatch, ours: int, other: int) -> FakeNvml:
         """Let NVML and torch answer as on this machine."""
@@ -580,7 +587,6 @@ GB10 = Gpu("NVIDIA GB10", _uuid(121), None, (12, 1))
 GTX_1660 = Gpu("NVIDIA GeForce GTX 1660 SUPER", _uuid(75), 6 * GIB, (7, 5))
 RTX_3090 = Gpu("NVIDIA GeForce RTX 3090", _uuid(87), 24 * GIB, (8, 6))
 EIGHT = tuple(replace(A100, uuid=_uuid(800 + number)) for number in range(8))
-CONTEXT = 500 << 20
 ELSEWHERE = (1 << 22) + 7  # a process id beyond Linux's largest
 
 MACHINES = {
@@ -598,6 +604,8 @@ MACHINES = {
             )
         },
         others_bytes=(GIB,),
+        room_bytes=7 * GIB,
+        process_bytes=GIB,
     ),
     "a MIG slice": GpuMachine(
         (A100,),
@@ -613,6 +621,9 @@ MACHINES = {
             )
         },
         others_bytes=(CONTEXT,),
+        room_bytes=(4864 << 20) - CONTEXT,
+        process_bytes=GIB,
+        is_disturbed=True,  # nobody knows how much time of a slice a process takes
     ),
     "a container without NVML": GpuMachine(
         (),
@@ -633,6 +644,8 @@ MACHINES = {
             GB10.uuid: GpuState(compute=(ProcessInfo(ours, 3 * GIB),), samples=(at_work(ours, 90),))
         },
         others_bytes=(28_501_256_192,),
+        room_bytes=10**11,
+        process_bytes=3 * GIB,
     ),
     "two GPUs, the fastest first": GpuMachine(
         (GTX_1660, RTX_3090),
@@ -647,6 +660,8 @@ MACHINES = {
             ),
         },
         others_bytes=(CONTEXT,),
+        room_bytes=24 * GIB - CONTEXT,
+        process_bytes=2 * GIB,
     ),
     "two GPUs, by the PCI bus": GpuMachine(
         (GTX_1660, RTX_3090),
@@ -659,6 +674,9 @@ MACHINES = {
             RTX_3090.uuid: GpuState(samples=(at_work(other, 90),)),
         },
         others_bytes=(CONTEXT,),
+        room_bytes=6 * GIB - CONTEXT,
+        process_bytes=2 * GIB,
+        has_bf16=False,
     ),
     "a neighbour on GPU 7": GpuMachine(
         EIGHT,
@@ -673,6 +691,7 @@ MACHINES = {
             ),
         },
         others_bytes=(CONTEXT, *[0] * 6, 30 * GIB),
+        process_bytes=3 * GIB,
     ),
     "a neighbour on the GPU in use": GpuMachine(
         (A100,),
@@ -685,6 +704,9 @@ MACHINES = {
             )
         },
         others_bytes=(30 * GIB,),
+        room_bytes=10 * GIB,
+        process_bytes=3 * GIB,
+        is_disturbed=True,
     ),
     "ids of another pid namespace": GpuMachine(
         (A100,),

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from autotune.machine.hardware import Gpu, Hardware, cpu_quota, detect, visible_gpus
-from tests.gpu_fakes import GB10, MIG_GPU, FakeNvml, unused
+from autotune.machine.hardware import Gpu, cpu_quota, detect, visible_gpus
+from tests.gpu_fakes import GB10, FakeNvml, unused
 from tests.machine.test_cgroups import tree
 from tests.made import A100, GIB, H100, HARDWARE, V100, make_hardware
 
@@ -129,31 +129,9 @@ def test_a_driver_that_does_not_answer_is_a_doubt_and_not_an_error(
     assert "libnvidia-ml.so.1" in " ".join(detect().warnings)
 
 
-LISTED = make_hardware(gpus=(V100, A100))  # by NVML, in the order of the PCI bus
-
-
-@pytest.mark.parametrize(
-    ("listed", "seen", "capability", "has_bf16", "capacity_bytes"),
-    [
-        (LISTED, (A100, unused(V100)), (8, 0), True, 40 * GIB),
-        (LISTED, (unused(A100), V100), (7, 0), False, 16 * GIB),
-        (LISTED, (A100, V100), (7, 0), False, 16 * GIB),
-        (make_hardware(gpus=(H100,)), (MIG_GPU,), (8, 0), True, 4864 << 20),
-        (make_hardware(), (replace(GB10, memory_bytes=120 * GIB),), (12, 1), True, 120 * GIB),
-        (make_hardware(gpus=(GB10,)), (replace(GB10, memory_bytes=9),), (12, 1), True, 9),
-    ],
-    ids=["fastest first", "the slower", "both", "a slice of MIG", "without NVML", "one memory"],
-)
-def test_what_the_program_sees_and_uses_counts(
-    listed: Hardware,
-    seen: tuple[Gpu, ...],
-    capability: tuple[int, int],
-    has_bf16: bool,
-    capacity_bytes: int,
-) -> None:
-    hardware = listed.as_seen_by(seen)
-    assert hardware.gpus == seen, "all of them may hold ranks"
-    assert hardware.compute_capability == capability
-    assert hardware.supports_bf16_gpu is has_bf16
-    assert hardware.capacity_bytes(on_device=True) == capacity_bytes
+def test_of_several_gpus_in_use_the_least_counts() -> None:
+    hardware = make_hardware(gpus=(V100, A100)).as_seen_by((A100, V100, unused(H100)))
+    assert hardware.compute_capability == (7, 0)
+    assert not hardware.supports_bf16_gpu
+    assert hardware.capacity_bytes(on_device=True) == 16 * GIB
     assert hardware.capacity_bytes(on_device=False) == hardware.memory_bytes

@@ -17,8 +17,6 @@ from autotune.measurement.readings import GpuReading, Memory
 from tests.gpu_fakes import (
     ELSEWHERE,
     GB10,
-    MIG_GPU,
-    MIG_SLICE,
     THROTTLED,
     FakeNvml,
     GpuState,
@@ -119,14 +117,6 @@ def watched(
     watch.sample(12.5)
     (reading,) = watch.readings
     return reading
-
-
-def test_a_mig_slice_is_read_without_what_only_the_whole_gpu_has(tree: Tree) -> None:
-    users = (ProcessInfo(tree.root, GIB, 1, 0), ProcessInfo(tree.stranger, GIB, 1, 0))
-    readings = FakeNvml((MIG_GPU,), states={MIG_GPU.uuid: replace(MIG_SLICE, compute=users)})
-    watch = GpuWatch((MIG_GPU.uuid,), tree.root, readings)
-    watch.sample(12.5)
-    assert watch.readings == (GpuReading(12.5, MIG_GPU.uuid, foreign_processes=(tree.stranger,)),)
 
 
 def test_a_process_is_foreign_if_it_works_now_and_belongs_to_nobody_of_the_rig(tree: Tree) -> None:

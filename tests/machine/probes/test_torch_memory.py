@@ -11,24 +11,11 @@ from autotune.inside.readings import Readings
 from autotune.machine.probes.torch_memory import is_device_full, torch_gpus
 from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config
-from tests.gpu_fakes import MIG_GPU, FakeCuda, unused
-from tests.made import A100, GIB, H100, V100, make_profile
+from tests.gpu_fakes import FakeCuda, unused
+from tests.made import A100, GIB, H100, make_profile
 
 TRAITS = ProgramTraits("cuda")
 TINY = replace(A100, memory_bytes=100)
-
-
-def test_gpus_are_told_in_the_programs_order_with_nvmls_ids_and_whether_they_are_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for seen in ((unused(H100), A100, unused(V100)), (MIG_GPU,)):
-        cuda = FakeCuda(monkeypatch, *seen)
-        cuda.others_bytes = [GIB] * len(seen)
-        assert torch_gpus("cuda") == tuple(
-            replace(gpu, usable_bytes=gpu.memory_bytes - GIB if gpu.is_used else None)
-            for gpu in seen
-            if gpu.memory_bytes
-        )
 
 
 def test_the_gpus_of_a_program_on_the_cpu_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
