@@ -78,7 +78,6 @@ from autotune.inside.seams import forward, optimizer, parts, scaling, torch_sett
 from autotune.machine import hardware
 from autotune.rig import failures
 hardware.detect = lambda: SimpleNamespace(gpus=(None,))
-torch_settings.TorchSettingsSeam.settle = lambda self: None
 torch_settings.Switch.__call__ = lambda self, value: None
 optimizer._use_implementation = lambda optimizer, *_: optimizer.state.clear()
 forward.ForwardSeam._lay_out = lambda self, module: None

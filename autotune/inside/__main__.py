@@ -22,7 +22,7 @@ from autotune.inside import run_program
 from autotune.inside.input_watch import watch_input
 from autotune.inside.processes import rank_process
 from autotune.inside.processes.rank_process import end_with_starter, listen, quit_process
-from autotune.inside.ranks.group import Group, hide_launcher, join, rank_of, take_device
+from autotune.inside.ranks.group import Group, join, rank_of, stand_alone
 from autotune.rig.wire import AskedInput, Ended, Link, LinkClosed, Start, ToRig, decode, encode
 
 if TYPE_CHECKING:
@@ -63,10 +63,7 @@ def main(wire: int, shared: Path) -> int:
 def _lead(
     link: Link, commands: queue.SimpleQueue[ToRig], start: Start, started: float, shared: Path
 ) -> int:
-    """Run the program in the rig's first process, which talks to the parent; do not return.
-
-    Without a launcher, processes that the program starts may be the ones that train.
-    """
+    """Run the program in the rig's first process, which talks to the parent; do not return."""
     group = _group_for(start)
     if group.is_launched:
         group.store.set("start", encode(start).decode())
@@ -80,7 +77,8 @@ def _lead(
         from autotune.inside.processes.children import Children
 
         children = Children(link, commands, start, started, listener, shared)
-        # Under a launcher all ranks are known from the start, so other processes are left alone.
+        # Under a launcher all ranks are known from the start. Without one, processes that the
+        # program starts may be the ones that train.
         if not group.is_launched:
             children.install()
         ended = _run(listener, start, group)
@@ -122,17 +120,12 @@ def _group_for(start: Start, group: Group | None = None) -> Group:
     group = group or join(os.environ)
     applied = start.applied
     if group.is_launched and applied is not None and not applied.traits.distributes_itself:
-        if applied.traits.device == "cuda":
-            take_device(group, os.environ, applied.traits.replicas)
-        hide_launcher(os.environ)
+        stand_alone(group, applied.traits)
     return group
 
 
 def _run(listener: StepTracker | ShortEpochs, start: Start, group: Group) -> Ended:
-    """Run the program to its end with the seams installed; return how it ended.
-
-    Without a config, the seams only observe it. A config is applied before its first line.
-    """
+    """Run the program to its end with the seams installed; return how it ended."""
     seams = listener.seams
     config = run_program.RecordedConfig(start.applied.config if start.applied else {})
     listener.config_reads = config.reads

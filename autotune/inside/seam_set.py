@@ -138,11 +138,17 @@ class SeamSet:
         hubs.saving.order = measuring
         hubs.iterate.order = (self.loader, self.loader.passes, self.trainers)
 
-    def install(self) -> None:
+    def install(self, *, is_late: bool = False) -> None:
         """Install what watches or changes the program.
 
         A later config may need nearly any of it; without a listener the config is final.
+
+        Args:
+            is_late: Whether the program already runs, so that it may have imported by name what the
+                seams replace: under ``autotune.apply()``, and in processes that it starts.
         """
+        if is_late:
+            self._imported.note()
         self._steps = 0
         is_measured = self._listener is not None
         self.loader.install()
@@ -160,6 +166,8 @@ class SeamSet:
             self.model.transfer.install()
         if is_measured or self.model.autocast.is_needed:
             self.model.autocast.install()
+        if is_late:
+            self._imported.spread()
 
     @property
     def _acts_at_calls(self) -> bool:
@@ -189,20 +197,8 @@ class SeamSet:
             hubs.backward.join(listener)
             hubs.saving.join(listener)
 
-    def install_late(self) -> None:
-        """Install the seams in a program that may have imported torch's functions by name already.
-
-        ``autotune.apply()`` needs it, and so do processes that the program has started for ranks.
-        """
-        self._imported.note()
-        self.install()
-        self._imported.spread()
-
     def watch(self) -> None:
-        """Watch the program's first, untouched steps; call it before the program starts.
-
-        Most of these seams are removed again after ``STEPS_UNTIL_ROOTS_ARE_KNOWN`` steps.
-        """
+        """Watch the program's first, untouched steps; call it before the program starts."""
         self.watched.uses.install()
         self.watched.flags.install()
 

@@ -192,16 +192,8 @@ class Steering:
 
 
 def install(applied: AppliedConfig, group: Group = ALONE, *, is_late: bool = False) -> SeamSet:
-    """Apply a config to the program of this process, without measuring it; return the seams.
-
-    Args:
-        is_late: Whether the program already runs, so that it may have imported by name what the
-            seams replace.
-    """
+    """Apply a config to the program of this process, without measuring it; return the seams."""
     seams = SeamSet(None, applied.traits.loader, loose_knobs(applied), group)
     Steering(seams).apply(applied)
-    if is_late:
-        seams.install_late()
-    else:
-        seams.install()
+    seams.install(is_late=is_late)
     return seams

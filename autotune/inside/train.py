@@ -21,7 +21,7 @@ from autotune.errors import UsageError
 from autotune.inside import run_program
 from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.processes.child_rank import RunChildren
-from autotune.inside.ranks.group import Group, is_rank, join, join_in_place
+from autotune.inside.ranks.group import Group, is_rank, join, stand_alone
 from autotune.inside.seam_set import STEPS_UNTIL_ROOTS_ARE_KNOWN, ModelSeams, SeamSet, StepSeams
 from autotune.inside.steering import install
 from autotune.knobs import launch_plan_for
@@ -127,8 +127,8 @@ def main(best_path: str, *words: str) -> None:
         with run_program.own_tracebacks():
             run_program.run(plan.of(program), config)
         return
-    on_gpus = applied.traits.device == "cuda"
-    group = join_in_place(has_device_each=on_gpus, replicas=applied.traits.replicas)
+    group = join(os.environ)
+    stand_alone(group, applied.traits)
     if group.is_first and group.world_size > 1:
         sys.stderr.write(f"autotune: {_ranks_note(applied, group)}\n")
     seams = install(applied, group)

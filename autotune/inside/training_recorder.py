@@ -20,6 +20,7 @@ from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from autotune.inside.data.nested import tensors_in
 from autotune.inside.seams.autocast import unscaled
+from autotune.inside.seams.rank_checks import parameters_of
 from autotune.inside.seams.torch_settings import matmul_precision
 from autotune.measurement.learning.training_trace import LAST_LOSSES, TracedStep, TrainingTrace
 from autotune.program.rehearsal import TracePlan
@@ -168,8 +169,7 @@ class TrainingRecorder:
             self.broken = "the step is captured as a CUDA graph"
             return
         trained = [weight for model in self._models() for weight in model.parameters()]
-        for optimizer in self._optimizers():
-            trained += [weight for group in optimizer.param_groups for weight in group["params"]]
+        trained += parameters_of(self._optimizers())
         self._begin(trained)
         if self._places is None:
             self._places = _Places(self._models(), trained)

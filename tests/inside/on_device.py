@@ -26,7 +26,6 @@ from autotune.inside.seams.parts import Part, PartsClock, PartsSeam
 from autotune.inside.seams.torch_settings import SDPA_BACKENDS, SWITCHES
 from autotune.inside.steering import Steering
 from autotune.inside.turns import Edges
-from autotune.knobs import registry
 from autotune.knobs.torch_flags import Attention
 from autotune.machine import hardware
 from autotune.machine.probes.torch_memory import is_device_full
@@ -40,7 +39,6 @@ from benchmarks.gpu.bench import Finding, Status, verdict
 MIB = 1 << 20
 WRITTEN: Mapping[str, KnobValue] = {
     "attention": "auto",
-    "cudnn": "default",
     "memory_format": "contiguous",
     "optimizer": "for-loop",
     "pinning": "off",
@@ -96,19 +94,6 @@ def facts(device: str) -> Finding:
         wrong += differences_from_a_device(0)
     text = f"{len(told)} GPUs are told, torch sees {count}; differences: {wrong or 'none'}"
     return verdict(text, holds=len(told) == count and not wrong and (device == "cpu" or bool(real)))
-
-
-def cudnn_settles(device: str) -> Finding:
-    """What a program sets itself is set again before its model is called; live it could not."""
-    seen = []
-    with steered(device, cudnn="benchmark"):
-        torch.backends.cudnn.benchmark = False
-        model, x = _convolutions(device)
-        model.register_forward_hook(lambda *_: seen.append(torch.backends.cudnn.benchmark))
-        SGD(model.parameters())
-        model(x)
-    scope = registry()["cudnn"].scope
-    return verdict(f"cudnn=benchmark needs a {scope}; called with {seen}", holds=seen == [True])
 
 
 def products_round(device: str) -> Finding:
@@ -357,7 +342,6 @@ def out_of_memory_is_told(device: str) -> Finding:
 
 PARTS = (
     facts,
-    cudnn_settles,
     products_round,
     optimizers_go_on,
     layout_returns,

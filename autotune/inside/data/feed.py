@@ -99,9 +99,9 @@ class _Passes(Protocol):
 class Feed:
     """Hands out the batches of a loader, and swaps the loader underneath when its options change.
 
-    ``Passes`` makes one when the program begins to iterate a loader; the program calls it on the
-    thread that iterates, which need not be the thread that trains. Unless the listener asks for
-    more, it behaves as PyTorch's own iterator: the same batches, random numbers and end.
+    The program calls it on the thread that iterates, which need not be the thread that trains.
+    Unless the listener asks for more, it behaves as PyTorch's own iterator: the same batches,
+    random numbers and end.
 
     Attributes:
         loader: The loader that the program iterates.
@@ -230,10 +230,7 @@ class Feed:
         return sizes.length(variant) != sizes.length(self.loader)
 
     def _swap(self) -> None:
-        """Go on with the loader's variant under the present options.
-
-        The present pass rests, and that of the new options goes on where it had stopped.
-        """
+        """Go on with the loader's variant under the present options, where it had stopped."""
         self._version = self._passes.options.version
         variant = self._passes.variants.of(self.loader)
         self.is_mixed = bool(self.handed) or self._differs(variant)
@@ -359,9 +356,8 @@ def die_with_parent(is_worker: Callable[[], bool]) -> None:
 class _Cached:
     """One batch that is handed out for many steps, to measure training without loading.
 
-    ``Feed`` holds it and calls it on the thread that takes batches. Each step gets new containers,
-    whose entries the program may replace or remove. Tensors are shared until the program changes
-    one in place; from then on each step gets copies of the original batch.
+    Each step gets new containers, whose entries the program may replace or remove. Tensors are
+    shared until the program changes one in place; then each step gets copies of the original batch.
     """
 
     def __init__(self, batch: Any, samples: int) -> None:

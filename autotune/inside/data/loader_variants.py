@@ -136,10 +136,7 @@ OF_PASSES = {"_iterator", "_IterableDataset_len_called"}  # attributes that iter
 
 
 class LoaderVariants:
-    """Makes copies of the training loader under the requested options, and keeps them.
-
-    A feed asks for them on the thread on which the program iterates.
-    """
+    """Makes copies of the training loader under the requested options, and keeps them."""
 
     def __init__(
         self, built: BuiltLoaders, options: RequestedOptions, shares: LoaderShares

@@ -184,10 +184,7 @@ class BuiltLoaders:
         return {other.site for other in before if replace(other, site="") == kind}
 
     def _lasting(self, facts: LoaderFacts) -> LoaderFacts:
-        """Return the facts without those that may differ from run to run.
-
-        Besides such facts, the options of knobs that the program sets itself are left out.
-        """
+        """Return the facts without those that may differ from run to run."""
         by_knob: dict[str, dict[str, Any]] = {
             "batch_size": {"batch_size": None},
             "workers": {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False},

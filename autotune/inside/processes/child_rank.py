@@ -143,10 +143,7 @@ def begin(
     seams = listener.seams
     if start.applied is not None:
         listener.steering.apply(start.applied)
-    if is_late:
-        seams.install_late()
-    else:
-        seams.install()
+    seams.install(is_late=is_late)
     if start.applied is None:
         seams.watch()
         seams.watched.flags.seen += child.flags

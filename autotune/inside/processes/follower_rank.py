@@ -19,8 +19,7 @@ from autotune.program.applied_config import AppliedConfig
 class FollowerRank(Rank):
     """Counts steps and synchronizes with the first rank.
 
-    Every rank but the first has one. It applies a config only when the first rank commands it, so
-    all ranks switch before the same step.
+    It applies a config only when the first rank commands it, so all switch before the same step.
     """
 
     def __init__(
@@ -36,17 +35,11 @@ class FollowerRank(Rank):
         self._turns: Turns | None = None
 
     def observed(self) -> None:
-        """Synchronize for the first time, when the first steps have shown what the program is.
-
-        At every synchronization the first rank announces the step of the next one.
-        """
+        """Synchronize for the first time, when the first steps have shown what the program is."""
         self._meet(gpus=torch_gpus(self.tracker.device))
 
     def paused(self) -> None:
-        """Stop the clock at the end of an epoch.
-
-        Evaluation and checkpoints between epochs do not count as training time.
-        """
+        """Stop the clock at the end of an epoch."""
         self._meetings.tally.pause()
 
     def resumed(self) -> None:

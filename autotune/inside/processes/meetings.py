@@ -300,10 +300,7 @@ def _load(rank: int, measured: Report, recorded: Report) -> RankLoad:
 
 
 def gpus_of(reports: Iterable[Report]) -> tuple[Gpu, ...]:
-    """Return the GPUs that ranks see, each once; it is in use if one of the ranks uses it.
-
-    Ranks may see one GPU each, or all of them.
-    """
+    """Return the GPUs that ranks see, each once; it is in use if one of the ranks uses it."""
     found: dict[str, Gpu] = {}
     for gpu in (gpu for report in reports for gpu in report.gpus):
         if gpu.is_used or gpu.uuid not in found:

@@ -35,9 +35,6 @@ MAX_STEPS, LONGEST_S = 200, 10.0
 class Reporter:
     """Holds the link to the parent, and reports by it what nobody asks for.
 
-    One background thread describes a slow start and then reports long absences, another watches for
-    training in forked processes.
-
     Attributes:
         lock: Guards the link, and what is answered, against other threads.
         away_since: Total steps and time at the end of the last epoch; None while the program

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
     from autotune.inside.ranks.exchange import SignedStore
+    from autotune.program.applied_config import ProgramTraits
 
 PATIENCE = timedelta(days=7)  # ranks may wait for a whole search; the parent's watchdog ends them
 LAST_S = 60.0  # wait for the other ranks to end, if they may be in a GPU collective with this one
@@ -214,13 +215,8 @@ def take_device(group: Group, environment: MutableMapping[str, str], replicas: i
     environment["CUDA_VISIBLE_DEVICES"] = ",".join(turned if replicas > 1 else turned[:1])
 
 
-def join_in_place(*, has_device_each: bool, replicas: int = 0) -> Group:
-    """Join the group, and leave the program an environment as if it ran alone.
-
-    With *has_device_each* a rank's GPU becomes the first that is visible, see ``take_device()``.
-    """
-    group = join(os.environ)
-    if has_device_each:
-        take_device(group, os.environ, replicas)
+def stand_alone(group: Group, traits: ProgramTraits) -> None:
+    """Leave a program written for one process an environment as if it ran alone."""
+    if traits.device == "cuda":
+        take_device(group, os.environ, traits.replicas)
     hide_launcher(os.environ)
-    return group

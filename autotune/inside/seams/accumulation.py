@@ -36,6 +36,7 @@ from autotune.inside.hubs.backward import BackwardListener, BackwardPass
 from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.hubs.step import Go, StepListener
 from autotune.inside.micro_batches import Groups
+from autotune.inside.seams.rank_checks import parameters_of
 
 
 class AccumulationSeam(Seam, BackwardListener, StepListener):
@@ -150,17 +151,15 @@ class AccumulationSeam(Seam, BackwardListener, StepListener):
     @staticmethod
     def _trains(target: Optimizer | nn.Module, optimizers: Iterable[Optimizer]) -> bool:
         """Tell whether some of the optimizers' parameters are among the target's."""
-        trained = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
-        if isinstance(target, nn.Module):
-            return not trained.isdisjoint(map(id, target.parameters()))
-        return any(id(p) in trained for group in target.param_groups for p in group["params"])
+        its = target.parameters() if isinstance(target, nn.Module) else parameters_of([target])
+        trained = {id(parameter) for parameter in parameters_of(optimizers)}
+        return not trained.isdisjoint(map(id, its))
 
     def _drop(self) -> None:
-        groups = (group for optimizer in self._optimizers() for group in optimizer.param_groups)
-        for parameter in (p for group in groups for p in group["params"] if p.grad is not None):
+        for parameter in parameters_of(self._optimizers()):
             if self.clears_to_none is not False:
                 parameter.grad = None
-            else:
+            elif parameter.grad is not None:
                 parameter.grad.detach_().zero_()
 
     def _hold(self, original: Go, *args: Any, **kwargs: Any) -> Any:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from threading import get_ident
 from typing import Any
 
@@ -30,6 +31,7 @@ from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.listener import Listener
 from autotune.inside.seams.forward import ForwardSeam
 from autotune.inside.seams.optimizer import OptimizerSeam
+from autotune.inside.seams.scaling import graph_of
 
 STEPS_COMPARED = 3  # by their weights; the last one tells how many passes a step takes
 MAX_WEIGHTS = 16  # that are compared, spread over the model
@@ -204,13 +206,6 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 def _leaves(tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
     """Yield the leaves on which tensors depend, from at most ``MAX_NODES`` nodes of the graph."""
     yield from (t for t in tensors if t.is_leaf and t.requires_grad)
-    todo: list[Any] = [tensor.grad_fn for tensor in tensors]
-    seen: set[Any] = set()
-    while todo and len(seen) < MAX_NODES:
-        node = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
+    for node in islice(graph_of(tensors), MAX_NODES):
         if (leaf := getattr(node, "variable", None)) is not None:
             yield leaf
-        todo += [following for following, _ in node.next_functions]

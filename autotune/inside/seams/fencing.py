@@ -25,9 +25,8 @@ class OverlaySeam(Seam):
     """Makes renames work behind overlays, as they do on a plain file system.
 
     Renaming a folder, or a file into another overlay, fails there with EXDEV. For calls from Python
-    it is done by copying instead, within the trial's view; mv(1) does so by itself.
-    ``FenceSeams.guard_files()`` installs it before the program starts, if overlays are the fence of
-    the trial. The patched functions run on any thread, and in forked children of the program.
+    it is done by copying instead, within the trial's view; mv(1) does so by itself. The patched
+    functions run on any thread, and in forked children of the program.
     """
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ FUNCTIONS = {FunctionType, BuiltinFunctionType}
 class ImportedSeam(Seam):
     """Replaces torch functions in the modules that have imported them by name.
 
-    ``SeamSet.install_late()`` calls ``note()``, installs the other seams, and calls ``spread()``.
+    ``SeamSet.install()`` calls ``note()``, installs the other seams, and calls ``spread()``.
     """
 
     def __init__(self) -> None:

@@ -37,9 +37,8 @@ class LoaderSeam(IterateListener):
     values that the program derives from it are true. In a running program the feed asks for a
     changed copy instead.
 
-    ``SeamSet`` makes and installs it before the program starts. ``Steering`` requests options on
-    the main thread; the hub and ``Feed`` call its parts on whatever thread the program iterates,
-    which may be a background thread.
+    ``Steering`` requests options on the main thread; the hub and ``Feed`` call its parts on
+    whatever thread the program iterates, which may be a background thread.
     """
 
     def __init__(

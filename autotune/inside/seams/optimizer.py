@@ -117,11 +117,7 @@ class OptimizerSeam(Seam, StepListener):
         self._stepped(optimizer)
 
     def begin(self) -> None:
-        """Call ``before_first`` once, when training begins.
-
-        Called before each optimizer step, and after a step that the program makes without an
-        optimizer.
-        """
+        """Call ``before_first`` once, when training begins."""
         if not self._has_begun:
             self._has_begun = True
             self._before_first()

@@ -1,7 +1,6 @@
 """Measures how much time of a step each of its parts takes: loading, transfer, compute, and others.
 
-The seam is installed for a few steps only, because it slows down each patched call. The parts are
-those of ``StepParts``; time that belongs to none of the others is overhead.
+The seam is installed for a few steps only, because it slows down each patched call.
 
 Not covered: work on other threads, and waiting for the device other than by the calls in SYNCS.
 """
@@ -155,8 +154,7 @@ class PartsClock:
 class PartsSeam(Seam, BackwardListener, StepListener):
     """Tells a clock which part of the step the program is in.
 
-    The step breakdown makes it, installs it for the steps that it divides into parts, and removes
-    it afterwards. The patched methods run on the thread that trains.
+    The patched methods run on the thread that trains.
     """
 
     def __init__(self, clock: PartsClock, forward: ForwardSeam, hubs: Hubs) -> None:

@@ -38,9 +38,8 @@ Call = Callable[..., Any]
 class RankPatches(Seam):
     """Has ranks draw, clip and follow metrics as one program.
 
-    ``DistributionSeam`` makes and installs it, and reports replaced parameters when a model is
-    first called. The replaced functions run on the thread on which the program calls them. All
-    ranks must call ``ReduceLROnPlateau.step``, because it communicates.
+    The replaced functions run on the thread on which the program calls them. All ranks must call
+    ``ReduceLROnPlateau.step``, because it communicates.
 
     Attributes:
         is_agreed: Whether all ranks begin with the same seeds.

@@ -38,8 +38,6 @@ PASSES_LOOKED_AT = 12  # three steps of four passes; each node of a graph takes 
 class ScalingSeam(BackwardListener, StepListener):
     """Scales the losses of a program that has no GradScaler.
 
-    ``SeamSet`` has it join if the config trains in fp16, or if the program is measured.
-
     Attributes:
         passes: Number of outermost backward passes that the program has made.
         against: Why its losses cannot be scaled, such as "the program differentiates gradients
@@ -188,7 +186,7 @@ def _against(call: BackwardPass, trained: list[torch.nn.Parameter]) -> str:
         return ""
     known = {id(parameter) for parameter in trained}
     leaves = [own for own in tree_leaves(call.options.get("inputs")) if own is not None]
-    for node in () if leaves else _graph(call.losses):
+    for node in () if leaves else graph_of(call.losses):
         if node.name() == "BackwardHookFunctionBackward":
             return "the program has a backward hook on a module"
         if not node.next_functions and hasattr(node, "variable"):  # an AccumulateGrad node
@@ -199,7 +197,8 @@ def _against(call: BackwardPass, trained: list[torch.nn.Parameter]) -> str:
     )
 
 
-def _graph(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
+def graph_of(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
+    """Yield the nodes of the graph by which tensors were computed."""
     todo: list[Any] = [t.grad_fn for t in tensors if t.grad_fn is not None]
     seen = set(todo)
     while todo:

@@ -51,10 +51,7 @@ class TorchSettingsSeam:
         SWITCHES[name](value)
 
     def settle(self) -> None:
-        """Set the requested values again, because the program's set-up code may have changed them.
-
-        Switches remember what it has set.
-        """
+        """Set the requested values again, as the program's set-up code may have changed them."""
         for name, value in self._wanted.items():
             SWITCHES[name].look_again()
             SWITCHES[name](value)

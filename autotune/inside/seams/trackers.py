@@ -86,8 +86,7 @@ NO_COMMIT = "0" * 40
 class TrackersSeam(Seam):
     """Keeps what a program logs and uploads on this machine.
 
-    ``SeamSet`` installs it before a trial's program starts, and on muted ranks. A library is
-    patched as soon as the program imports it. The patched functions run on any thread.
+    A library is patched as soon as the program imports it. The functions run on any thread.
 
     Args:
         folder: The folder for trackers that cannot be switched off; deleted with the trial's files.

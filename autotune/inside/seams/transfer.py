@@ -25,10 +25,9 @@ class TransferSeam(Seam):
 
     Other pinned tensors are copied as the program asks, because the program may refill its own
     buffer before a non-blocking copy has read it. Memory pinned by a DataLoader is not reused
-    before its copies are done: torch's allocator of pinned memory waits for them. ``SeamSet``
-    installs it if the config needs it, or if a program is measured whose torch was built for GPUs.
-    The patched methods run on any thread that copies. A loader pins tensors of a batch, or has a
-    batch do it that can, by ``Tensor.pin_memory``, which the program calls for buffers, too.
+    before its copies are done: torch's allocator of pinned memory waits for them. The patched
+    methods run on any thread that copies. A loader pins tensors of a batch, or has a batch do it
+    that can, by ``Tensor.pin_memory``, which the program calls for buffers, too.
 
     Attributes:
         is_needed: Whether copies are made non-blocking.

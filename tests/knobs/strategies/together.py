@@ -6,6 +6,7 @@ alone.
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,10 +19,10 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.inside.ranks.exchange import SignedStore
-from autotune.inside.ranks.group import ALONE, Group, join_in_place
+from autotune.inside.ranks.group import ALONE, Group, join, stand_alone
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.steering import Steering
-from autotune.program.applied_config import AppliedConfig
+from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config, KnobValue
 from tests.made import make_applied, make_loader
 
@@ -232,7 +233,8 @@ def run(case: Case, group: Group) -> dict[str, Any]:
 
 def main(out: str, *names: str) -> None:
     """Run cases one after the other; each has keys of its own in the store."""
-    group = join_in_place(has_device_each=False)
+    group = join(os.environ)
+    stand_alone(group, ProgramTraits("cpu"))
     results = {}
     for name in names:
         case = case_of(name)
