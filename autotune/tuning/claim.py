@@ -18,12 +18,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from autotune.knobs.space.space import KEEPS, ResolvedSpace
-from autotune.measurement.claim import (
-    LOADING_TAU,
-    Claim,
-    claim,
-    least_processes,
-)
+from autotune.measurement.claim import LOADING_TAU, Claim, claim, least_processes
 from autotune.measurement.goal import THROUGHPUT, Goal, Objective
 from autotune.measurement.interval import NORMAL, Interval, LogRatio
 from autotune.measurement.measurement import Measurement

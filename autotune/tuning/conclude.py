@@ -18,10 +18,7 @@ from autotune.measurement.turn import rate
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import LrRule
 from autotune.results.blame import judged
-from autotune.results.record import (
-    TrialRecord,
-    slowest_compilation,
-)
+from autotune.results.record import TrialRecord, slowest_compilation
 from autotune.results.rehearsals import trained, warning
 from autotune.results.result import Contribution, Finding, LargerBatch, SearchResult
 from autotune.results.training_steps import TrainingSteps, training_samples

@@ -22,13 +22,7 @@ from autotune.rig.wire import Progress
 from autotune.tuning.budget import ENDING_S, Budget, InterruptCounter, Until
 from autotune.tuning.events import Events
 from autotune.tuning.live_rig import ALONE_S, WARM_UP_S, LiveRig
-from autotune.tuning.plan import (
-    COMPILING_S,
-    MOST_REHEARSAL_S,
-    PROCESSES,
-    TRIALS_WORTH_S,
-    Plan,
-)
+from autotune.tuning.plan import COMPILING_S, MOST_REHEARSAL_S, PROCESSES, TRIALS_WORTH_S, Plan
 from autotune.tuning.start.start_up_time import StartUp
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study

@@ -29,13 +29,7 @@ from autotune.program.config import Config, KnobValue
 from autotune.results.record import TrialRecord, latest
 from autotune.tuning.choosing.diagnosis import DEVICES
 from autotune.tuning.choosing.effects import KnobEffects
-from autotune.tuning.choosing.worth import (
-    LATE,
-    NORMAL,
-    is_worth,
-    may_win,
-    one_fewer,
-)
+from autotune.tuning.choosing.worth import LATE, NORMAL, is_worth, may_win, one_fewer
 from autotune.tuning.storage.study import Trial
 
 MEMORY: Final = frozenset({Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY})
