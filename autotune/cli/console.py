@@ -21,6 +21,7 @@ from rich.text import Text
 
 from autotune.cli.messages import Messages, Verbosity, plain
 from autotune.knobs.space.space import ResolvedSpace
+from autotune.measurement.measurement import warnings_of
 from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
 from autotune.results.record import SearchInfo, TrialRecord
@@ -146,10 +147,7 @@ class Console(Messages, Events):
             self._detail(f"not searched: {', '.join(knobs)} ({reason})")
 
     def on_trial_end(self, number: int, record: TrialRecord, space: ResolvedSpace) -> None:
-        """Print the result of a trial; on a terminal only of the baseline and of failures.
-
-        Trial 0 is the baseline, which is shown in samples/s. Later ones show their speedup over it.
-        """
+        """Print the result of a trial; on a terminal only of the baseline and of failures."""
         changes = plain(difference(record.config, space))
         if record.measurement is None or record.speedup is None:
             reason = record.ending.reason if record.ending else ""
@@ -158,7 +156,7 @@ class Console(Messages, Events):
         measured = record.measurement.throughput
         if number == 0:
             self._say(f"    0  {plain(rate(measured))} samples/s as written")
-            for warning in record.measurement.warnings:
+            for warning in warnings_of([record.measurement]):
                 self.warn(f"       {warning}")
             return
         if self._live is not None and self._verbosity is not Verbosity.VERBOSE:

@@ -22,11 +22,7 @@ OUTPUT = Path("/proc/self/fd/1")
 
 
 class WatchedInput(io.FileIO):
-    """The raw file behind ``sys.stdin``, which reports each read.
-
-    Forked processes, such as loader workers, report nothing, because they must not write to the
-    rig's connection.
-    """
+    """The raw file behind ``sys.stdin``, which reports each read."""
 
     def __init__(self, told: Callable[[str], None]) -> None:
         super().__init__(0, "rb", closefd=False)
@@ -46,8 +42,9 @@ class WatchedInput(io.FileIO):
         return super().readall()
 
     def _tell(self) -> None:
-        # before the read, because the program may end when it gets no answer
-        if os.getpid() == self._process and self._times < MAX_TOLD:  # not in a forked copy
+        # Before the read, because the program may end when it gets no answer; forked processes,
+        # such as loader workers, must not write to the rig's connection
+        if os.getpid() == self._process and self._times < MAX_TOLD:
             self._times += 1
             self._told(_printed())
 

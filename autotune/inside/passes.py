@@ -46,9 +46,6 @@ class Pass:
 class EpochEnds:
     """The pass over the training loader that a measured program is in, and how its epochs end.
 
-    ``StepTracker`` calls it in the thread that iterates the loader, at each batch. ``suspect()`` is
-    called when the program ends.
-
     Attributes:
         is_endless: Whether training continues beyond the program's own epoch.
         switched_at: Total steps when the config changed last; starting the rig counts as a change.

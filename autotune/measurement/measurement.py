@@ -112,11 +112,6 @@ class Measurement:
         """Whether something other than the program took much of the machine's time."""
         return self.interference is not None and bool(self.interference.reasons)
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Reasons to trust this measurement less than others, as sentences for the user."""
-        return warnings_of([self])
-
 
 def warnings_of(measured: Sequence[Measurement]) -> tuple[str, ...]:
     """Return the reasons to trust measurements less than others, as sentences for the user."""

@@ -9,7 +9,7 @@ from statistics import median
 
 from autotune.machine.hardware import Hardware, peak_flops
 from autotune.measurement.examination import Examination, StepBreakdown
-from autotune.measurement.measurement import Measurement
+from autotune.measurement.measurement import Measurement, warnings_of
 from autotune.program.profile import Profile
 
 WIDE_PCT = 5.0  # half-width of the throughput's interval above which the user is warned
@@ -79,7 +79,7 @@ class DoctorReport:
         """Reasons to distrust these figures, one sentence each, for the user."""
         half = self.measurement.throughput.half_width_pct
         wide = [f"The interval is wide (+-{half:.0f} %): the program is uneven."]
-        found = (*self.measurement.warnings, *(wide if half > WIDE_PCT else ()))
+        found = (*warnings_of([self.measurement]), *(wide if half > WIDE_PCT else ()))
         return tuple(dict.fromkeys(found))
 
 

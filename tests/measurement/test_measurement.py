@@ -49,7 +49,7 @@ def test_what_nothing_reports_is_none_and_not_zero() -> None:
     assert measurement.samples_per_epoch is None
     assert measurement.joules_per_sample is None
     assert replace(measurement, tokens_per_sample=0.0).tokens_per_s is None
-    assert not measurement.warnings
+    assert not warnings_of([measurement])
 
 
 def test_what_makes_a_measurement_unsure_is_said_in_a_sentence() -> None:
@@ -62,7 +62,7 @@ def test_what_makes_a_measurement_unsure_is_said_in_a_sentence() -> None:
             "torch.compile recompiled 7 times and",
         ),
     ):
-        (sentence,) = make_measurement(**change).warnings
+        (sentence,) = warnings_of([make_measurement(**change)])
         assert sentence.startswith(beginning)
         assert sentence.endswith(".")
 

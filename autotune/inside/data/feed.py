@@ -259,8 +259,6 @@ class Feed:
 class LoaderPass:
     """A pass over a loader, which begins when this is made: workers start then.
 
-    A feed makes it and takes batches on the thread on which the program iterates.
-
     Attributes:
         loader: The loader that is iterated.
         iterator: PyTorch's iterator. It is never unset, because other threads may read its queues.

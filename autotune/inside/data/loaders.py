@@ -49,8 +49,6 @@ class Built:
 class BuiltLoaders:
     """Knows every loader of the program, and which of them is to train.
 
-    It is asked on the thread that builds or iterates a loader.
-
     Args:
         target: The training loader, if it is known from an earlier run.
         program_knobs: Knobs that the program sets itself: the target may differ in these.

@@ -222,6 +222,7 @@ class LeadRank(Rank):
         """Carry out the parent's next command; the program's main thread waits for it."""
         first, tracker = self.tracker.first, self.tracker
         has_one_feed = len(first.loaders or ()) == 1 and not first.loader_thread
+        is_eager = frames_compiled() == 0
 
         def feed() -> Feed | None:
             return tracker.epoch.feed if has_one_feed else None
@@ -240,9 +241,8 @@ class LeadRank(Rank):
                 self._obey()
             case ProfileStep(stage_s) as asked:
                 self._asked = asked
-                counts = frames_compiled() == 0
                 profiler = StepProfiler(
-                    stage_s, tracker.edges(), tracker.seams, feed, counts_flops=counts
+                    stage_s, tracker.edges(), tracker.seams, feed, counts_flops=is_eager
                 )
                 self._begin(profiler)
             case Examine(number) if self._meetings.has_others:  # see RankLoad, too
@@ -250,8 +250,7 @@ class LeadRank(Rank):
                 self._obey()
             case Examine() as asked:
                 self._asked = asked
-                counts = frames_compiled() == 0
-                examiner = Examiner(tracker.device, feed, self._allowed_cores, counts=counts)
+                examiner = Examiner(tracker.device, feed, self._allowed_cores, counts=is_eager)
                 self._begin(examiner)
                 self._overtime = threading.Timer(MOST_EXAMINED_S, self._answer_late, (examiner,))
                 self._overtime.daemon = True
