@@ -349,6 +349,13 @@ class ResolvedSpace:
         share, rest = divmod(global_batch(other) or 0, others)
         return config if rest or not share else config.replace(batch_size=share)
 
+    def with_smaller_batches(self, config: Config) -> list[Config]:
+        """Return the config, and with each smaller batch on offer, down to the program's own."""
+        sizes = self.domains["batch_size"].values if "batch_size" in self.domains else ()
+        own, most = (int(one.get("batch_size", 0)) for one in (self.baseline, config))
+        smaller = sorted((n for n in sizes if own <= int(n) < most), key=int, reverse=True)
+        return [config, *(self.canonical(config.replace(batch_size=size)) for size in smaller)]
+
     def conflicts(self, config: Config) -> list[str]:
         """Return why the config cannot be measured, one sentence per reason; empty if it can.
 

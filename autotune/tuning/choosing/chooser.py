@@ -116,10 +116,7 @@ class Chooser:
         return self._explore(pool)
 
     def simplest(self, field: Field) -> Config | None:
-        """Return the best config without the changes that seem to give nothing.
-
-        None if it cannot be tried, or too little is known.
-        """
+        """Return the best config without what seems to give nothing; None if little is known."""
         if field.best is None or field.share_left >= LATE:
             return None
         pool, config = self._pool(field), field.best
@@ -156,14 +153,7 @@ class Chooser:
     def _first(self, pool: _Pool) -> Config | None:
         if self._all_in is None:
             return None
-        own, size = (int(of.get("batch_size", 0)) for of in (pool.baseline, self._all_in))
-        sizes = self._space.domains["batch_size"].values if own < size else ()
-        smaller = [
-            self._space.canonical(self._all_in.replace(batch_size=value))
-            for value in sizes
-            if own <= int(value) < size
-        ]
-        every = [self._all_in, *reversed(smaller)]
+        every = self._space.with_smaller_batches(self._all_in)
         seen = next((config for config in every if config in pool.looks), None)
         return seen or next(filter(pool.may_try, every), None)
 

@@ -101,7 +101,10 @@ class Proposals:
             replaces = DEVICES in changes and space.baseline[DEVICES] == REPLICAS
             if replaces and "batch_size" not in space.fixed:
                 config = space.with_batch_of(best, config)
-            config = space.allowed(self._fitting(config))
+            # More ranks multiply the samples of a step, of which it may have too many
+            every = space.with_smaller_batches(config)
+            fits = (one for one in every if not space.conflicts(space.canonical(one)))
+            config = space.allowed(next(fits, config))
             proposal = self._new(config, why, known) if has_time() else None
             if proposal is not None and self._chooser.forecast(self._study.records).fits(config):
                 yield proposal
@@ -141,22 +144,6 @@ class Proposals:
         if any(changes.items() <= config.items() for changes in self._study.guilty):
             return None
         return Proposal(config, why)
-
-    def _fitting(self, config: Config) -> Config:
-        # More ranks multiply the samples of a step. A batch is never below that of the program; if
-        # nothing fits, the config stays as it is.
-        sizes = self._space.domains.get("batch_size")
-        if sizes is None or not self._space.conflicts(self._space.canonical(config)):
-            return config
-        own = self._space.baseline["batch_size"]
-        smaller = sorted(
-            (n for n in sizes.values if int(own) <= int(n) < int(config["batch_size"])), key=int
-        )
-        for size in reversed(smaller):
-            fitting = config.replace(batch_size=size)
-            if not self._space.conflicts(self._space.canonical(fitting)):
-                return fitting
-        return config
 
     def _sampled(self, field: Field, known: Container[Config]) -> Proposal | None:
         space, sampler = self._space, self._sampler
