@@ -439,8 +439,7 @@ def work_factor(
 ) -> float:
     """Return the factor on a config's work, where the samples of a turn are not what counts.
 
-    In a program of a fixed number of steps, a larger batch adds samples without saving steps. And
-    the seconds of compiling are no training.
+    The seconds of compiling are no training, and see ``AppliedConfig.extra_work()``.
     """
     goal = session.study.goal
     factor, base = goal.kept_share(compile_s), session.live.base

@@ -93,10 +93,7 @@ def _speed(record: TrialRecord) -> float:
 
 
 def promising(study: Study, space: ResolvedSpace) -> list[TrialRecord]:
-    """Return the records that look faster than the baseline, best first.
-
-    By the whole of their live interval, or by an estimate that is worth a confirmation.
-    """
+    """Return the records that look faster than the baseline, best first."""
     return [
         record
         for record in ranked(study, space)
