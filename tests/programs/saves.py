@@ -27,8 +27,6 @@ features = torch.randn(200, 16)
 loader = DataLoader(TensorDataset(features, features.sum(1)), batch_size=16, shuffle=True)
 evaluation = DataLoader(loader.dataset, batch_size=50)
 model = nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 1))
-if "data-parallel" in sys.argv:
-    model = nn.DataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 history = []
 for epoch in range(3):
