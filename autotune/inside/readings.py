@@ -14,11 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 from autotune.machine.probes.host_load import HostLoad
-from autotune.machine.probes.torch_memory import TorchMemory
+from autotune.machine.probes.torch_memory import SpareMemory, TorchMemory
 from autotune.measurement.readings import Compilation, Memory
 from autotune.measurement.turn import Taken, Turn
 from autotune.program.applied_config import AppliedConfig
-from autotune.program.config import Config
 
 
 class Readings:
@@ -30,15 +29,16 @@ class Readings:
     def __init__(self) -> None:
         self._memory = TorchMemory("cpu")
         self._alone: AppliedConfig | None = None  # whose peaks of memory are recorded
-        self._under: Config | None = None
+        self.spare = SpareMemory("cpu", is_as_written=True)
         self.host_load = HostLoad(os.getppid())
         self._counters = self.host_load.read()
         self._compiled = Compilation(0.0, 0, 0, 0)  # until the answer before
         self._answered_us = 0.0
 
-    def trains_on(self, device: str) -> None:
+    def trains_on(self, device: str, *, is_as_written: bool) -> None:
         """Read the memory of this type of device from here on."""
         self._memory = TorchMemory(device)
+        self.spare = SpareMemory(device, is_as_written=is_as_written)
 
     def begin(self, configs: Sequence[AppliedConfig]) -> None:
         """Note what was read before turns of these configs.
@@ -46,16 +46,12 @@ class Readings:
         Peaks of memory begin with the stay of a config that is alone, not with each of its calls,
         as they empty the device's cache, for which the next turn pays.
         """
+        if not all(one.is_as_written for one in configs):
+            self.spare.prepare()
         alone = configs[0] if len(configs) == 1 else None
         self._memory.begin(resets=alone is not None and alone != self._alone)
         self._alone = alone
         self._counters = self.host_load.read()
-
-    def switched(self, applied: AppliedConfig) -> None:
-        """Note the config that trains from here on; all but the program's own leave memory free."""
-        if applied.config != self._under:
-            self._memory.keep_spare(is_kept=not applied.is_as_written)
-        self._under = applied.config
 
     def activity(self) -> int:
         """Return a number that grows while torch compiles or takes memory from the device."""

@@ -237,9 +237,12 @@ class SeamSet:
     def _root_called(self, root: nn.Module) -> None:
         """Do what must be done before a model's first call, which may come late, as in a new fold.
 
-        cuDNN keeps the algorithms of that call, whatever is set later.
+        cuDNN keeps the algorithms of that call, whatever is set later. A process that the program
+        forks, such as a worker that calls a model, has settings of its own.
         """
-        self.process.settle()
+        self.process.settle(in_forks=False)
+        if self._listener is None and not self._acts_at_calls:
+            self.model.forward.remove()  # at once: a change of the calls makes torch compile again
         if self._steps >= STEPS_UNTIL_ROOTS_ARE_KNOWN:
             self.model.checkpoint.add([root])
 
@@ -289,9 +292,8 @@ class SeamSet:
         """Remove what watches the first steps, and act on the models that were called by now."""
         self.watched.uses.remove()
         self.watched.flags.remove()
-        self.model.forward.narrow()
-        if self._listener is None and not self._acts_at_calls:
-            self.model.forward.remove()
+        if self._listener is not None or self._acts_at_calls:
+            self.model.forward.narrow()
         roots = self.model.forward.roots
         self.model.checkpoint.act_on(roots)
         devices = {p.device.type for root in roots for p in root.parameters()}

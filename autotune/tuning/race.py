@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autotune.knobs.space.space import ResolvedSpace
+from autotune.machine.probes.torch_memory import SPARE_SHARE
 from autotune.measurement.goal import NO_COUNTER
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
@@ -33,7 +34,7 @@ from autotune.program.lr import batch_parts
 from autotune.results.blame import is_of_device, judged, unclear
 from autotune.results.record import PlayedRounds, TrialRecord
 from autotune.tuning.budget import Until
-from autotune.tuning.choosing.chooser import MEMORY, Field, Proposal
+from autotune.tuning.choosing.chooser import Field, Proposal
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.proposals import Proposals
@@ -251,8 +252,8 @@ class Race:
         if has_ended and self._open():  # it was at its end when the config came
             stay = self._live.stay(config, stop, least_s, with_loads=True)
         if isinstance(stay, Ending) and stay.outcome is Outcome.CRASHED:
-            may_be_chance = is_of_device(stay) and not self._suspected[config, stay.outcome]
-            self._suspected[config, stay.outcome] += may_be_chance
+            may_be_chance = is_of_device(stay) and not self._suspected[config, Outcome.UNCLEAR]
+            self._suspected[config, Outcome.UNCLEAR] += may_be_chance
             learns = self._session.rigs.learn(stay, as_written=False)
             if (learns or may_be_chance) and self._open():
                 return self._stay(config)
@@ -376,7 +377,8 @@ class Race:
         needs = {c: one.measurement.memory.needed_bytes or 0 for c, one in self._in_play.items()}
         newest, fullest = [*needs][-1], max(needs, key=lambda config: needs[config])
         may_be_guilty = newest != self._written and not self._played[newest]
-        if ending.outcome in MEMORY and fullest != self._written:
+        needs_more = needs[fullest] > (1 + SPARE_SHARE) * needs[self._written]
+        if ending.outcome is Outcome.OUT_OF_MEMORY and needs_more:
             self._leave(fullest, ending)
         elif may_be_guilty and self._suspect(newest, ending):
             return

@@ -6,6 +6,7 @@ import queue
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from time import perf_counter, sleep
 
 import pytest
@@ -16,7 +17,7 @@ from autotune.inside.processes.lead_rank import LeadRank
 from autotune.inside.processes.reporter import MAX_STEPS, Reporter
 from autotune.inside.step_counts import Step
 from autotune.inside.step_tracker import StepTracker
-from autotune.machine.probes.torch_memory import TorchMemory
+from autotune.machine.probes.torch_memory import SpareMemory
 from autotune.measurement.turn import PlannedTurn, Turn
 from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config
@@ -155,12 +156,13 @@ def test_memory_is_left_free_in_the_turns_of_configs_but_the_programs_own(
     parent: Parent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: list[bool] = []
-    monkeypatch.setattr(TorchMemory, "keep_spare", lambda _, *, is_kept: kept.append(is_kept))
+    note = lambda _, *, is_as_written: kept.append(not is_as_written)  # noqa: E731
+    monkeypatch.setattr(SpareMemory, "switch", note)
     other = replace(APPLIED, config=CONFIG.replace(threads=1))
     parent.ask(turns(1), turns(2, 2, APPLIED, other), turns(3, 2, other), turns(4), Close())
     parent.driver._obey()
     parent.let_run(20)
-    assert kept == [False, True, False]
+    assert [is_kept for is_kept, _ in groupby(kept)] == [False, True, False]
 
 
 def test_an_examination_is_answered_in_time_with_what_it_found_where_an_item_never_comes(

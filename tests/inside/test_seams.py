@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 from torch.backends import cudnn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from autotune.inside.listener import Listener
 from autotune.inside.seam_set import STEPS_UNTIL_ROOTS_ARE_KNOWN, SeamSet
@@ -164,11 +164,28 @@ def test_settings_that_the_program_sets_itself_are_set_again_before_its_model_is
             torch.set_num_threads(2)
             for _ in range(STEPS_UNTIL_ROOTS_ARE_KNOWN):
                 step(model, optimizer)
-            assert nn.Module.__call__ is call, "settings leave no trace in the calls of the model"
+                assert nn.Module.__call__ is call, "compiled code would be compiled again"
     finally:
         cudnn.benchmark = before
         torch.set_num_threads(threads)
     assert seen == [(True, 1)] * STEPS_UNTIL_ROOTS_ARE_KNOWN
+
+
+def test_settings_stay_out_of_a_worker_that_calls_a_model() -> None:
+    """It has one thread: OpenMP's do not survive the fork, and more would be waited for forever."""
+
+    class Encoded(Dataset[tuple[torch.Tensor, int]]):
+        encoder = nn.Linear(4, 2)
+
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, item: int) -> tuple[torch.Tensor, int]:
+            return self.encoder(torch.ones(4)).detach(), torch.get_num_threads()
+
+    with running(applied(threads=2)):
+        loader = DataLoader(Encoded(), num_workers=1, multiprocessing_context="fork")
+        assert {int(threads) for _, threads in loader} == {1}
 
 
 def test_compile_reaches_the_model_without_changing_what_it_saves() -> None:

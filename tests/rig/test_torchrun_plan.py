@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +18,8 @@ from autotune.rig.torchrun_plan import (
     with_hash_seed,
     with_ranks,
 )
+from tests.gpu_fakes import FakeNvml
+from tests.made import A100
 
 SLURM = {
     "SLURM_NNODES": "2",
@@ -86,13 +89,14 @@ def test_a_slurm_step_says_which_nodes_train() -> None:
     [
         *((None, 0, "1"), ("4,6", 1, "6"), ("GPU-aa, GPU-bb", 0, "GPU-bb")),
         ("MIG-11,MIG-22", 1, "MIG-22"),
-        # those that nn.DataParallel uses beside it
-        *((None, 2, "1,2,0"), (None, 4, "1,2,3,0"), ("4,6,GPU-aa", 2, "6,GPU-aa,4")),
+        # all that the program counts, where nn.DataParallel uses some
+        *((None, 2, "1,2,3,0"), (None, 5, "1,2,3,4,0"), ("4,6,GPU-aa", 2, "6,GPU-aa,4")),
     ],
 )
 def test_each_rank_sees_its_share_of_the_visible_devices(
-    visible: str | None, replicas: int, devices: str
+    visible: str | None, replicas: int, devices: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    FakeNvml([replace(A100, uuid=f"GPU-{number}") for number in range(4)]).install(monkeypatch)
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     group = Group(rank=4, local_rank=1, world_size=6, local_world_size=3)
     take_device(group, environment, replicas)

@@ -120,8 +120,9 @@ class LeadRank(Rank):
 
     def observed(self) -> None:
         """Send the profile of the first steps to the parent, then wait for its first command."""
-        device = self.tracker.device
-        self._readings.trains_on(device)
+        device, applied = self.tracker.device, self.tracker.applied
+        is_as_written = applied is None or applied.is_as_written
+        self._readings.trains_on(device, is_as_written=is_as_written)
         gpus = gpus_of(self._meetings.gather(gpus=torch_gpus(device)))
         self._reporter.ready(self.tracker.profile(), gpus)
         self._obey()
@@ -156,7 +157,7 @@ class LeadRank(Rank):
             self._obey()
 
     def _switch(self, applied: AppliedConfig) -> None:
-        self._readings.switched(applied)
+        self._readings.spare.switch(is_as_written=applied.is_as_written)
         self.tracker.switch(applied)
 
     def _begin(self, task: Task | None) -> None:

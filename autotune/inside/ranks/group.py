@@ -20,6 +20,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from autotune.errors import UsageError
+from autotune.machine import hardware
 from autotune.rig.local_ranks import KEY, LISTENER, LOOPBACK, OTHERS, OURS
 
 if TYPE_CHECKING:
@@ -205,7 +206,9 @@ def take_device(group: Group, environment: MutableMapping[str, str], replicas: i
     rank, visible = group.local_rank, environment.get("CUDA_VISIBLE_DEVICES")
     devices = [part.strip() for part in visible.split(",")] if visible else []
     if visible is None:  # CUDA leaves out what follows a number without a GPU
-        devices = [str(number) for number in range(max(replicas, group.local_world_size))]
+        there_are = len(hardware.detect().gpus) if replicas > 1 else 0
+        most = max(replicas, group.local_world_size, there_are)
+        devices = [str(number) for number in range(most)]
     if rank >= len(devices):
         raise UsageError(
             f"Rank {rank} has no GPU: CUDA_VISIBLE_DEVICES={visible} names {len(devices)}. "

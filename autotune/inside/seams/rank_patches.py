@@ -27,7 +27,7 @@ from torch.nn import utils
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from autotune.inside.data.nested import map_tensors
+from autotune.inside.data.nested import first_tensor, map_tensors
 from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.ranks.dtensor import is_sharded, whole
 from autotune.inside.ranks.group import Group
@@ -150,8 +150,8 @@ def _on_first_device(
 ) -> Any:
     """Return what the model makes of a batch as a whole.
 
-    A scalar, such as a loss, comes once for each device, as when the replicas' are gathered: a
-    script may add them up. The output stays on the first device, whatever the program chose.
+    A scalar, such as a loss, comes once for each replica, as when theirs are gathered: a script may
+    add them up. The output stays on the first device, whatever the program chose.
     """
     devices = module.device_ids
     if len(devices) < 2:
@@ -161,7 +161,9 @@ def _on_first_device(
         output = forward(module, *inputs, **kwargs)
     finally:
         module.device_ids = devices
-    return map_tensors(lambda t: t if t.dim() else t.expand(len(devices)), output)
+    first = first_tensor((inputs, kwargs))  # a small batch is divided among fewer
+    shares = len(devices) if first is None or not first.dim() else len(first.chunk(len(devices)))
+    return map_tensors(lambda t: t if t.dim() else t.expand(shares), output)
 
 
 def _clip_both(

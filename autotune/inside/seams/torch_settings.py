@@ -34,6 +34,7 @@ class TorchSettingsSeam:
 
     def __init__(self) -> None:
         self._wanted: dict[str, KnobValue] = {}
+        self._pid = os.getpid()
 
     @property
     def is_needed(self) -> bool:
@@ -50,8 +51,13 @@ class TorchSettingsSeam:
         self._wanted[name] = value
         SWITCHES[name](value)
 
-    def settle(self) -> None:
-        """Set the requested values again, as the program's set-up code may have changed them."""
+    def settle(self, *, in_forks: bool = True) -> None:
+        """Set the requested values again, as the program's set-up code may have changed them.
+
+        A process that the program has forked since is left alone, unless that trains (*in_forks*).
+        """
+        if not in_forks and os.getpid() != self._pid:
+            return
         for name, value in self._wanted.items():
             SWITCHES[name].look_again()
             SWITCHES[name](value)

@@ -72,6 +72,53 @@ def is_device_full() -> bool:
     return False
 
 
+class SpareMemory:
+    """Leaves a part of each GPU free while another config than the program's own trains.
+
+    Then a batch that leaves no room for a longer one, or for an evaluation, ends out of memory. So
+    does one for which a driver would take memory of the host (Windows, WSL). The program as written
+    may need all there is: what it has reserved is not asked back, and nothing limits it.
+
+    Args:
+        is_as_written: Whether the process has trained as the program is written so far.
+    """
+
+    def __init__(self, device: str, *, is_as_written: bool) -> None:
+        self._is_cuda = device == "cuda"
+        self._began_as_written = is_as_written
+        self._is_limited = False
+        # Of each device, the shares that torch may reserve: as written, and under other configs
+        self._shares: dict[int, tuple[float, float]] = {}
+
+    def prepare(self) -> None:
+        """Find out what to leave free, before peaks of memory are reset for another config."""
+        import torch
+
+        if self._shares or not self._is_cuda:
+            return
+        for index in range(torch.cuda.device_count()):
+            peak = torch.cuda.max_memory_reserved(index)
+            if not peak:
+                continue
+            free, total = torch.cuda.mem_get_info(index)
+            if peak > total:
+                continue  # it lives in the host's memory, too
+            own = min(1.0, torch.cuda.get_per_process_memory_fraction(index))
+            room = free + torch.cuda.memory_reserved(index) - UNRESERVED_SHARE * total
+            needed = peak if self._began_as_written else 0
+            self._shares[index] = own, min(own, max(room, needed) / total)
+
+    def switch(self, *, is_as_written: bool) -> None:
+        """Leave the part free from here on, or give it back to the program as written."""
+        import torch
+
+        if is_as_written is self._is_limited:
+            for index, (own, others) in self._shares.items():
+                share = own if is_as_written else others
+                torch.cuda.set_per_process_memory_fraction(share, index)
+        self._is_limited = not is_as_written
+
+
 class TorchMemory:
     """Peak allocated and reserved bytes of the fullest CUDA device; None on other devices.
 
@@ -81,8 +128,6 @@ class TorchMemory:
     def __init__(self, device: str) -> None:
         self._is_cuda = device == "cuda"
         self._retries = 0
-        self._most: dict[int, int] = {}  # bytes that torch was seen to reserve, by device
-        self._own_shares: dict[int, float] = {}  # of a device, that the program may reserve
 
     def begin(self, *, resets: bool) -> None:
         """Count from here on; with *resets*, peaks too, and caches of earlier configs are emptied.
@@ -94,45 +139,11 @@ class TorchMemory:
         if self._is_cuda and resets:
             import torch
 
-            self._note_reserved()
             torch.cuda.empty_cache()
-            # torch 2.6 has the private name alone
-            empty = getattr(torch.accelerator, "empty_host_cache", torch._C._host_emptyCache)  # noqa: SLF001
-            empty()
+            public = getattr(torch.accelerator, "empty_host_cache", None)  # since torch 2.14
+            (public or torch._C._host_emptyCache)()  # noqa: SLF001
             for index in range(torch.cuda.device_count()):
                 torch.cuda.reset_peak_memory_stats(index)
-
-    def keep_spare(self, *, is_kept: bool) -> None:
-        """Let torch reserve all but a part of each device; or what the program allows it.
-
-        Then a batch that leaves no room for a longer one, or for an evaluation, ends out of memory.
-        So does one for which a driver would take memory of the host (Windows, WSL). What was
-        reserved before is not asked back, as the program as written may need all there is.
-        """
-        import torch
-
-        if not self._is_cuda or not hasattr(torch.cuda, "get_per_process_memory_fraction"):
-            return  # torch before 2.6 does not tell what the program allows
-        if not is_kept:
-            for index, share in self._own_shares.items():
-                torch.cuda.set_per_process_memory_fraction(share, index)
-            return
-        self._note_reserved()
-        for index, most in self._most.items():
-            free, total = torch.cuda.mem_get_info(index)
-            if most > total:
-                continue  # the program as written lives in the host's memory, too
-            allowed = min(1.0, torch.cuda.get_per_process_memory_fraction(index))
-            own = self._own_shares.setdefault(index, allowed)
-            room = free + torch.cuda.memory_reserved(index) - UNRESERVED_SHARE * total
-            torch.cuda.set_per_process_memory_fraction(min(own, max(room, most) / total), index)
-
-    def _note_reserved(self) -> None:
-        import torch
-
-        for index in range(torch.cuda.device_count()):
-            if reserved := torch.cuda.max_memory_reserved(index):
-                self._most[index] = max(reserved, self._most.get(index, 0))
 
     def bytes_taken(self) -> int:
         """Return the bytes that the allocator has taken from the devices so far.

@@ -41,6 +41,7 @@ SAVES_HOST_MEMORY: Final = SAVES_MEMORY | {"workers", "prefetch_factor"}
 # Of batches between two sizes on offer: tensor cores multiply tiles of 8 rows in half precision
 # (NVIDIA, "Matrix Multiplication Background User's Guide", table 1)
 STEP: Final = 8
+TRUSTED: Final = 2  # times the largest batch that was seen
 
 ALL_IN = "every change that should help, at once"
 WITHOUT = "without {}, to see what it gives"
@@ -277,7 +278,16 @@ class Forecast:
     def fits(self, config: Config) -> bool:
         """Return whether a config fits, as far as that is known."""
         size, seen = int(config.get("batch_size", 0)), self._peaks.get(_cell(config))
-        return not seen or size <= max(seen) or size <= self._most(seen)
+        if not seen or size <= max(seen):
+            return True
+        largest, most = max(seen), self._most(seen)
+        is_on_device = seen[largest].is_on_device
+        # The host's memory is sampled, and to exceed it harms others: no line is trusted far
+        if size > TRUSTED * largest and not is_on_device:
+            return size <= min(most, self._most({largest: seen[largest]}))
+        # Where one size was seen, a try tells what grows; on a GPU, one between them if there is
+        is_next = len(seen) == 1 and size <= TRUSTED * largest
+        return size <= most or (is_next and not (is_on_device and most >= largest + STEP))
 
     def between(self, config: Config, sizes: Sequence[KnobValue]) -> int | None:
         """Return the largest batch that fits, if it lies between two of the sizes on offer.

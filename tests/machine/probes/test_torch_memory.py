@@ -31,7 +31,7 @@ def test_caches_are_emptied_once_for_a_config_that_stays_and_each_has_a_peak_of_
 ) -> None:
     """A reset in each call of a stay would make all of them begin with memory that is taken."""
     cuda, readings = FakeCuda(monkeypatch, A100, H100), Readings()
-    readings.trains_on("cuda")
+    readings.trains_on("cuda", is_as_written=True)
     large, small = (
         AppliedConfig.as_written(Config({"batch_size": size}), make_profile()) for size in (64, 8)
     )
@@ -76,22 +76,32 @@ def test_configs_but_the_programs_own_leave_memory_free_for_longer_batches_and_e
 ) -> None:
     """Where others use 6 bytes of 100, and a driver would take the host's memory for more than 94.
 
-    The program as written may use all there is; what it has used is not taken from others.
+    The program as written may use all there is; what it has used is not taken from others. In a
+    process that began under another config, that has used nothing.
     """
     written, other = (
         AppliedConfig(Config({"batch_size": size}), Config({"batch_size": 64}), TRAITS)
         for size in (64, 128)
     )
-    for own, allowed, most in ((60, 1.0, 90), (93, 1.0, 93), (40, 0.5, 50)):
+    for began, own, allowed, most in (
+        (written, 60, 1.0, 90),
+        (written, 93, 1.0, 93),
+        (written, 40, 0.5, 50),
+        (other, 93, 1.0, 90),
+    ):
         cuda, readings = FakeCuda(monkeypatch, TINY, unused(H100)), Readings()
         cuda.others_bytes[0], cuda.shares[0] = 6, allowed
-        readings.trains_on("cuda")
+        readings.trains_on("cuda", is_as_written=began is written)
         cuda.reserved[0] = cuda.peaks[0] = own  # its first steps
-        for number, (config, size) in enumerate(2 * [(written, own), (other, most)]):
+        seen = list[AppliedConfig]()
+        steps = [(written, own), (other, most)] * 2
+        for config, size in steps if began is written else steps[1:]:
             readings.begin([config])
-            readings.switched(config)
+            readings.spare.switch(is_as_written=config is written)
             cuda.fill(size)
-            assert bool(cuda.limited) is bool(number), "a share of 1 is a limit, too"
+            is_first = config is written and not seen
+            assert bool(cuda.limited) is not is_first, "a share of 1 is a limit, too"
+            seen.append(config)
             assert readings.taken((), 1, None).memory.alloc_retries == 0
         if allowed == 1.0:
             with pytest.raises(torch.OutOfMemoryError):
@@ -99,19 +109,17 @@ def test_configs_but_the_programs_own_leave_memory_free_for_longer_batches_and_e
         assert readings.taken((), 1, None).memory.alloc_retries == (allowed == 1.0)
         readings.begin([other])
         assert readings.taken((), 1, None).memory.alloc_retries == 0, "of each answer"
-        readings.switched(written)
+        readings.spare.switch(is_as_written=True)
         assert cuda.shares == [allowed, 1.0]
 
 
-def test_no_limit_is_set_that_could_not_be_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where torch does not tell the program's own, or it lives in the host's memory as well."""
+def test_a_program_that_lives_in_the_hosts_memory_as_well_is_not_limited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     other = AppliedConfig(Config({"batch_size": 8}), Config({"batch_size": 4}), TRAITS)
-    for peak, is_told in ((120, True), (60, False)):
-        cuda, readings = FakeCuda(monkeypatch, TINY), Readings()
-        cuda.peaks[0] = peak
-        limit = "set_per_process_memory_fraction"
-        monkeypatch.setattr(torch.cuda, limit, lambda *_: pytest.fail("a limit was set"))
-        if not is_told:
-            monkeypatch.delattr(torch.cuda, "get_per_process_memory_fraction")
-        readings.trains_on("cuda")
-        readings.switched(other)
+    cuda, readings = FakeCuda(monkeypatch, TINY), Readings()
+    cuda.peaks[0] = 120
+    readings.trains_on("cuda", is_as_written=True)
+    readings.begin([other])
+    readings.spare.switch(is_as_written=False)
+    assert not cuda.limited

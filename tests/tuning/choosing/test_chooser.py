@@ -205,6 +205,13 @@ def seen(
     return replace(make_record(config, 1.0), measurement=measurement)
 
 
+def on_host(batch_size: int, peak_gib: float) -> TrialRecord:
+    """Return the record of a config on the CPU."""
+    record = seen(batch_size, peak_gib)
+    memory = Memory(host_bytes=round(peak_gib * GIB))
+    return replace(record, measurement=make_measurement(memory=memory))
+
+
 def fits(records: list[TrialRecord], batch_size: int, limit_gib: float = 16.0) -> bool:
     config = Config({"batch_size": batch_size, "precision": "fp32"})
     return Forecast(records, limit_gib * GIB).fits(config)
@@ -226,6 +233,20 @@ def test_a_larger_batch_fits_by_what_smaller_ones_took() -> None:
     ):
         assert fits(records, batch_size, limit_gib) is wanted, (records, batch_size, limit_gib)
     assert Forecast([seen(64, 15.9)], None).fits(Config({"batch_size": 4096}))
+
+
+def test_what_fits_into_the_hosts_memory_is_told_by_a_try_up_to_twice_the_largest_batch() -> None:
+    """Imports and data do not grow with the batch; a process that exceeds it harms others."""
+    for records, batch_size, wanted in (
+        ([on_host(64, 9.0)], 128, True),
+        ([on_host(64, 9.0)], 256, False),
+        ([on_host(64, 9.0), on_host(128, 9.5)], 256, True),
+        ([on_host(64, 9.0), on_host(128, 14.0)], 256, False),
+        ([on_host(64, 3.0), on_host(128, 2.9)], 512, True),
+        ([on_host(64, 3.0), on_host(128, 2.9)], 4096, False),
+        ([seen(8, 10.0)], 16, True),  # of a GPU, between which and 8 there is no step
+    ):
+        assert fits(records, batch_size) is wanted, (records, batch_size)
 
 
 def test_the_largest_batch_between_two_sizes_is_tried_once_and_another_after_an_out_of_memory() -> (
@@ -251,5 +272,4 @@ def test_the_largest_batch_between_two_sizes_is_tried_once_and_another_after_an_
     ):
         found = Forecast(records, 16.0 * GIB).between(ONE, (64, 128, 256, 512))
         assert found == size, records
-    on_host = replace(two[0], measurement=make_measurement(memory=Memory(host_bytes=8 * GIB)))
-    assert Forecast([on_host], 16.0 * GIB).between(ONE, (64, 128)) is None
+    assert Forecast([on_host(64, 8.0)], 16.0 * GIB).between(ONE, (64, 128)) is None
