@@ -12,12 +12,12 @@ BREACHES: dict[str, dict[str, int]] = {
         "SearchResult": 29,
     },
     "at most 14 modules that import each other in a row": {"modules": 24},
-    "at most 3 tuned constants per 1,000 code lines": {"constants": 361},
+    "at most 3 tuned constants per 1,000 code lines": {"constants": 360},
     "lines per room": {
-        "cli": 1865,
-        "inside": 13776,
-        "measurement": 1922,
-        "tuning": 6522,
+        "cli": 1863,
+        "inside": 13707,
+        "measurement": 1917,
+        "tuning": 6425,
     },
 }
 

@@ -41,7 +41,6 @@ SAVES_HOST_MEMORY: Final = SAVES_MEMORY | {"workers", "prefetch_factor"}
 # Of batches between two sizes on offer: tensor cores multiply tiles of 8 rows in half precision
 # (NVIDIA, "Matrix Multiplication Background User's Guide", table 1)
 STEP: Final = 8
-TRUSTED: Final = 2  # times the largest batch that was seen
 
 ALL_IN = "every change that should help, at once"
 WITHOUT = "without {}, to see what it gives"
@@ -283,10 +282,10 @@ class Forecast:
         largest, most = max(seen), self._most(seen)
         is_on_device = seen[largest].is_on_device
         # The host's memory is sampled, and to exceed it harms others: no line is trusted far
-        if size > TRUSTED * largest and not is_on_device:
+        if size > 2 * largest and not is_on_device:
             return size <= min(most, self._most({largest: seen[largest]}))
         # Where one size was seen, a try tells what grows; on a GPU, one between them if there is
-        is_next = len(seen) == 1 and size <= TRUSTED * largest
+        is_next = len(seen) == 1 and size <= 2 * largest
         return size <= most or (is_next and not (is_on_device and most >= largest + STEP))
 
     def between(self, config: Config, sizes: Sequence[KnobValue]) -> int | None:
