@@ -185,16 +185,15 @@ def debug_switches(report: DoctorReport) -> Iterator[Advice]:
 def data_parallel(report: DoctorReport) -> Iterator[Advice]:
     """Say that DataParallel is in use; source: PyTorch's documentation of ``nn.DataParallel``."""
     count = report.profile.model.replicas
-    if not count:
+    if count < 2:  # it only calls the model
         return
     yield Advice(
         "DataParallel",
         "The model is wrapped in nn.DataParallel: one Python process drives all GPUs, and weights "
         "are copied to each of them in every step.",
-        "The wrapper was seen in the model; "
-        + (f"it divides batches among {count} GPUs." if count > 1 else "it only calls the model."),
+        f"The wrapper was seen in the model; it divides batches among {count} GPUs.",
         "'autotune search --tune devices' compares it with one GPU and with a process per GPU "
-        "(DistributedDataParallel), on the script as it is; on one device, remove it.",
+        "(DistributedDataParallel), on the script as it is.",
     )
 
 

@@ -103,7 +103,8 @@ class Plan:
         counts = PAIRS if self.needs_pairs else PROCESSES
         wanted = [self.claim_s(is_apart=self.needs_pairs, processes=count) for count in counts]
         affordable = [s for s in wanted if s <= MOST_FOR_CLAIM * self.total_s] or [min(wanted)]
-        return next((s for s in affordable if s + TRIALS_WORTH_S <= self.divided_s), 0.0)
+        worth_s = OWN_TURNS_S + max(TRIALS_WORTH_S, self.least_trial_s)
+        return next((s for s in affordable if s + worth_s <= self.divided_s), 0.0)
 
     @property
     def least_rehearsal_s(self) -> float:

@@ -104,6 +104,15 @@ def test_small_budgets_keep_less_for_the_claim_until_they_keep_nothing(
     assert session.until_confirmation() is None
 
 
+def test_what_is_kept_for_the_claim_leaves_time_for_a_trial(tmp_path: Path) -> None:
+    for step_s in (0.01, 0.9):
+        for total_s in range(30, 200, 2):
+            folder = tmp_path / f"{step_s} {total_s}"
+            plan = made(folder, float(total_s), spent_s=18.0, step_s=step_s).session.plan
+            left_s = plan.divided_s - plan.kept_s
+            assert not plan.reserve_s or left_s >= plan.least_trial_s, (step_s, total_s)
+
+
 def test_a_stay_goes_on_after_a_slow_first_step_until_it_has_seen_steady_ones(
     tmp_path: Path,
 ) -> None:
