@@ -15,9 +15,9 @@ BREACHES: dict[str, dict[str, int]] = {
     "at most 3 tuned constants per 1,000 code lines": {"constants": 360},
     "lines per room": {
         "cli": 1863,
-        "inside": 13707,
+        "inside": 13699,
         "measurement": 1917,
-        "tuning": 6425,
+        "tuning": 6426,
     },
 }
 

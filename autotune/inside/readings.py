@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from autotune.machine.probes.host_load import HostLoad
-from autotune.machine.probes.torch_memory import SpareMemory, TorchMemory
+from autotune.machine.probes.torch_memory import TorchMemory
 from autotune.measurement.readings import Compilation, Memory
 from autotune.measurement.turn import Taken, Turn
 from autotune.program.applied_config import AppliedConfig
@@ -29,16 +29,14 @@ class Readings:
     def __init__(self) -> None:
         self._memory = TorchMemory("cpu")
         self._alone: AppliedConfig | None = None  # whose peaks of memory are recorded
-        self.spare = SpareMemory("cpu", is_as_written=True)
         self.host_load = HostLoad(os.getppid())
         self._counters = self.host_load.read()
         self._compiled = Compilation(0.0, 0, 0, 0)  # until the answer before
         self._answered_us = 0.0
 
-    def trains_on(self, device: str, *, is_as_written: bool) -> None:
+    def trains_on(self, device: str) -> None:
         """Read the memory of this type of device from here on."""
         self._memory = TorchMemory(device)
-        self.spare = SpareMemory(device, is_as_written=is_as_written)
 
     def begin(self, configs: Sequence[AppliedConfig]) -> None:
         """Note what was read before turns of these configs.
@@ -46,8 +44,6 @@ class Readings:
         Peaks of memory begin with the stay of a config that is alone, not with each of its calls,
         as they empty the device's cache, for which the next turn pays.
         """
-        if not all(one.is_as_written for one in configs):
-            self.spare.prepare()
         alone = configs[0] if len(configs) == 1 else None
         self._memory.begin(resets=alone is not None and alone != self._alone)
         self._alone = alone

@@ -15,6 +15,7 @@ from autotune.knobs.base import StrategyOption
 from autotune.knobs.model_options import DYNAMIC
 from autotune.knobs.strategies.base import FABRIC, LIGHTNING
 from autotune.knobs.torch_flags import ProcessSwitch
+from autotune.machine.probes.torch_memory import SpareMemory
 from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import KnobValue
 from autotune.program.domain import parts_of, strategy_in
@@ -53,6 +54,9 @@ class Steering:
 
     ``apply()`` is called on the main thread: before the program's first line, and in a rig between
     two steps.
+
+    Attributes:
+        spare: What is left free of the GPUs' memory, in a trial.
     """
 
     def __init__(self, seams: SeamSet) -> None:
@@ -60,6 +64,7 @@ class Steering:
         self._traits = ProgramTraits("cpu")
         self._has_replicas = False
         self._loader_options: dict[str, KnobValue] = {}
+        self.spare = SpareMemory("cpu", is_as_written=True)
         model = seams.model
         self._acts: Mapping[str, Callable[[Any], object]] = {
             "precision": self._compute_in,
@@ -85,6 +90,7 @@ class Steering:
         Args:
             since: The config that was applied before; None if the program still has its own values.
         """
+        self.spare.switch(is_as_written=applied.is_as_written)
         self._traits = applied.traits
         replicates = strategy_in(applied.config) == "data_parallel"
         self._has_replicas = replicates or applied.traits.replicas > 1

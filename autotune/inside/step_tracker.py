@@ -23,6 +23,7 @@ from autotune.inside.seams.rank_checks import parameters_of
 from autotune.inside.steering import Steering, loose_knobs
 from autotune.inside.step_counts import Step, StepCounts
 from autotune.inside.turns import Edges, Hands, Turns
+from autotune.machine.probes.torch_memory import SpareMemory
 from autotune.measurement.outcome import Epochs
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
@@ -363,4 +364,6 @@ class StepTracker(Listener):
             if self.seams.loader.misses_target:
                 raise LookupError(self.seams.loader.describe_missing_target())
             insist_on_one_group(first.group, self.seams)
+            is_as_written = self.applied is None or self.applied.is_as_written
+            self.steering.spare = SpareMemory(self.device, is_as_written=is_as_written)
             self._rank.observed()

@@ -286,7 +286,7 @@ def parts_add_up(device: str) -> Finding:
 def peaks_are_of_one_config(device: str) -> Finding:
     """A peak of memory is that of its own config, also where segments grow."""
     readings, peaks, taken = Readings(), [], []
-    readings.trains_on(device, is_as_written=True)
+    readings.trains_on(device)
     for workers, size, grows in ((0, 1024, False), (1, 64, False), (2, 256, True)):
         _expand_segments(enabled=grows)
         readings.begin(

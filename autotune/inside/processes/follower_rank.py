@@ -10,7 +10,7 @@ from autotune.inside.step_counts import Step
 from autotune.inside.step_tracker import Rank, StepTracker
 from autotune.inside.turns import Hands, Turns
 from autotune.machine.hardware import Gpu
-from autotune.machine.probes.torch_memory import SpareMemory, torch_gpus
+from autotune.machine.probes.torch_memory import torch_gpus
 from autotune.measurement.outcome import Epochs
 from autotune.measurement.turn import Turn
 from autotune.program.applied_config import AppliedConfig
@@ -33,13 +33,10 @@ class FollowerRank(Rank):
         self._quit = quit_process
         self._meetings = Meetings(group)
         self._turns: Turns | None = None
-        self._spare = SpareMemory("cpu", is_as_written=True)
 
     def observed(self) -> None:
         """Synchronize for the first time, when the first steps have shown what the program is."""
-        device, applied = self.tracker.device, self.tracker.applied
-        self._spare = SpareMemory(device, is_as_written=applied is None or applied.is_as_written)
-        self._meet(gpus=torch_gpus(device))
+        self._meet(gpus=torch_gpus(self.tracker.device))
 
     def paused(self) -> None:
         """Stop the clock at the end of an epoch."""
@@ -74,10 +71,5 @@ class FollowerRank(Rank):
         if order.ends:
             self._quit()
         if order.turns is not None:
-            if not all(config.is_as_written for config in order.turns.configs):
-                self._spare.prepare()
-            self._turns = self.tracker.begin_turns(order.turns, Hands(self._switch))
-
-    def _switch(self, applied: AppliedConfig) -> None:
-        self._spare.switch(is_as_written=applied.is_as_written)
-        self.tracker.switch(applied)
+            self.tracker.steering.spare.prepare()
+            self._turns = self.tracker.begin_turns(order.turns, Hands(self.tracker.switch))

@@ -21,7 +21,6 @@ from autotune.inside.turns import Hands, Turns, of_ranks
 from autotune.machine.probes.torch_memory import torch_gpus
 from autotune.measurement.examination import Examination, StepBreakdown
 from autotune.measurement.turn import Taken
-from autotune.program.applied_config import AppliedConfig
 from autotune.rig.wire import (
     Close,
     Ended,
@@ -120,9 +119,8 @@ class LeadRank(Rank):
 
     def observed(self) -> None:
         """Send the profile of the first steps to the parent, then wait for its first command."""
-        device, applied = self.tracker.device, self.tracker.applied
-        is_as_written = applied is None or applied.is_as_written
-        self._readings.trains_on(device, is_as_written=is_as_written)
+        device = self.tracker.device
+        self._readings.trains_on(device)
         gpus = gpus_of(self._meetings.gather(gpus=torch_gpus(device)))
         self._reporter.ready(self.tracker.profile(), gpus)
         self._obey()
@@ -155,10 +153,6 @@ class LeadRank(Rank):
         elif meetings.taken is not None and meetings.steps_left <= 0:
             self._answer(meetings.with_loads(meetings.taken))
             self._obey()
-
-    def _switch(self, applied: AppliedConfig) -> None:
-        self._readings.spare.switch(is_as_written=applied.is_as_written)
-        self.tracker.switch(applied)
 
     def _begin(self, task: Task | None) -> None:
         self._task = task
@@ -233,8 +227,9 @@ class LeadRank(Rank):
                 self._asked = asked
                 self._meetings.announce(RankCommand(turns=asked))
                 tracker.loss = None  # one from before must not count for these configs
+                tracker.steering.spare.prepare()
                 self._readings.begin(configs)
-                hands = Hands(self._switch, lambda: tracker.loss, self._readings.activity)
+                hands = Hands(tracker.switch, lambda: tracker.loss, self._readings.activity)
                 self._begin(tracker.begin_turns(asked, hands))
             case ProfileStep(_, number) if self._meetings.has_others:
                 # several ranks are diagnosed by their loads, see RankLoad

@@ -86,15 +86,15 @@ class SpareMemory:
     def __init__(self, device: str, *, is_as_written: bool) -> None:
         self._is_cuda = device == "cuda"
         self._began_as_written = is_as_written
-        self._is_limited = False
+        self._is_limited = self._was_limited = False
         # Of each device, the shares that torch may reserve: as written, and under other configs
         self._shares: dict[int, tuple[float, float]] = {}
 
     def prepare(self) -> None:
-        """Find out what to leave free, before peaks of memory are reset for another config."""
+        """Find out what to leave free; called before peaks of memory are reset for a config."""
         import torch
 
-        if self._shares or not self._is_cuda:
+        if self._was_limited or not self._is_cuda:
             return
         for index in range(torch.cuda.device_count()):
             peak = torch.cuda.max_memory_reserved(index)
@@ -117,6 +117,7 @@ class SpareMemory:
                 share = own if is_as_written else others
                 torch.cuda.set_per_process_memory_fraction(share, index)
         self._is_limited = not is_as_written
+        self._was_limited |= self._is_limited
 
 
 class TorchMemory:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from autotune.inside.readings import Readings
-from autotune.machine.probes.torch_memory import is_device_full, torch_gpus
+from autotune.machine.probes.torch_memory import SpareMemory, is_device_full, torch_gpus
 from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config
 from tests.gpu_fakes import FakeCuda, unused
@@ -31,7 +31,7 @@ def test_caches_are_emptied_once_for_a_config_that_stays_and_each_has_a_peak_of_
 ) -> None:
     """A reset in each call of a stay would make all of them begin with memory that is taken."""
     cuda, readings = FakeCuda(monkeypatch, A100, H100), Readings()
-    readings.trains_on("cuda", is_as_written=True)
+    readings.trains_on("cuda")
     large, small = (
         AppliedConfig.as_written(Config({"batch_size": size}), make_profile()) for size in (64, 8)
     )
@@ -91,13 +91,15 @@ def test_configs_but_the_programs_own_leave_memory_free_for_longer_batches_and_e
     ):
         cuda, readings = FakeCuda(monkeypatch, TINY, unused(H100)), Readings()
         cuda.others_bytes[0], cuda.shares[0] = 6, allowed
-        readings.trains_on("cuda", is_as_written=began is written)
+        readings.trains_on("cuda")
+        spare = SpareMemory("cuda", is_as_written=began is written)
         cuda.reserved[0] = cuda.peaks[0] = own  # its first steps
         seen = list[AppliedConfig]()
         steps = [(written, own), (other, most)] * 2
         for config, size in steps if began is written else steps[1:]:
+            spare.prepare()
             readings.begin([config])
-            readings.spare.switch(is_as_written=config is written)
+            spare.switch(is_as_written=config is written)
             cuda.fill(size)
             is_first = config is written and not seen
             assert bool(cuda.limited) is not is_first, "a share of 1 is a limit, too"
@@ -109,17 +111,16 @@ def test_configs_but_the_programs_own_leave_memory_free_for_longer_batches_and_e
         assert readings.taken((), 1, None).memory.alloc_retries == (allowed == 1.0)
         readings.begin([other])
         assert readings.taken((), 1, None).memory.alloc_retries == 0, "of each answer"
-        readings.spare.switch(is_as_written=True)
+        spare.switch(is_as_written=True)
         assert cuda.shares == [allowed, 1.0]
 
 
 def test_a_program_that_lives_in_the_hosts_memory_as_well_is_not_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    other = AppliedConfig(Config({"batch_size": 8}), Config({"batch_size": 4}), TRAITS)
-    cuda, readings = FakeCuda(monkeypatch, TINY), Readings()
+    cuda = FakeCuda(monkeypatch, TINY)
     cuda.peaks[0] = 120
-    readings.trains_on("cuda", is_as_written=True)
-    readings.begin([other])
-    readings.spare.switch(is_as_written=False)
+    spare = SpareMemory("cuda", is_as_written=True)
+    spare.prepare()
+    spare.switch(is_as_written=False)
     assert not cuda.limited
