@@ -106,7 +106,8 @@ class Match:
     def work(self, growth: float) -> float:
         """Return the factor on the winner's work, where samples are not what is compared.
 
-        Another program is compared by samples, as nobody knows how much it has to do.
+        In a program that makes a fixed number of steps, a larger batch adds samples without saving
+        steps. Another program is compared by samples, as nobody knows how much it has to do.
         """
         if self.other is not None or not self.goal.objective.counts_samples:
             return self.factor
@@ -391,7 +392,11 @@ def _apart(match: Match, *, starts_as_written: bool) -> ClaimProcess | Failure:
 
 
 def claim_best(session: Session, baseline: Baseline) -> ClaimResult:
-    """Claim the best config; if it fails in a fresh process, try the next best."""
+    """Claim the best config; if it fails in a fresh process, try the next best.
+
+    At most ``CANDIDATES`` configs are tried. If the user or the budget ends the claim, no other
+    candidate is tried.
+    """
     session.live.close()  # its process would compete with the fresh ones
     study = session.study
     able = promising(study, baseline.space)

@@ -99,7 +99,10 @@ def conclude(
 def _contributions(
     session: Session, baseline: Baseline, candidate: TrialRecord | None
 ) -> Iterator[Contribution]:
-    """Yield what each change of a config gives on top of the others, where that was played."""
+    """Yield what each change of a config gives on top of the others, by all that played.
+
+    Nothing is told of a change of which no two configs have played, one with and one without it.
+    """
     speeds, space = session.study.speeds, baseline.space
     if candidate is None or speeds is None or candidate.config not in speeds:
         return

@@ -19,7 +19,10 @@ from autotune.tuning.choosing.diagnosis import Diagnosis
 
 
 class Events:
-    """A hook for each step of a search; an exception that one raises ends the search."""
+    """Base class of search observers, with a hook for each step of a search.
+
+    An exception raised by a hook ends the search.
+    """
 
     def on_search_start(self, head: SearchInfo, run: str, budget: Budget) -> None:
         """Called when a session begins; *run* names the run directory, *budget* counts down."""

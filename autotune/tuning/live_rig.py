@@ -239,7 +239,11 @@ class LiveRig:
         return self._rig is not None
 
     def ready_for(self, config: Config, should_stop: ShouldStop) -> Ending | None:
-        """Open a fresh rig for a config, unless the open one can run it; return how that failed."""
+        """Open a fresh rig for a config, unless the open one can run it.
+
+        Returns:
+            None when a rig is ready; else the ending of the start that failed.
+        """
         began, space = self._started_as, self._space
         if began == config:
             return None
@@ -409,7 +413,10 @@ class LiveRig:
         return Game((one,) if len(one) == len(configs) else (), len(configs))
 
     def profile_step(self, should_stop: ShouldStop) -> StepBreakdown:
-        """Profile the baseline's step and its upper bounds; empty if it ends or fails before."""
+        """Profile the baseline's step and its upper bounds.
+
+        The breakdown is empty if the program ends or fails before: a search works without it.
+        """
         for _ in range(MIN_PROFILES):
             if not self.is_open and self.ready_for(self.base.config, should_stop):
                 break

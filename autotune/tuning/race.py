@@ -441,7 +441,8 @@ def work_factor(
 ) -> float:
     """Return the factor on a config's work, where the samples of a turn are not what counts.
 
-    The seconds of compiling are no training, and see ``AppliedConfig.extra_work()``.
+    In a program of a fixed number of steps, a larger batch adds samples without saving steps. And
+    the seconds of compiling are no training.
     """
     goal = session.study.goal
     factor, base = goal.kept_share(compile_s), session.live.base

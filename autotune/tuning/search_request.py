@@ -71,7 +71,10 @@ LEARNING, VALUES, GOAL, FILES = "Batch and learning", "Values", "Goal", "Files"
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """The arguments of ``autotune.search()``; ``space_searched()`` and ``options()`` check them."""
+    """The arguments of ``autotune.search()``, as they were given.
+
+    ``space_searched()`` and ``options()`` check them.
+    """
 
     program: str | os.PathLike[str] | Callable[..., Any] | Program | None = option(
         None,

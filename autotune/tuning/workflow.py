@@ -43,6 +43,8 @@ def search(
         FenceError: when nothing keeps the program from changing the user's files.
     """
     with search_session(run, study, budget_s, events, surroundings) as session:
+        # A table of contents: each phase reads what it needs from the study, so the same lines
+        # serve a new search and one that is resumed.
         baseline = with_growth(session, measure_baseline(session))
         session.make_room()
         baseline = cleared(session, baseline)

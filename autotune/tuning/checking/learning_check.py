@@ -184,7 +184,10 @@ def untold(written: TrainingTrace) -> str:
 
 
 def with_growth(session: Session, baseline: Baseline) -> Baseline:
-    """Return the baseline with a space that says whether larger global batches may win."""
+    """Return the baseline with a space that says whether larger global batches may win.
+
+    They may if that needs no check, or if the check of a small growth fits into the budget.
+    """
     space, study = baseline.space, session.study
     size = space.baseline.get("batch_size")
     if study.checks_learning or size is None:
@@ -204,7 +207,11 @@ def check_s(session: Session, baseline: Baseline, config: Config, speedup: float
 def with_learning(
     session: Session, baseline: Baseline, record: RehearsalRecord, speedup: float, kept_s: float
 ) -> RehearsalRecord:
-    """Return the record of a rehearsed config with what it learns by design, where in doubt."""
+    """Return the record of a rehearsed config with what it learns by design.
+
+    That is compared if its global batch is another, or if the rehearsal alone leaves room for a
+    loss that is too large.
+    """
     space, study = baseline.space, session.study
     grows = space.grows(record.config)
     may_stay = _needs_no_check(session, space, record.config)
@@ -242,7 +249,10 @@ def with_learning(
 
 
 def learns_enough(session: Session, space: ResolvedSpace, config: Config) -> bool:
-    """Return whether a config may be recommended, as far as its global batch is concerned."""
+    """Return whether a config may be recommended, as far as its global batch is concerned.
+
+    It keeps that of the program, or the user wants no check, or a check found it sound.
+    """
     if not space.grows(config) or _needs_no_check(session, space, config):
         return True
     checked = (r for r in session.study.rehearsals if r.config == config and r.seeds)

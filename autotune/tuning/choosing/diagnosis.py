@@ -37,7 +37,10 @@ SURE: tuple[tuple[str, tuple[KnobValue, ...]], ...] = (
 
 
 class Bottleneck(StrEnum):
-    """What limits the baseline's speed. Users read the values."""
+    """What limits the baseline's speed.
+
+    Users read the values.
+    """
 
     INPUT_BOUND = "input-bound"
     MIXED = "loading and computing share the time"

@@ -93,7 +93,10 @@ def _speed(record: TrialRecord) -> float:
 
 
 def promising(study: Study, space: ResolvedSpace) -> list[TrialRecord]:
-    """Return the records that look faster than the baseline, best first."""
+    """Return the records that look faster than the baseline, best first.
+
+    By the whole of their live interval, or by an estimate that is worth a confirmation.
+    """
     return [
         record
         for record in ranked(study, space)

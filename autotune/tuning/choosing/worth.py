@@ -21,7 +21,11 @@ LATE = 0.5  # share of the time for trials left, from which on neighbours of the
 def may_win(
     space: ResolvedSpace, config: Config, guilty: Iterable[Mapping[str, KnobValue]]
 ) -> bool:
-    """Return whether a config may be recommended, by the user's wishes and what was blamed."""
+    """Return whether a config may be recommended.
+
+    Configs without the user's fixed values, those that the space defers, and those that contain the
+    changes that a comparison blamed are left out.
+    """
     if config == space.baseline or space.defers(config):
         return False
     if any(changes.items() <= config.items() for changes in guilty):

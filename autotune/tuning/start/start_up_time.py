@@ -76,7 +76,11 @@ class StartUp:
 
 
 def unmeasured(program: Program, budget_s: float, seen: StartUp, log: Path) -> BudgetError:
-    """Return the error for a budget that ended before the baseline was measured."""
+    """Return the error for a budget that ended before the baseline was measured.
+
+    It says how large the budget should be, or what the program was doing instead of training, and
+    points to the log of what the program printed.
+    """
     if not seen.steps or seen.silent_s is not None:
         return BudgetError(_stands_still(program, budget_s, seen, log))
     assert seen.first_s is not None, "a step was seen"

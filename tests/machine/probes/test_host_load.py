@@ -13,6 +13,7 @@ from tests.rigging import talking
 BURN_S = 0.5  # of CPU time
 MAX_OF_IT_S = 0.4  # counters tick 100 times a second, and time is sampled on some kernels
 HARDLY_ANY_S = 0.1
+ROUNDING_S = 1e-6
 NOBODY = (1 << 22) + 7  # beyond Linux's largest process id
 
 BURNER = f"""
