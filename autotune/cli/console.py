@@ -147,7 +147,10 @@ class Console(Messages, Events):
             self._detail(f"not searched: {', '.join(knobs)} ({reason})")
 
     def on_trial_end(self, number: int, record: TrialRecord, space: ResolvedSpace) -> None:
-        """Print the result of a trial; on a terminal only of the baseline and of failures."""
+        """Print the result of a trial; on a terminal only of the baseline and of failures.
+
+        Trial 0 is the baseline, which is shown in samples/s. Later ones show their speedup over it.
+        """
         changes = plain(difference(record.config, space))
         if record.measurement is None or record.speedup is None:
             reason = record.ending.reason if record.ending else ""

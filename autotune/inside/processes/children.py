@@ -58,7 +58,11 @@ TUNED_ALONE = (
 
 
 class Children(Host):
-    """Takes the processes that the program starts into the rig."""
+    """Takes the processes that the program starts into the rig.
+
+    It starts one thread per child that may lead, which relays that child's messages to the parent,
+    and one that relays the parent's commands.
+    """
 
     def __init__(
         self,

@@ -35,11 +35,17 @@ class FollowerRank(Rank):
         self._turns: Turns | None = None
 
     def observed(self) -> None:
-        """Synchronize for the first time, when the first steps have shown what the program is."""
+        """Synchronize for the first time, when the first steps have shown what the program is.
+
+        At every synchronization the first rank announces the step of the next one.
+        """
         self._meet(gpus=torch_gpus(self.tracker.device))
 
     def paused(self) -> None:
-        """Stop the clock at the end of an epoch."""
+        """Stop the clock at the end of an epoch.
+
+        Evaluation and checkpoints between epochs do not count as training time.
+        """
         self._meetings.tally.pause()
 
     def resumed(self) -> None:

@@ -63,7 +63,10 @@ class Script:
 
 
 class Host(ABC):
-    """Decides what runs in the processes that a program starts."""
+    """Decides what runs in the processes that a program starts.
+
+    In a rig this is ``Children``; under ``autotune run`` it is ``RunChildren``.
+    """
 
     @abstractmethod
     def process_starts(self, starting: Starting, act: Act) -> Act | None:
