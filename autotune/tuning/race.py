@@ -39,7 +39,7 @@ from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.proposals import Proposals
 from autotune.tuning.choosing.ranking import able_to_win, recommended
-from autotune.tuning.live_rig import METERED_S, PLAY_S, Stay, over_limit
+from autotune.tuning.live_rig import ALONE_S, METERED_S, PLAY_S, WARM_UP_S, Stay, over_limit
 from autotune.tuning.session import Baseline, Session
 
 SEATS = 8  # configs in play at most; the last seat is kept for the best and what is simpler
@@ -463,4 +463,10 @@ def tell(session: Session, space: ResolvedSpace, proposal: Proposal, record: Tri
 def race(session: Session, baseline: Baseline, diagnosis: Diagnosis) -> None:
     """Race the configs of a search; a failed trial does not end it."""
     session.events.on_phase("searching")
+    plan, asked = session.plan, Proposals(session.study, baseline.space, diagnosis).asked
+    if asked:  # one more than these, because the race ends with a whole round
+        most_s = max(0.0, session.budget.left_s - plan.kept_s) / 2
+        wanted_s = (len(asked) + 1) * (plan.startup_s + WARM_UP_S + ALONE_S)
+        session.apart_s = min(most_s, wanted_s)
     Race(session, baseline, diagnosis).run()
+    session.apart_s = 0.0

@@ -324,6 +324,19 @@ def test_steps_of_seconds_are_compared_within_the_budget(tmp_path: Path) -> None
 # --- what needs a fresh process -------------------------------------------------------------------
 
 
+def test_what_the_user_names_is_tried_in_a_fresh_process_however_long_the_race_is_open(
+    tmp_path: Path,
+) -> None:
+    """As with --tune devices, beside a setting whose gain is noisy to the end."""
+    space = make_space(dict(RESTART), requested=frozenset({"flush_denormal"}))
+    script = Script({**TWO_FASTER, "flush_denormal": {True: 1.6}}, noise=0.6)
+    for budget_s in (150.0, 180.0, 240.0):
+        search = begin(tmp_path / f"{budget_s}", script, space)
+        result = search.go_on(budget_s)
+        apart = [r for r in result.records if r.config["flush_denormal"]]
+        assert [r.outcome for r in apart] == [Outcome.OK], budget_s
+
+
 def test_a_long_budget_alone_tries_fresh_processes_on_top_of_the_best(tmp_path: Path) -> None:
     script = Script({**TWO_FASTER, "flush_denormal": {True: 1.6}})
     for budget_s, is_tried in ((90.0, False), (300.0, True)):

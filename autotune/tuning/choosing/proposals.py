@@ -84,16 +84,22 @@ class Proposals:
         found = {best: RETURNS} | ({simplest: SIMPLER} if simplest not in {best, None} else {})
         return {config: why for config, why in found.items() if self._cost_s(config) < math.inf}
 
+    @property
+    def _devices(self) -> list[tuple[Mapping[str, KnobValue], str]]:
+        return [(move.changes, move.why) for move in self._diagnosis.devices]
+
+    @property
+    def asked(self) -> list[tuple[Mapping[str, KnobValue], str]]:
+        """What needs a fresh process and was asked for: changes, and why they are tried."""
+        space = self._space
+        devices = self._devices if DEVICES in space.asked else []
+        asked = restarts(space, space.asked)
+        return [*devices, *(({knob: value}, FRESH) for knob, value in asked)]
+
     def restarted(self, has_time: Callable[[], bool]) -> Iterator[Proposal]:
         """Yield what needs a fresh process, on top of the best config: what was asked for first."""
-        space = self._space
-        devices = [(move.changes, move.why) for move in self._diagnosis.devices]
-        asked, others = (
-            [({knob: value}, FRESH) for knob, value in restarts(space, which)]
-            for which in (space.asked, None)
-        )
-        ways = [*devices, *asked] if DEVICES in space.asked else [*asked, *devices]
-        for changes, why in [*ways, *others]:
+        space, others = self._space, [({k: value}, FRESH) for k, value in restarts(self._space)]
+        for changes, why in [*self.asked, *self._devices, *others]:
             known = {record.config for record in latest(self._study.records)}
             best = next((r.config for r in ranked(self._study, space)), space.start)
             live = {k: v for k, v in best.items() if k not in space.restart}
