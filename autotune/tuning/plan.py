@@ -62,6 +62,7 @@ class Plan:
         is_metered: Whether configs are compared by meters, which are read over longer turns.
         is_cleared: Whether the program as written was compared before the search, so the best
             config takes one run less.
+        apart_s: What the race leaves to values that were asked for and need fresh processes.
     """
 
     total_s: float = 0.0
@@ -71,6 +72,7 @@ class Plan:
     needs_pairs: bool = False
     is_metered: bool = False
     is_cleared: bool = False
+    apart_s: float = 0.0
 
     @property
     def process_s(self) -> float:

@@ -467,6 +467,6 @@ def race(session: Session, baseline: Baseline, diagnosis: Diagnosis) -> None:
     if asked:  # one more than these, because the race ends with a whole round
         most_s = max(0.0, session.budget.left_s - plan.kept_s) / 2
         wanted_s = (len(asked) + 1) * (plan.startup_s + WARM_UP_S + ALONE_S)
-        session.apart_s = min(most_s, wanted_s)
+        session.plan = replace(plan, apart_s=min(most_s, wanted_s))
     Race(session, baseline, diagnosis).run()
-    session.apart_s = 0.0
+    session.plan = replace(session.plan, apart_s=0.0)

@@ -47,7 +47,6 @@ class Session:
     Attributes:
         plan: The division of the budget; ``divide()`` makes it.
         has_candidate: Whether some config may be confirmed. The race sets it.
-        apart_s: Seconds that the race leaves to what was asked for and needs fresh processes.
         trouble: Why no config could take turns, as a clause; empty if some did.
         traces: What the program as written learned in short runs, by their plan.
     """
@@ -62,7 +61,6 @@ class Session:
     startup: StartUp = field(default_factory=StartUp)
     plan: Plan = field(default_factory=Plan)
     has_candidate: bool = True
-    apart_s: float = 0.0
     trouble: str = ""
     traces: dict[RehearsalPlan, TrainingTrace] = field(default_factory=dict)
 
@@ -122,9 +120,9 @@ class Session:
         Nothing is reserved if there is no candidate and no time for a trial besides it: then it
         would be left unused.
         """
-        kept_s = self.plan.kept_s + self.apart_s
+        kept_s = self.plan.kept_s + self.plan.apart_s
         if not self.has_candidate and self.budget.left_s - kept_s < self.plan.least_trial_s:
-            kept_s = self.apart_s
+            kept_s = self.plan.apart_s
         what = (
             "the time for trials is used up; the rest of the budget is reserved for the "
             "confirmation"
