@@ -31,7 +31,7 @@ WEIGHTS = {
     "machine": 1_500,
 }
 WEIGHED_WITH = {
-    **dict.fromkeys((FACE, "api", "errors"), "face"),
+    **dict.fromkeys((FACE, "api", "errors", "files"), "face"),
     **dict.fromkeys(("report", "exports"), "results"),
 }
 

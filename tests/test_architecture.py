@@ -10,12 +10,13 @@ import autotune
 from tests import house
 
 # Which rooms, or single files of them, each room may import: HOUSE.md's laws as one table
-VALUES = {"machine", "program", "measurement", "errors"}
+VALUES = {"machine", "program", "measurement", "files", "errors"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "files": set(),
     "measurement": {"errors"},
-    "program": {"measurement", "errors"},
-    "machine": {"measurement", "errors"},
+    "program": {"measurement", "files", "errors"},
+    "machine": {"measurement", "files", "errors"},
     "knobs": VALUES,
     "results": {"knobs", *VALUES},
     "report": {"results", "knobs", *VALUES},
@@ -36,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "cli": {"", "api", "exports", "report", "tuning", "rig", "results", "knobs", *VALUES},
     house.FACE: {"api", "cli", "results", "program", "inside"},
 }
-MAX_ENTRIES, MAX_FILES, MAX_CHAIN = 15, 20, 11
+MAX_ENTRIES, MAX_FILES, MAX_CHAIN = 16, 20, 11
 FLAT_FAMILIES = {"knobs", "inside/seams"}  # one file per member, however many there are
 # What runs inside the program, and imports torch in its functions
 TORCH_IN_FUNCTIONS = {

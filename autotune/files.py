@@ -1,0 +1,84 @@
+"""Files: how autotune writes what it keeps for itself and what it makes for the user.
+
+A reader sees the old file or the new one, also after a power loss, a full disk or a kill. Nothing
+is written through a link that somebody else may have put there.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+MARK = "Written by autotune"  # in the first lines of each file that is made for the user
+MARKED_BYTES = 1024
+
+
+def write(
+    path: Path, content: str | bytes, *, private: bool = False, follows_link: bool = False
+) -> None:
+    """Write a file whole or not at all; missing folders above it are made.
+
+    Args:
+        path: The file. A link there is replaced by a file, and what it names stays as it is.
+        content: Text is written in UTF-8.
+        private: Only this user may read it, and enter the folders that are made. Otherwise it has
+            the mode of the file that it replaces; a new one, that of the umask.
+        follows_link: The file that a link names is replaced instead: for paths that users typed.
+
+    Raises:
+        OSError: It cannot be written; what was there before is as it was.
+    """
+    target = Path(os.path.realpath(path)) if follows_link else path
+    make_folder(target.parent, private=private)
+    part = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.part")
+    # Exclusive, so it is no link; the kernel applies the umask, which mkstemp() leaves out
+    number = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
+    try:
+        with os.fdopen(number, "wb") as file:
+            if not private and (before := _regular(target)) is not None:
+                os.fchmod(number, stat.S_IMODE(before.st_mode))
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(number)
+        part.replace(target)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    sync_folder(target.parent)
+
+
+def make_folder(folder: Path, *, private: bool = False) -> None:
+    """Make a folder, and those above it that are missing; *private* ones only this user enters."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent, private=private)
+    folder.mkdir(mode=0o700 if private else 0o777, exist_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder survive a power loss; file systems that cannot are left alone."""
+    with suppress(OSError):
+        number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+
+def is_ours(path: Path) -> bool:
+    """Return whether autotune wrote a file, by the mark in its first lines."""
+    try:
+        with path.open("rb") as file:
+            return MARK.encode() in file.read(MARKED_BYTES)
+    except OSError:
+        return False
+
+
+def _regular(path: Path) -> os.stat_result | None:
+    with suppress(OSError):
+        status = path.lstat()
+        return status if stat.S_ISREG(status.st_mode) else None
+    return None

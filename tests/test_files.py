@@ -1,0 +1,53 @@
+"""Files are written whole or not at all, with the modes that people expect, and through no link."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from autotune import files
+
+
+def test_a_file_is_replaced_whole_with_its_mode_and_a_new_one_follows_the_umask(
+    tmp_path: Path,
+) -> None:
+    before = os.umask(0o027)
+    try:
+        files.write(tmp_path / "a" / "new", "text ä")
+        files.write(tmp_path / "own" / "kept", b"bytes", private=True)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a" / "new").read_text(encoding="utf-8") == "text ä"
+    modes = {n: (tmp_path / n).stat().st_mode & 0o777 for n in ("a", "a/new", "own", "own/kept")}
+    assert modes == {"a": 0o750, "a/new": 0o640, "own": 0o700, "own/kept": 0o600}
+    (tmp_path / "a" / "new").chmod(0o664)
+    files.write(tmp_path / "a" / "new", "again")
+    assert (tmp_path / "a" / "new").stat().st_mode & 0o777 == 0o664
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_a_link_is_followed_only_where_a_user_typed_it(tmp_path: Path, *, follows: bool) -> None:
+    theirs, link = tmp_path / "theirs" / "file", tmp_path / "link"
+    theirs.parent.mkdir()
+    theirs.write_text("theirs")
+    link.symlink_to(theirs)
+    files.write(link, "ours", follows_link=follows)
+    assert theirs.read_text() == ("ours" if follows else "theirs")
+    assert link.read_text() == "ours"
+    assert link.is_symlink() == follows
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def full(_number: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        files.write(path, "new")
+    assert {one.name: one.read_text() for one in tmp_path.iterdir()} == {"file": "old"}
