@@ -12,7 +12,7 @@ BREACHES: dict[str, dict[str, int]] = {
         "SearchResult": 29,
     },
     "at most 14 modules that import each other in a row": {"modules": 24},
-    "at most 3 tuned constants per 1,000 code lines": {"constants": 360},
+    "at most 3 tuned constants per 1,000 code lines": {"constants": 361},
     "lines per room": {
         "cli": 1866,
         "inside": 13712,
