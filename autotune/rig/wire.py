@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from time import monotonic
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
@@ -32,6 +33,8 @@ from autotune.program.program import Program
 from autotune.program.rehearsal import RehearsalPlan, Seen
 
 PROTOCOL = 25  # raised when messages change, so that two versions of autotune refuse to mix
+# Of a message. The longest ones hold the trace of a rehearsal: some 100 bytes a step and a digest
+MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -285,7 +288,8 @@ class Link:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        self._buffer = b""
+        self._buffer = bytearray()
+        self._searched = 0  # bytes of the buffer that hold no end of a line
         self._sending = threading.Lock()
 
     def send(self, message: ToRig | FromRig) -> None:
@@ -307,23 +311,39 @@ class Link:
 
         Raises:
             LinkClosed: when the other side has gone and all its messages are read.
-            RigError: when a line is not a message.
+            RigError: when a line is not a message, or longer than ``MOST_BYTES``.
         """
-        while b"\n" not in self._buffer:
-            self._socket.settimeout(timeout_s)
-            try:
-                chunk = self._socket.recv(1 << 16)
-            except (TimeoutError, BlockingIOError):
+        until = None if timeout_s is None else monotonic() + timeout_s
+        while (end := self._buffer.find(b"\n", self._searched)) < 0:
+            self._searched = len(self._buffer)
+            if self._searched > MOST_BYTES:
+                raise RigError(
+                    f"The program's process sent a message of more than {MOST_BYTES:,} bytes, and "
+                    "autotune's are shorter. Does the program write to file descriptors by number?"
+                )
+            if (chunk := self._chunk(until)) is None:
                 return None
-            except OSError as error:
-                raise LinkClosed(str(error)) from error
-            finally:
-                self._socket.settimeout(None)
-            if not chunk:
-                raise LinkClosed("end of stream")
             self._buffer += chunk
-        line, _, self._buffer = self._buffer.partition(b"\n")
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        self._searched = 0
         return decode(line)
+
+    def _chunk(self, until: float | None) -> bytes | None:
+        """Return the next bytes; None if none came until a time, by ``monotonic()``."""
+        left_s = None if until is None else until - monotonic()
+        try:
+            self._socket.settimeout(left_s and max(0.0, left_s))
+            chunk = self._socket.recv(1 << 16)
+        except (TimeoutError, BlockingIOError):
+            return None
+        except OSError as error:
+            raise LinkClosed(str(error)) from error
+        finally:
+            self._socket.settimeout(None)
+        if not chunk:
+            raise LinkClosed("end of stream")
+        return chunk
 
     def messages(self) -> Iterator[ToRig | FromRig]:
         """Yield messages until the other side has gone; then end, without an error."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from itertools import product
+from time import monotonic, sleep
 from typing import get_args
 
 import pytest
@@ -24,6 +26,7 @@ from autotune.measurement.turn import PlannedTurn, Taken, Turn
 from autotune.program.fence_options import FenceKind
 from autotune.program.lr import LrRule
 from autotune.program.rehearsal import RehearsalPlan, Seen
+from autotune.rig import wire
 from autotune.rig.wire import (
     PROTOCOL,
     AskedInput,
@@ -156,3 +159,25 @@ def test_a_line_in_pieces_is_one_message_and_a_peer_that_has_gone_ends_the_link(
         link.receive(1.0)
     with pytest.raises(LinkClosed):
         link.send(Close())
+
+
+def test_a_message_that_comes_byte_by_byte_or_never_ends_holds_nobody_up(
+    pair: tuple[Link, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, there = pair
+    until = monotonic() + 1.0
+
+    def drip() -> None:
+        while monotonic() < until:
+            there.sendall(b"x")
+            sleep(0.01)
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    assert link.receive(0.05) is None
+    assert monotonic() < until, "the time is for the whole message, not for each part of it"
+    dripping.join()
+    monkeypatch.setattr(wire, "MOST_BYTES", 1000)
+    there.sendall(b"x" * 2000)
+    with pytest.raises(RigError, match="a message of more than 1,000 bytes"):
+        link.receive(1.0)
