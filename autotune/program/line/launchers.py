@@ -16,6 +16,7 @@ from autotune.errors import UsageError
 from autotune.program.line import ask_launcher
 from autotune.program.line.ask_launcher import Answer
 from autotune.program.line.base import Known, Rest, Shell
+from autotune.program.short_process import answer_of
 
 # The commands that modules are under python -m
 MODULES = {
@@ -79,15 +80,11 @@ def refuse_former(words: tuple[str, ...], known: Known, shell: Shell) -> UsageEr
 def ask(launcher: str, words: tuple[str, ...], known: Known, shell: Shell) -> Answer:
     """Ask a launcher, in a separate process, what it would do; UsageError if it does not answer."""
     try:
-        done = subprocess.run(
+        done = answer_of(
             [shell.python, "-P", "-m", ask_launcher.__name__, launcher, *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=ANSWER_S,
-            check=False,
-            cwd=shell.cwd,
-            env={**shell.variables, **known.env},
+            ANSWER_S,
+            str(shell.cwd),
+            {**shell.variables, **known.env},
         )
         # Imports may print to stdout first, so only the last line is the answer.
         answer = Answer(**json.loads(done.stdout.splitlines()[-1]))

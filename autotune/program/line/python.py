@@ -14,6 +14,7 @@ from pathlib import Path
 from autotune.errors import UsageError
 from autotune.program.line.base import Known, Rest, Shell
 from autotune.program.line.elsewhere import DISTRIBUTION
+from autotune.program.short_process import answer_of
 
 KEPT = frozenset("bBdOqRsuv")  # letters of options that go to the interpreter of every trial
 VALUED = frozenset("XWm")
@@ -140,14 +141,7 @@ def is_ours(python: str, shell: Shell) -> bool:
 def _prefix_of(python: str) -> Path | None:
     """Ask an interpreter for the root of its environment; None if it does not answer."""
     try:
-        said = subprocess.run(
-            [python, "-I", "-c", "import sys; print(sys.prefix)"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=ASK_S,
-            check=True,
-        ).stdout
+        done = answer_of([python, "-I", "-c", "import sys; print(sys.prefix)"], ASK_S)
     except (OSError, subprocess.SubprocessError):
         return None
-    return Path(said.strip()).resolve()
+    return None if done.returncode else Path(done.stdout.strip()).resolve()

@@ -217,8 +217,9 @@ def test_another_environment_is_told_a_mend(place: Path, monkeypatch: pytest.Mon
         assert f"'python' is {other}, and autotune runs in another environment" in said
         assert f"\n  {other} -m pip install autotune-torch\n" in said
         assert f"\n  A=1 {other} -m autotune search --budget 90s -- python -u train.py" in said
-    monkeypatch.undo()
-    other.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    monkeypatch.setattr("autotune.program.line.python.ASK_S", 5.0)
+    # What the interpreter leaves, as a sitecustomize may start it, holds what that prints to
+    other.write_text(f'#!/bin/sh\nsleep 6 &\nexec {sys.executable} "$@"\n')
     assert program(place, f"{other} train.py").kind is SCRIPT, "a shim may lead to our own"
 
 
