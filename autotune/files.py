@@ -1,7 +1,7 @@
 """Files: how autotune writes what it keeps for itself and what it makes for the user.
 
 A reader sees the old file or the new one, also after a power loss, a full disk or a kill. Nothing
-is written through a link that somebody else may have put there.
+is written or read through a link that somebody else may have put there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 
 MARK = "Written by autotune"  # in the first lines of each file that is made for the user
 MARKED_BYTES = 1024
+MOST_LEFT_BYTES = 1 << 20  # a last message with a traceback of torch's has some 20 kB
 
 
 def write(
@@ -66,6 +67,23 @@ def sync_folder(folder: Path) -> None:
             os.fsync(number)
         finally:
             os.close(number)
+
+
+def read_left(path: Path) -> bytes | None:
+    """Return the content of a file that a trial has left where it may write.
+
+    None if there is none, or it is another thing than a trial of autotune's leaves: a link, a pipe
+    on which a reader would wait for ever, a device, or more than ``MOST_LEFT_BYTES``.
+    """
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(number, "rb") as file:
+            if not stat.S_ISREG(os.fstat(number).st_mode):
+                return None
+            content = file.read(MOST_LEFT_BYTES + 1)
+    except OSError:
+        return None
+    return content if len(content) <= MOST_LEFT_BYTES else None
 
 
 def is_ours(path: Path) -> bool:

@@ -11,18 +11,22 @@ own out-of-memory error and goes on does not end: the race sees that by torch's 
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from pathlib import Path
 from platform import python_version
 from typing import assert_never
 
-from autotune.errors import ProgramError
+from pydantic import TypeAdapter, ValidationError
+
+from autotune import files
+from autotune.errors import ProgramError, RigError
 from autotune.measurement.outcome import Cause, Ending, Outcome
 from autotune.program.program import Program
 from autotune.rig.wire import Ended, decode
@@ -90,6 +94,7 @@ LOST_PEER = re.compile(
 # Signals that may reach a rank because a peer failed: launchers end the others by SIGTERM, and the
 # threads that watch collectives abort. No other signal does.
 FOLLOW = {-signal.SIGTERM, -signal.SIGABRT, -signal.SIGINT}
+MOST_RANKS = 1024  # of one machine, whose words are read
 # torch.multiprocessing.spawn() re-raises a child's exception, and later kills ranks that stay.
 NO_RANK = -1
 RAISED_IN_CHILD = "ProcessRaisedException"
@@ -245,9 +250,17 @@ def from_ranks(
 
 
 def left_words(folder: Path) -> list[Ended]:
-    """Return the final messages of processes that have no connection to the parent."""
-    paths = [path for path in folder.glob("ended-*") if path.suffix != ".part"]
-    return [e for path in paths if isinstance(e := decode(path.read_bytes()), Ended)]
+    """Return the final messages of processes that have no connection to the parent.
+
+    The program may write to that folder too: what is no message counts as a process that left none.
+    """
+    words = []
+    paths = (path for path in folder.glob("ended-*") if path.suffix != ".part")
+    for path in islice(paths, MOST_RANKS):
+        with suppress(RigError):
+            word = decode(files.read_left(path) or b"")
+            words += [word] if isinstance(word, Ended) else []
+    return words
 
 
 def started_words(word: Ended | None, folder: Path) -> list[Ended]:
@@ -262,12 +275,19 @@ def started_words(word: Ended | None, folder: Path) -> list[Ended]:
 
 
 def exit_codes(path: Path) -> dict[int, int]:
-    """Return the exit codes of failed ranks, by rank, from the launcher's file."""
+    """Return the exit codes of failed ranks, by rank, from the launcher's file.
+
+    Empty without such a file, or if the program has written something else there.
+    """
     try:
-        noted = json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
+        return _codes().validate_json(files.read_left(path) or b"{}")
+    except ValidationError:
         return {}
-    return {int(rank): int(code) for rank, code in noted.items()}
+
+
+@cache  # built once, at the first program that fails
+def _codes() -> TypeAdapter[dict[int, int]]:
+    return TypeAdapter(dict[int, int])
 
 
 def from_exit_code(code: int, log_tail: str) -> Ending:

@@ -262,7 +262,7 @@ def decode(line: bytes) -> ToRig | FromRig:
     """
     try:
         message = _adapter().validate_python(json.loads(line))
-    except ValueError as error:  # pydantic's and json's own are ValueErrors
+    except (ValueError, RecursionError) as error:  # pydantic's and json's own are ValueErrors
         raise RigError(
             f"{DEFECT}a message between autotune and the process that runs your program cannot be "
             f"read: {line[:200]!r} ({error})"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from autotune import files
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.rig.failures import (
+    exit_codes,
     from_exception,
     from_exit_code,
     from_ranks,
@@ -173,6 +177,32 @@ def test_how_ranks_ended_that_a_program_started_itself_is_told_apart(
     ending = from_ranks(started_words(first, tmp_path), codes, 1, "")
     assert ending.outcome is outcome
     assert ending.reason.startswith(reason)
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+ODD_FILES: dict[str, Callable[[Path], object]] = {
+    "a pipe that nobody writes to": _fifo,
+    "a link to what never ends": lambda path: path.symlink_to("/dev/zero"),
+    "a folder": Path.mkdir,
+    "more than a process says": lambda path: path.write_bytes(b" " * (files.MOST_LEFT_BYTES + 1)),
+    "no JSON": lambda path: path.write_bytes(b"\xff{"),
+    "a thousand brackets": lambda path: path.write_text("[" * 100_000),
+    "JSON of another kind": lambda path: path.write_text('[{"a": []}]'),
+    "numbers that are none": lambda path: path.write_text('{"one": "two", "3": null}'),
+}
+
+
+@pytest.mark.parametrize("odd", ODD_FILES)
+def test_what_a_program_puts_into_its_rigs_folder_holds_nobody_up(odd: str, tmp_path: Path) -> None:
+    for name in ("ended-1", "codes"):
+        ODD_FILES[odd](tmp_path / name)
+    word = Ended(0, "ValueError: no such column", "", 1)
+    words = started_words(word, tmp_path)
+    ending = from_ranks(words, exit_codes(tmp_path / "codes"), 1, "")
+    assert (ending.outcome, ending.reason) == (Outcome.CRASHED, "ValueError: no such column")
 
 
 @pytest.mark.slow

@@ -6,21 +6,20 @@ all may refuse a fence. So one is used only after a short process has entered it
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from autotune.program.fence_options import FenceKind
 from autotune.program.program import LaunchPlan, python_plan
+from autotune.program.short_process import answer_of
 from autotune.rig.fence import scratch
 from autotune.rig.fence.scratch import Room, Scratch, short_place
-from autotune.rig.fence.spec import FenceSpec
+from autotune.rig.fence.spec import Door, FenceSpec
 
 ENTER = "autotune.rig.fence.enter"
 PATIENCE_S = 30.0  # a covered network file system may be slow to answer
@@ -112,12 +111,12 @@ class View:
         self.own_dir.mkdir()
         self.shadow_dir = fence.shadow_place / name / "files"
         self._rooms = [room.of(name) for room in fence.rooms]
+        self._door: Door | None = None
 
     def fenced(self, plan: LaunchPlan, own: Sequence[Path]) -> LaunchPlan:
         """Return the plan that starts a process behind the fence."""
-        spec = self._fence.spec(self._name, own)
-        replace(spec, answer_file=str(self.own_dir / "answer")).write(self.own_dir / "spec")
-        return _entering(self.own_dir / "spec", plan)
+        self._door = Door.to(self._fence.spec(self._name, own))
+        return _entering(self._door, plan)
 
     def overflow(self) -> str | None:
         """Return how much the trial wrote, if that is more than it may; None if it is not.
@@ -132,11 +131,14 @@ class View:
 
     def error(self) -> str | None:
         """Return why a started process could not enter the fence; None if it could."""
-        error: str | None = _read_answer(self.own_dir / "answer").get("error")
+        error: str | None = self._door.said("error") if self._door is not None else None
         return error
 
     def close(self) -> None:
         """Throw the writes away. All processes of the rig must have ended before."""
+        if self._door is not None:
+            self._door.close()
+            self._door = None
         self._fence.clear(self._name)
 
 
@@ -146,39 +148,26 @@ def try_out(spec: FenceSpec, *command: str) -> dict[str, str]:
     Raises:
         Refused: when it cannot be entered at all, or the command fails or takes too long.
     """
-    with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
-        answer_file = Path(folder, "answer")
-        replace(spec, answer_file=str(answer_file)).write(Path(folder, "spec"))
-        plan = _entering(Path(folder, "spec"), LaunchPlan(command, "/"))
-        try:
-            done = subprocess.run(
-                plan.argv,
-                cwd=plan.cwd,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=PATIENCE_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise Refused(f"entering it took over {PATIENCE_S:.0f} s") from error
-        answer = _read_answer(answer_file)
-    if "error" in answer or done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"]
-        raise Refused(answer.get("error", f"trying it ended with {said[-1]}"))
-    failures: dict[str, str] = answer.get("failures", {})
-    return failures
+    door = Door.to(spec)
+    plan = _entering(door, LaunchPlan(command, "/"))
+    try:
+        done = answer_of(plan.argv, PATIENCE_S, plan.cwd, pass_fds=plan.pass_fds)
+        error, failures = door.said("error"), door.said("failures")
+    except subprocess.TimeoutExpired as error:
+        raise Refused(f"entering it took over {PATIENCE_S:.0f} s") from error
+    finally:
+        door.close()
+    if error is not None or done.returncode:
+        said = done.stderr.strip().splitlines() or ["nothing"]
+        raise Refused(error or f"trying it ended with {said[-1]}")
+    found: dict[str, str] = failures or {}
+    return found
 
 
-def _read_answer(path: Path) -> dict[str, Any]:
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    answer: dict[str, Any] = json.loads(text) if text else {}
-    return answer
-
-
-def _entering(spec_path: Path, plan: LaunchPlan) -> LaunchPlan:
-    """Return a plan whose process enters the fence that a file describes, then runs the command."""
-    entry = python_plan(ENTER, str(spec_path), "--", cwd=plan.cwd)
-    return replace(plan, argv=(*entry.argv, *plan.argv))
+def _entering(door: Door, plan: LaunchPlan) -> LaunchPlan:
+    """Return a plan whose process enters the fence behind a door, then runs the command."""
+    entry = python_plan(ENTER, str(door.number), "--", cwd=plan.cwd)
+    return replace(plan, argv=(*entry.argv, *plan.argv), pass_fds=(*plan.pass_fds, door.number))
 
 
 def make_gpu_nodes(driver: Path = Path("/proc/driver/nvidia")) -> None:

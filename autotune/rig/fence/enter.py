@@ -1,8 +1,10 @@
-"""``python -m autotune.rig.fence.enter SPEC -- COMMAND`` enters a fence, then executes COMMAND.
+"""``python -m autotune.rig.fence.enter DOOR -- COMMAND`` enters a fence, then executes COMMAND.
+
+DOOR is the number of an inherited file, see ``spec.Door``.
 
 It is a separate program because a process can enter a user namespace only while it has a single
 thread. Behind overlays, whatever the command and its descendants do to files goes to the upper
-layers that SPEC names, whether Python, a C library or a subprocess makes the call.
+layers that its spec names, whether Python, a C library or a subprocess makes the call.
 
 Covered: all writable file systems that hold a user's files; shared memory; core dumps, which are
 switched off. Not covered: the network, devices and sockets, which are the real ones.
@@ -11,7 +13,6 @@ switched off. Not covered: the network, devices and sockets, which are the real 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import resource
 import shutil
@@ -22,7 +23,7 @@ from pathlib import Path
 from autotune.rig import terminal
 from autotune.rig.fence import kernel
 from autotune.rig.fence.plan import Cover
-from autotune.rig.fence.spec import EXERCISE, Covering, FenceSpec, read_spec
+from autotune.rig.fence.spec import EXERCISE, Covering, Door, FenceSpec
 
 FAILED = 125  # the exit code by which "docker run" says that a container could not be started
 # Copies in a rebuilt folder take time and scratch space in each rig. A larger file, and any file
@@ -34,31 +35,28 @@ MAX_COPIED_IN_ALL_BYTES = 256 << 20
 SEGMENTS = ("torch_", "psm_", "sem.", "nccl-", "autotune-fence-")
 
 
-def main(spec_path: str, separator: str = "--", *command: str) -> int:
+def main(door_number: str, separator: str = "--", *command: str) -> int:
     """Enter the fence and execute the command in place of this process.
 
-    What went wrong is written to the spec's answer file, as JSON. Without a command, every cover
-    is only tried out.
+    What went wrong is answered through the door. Without a command, every cover is only tried out.
 
     Returns:
         0 after a probe, ``FAILED`` if the fence could not be entered. Otherwise it never returns.
     """
-    spec = read_spec(spec_path)
+    door = Door(int(door_number))
+    spec = door.spec()
     assert separator == "--", "the command stands after --"
     terminal.take()
-    # Opened before the mounts change: afterwards the same path may lead to an upper layer, where
-    # the parent would not find the answer.
-    with Path(spec.answer_file).open("w", encoding="utf-8") as answer:
-        try:
-            failures = enter(spec, is_probe=not command)
-            if not command:
-                json.dump({"failures": failures}, answer)
-                return 0
-            os.execvp(command[0], command)  # noqa: S606 - the command is our own plan's
-        except OSError as error:
-            json.dump({"error": str(error)}, answer)
-            sys.stderr.write(f"autotune: the fence failed: {error}\n")
-            return FAILED
+    try:
+        failures = enter(spec, is_probe=not command)
+        if not command:
+            door.answer(failures=failures)
+            return 0
+        os.execvp(command[0], command)  # noqa: S606 - the command is our own plan's
+    except OSError as error:
+        door.answer(error=str(error))
+        sys.stderr.write(f"autotune: the fence failed: {error}\n")
+        return FAILED
 
 
 def enter(spec: FenceSpec, *, is_probe: bool) -> dict[str, str]:

@@ -1,10 +1,11 @@
-"""FenceSpec: what the parent tells the process that enters a fence, as one JSON file."""
+"""What the parent tells the process that enters a fence, and what that answers."""
 
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from autotune.rig.fence.plan import Cover, Step
@@ -43,17 +44,53 @@ class FenceSpec:
     in_user_namespace: bool = False
     writable: tuple[str, ...] | None = None
     overlay_options: str = ""
-    answer_file: str = ""
     exercised: tuple[str, ...] = ()
 
-    def write(self, path: Path) -> None:
-        """Write the spec as JSON, for ``read_spec()``."""
-        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+@dataclass(frozen=True)
+class Door:
+    """A file in memory through which a fence's spec goes in and the answer comes out.
+
+    It has no name and the program does not inherit it, so nothing that a program writes is ever
+    taken for the answer.
+    """
+
+    number: int
+
+    @classmethod
+    def to(cls, spec: FenceSpec) -> Door:
+        """Return one that holds a spec; the caller closes it."""
+        door = cls(os.memfd_create("autotune-fence"))
+        door._write(asdict(spec))
+        return door
+
+    def spec(self) -> FenceSpec:
+        """Return the spec, and have the program that is executed later not inherit this file."""
+        os.set_inheritable(self.number, False)  # noqa: FBT003 - the library's own
+        return _spec(self._read())
+
+    def answer(self, **said: object) -> None:
+        """Replace the spec by an answer."""
+        self._write(said)
+
+    def said(self, word: str) -> Any:
+        """Return a word of the answer; None if it has none, or the fence was not entered yet."""
+        return self._read().get(word)
+
+    def close(self) -> None:
+        """Close this process's side."""
+        os.close(self.number)
+
+    def _write(self, data: Mapping[str, object]) -> None:
+        os.truncate(self.number, 0)
+        os.pwrite(self.number, json.dumps(data).encode(), 0)
+
+    def _read(self) -> dict[str, Any]:
+        data: dict[str, Any] = json.loads(os.pread(self.number, os.fstat(self.number).st_size, 0))
+        return data
 
 
-def read_spec(path: str) -> FenceSpec:
-    """Return the spec that ``FenceSpec.write()`` wrote to a file."""
-    data: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+def _spec(data: dict[str, Any]) -> FenceSpec:
     coverings = tuple(
         Covering(Step(Cover(step["cover"]), step["path"], tuple(step["attached"])), scratch, layers)
         for step, scratch, layers in (covering.values() for covering in data.pop("coverings"))

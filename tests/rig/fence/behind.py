@@ -31,7 +31,9 @@ def main(kind: str, folder: str, report: str) -> None:
         )
         plan = view.fenced(LaunchPlan(argv, folder), [])
         environment = {**os.environ, "TMPDIR": str(view.own_dir)}
-        ended = subprocess.run(plan.argv, cwd=folder, env=environment, check=False)
+        ended = subprocess.run(
+            plan.argv, cwd=folder, env=environment, pass_fds=plan.pass_fds, check=False
+        )
         problem = view.error()
         seen = json.loads((view.own_dir / "errors").read_text() or "{}")
         view.close()

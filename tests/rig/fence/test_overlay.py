@@ -37,7 +37,9 @@ def fence() -> OverlayFence:
 
 def run_in(view: Any, cwd: Path, code: str) -> str:
     plan = view.fenced(LaunchPlan((sys.executable, "-c", code), str(cwd)), [])
-    done = subprocess.run(plan.argv, cwd=cwd, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        plan.argv, cwd=cwd, pass_fds=plan.pass_fds, capture_output=True, text=True, check=False
+    )
     assert view.error() is None
     return done.stdout + done.stderr
 
@@ -84,6 +86,24 @@ def test_data_that_is_prepared_anew_by_each_trial_is_told_of_and_kept_where_that
     assert not (tmp_path / "data").exists()
 
 
+def test_a_program_that_writes_where_the_fence_answers_has_entered_it_all_the_same(
+    tmp_path: Path,
+) -> None:
+    writes = (
+        "import os, sys; os.chdir(sys.argv[1])\n"
+        "open('answer', 'w').write('{\"error\": \"mine\"}')\n"
+        "for number in os.listdir('/proc/self/fd'):\n"
+        '    try: os.pwrite(int(number), b\'{"error": "mine"}\', 0)\n'
+        "    except OSError: pass\n"
+    )
+    view = rigging.fence().view()
+    argv = (sys.executable, "-c", writes, str(view.own_dir))
+    plan = view.fenced(LaunchPlan(argv, str(tmp_path)), [])
+    done = subprocess.run(plan.argv, pass_fds=plan.pass_fds, capture_output=True, check=False)
+    assert (done.returncode, view.error()) == (0, None)
+    view.close()
+
+
 @pytest.mark.parametrize("is_planned", [False, True])
 def test_a_folder_that_somebody_removes_meanwhile_keeps_no_trial_from_starting(
     fence: OverlayFence, tmp_path: Path, *, is_planned: bool
@@ -97,7 +117,9 @@ def test_a_folder_that_somebody_removes_meanwhile_keeps_no_trial_from_starting(
     plan = view.fenced(LaunchPlan((sys.executable, "-c", "print('ran')"), str(tmp_path)), [])
     if is_planned:
         gone.rmdir()
-    done = subprocess.run(plan.argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        plan.argv, cwd=tmp_path, pass_fds=plan.pass_fds, capture_output=True, text=True, check=False
+    )
     assert (view.error(), done.stdout) == (None, "ran\n")
     assert view.prepared([], tmp_path) is None
     view.close()
