@@ -15,7 +15,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "files": set(),
     "measurement": {"errors"},
-    "program": {"measurement", "files", "errors"},
+    "program": {"machine.scratch", "measurement", "files", "errors"},
     "machine": {"measurement", "files", "errors"},
     "knobs": VALUES,
     "results": {"knobs", *VALUES},
@@ -28,6 +28,7 @@ ALLOWED: dict[str, set[str]] = {
         "machine.probes",
         "machine.process_tree",
         "machine.hardware",  # whether this is the machine that best.yaml was made on
+        "machine.scratch",
         *("knobs", "program", "measurement", "errors"),
     },
     "tuning": {"rig", "results", "knobs", *VALUES},

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import inspect
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Collection, Iterator
@@ -25,6 +24,7 @@ from autotune.inside.ranks.group import Group, is_rank, join, stand_alone
 from autotune.inside.seam_set import STEPS_UNTIL_ROOTS_ARE_KNOWN, ModelSeams, SeamSet, StepSeams
 from autotune.inside.steering import install
 from autotune.knobs import launch_plan_for
+from autotune.machine.scratch import Scratch
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.domain import ranks_in, strategy_in
@@ -146,14 +146,14 @@ def _silence(seams: SeamSet) -> None:
     Temporary files lie next to the shadows of files, not among them: a program that empties its
     temporary folder would otherwise walk through what the shadows stand for, which is everything.
     """
-    folder = tempfile.mkdtemp(prefix="autotune-")
-    shadows, temporary = Path(folder, "files"), Path(folder, "temporary")
+    folder = Scratch(Path(tempfile.gettempdir()))
+    shadows, temporary = folder.path / "files", folder.path / "temporary"
     temporary.mkdir()
     tempfile.tempdir = os.environ["TMPDIR"] = str(temporary)
 
     def delete() -> None:
         seams.remove()  # first: the guard shows at a shadow's place what it stands for
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.close()
 
     atexit.register(delete)  # called after what the program registers, which may write files
     seams.fence.silence(shadows)

@@ -15,8 +15,6 @@ repository by its absolute path; compiled extensions, which are those that were 
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,9 +23,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import psutil
-
 from autotune.errors import UsageError
+from autotune.machine.scratch import HERE, PREFIX, Scratch, sweep
 from autotune.program.program import Program, ProgramKind, fingerprint_of
 
 # How users name what to run: the program as it is, or, before the name of a revision, as it was
@@ -35,7 +32,7 @@ WRITTEN, COMMIT = "written", "git:"
 NOT_LINKED = {"__pycache__", ".autotune"}  # bytecode of today would be replaced by the revision's
 NAMED_BY_MODULE = {ProgramKind.MODULE, ProgramKind.MODULE_FUNCTION}
 SUBMODULE = "160000"  # the mode under which git stores a submodule's commit
-FOLDER = "autotune-revision-"  # then the id of the process that removes it
+FORGET = ("worktree", "remove", "--force")
 # Within a git hook these name another repository or index
 OF_A_HOOK = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"}
 
@@ -76,23 +73,29 @@ def at_revision(program: Program, revision: str) -> Iterator[AtRevision]:
             f"it: git log --oneline -- {source}"
         )
     _remove_left(root)
-    folder = tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-")
+    place = Path(tempfile.gettempdir()).resolve()
     # The name stays, because programs print it and packages may be imported from above it.
-    copy = Path(folder).resolve() / (root.name or "root")
-    try:
+    below = Path("tree", root.name or "root")
+    # Git notes its worktrees in the repository, so somebody has to tell it if this process cannot
+    hooks = [word for name in sorted(OF_A_HOOK) for word in ("-u", name)]
+    forget = ("env", *hooks, "git", "-C", str(root), *FORGET, str(HERE / below))
+    with Scratch(place, forget) as scratch:
+        copy = scratch.path / below
+        copy.parent.mkdir()
         # A hook of the user's would run at the end of a checkout
         made = _git(
             root, "-c", f"core.hooksPath={os.devnull}", "worktree", "add", "--detach", copy, commit
         )
         if made.returncode:
             raise UsageError(f"git cannot write the files of {commit[:8]}: {made.stderr.strip()}")
-        _link_untracked(root, copy)
-        for path in root.parent.iterdir():  # for paths such as ../data
-            if path.name != copy.name:
-                (copy.parent / path.name).symlink_to(path)
-        yield AtRevision(_moved(program, root, copy), commit)
-    finally:
-        _remove(root, copy)
+        try:
+            _link_untracked(root, copy)
+            for path in root.parent.iterdir():  # for paths such as ../data
+                if path.name != copy.name:
+                    (copy.parent / path.name).symlink_to(path)
+            yield AtRevision(_moved(program, root, copy), commit)
+        finally:
+            _git(root, *FORGET, copy)
 
 
 def _root_of(program: Program) -> Path:
@@ -111,15 +114,10 @@ def _remove_left(root: Path) -> None:
     """Remove worktrees of processes that were killed."""
     for line in _git(root, "worktree", "list", "--porcelain").stdout.splitlines():
         copy = Path(line.removeprefix("worktree "))
-        owner = re.match(rf"{FOLDER}(\d+)-", copy.parent.name)
-        if owner is not None and not psutil.pid_exists(int(owner[1])):
-            _remove(root, copy)
-
-
-def _remove(root: Path, copy: Path) -> None:
-    _git(root, "worktree", "remove", "--force", copy)
-    shutil.rmtree(copy.parent, ignore_errors=True)
-    _git(root, "worktree", "prune")
+        if len(copy.parts) > 3 and copy.parents[1].name.startswith(PREFIX):
+            sweep(copy.parents[2])
+            if not copy.exists():
+                _git(root, *FORGET, copy)
 
 
 def _git(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:

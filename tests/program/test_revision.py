@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from autotune.errors import UsageError
+from autotune.machine import scratch
 from autotune.program import line
 from autotune.program.program import Program
 from autotune.program.revision import at_revision
@@ -146,12 +147,11 @@ def test_the_checkout_stays_and_what_a_killed_process_left_goes(git: Git, tmp_pa
     with pytest.raises(KeyboardInterrupt), at_revision(program, "HEAD"):
         raise KeyboardInterrupt
     assert state() == before
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    left = tmp_path / f"autotune-revision-{ended.pid}-x" / "copy"
+    left = tmp_path / f"{scratch.PREFIX}x" / "tree" / "copy"
     git("worktree", "add", "-q", "--detach", str(left), "HEAD")
+    (left.parents[1] / scratch.LOCK).touch()
     with at_revision(program, "HEAD"):
-        assert not left.parent.exists()
+        assert not left.parents[1].exists()
         assert git("worktree", "list").count("\n") == 1
     assert state() == before
     assert git("worktree", "list").count("\n") == 0

@@ -18,13 +18,16 @@ from pathlib import Path
 
 from autotune.errors import FenceError
 from autotune.machine.kernel_files import text_of
+from autotune.machine.scratch import sweep
 from autotune.program.fence_options import FenceKind, FenceOptions
 from autotune.rig.fence.base import Fence, Refused, View
 from autotune.rig.fence.guard import GuardFence
 from autotune.rig.fence.overlay import OverlayFence
+from autotune.rig.fence.room import candidates
 
 __all__ = ["Fence", "View", "describe_fence", "raise_fence"]
 
+HOME = ".autotune"  # the folder of all runs of a project
 # Settings that deny mounts to ordinary users: file, value, and how to change it. The first is of
 # Ubuntu's kernels, the second of Debian's; for the third see user_namespaces(7).
 SWITCHES = (
@@ -67,6 +70,10 @@ def raise_fence(options: FenceOptions, run_dir: Path) -> Fence:
     """
     wanted = list(FenceKind) if options.kind is None else [options.kind]
     reasons = []
+    # What searches have left whose removers were killed with them, in their own folders too
+    runs = run_dir.parent.iterdir() if run_dir.parent.name == HOME else ()
+    for place in (*candidates(options.scratch_dir, run_dir), *runs):
+        sweep(place)
     for kind in wanted:
         if kind is FenceKind.GUARD and not options.allow_side_effects:
             continue

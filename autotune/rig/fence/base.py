@@ -14,11 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
+from autotune.machine import scratch
+from autotune.machine.scratch import Scratch, short_place
 from autotune.program.fence_options import FenceKind
 from autotune.program.program import LaunchPlan, python_plan
 from autotune.program.short_process import answer_of
-from autotune.rig.fence import scratch
-from autotune.rig.fence.scratch import Room, Scratch, short_place
+from autotune.rig.fence.room import Room
 from autotune.rig.fence.spec import Door, FenceSpec
 
 ENTER = "autotune.rig.fence.enter"

@@ -12,11 +12,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from autotune.machine.scratch import Scratch
 from autotune.program.fence_options import FenceKind, FenceOptions
-from autotune.rig.fence import kernel, scratch
+from autotune.rig.fence import kernel, room
 from autotune.rig.fence.base import Fence, Refused, try_out
 from autotune.rig.fence.caches import cache_roots
-from autotune.rig.fence.scratch import Scratch
 from autotune.rig.fence.spec import FenceSpec
 
 # Every program writes to devices, shared memory and /proc/self, and none of these are the user's
@@ -34,7 +34,7 @@ class GuardFence(Fence):
     """
 
     def __init__(self, options: FenceOptions, run_dir: Path, *, has_landlock: bool) -> None:
-        places = scratch.candidates(options.scratch_dir, run_dir)
+        places = room.candidates(options.scratch_dir, run_dir)
         if not places:
             raise Refused(f"neither {run_dir} nor a folder for temporary files can be written")
         super().__init__()
@@ -44,7 +44,7 @@ class GuardFence(Fence):
         # A Landlock rule needs a folder that exists. A cache that does not exist yet is made in the
         # shadow folder.
         self.open_places = tuple(place for place in caches if place.is_dir())
-        self.rooms = scratch.rooms(self.folders, options.max_scratch_bytes)
+        self.rooms = room.rooms(self.folders, options.max_scratch_bytes)
         if has_landlock:
             try:
                 self._try_landlock()

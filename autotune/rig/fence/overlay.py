@@ -19,12 +19,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from autotune.machine import scratch
+from autotune.machine.scratch import Scratch
 from autotune.program.fence_options import FenceKind, FenceOptions
-from autotune.rig.fence import kernel, scratch
+from autotune.rig.fence import kernel, room
 from autotune.rig.fence.base import Fence, Refused, try_out
 from autotune.rig.fence.caches import Prepared, cache_roots, told_of_unknown
 from autotune.rig.fence.plan import Cover, Folders, Mount, Step, is_below, plan, read_mounts
-from autotune.rig.fence.scratch import Scratch
 from autotune.rig.fence.spec import EXERCISE, Covering, FenceSpec
 
 LOOKED_AT, LOOKED_AT_DEPTH = 5_000, 2  # entries of the working directory to check: some 20 ms
@@ -89,7 +90,7 @@ class OverlayFence(Fence):
             )
             near = [str(_real(place)) for place in (Path.cwd(), Path(os.path.expanduser("~")))]
             self._steps = plan(mounts, Folders(), is_root=self._rights.is_root, towards=near)
-            failed = self._find_scratches(scratch.candidates(options.scratch_dir, run_dir))
+            failed = self._find_scratches(room.candidates(options.scratch_dir, run_dir))
             self.warnings = self._make_read_only_what_fails(mounts)
         except BaseException:
             self.close()
@@ -97,7 +98,7 @@ class OverlayFence(Fence):
         named = options.scratch_dir
         if named is not None and _real(named) in failed:
             self.warnings += (f"--scratch-dir {named} is not used: {failed[_real(named)]}.",)
-        self.rooms = scratch.rooms(self.folders, options.max_scratch_bytes)
+        self.rooms = room.rooms(self.folders, options.max_scratch_bytes)
         self._roots = (*cache_roots(os.environ), *map(_real, options.caches))
 
     @property

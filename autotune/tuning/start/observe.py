@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from autotune.knobs.base import Here
 from autotune.machine.hardware import Hardware
+from autotune.machine.scratch import Scratch, short_place
 from autotune.measurement.outcome import Ending
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.program import Program
@@ -33,10 +32,10 @@ def throwaway_rigs(
         FenceError: when nothing keeps the program from changing the user's files.
     """
     with (
-        tempfile.TemporaryDirectory(prefix="autotune-") as folder,
+        Scratch(short_place()) as scratch,
         surroundings.make_rigs(
             program,
-            Path(folder),
+            scratch.path,
             hardware,
             reports=reports,
             options=fence,

@@ -3,27 +3,75 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
-from autotune.rig.fence import scratch
+import pytest
+
+from autotune.machine import scratch
+from autotune.machine.scratch import Scratch
+from autotune.program.fence_options import FenceOptions
+from autotune.rig.fence import raise_fence
 from autotune.rig.fence.caches import Prepared, cache_roots
-from autotune.rig.fence.scratch import Scratch
+from autotune.rig.fence.room import rooms
 from tests.pictures import picture
 from tests.rigging import talking, wait_for
 
-
-def test_a_killed_search_leaves_no_scratch_folder(tmp_path: Path) -> None:
-    code = (
-        "import sys, time\nfrom pathlib import Path\n"
-        "from autotune.rig.fence.scratch import Scratch\n"
-        "made = Scratch(Path(sys.argv[1]))\n(made.path / 'work').mkdir()\n"
+# Each makes one of autotune's temporary folders, whose place is the folder for temporary files
+MAKES = {
+    "of a fence": (
+        "from autotune.machine.scratch import Scratch\n"
+        "made = Scratch(Path(tempfile.gettempdir()))\n(made.path / 'work').mkdir()\n"
         "(made.path / 'work' / 'file').write_text('x')\n(made.path / 'work').chmod(0)\n"
-        "print(made.path, flush=True)\ntime.sleep(60)\n"
-    )
-    with talking(code, str(tmp_path)) as (process, folder):
-        assert Path(folder).is_dir()
+    ),
+    "of a command that keeps no record": (
+        "from autotune.machine import hardware\n"
+        "from autotune.tuning.start.observe import throwaway_rigs\n"
+        "from autotune.program.program import parse_program\n"
+        "made = throwaway_rigs(parse_program('train.py'), hardware.detect())\nmade.__enter__()\n"
+    ),
+    "of a commit": (
+        "from autotune.program.program import parse_program\n"
+        "from autotune.program.revision import at_revision\n"
+        "made = at_revision(parse_program('train.py'), 'HEAD')\nmade.__enter__()\n"
+    ),
+    "of a rank that is not the first": (
+        "from types import SimpleNamespace\nfrom autotune.inside.train import _silence\n"
+        "_silence(SimpleNamespace(fence=SimpleNamespace(silence=print), remove=print))\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("makes", MAKES)
+def test_a_process_that_is_killed_leaves_no_temporary_folder(
+    makes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, temporary = tmp_path / "project", tmp_path / "temporary"
+    for folder in (project, temporary):
+        folder.mkdir()
+    monkeypatch.chdir(project)
+    (project / "train.py").touch()
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@example.com")
+    for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "first")):
+        subprocess.run([*git, *words], check=True)
+    before = {*(project / ".git").iterdir()}
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    code = "import sys, tempfile, time\nfrom pathlib import Path\nplace = tempfile.gettempdir()\n"
+    waits = "print('made', flush=True)\ntime.sleep(60)\n"
+    with talking(code + MAKES[makes] + waits) as (process, _):
+        assert [*temporary.iterdir()]
         process.kill()
-    assert wait_for(lambda: not Path(folder).exists())
+    assert wait_for(lambda: not [*temporary.iterdir()])
+    assert wait_for(lambda: {*(project / ".git").iterdir()} == before)
+
+
+def test_a_fence_sweeps_what_was_left_in_other_runs_and_in_all_places(tmp_path: Path) -> None:
+    run, other, named = (tmp_path / name for name in (".autotune/b", ".autotune/a", "named"))
+    for place in (run, other, named):
+        (place / f"{scratch.PREFIX}dead").mkdir(parents=True)
+        (place / f"{scratch.PREFIX}dead" / scratch.LOCK).touch()
+    with raise_fence(FenceOptions(scratch_dir=named), run):
+        assert not [*tmp_path.rglob("*dead")]
 
 
 def test_what_a_dead_search_left_is_swept_and_a_living_one_is_left_alone(tmp_path: Path) -> None:
@@ -57,7 +105,7 @@ def test_a_sweep_touches_nothing_through_links_and_nothing_of_others(tmp_path: P
 
 def test_writing_more_than_allowed_is_told_with_the_largest_file(tmp_path: Path) -> None:
     (tmp_path / "view").mkdir()
-    room = scratch.rooms([tmp_path], max_bytes=1 << 20)[0].of("view")
+    room = rooms([tmp_path], max_bytes=1 << 20)[0].of("view")
     assert room.overflow() is None
     (tmp_path / "view" / "small.txt").write_text("x")
     (tmp_path / "view" / "model.pt").write_bytes(os.urandom(3 << 20))

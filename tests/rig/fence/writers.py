@@ -23,9 +23,9 @@ import torch
 from autotune.inside.hubs.saving import SaveHub
 from autotune.inside.seams.fencing import OverlaySeam
 from autotune.inside.seams.guard import GuardSeam, Shadows
+from autotune.machine.scratch import PREFIX
 from autotune.program.fence_options import FenceKind
 from autotune.rig.fence.plan import Mount, read_mounts
-from autotune.rig.fence.scratch import PREFIX
 
 ELSEWHERE = Path("../elsewhere")  # not the working directory, nor below it
 

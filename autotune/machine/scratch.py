@@ -1,6 +1,7 @@
-"""Scratch folders, which hold what trials write: where they are, their limits, their removal.
+"""Scratch: a temporary folder that is gone in whatever way its process ends, SIGKILL included.
 
-They may hold gigabytes, so they must be removed in whatever way a search ends, SIGKILL included.
+All temporary folders of autotune's are of this kind, because they may hold gigabytes: what trials
+write, a repository at a commit, the compiled code of a measurement.
 """
 
 from __future__ import annotations
@@ -13,56 +14,51 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from autotune.errors import FenceError
 
 PREFIX = "autotune-fence-"
 NEW = "autotune-new-"  # while it is not locked yet, so that no sweep takes it for an abandoned one
 LOCK = "lock"
-# The remover waits for the end of its input, which comes when the search ends. It tries for 20 s,
+HERE = Path("{scratch}")  # in the words of a command: the path of the folder
+# The remover waits for the end of its input, which comes when the process ends. It tries for 20 s,
 # because the rigs of a search that was killed go on writing for some seconds.
 REMOVE_IN_THE_END = """\
 read -r _
+folder=$1
+shift
 for _ in $(seq 100); do
-    [ -e "$1" ] || exit 0
-    chmod -R u+rwx "$1"
-    rm -rf "$1"
+    [ -e "$folder" ] || break
+    chmod -R u+rwx "$folder"
+    rm -rf "$folder"
     sleep 0.2
 done
+[ $# -eq 0 ] || exec "$@"
 """
 REMOVER_S = 1.0
 MAX_SOCKET_FOLDER = 60  # a socket's path may have 107 bytes, of which multiprocessing uses up to 40
-FREE_SHARE = 0.10  # the default limit, as a share of the disk space that is free at the start
-
-
-def candidates(scratch_dir: Path | None, run_dir: Path) -> tuple[Path, ...]:
-    """Return the writable folders that may hold upper layers, in the order in which to try them.
-
-    ``/dev/shm`` comes last, because it takes memory. In most containers all else is a network file
-    system or an overlay, and neither can hold upper layers.
-    """
-    named = [scratch_dir] if scratch_dir is not None else []
-    temporary = (Path(tempfile.gettempdir()), Path("/var/tmp"), Path("/dev/shm"))  # noqa: S108
-    places = [*named, run_dir, *temporary]
-    real = [Path(os.path.realpath(place)) for place in places]
-    return tuple(p for p in dict.fromkeys(real) if p.is_dir() and os.access(p, os.W_OK | os.X_OK))
 
 
 class Scratch:
-    """A folder that only this user can enter, and that is removed in any case.
+    """A folder that only this user can enter; a context manager, or to be closed.
 
     A small shell process waits until this process ends, in whatever way, and then removes the
-    folder. If the shell is killed too, the next search removes it: the folder holds a locked file,
+    folder. If the shell is killed too, as the end of a SLURM job does it, the next command that
+    makes one in the same place removes it: the folder holds a locked file,
     and a lock that can be taken shows that nobody uses the folder. Locks also work between
     containers, in which process ids would mean nothing.
+
+    Args:
+        place: The folder in which it is made.
+        last: A command that is run once the folder is gone, see ``HERE``.
 
     Raises:
         OSError: when the folder cannot be made.
     """
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, last: Sequence[str] = ()) -> None:
         sweep(place)
         new = Path(tempfile.mkdtemp(prefix=NEW, dir=place))
         self._lock = os.open(new / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
@@ -70,14 +66,21 @@ class Scratch:
             fcntl.flock(self._lock, fcntl.LOCK_EX)
         self.path = new.with_name(PREFIX + new.name.removeprefix(NEW))
         new.rename(self.path)  # only now does a sweep find it, and it is locked already
+        last = [word.replace(str(HERE), str(self.path)) for word in last]
         self._remover = subprocess.Popen(
-            ["/bin/sh", "-c", REMOVE_IN_THE_END, "autotune", str(self.path)],
+            ["/bin/sh", "-c", REMOVE_IN_THE_END, "autotune", str(self.path), *last],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
             start_new_session=True,
         )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Remove the folder; the shell process goes on with what cannot be removed at once."""
@@ -144,67 +147,3 @@ def remove(folder: Path) -> None:
                 if stat.S_ISDIR(inner.lstat().st_mode):
                     inner.chmod(0o700)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-@dataclass(frozen=True)
-class Room:
-    """How much trials may write to scratch folders that share a file system.
-
-    Attributes:
-        free_bytes: Free space on their file system when the search began.
-    """
-
-    folders: tuple[Path, ...]
-    free_bytes: int
-    max_bytes: int
-
-    def of(self, name: str) -> Room:
-        """Return the same limit for one rig."""
-        return replace(self, folders=tuple(folder / name for folder in self.folders))
-
-    def overflow(self) -> str | None:
-        """Return a sentence if the folders hold more than they may, or the disk is nearly full.
-
-        Reading the free space takes microseconds, so that is done first. Other programs may also
-        fill the disk: only a second look, at the files themselves, shows if these folders did.
-        """
-        free = _free_bytes(self.folders[0].parent)
-        if self.free_bytes - free <= self.max_bytes and free > self.max_bytes // 100:
-            return None
-        files = []  # disk space in bytes, and path
-        for folder in self.folders:
-            for path, _, names in os.walk(folder):
-                for one in (Path(path, name) for name in names):
-                    with suppress(OSError):  # deleted meanwhile
-                        files.append((one.lstat().st_blocks * 512, one))
-        files.sort(reverse=True)
-        total = sum(size for size, _ in files)
-        if total <= self.max_bytes and free > self.max_bytes // 100:
-            return None
-        size, largest = files[0] if files else (0, self.folders[0])
-        return (
-            f"it wrote {_mib(total)} to files, of which {_mib(size)} to {largest.name}; "
-            f"{_mib(self.max_bytes)} are allowed"
-        )
-
-
-def rooms(folders: Sequence[Path], max_bytes: int | None) -> tuple[Room, ...]:
-    """Return the limits for scratch folders, one for each file system."""
-    by_device: dict[int, list[Path]] = {}
-    for folder in folders:
-        by_device.setdefault(folder.stat().st_dev, []).append(folder)
-    found = []
-    for on_device in by_device.values():
-        free = _free_bytes(on_device[0])
-        allowed = int(FREE_SHARE * free) if max_bytes is None else max_bytes
-        found.append(Room(tuple(on_device), free, allowed))
-    return tuple(found)
-
-
-def _free_bytes(folder: Path) -> int:
-    room = os.statvfs(folder)
-    return room.f_bavail * room.f_frsize
-
-
-def _mib(size: int) -> str:
-    return f"{size / 2**20:,.0f} MiB"
