@@ -136,7 +136,7 @@ def resume(
     run = search_dir.find(run_name)
     study = run.load_study()
     machine = hardware.detect(study.head.program.visible_devices)
-    search_dir.check_unchanged(study.head, machine)
+    search_dir.check_unchanged(study, machine)
     budget_s = study.head.options.budget_s if budget is None else parse_duration(str(budget))
     study.take_lease(force=force)
     if check_learning:

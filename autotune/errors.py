@@ -9,6 +9,7 @@ The command line turns each into one message and an exit code.
     │   └── FenceError              no mechanism here protects the user's files from trials
     ├── ProgramError                the program itself fails, or never trains a step
     ├── BudgetError                 the budget ends before the baseline is measured
+    ├── SearchEnded                 a search cannot go on; what it has measured counts
     └── RigError                    a rig broke the protocol, which is a defect of autotune
 
 Each message says what is wrong, quotes the value, and says how to fix it.
@@ -64,6 +65,13 @@ class ProgramError(AutotuneError):
 
 class BudgetError(AutotuneError):
     """The budget ended before the baseline was measured."""
+
+
+class SearchEnded(AutotuneError):
+    """A search cannot go on. Once the baseline is measured, it ends with what was measured.
+
+    The message is a clause that says why, such as ``train.py has changed``.
+    """
 
 
 class RigError(AutotuneError):

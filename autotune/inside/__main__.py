@@ -23,6 +23,7 @@ from autotune.inside.input_watch import watch_input
 from autotune.inside.processes import rank_process
 from autotune.inside.processes.rank_process import end_with_starter, listen, quit_process
 from autotune.inside.ranks.group import Group, join, rank_of, stand_alone
+from autotune.program.program import ProgramKind
 from autotune.rig.wire import AskedInput, Ended, Link, LinkClosed, Start, ToRig, decode, encode
 
 if TYPE_CHECKING:
@@ -75,12 +76,17 @@ def _lead(
         listener = rank_process.leader(link, commands, start, started, group)
         listener.seams.fence.guard_files(start)
         from autotune.inside.processes.children import Children
+        from autotune.inside.seams.sources import SourcesSeam
 
+        sources = SourcesSeam(link, (*start.open_places, start.shadow_dir))
+        sources.install()
         children = Children(link, commands, start, started, listener, shared)
         # Under a launcher all ranks are known from the start. Without one, processes that the
         # program starts may be the ones that train.
         if not group.is_launched:
             children.install()
+        if start.program.kind is ProgramKind.SCRIPT:  # no loader reads it
+            sources.tell(start.program.source)
         ended = _run(listener, start, group)
         has_failed = bool(ended.exception)
         children.finish(has_failed=has_failed)

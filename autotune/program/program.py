@@ -22,6 +22,7 @@ from autotune.errors import UsageError, did_you_mean
 from autotune.measurement.outcome import RunMode
 from autotune.program.config import KnobValue
 from autotune.program.flags import AS_WRITTEN, KEYWORD, Flag, as_text
+from autotune.program.sources import Files
 
 
 class ProgramKind(StrEnum):
@@ -138,15 +139,11 @@ class Program:
         return self.env.get("CUDA_VISIBLE_DEVICES")
 
     @property
-    def has_changed(self) -> bool:
-        """Whether its source file differs from when it was read, or is missing.
-
-        A pickled function has no source file and never changes.
-        """
+    def files(self) -> Files:
+        """Its source file with the fingerprint; a pickled function has none."""
         if self.kind is ProgramKind.PICKLED_FUNCTION:
-            return False
-        source = Path(self.source)
-        return not source.is_file() or fingerprint_of(source.read_bytes()) != self.fingerprint
+            return {}
+        return {self.source: self.fingerprint}
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from autotune.program.dangerous_variables import refuse_unless_allowed
 from autotune.program.flags import AS_WRITTEN, KEYWORD, as_text
 from autotune.program.lr import LrRule
 from autotune.program.program import Program
+from autotune.program.sources import Files, digest_of
 
 HEADER = """\
 # Written by autotune. Train with it:  autotune run {name} {program}
@@ -43,6 +44,8 @@ HEADER = """\
 """
 
 
+DIGITS = 12  # of a SHA-256, which tell an edited file from the one before
+MOST_NAMED = 3  # of files that have changed
 Side = Literal["baseline", "best"]
 
 
@@ -55,12 +58,15 @@ class ProgramSection(_Section):
 
     Attributes:
         fingerprint: SHA-256 of the program's source, to notice changes.
+        imports: The files of the user's that it imported, from its working directory, with the
+            first digits of their SHA-256.
         ranks: Number of ranks that the command line starts; null for one process.
         traits: What its knobs depend on.
     """
 
     command: str
     fingerprint: str
+    imports: dict[str, str] = Field(default_factory=dict)
     ranks: int | None = None
     traits: ProgramTraits
 
@@ -76,6 +82,20 @@ class ProgramSection(_Section):
         return (
             first is not None and program.file_name.endswith(".py") and program.file_name != first
         )
+
+    def edited_imports(self, program: Program) -> list[str]:
+        """Return which imports of a program have another content now; those that are gone do not.
+
+        The file may have been moved, alone, to where they are elsewhere.
+        """
+        now = {name: digest_of(Path(program.cwd, name)) for name in self.imports}
+        return [n for n, digest in now.items() if digest and digest[:DIGITS] != self.imports[n]]
+
+
+def imports_of(program: Program, files: Files) -> dict[str, str]:
+    """Return what a best.yaml says of the files that a program has imported."""
+    imports = {path: digest for path, digest in sorted(files.items()) if path != program.source}
+    return {os.path.relpath(path, program.cwd): d[:DIGITS] for path, d in imports.items()}
 
 
 class OtherConfig(_Section):
@@ -199,17 +219,20 @@ class BestFile(_Section):
             f"{difference}. Another config may be faster here; search again."
             for difference in there.differences(hardware)
         ]
-        if program is None or program.fingerprint == self.program.fingerprint:
+        edited: list[str] = [] if program is None else self.program.edited_imports(program)
+        is_same = program is None or program.fingerprint == self.program.fingerprint
+        if program is None or (is_same and not edited):
             return found
-        if self.program.is_of_another_file(program):
+        if not is_same and self.program.is_of_another_file(program):
             found.append(
                 f"{program.file_name} is another program than the one that was searched "
                 f"({self.program.command}). Another config may be faster for it; search again."
             )
         else:
+            which = ", ".join(map(_shown, edited[:MOST_NAMED]))
             found.append(
                 f"The program has changed since the search ({self.program.command}). "
-                "Search again if the change matters to speed."
+                f"{f'Imported: {which}. ' if which else ''}Search again if the change matters to speed."
             )
         return found
 

@@ -27,6 +27,7 @@ from autotune.rig.wire import (
     Ended,
     Examine,
     Examined,
+    Imported,
     Link,
     LinkClosed,
     Phase,
@@ -57,6 +58,7 @@ class Reports:
     progress: Callable[[Progress], None] = lambda _: None
     warning: Callable[[str], None] = lambda _: None
     note: Callable[[str], None] = lambda _: None
+    imported: Callable[[str, str], None] = lambda _path, _digest: None
 
 
 SILENT = Reports()
@@ -141,6 +143,7 @@ class OpenRig:
 
         Raises:
             RigError: when the answer is of another kind than *wanted*.
+            SearchEnded: when the program has imported another version of a file.
         """
         heard = monotonic()
         while True:
@@ -157,6 +160,9 @@ class OpenRig:
                     heard = now
                     self._phase = phase
                     self._reports.progress(message)
+                case Imported(path, digest):
+                    heard = now
+                    self._reports.imported(path, digest)
                 case Warned(sentence):
                     self._reports.warning(sentence)
                 case AskedInput(prompt):

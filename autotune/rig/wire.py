@@ -32,7 +32,7 @@ from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.program.rehearsal import RehearsalPlan, Seen
 
-PROTOCOL = 25  # raised when messages change, so that two versions of autotune refuse to mix
+PROTOCOL = 26  # raised when messages change, so that two versions of autotune refuse to mix
 # Of a message. The longest ones hold the trace of a rehearsal: some 100 bytes a step and a digest
 MOST_BYTES = 64 << 20
 
@@ -171,6 +171,19 @@ class AskedInput:
 
 
 @dataclass(frozen=True)
+class Imported:
+    """The program imports a file of the user's, or the file is its script; sent unasked.
+
+    Attributes:
+        digest: SHA-256 of its content.
+    """
+
+    path: str
+    digest: str
+    kind: Literal["imported"] = "imported"
+
+
+@dataclass(frozen=True)
 class TookTurns:
     """The answer to the ``TakeTurns`` of the same number."""
 
@@ -237,7 +250,16 @@ class Ended:
 
 ToRig = Start | TakeTurns | ProfileStep | Examine | Close
 FromRig = (
-    Ready | Progress | Warned | AskedInput | TookTurns | StepProfiled | Examined | Rehearsed | Ended
+    Ready
+    | Progress
+    | Warned
+    | AskedInput
+    | Imported
+    | TookTurns
+    | StepProfiled
+    | Examined
+    | Rehearsed
+    | Ended
 )
 Message = Annotated[ToRig | FromRig, Field(discriminator="kind")]
 

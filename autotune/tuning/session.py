@@ -16,6 +16,7 @@ from autotune.measurement.outcome import Ending, Outcome, RunMode
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.profile import Profile
 from autotune.program.rehearsal import RehearsalPlan
+from autotune.program.sources import Sources
 from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import Progress
@@ -191,10 +192,16 @@ def search_session(
     clock = surroundings.clock
     budget = Budget(budget_s, study.spent_s, clock)
     startup = StartUp(clock)
+    sources = Sources(study.files or study.head.program.files)
+
+    def keep_files() -> None:
+        if len(sources.known) > len(study.files):
+            study.files = dict(sources.known)
 
     def hear(progress: Progress) -> None:
         startup.hear(progress)
         events.on_progress(progress)
+        keep_files()
 
     def remember(mode: RunMode) -> None:
         study.mode = mode
@@ -206,7 +213,7 @@ def search_session(
                 replace(study.head.program, mode=study.mode),
                 run.path,
                 study.hardware,
-                reports=Reports(hear, events.warn, events.note),
+                reports=Reports(hear, events.warn, events.note, sources.saw),
                 options=study.head.options.fence,
                 remember=remember,
                 clock=clock,
@@ -221,5 +228,6 @@ def search_session(
             yield Session(run, study, budget, stop, events, rigs, live, startup)
     finally:
         study.spent_s = budget.spent_s
+        keep_files()
         study.release_lease()
         events.on_search_end()

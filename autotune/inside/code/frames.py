@@ -45,7 +45,11 @@ def is_programs(code: CodeType) -> bool:
 
     Code without a file, as ``exec`` makes it, does not belong to the program.
     """
-    file = code.co_filename
+    return is_programs_file(code.co_filename)
+
+
+def is_programs_file(file: str) -> bool:
+    """Return whether a file belongs to the program; one of ``exec`` has no path and does not."""
     if file.startswith(tuple(PROGRAM_PLACES)):
         return True
     return not is_library(file) and not file.startswith((OURS, *INSTALLED, "<frozen", "<string>"))

@@ -26,6 +26,7 @@ from pydantic import TypeAdapter
 from autotune.inside import run_program
 from autotune.inside.processes import rank_process
 from autotune.inside.ranks.group import PATIENCE, Group
+from autotune.inside.seams.sources import SourcesSeam
 from autotune.inside.seams.started import Host, Script, StartedSeam, Starting
 from autotune.inside.steering import install
 from autotune.program.applied_config import AppliedConfig
@@ -135,7 +136,9 @@ def begin(
     rank_process.end_with_starter()
     start, group = child.message, child.group()
     if wire is not None:
-        listener = _leader(child, start, group, Link(wire))
+        link = Link(wire)
+        listener = _leader(child, start, group, link)
+        SourcesSeam(link, (*start.open_places, start.shadow_dir)).install()
     else:
         listener = rank_process.follower(start, group)
     listener.seams.fence.guard_files(start)

@@ -34,6 +34,7 @@ from autotune.rig.local_ranks import LOOPBACK
 from autotune.rig.wire import (
     Close,
     Ended,
+    Imported,
     Link,
     LinkClosed,
     Message,
@@ -201,11 +202,12 @@ class Children(Host):
     def _relay(self, child: Link, starting: Starting) -> None:
         """Relay a child's messages to the parent from its first step on; one thread per child.
 
-        Before that, another process may turn out to be the one that trains; warnings are relayed.
+        Before that, another process may turn out to be the one that trains; what is not about
+        training is relayed.
         """
         with suppress(LinkClosed):
             for message in child.messages():
-                if child is not self._leads and not isinstance(message, Warned):
+                if child is not self._leads and not isinstance(message, Warned | Imported):
                     if isinstance(message, Progress) and not message.steps:
                         continue
                     if self._listener.steps or self._leads is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from autotune.knobs.base import Here
 from autotune.machine.hardware import Hardware
@@ -11,6 +12,7 @@ from autotune.machine.scratch import Scratch, short_place
 from autotune.measurement.outcome import Ending
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.program import Program
+from autotune.program.sources import Sources
 from autotune.rig.failures import program_error
 from autotune.rig.open_rig import SILENT, Reports
 from autotune.rig.rig_factory import RigFactory
@@ -37,7 +39,7 @@ def throwaway_rigs(
             program,
             scratch.path,
             hardware,
-            reports=reports,
+            reports=replace(reports, imported=Sources(program.files).saw),
             options=fence,
             remember=lambda _: None,
             clock=surroundings.clock,

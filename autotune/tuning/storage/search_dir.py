@@ -11,6 +11,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from autotune.errors import RunDirectoryError, did_you_mean
+from autotune.program.sources import changed
 
 if TYPE_CHECKING:
     from autotune.machine.hardware import Hardware
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 HOME = ".autotune"
 STUDY_NAME = "autotune"
 FILE = "study.db"
+MOST_NAMED = 3  # of files that have changed
 
 
 @dataclass(frozen=True)
@@ -123,15 +125,17 @@ def find(name: str | None, base: Path | None = None) -> SearchDir:
     )
 
 
-def check_unchanged(head: SearchInfo, hardware: Hardware) -> None:
+def check_unchanged(study: Study, hardware: Hardware) -> None:
     """Check that earlier measurements still describe the program and the machine of today.
 
     Raises:
-        RunDirectoryError: when its source file, the hardware, Python or torch has changed.
+        RunDirectoryError: when a file that it imported, the hardware, Python or torch has changed.
     """
-    changes = head.hardware.differences(hardware)
-    if head.program.has_changed:
-        changes.insert(0, f"{head.program.name} has changed since the search began")
+    names = changed(study.files or study.head.program.files)
+    changes = [f"{name} has changed since the search began" for name in names[:MOST_NAMED]]
+    if len(names) > MOST_NAMED:
+        changes.append(f"so have {len(names) - MOST_NAMED} more files")
+    changes += study.head.hardware.differences(hardware)
     if changes:
         raise RunDirectoryError(
             f"This run cannot go on: {'; '.join(changes)}. Its measurements no longer count; "

@@ -34,6 +34,7 @@ from autotune.measurement.rounds import Speeds, speeds
 from autotune.measurement.turn import Played
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
+from autotune.program.sources import Files
 from autotune.results.blame import judged
 from autotune.results.record import (
     FORMAT,
@@ -53,7 +54,7 @@ Storage = str | optuna.storages.BaseStorage  # a URL, or an object of Optuna's
 ROUNDS = "rounds:"  # begins the names of attributes, one for each answer of a rig
 MOST_CHECKS = 2  # of what configs learn, beyond the budget
 # Of a result: stored already
-KEPT_APART = {"records", "rehearsals", "head", "facts", "claim", "canary"}
+KEPT_APART = {"records", "rehearsals", "head", "facts", "claim", "canary", "files"}
 # Endings that a config's neighbours share, so that the sampler should avoid those as well
 MEMORY_OUTCOMES = {Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY, Outcome.SHARED_MEMORY}
 Trial = optuna.trial.Trial  # one that a sampler chose
@@ -95,6 +96,7 @@ class Study:
     Attributes:
         head: What is searched, with which options and where; written once by ``create()``.
         facts: None until the baseline was measured.
+        files: What the program was seen to import of the user's; empty until its first steps.
         fence: How the last session kept trials from changing files, as a sentence.
         claim: The processes of the claim in the order in which they ran, of all candidates.
         rehearsals: In order; a config can occur more than once.
@@ -106,6 +108,7 @@ class Study:
 
     head = Stored[SearchInfo](SearchInfo, cast("SearchInfo", None))
     facts = Stored[BaselineInfo | None](BaselineInfo | None, None)
+    files = Stored[Files](dict[str, str], {})
     fence = Stored[str](str, "")
     mode = Stored[RunMode](RunMode, RunMode())
     spent_s = Stored[float](float, 0.0)
@@ -224,6 +227,7 @@ class Study:
                 "rehearsals": self.rehearsals,
                 "facts": self.facts,
                 "canary": self.canary,
+                "files": self.files,
                 "head": self.head,
             }
             result: SearchResult = _adapter(SearchResult).validate_python(kept)

@@ -1,0 +1,74 @@
+"""The files that a program is made of: its script, and what it imports of the user's.
+
+A search measures one program. A file that is edited meanwhile makes two of it, so what each process
+imports is compared with what the first ones did.
+
+Covered: Python and extension modules, wherever they lie but in the standard library and in
+site-packages. Not covered: data and configuration files, libraries that are loaded by their path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from autotune.errors import SearchEnded
+
+MOST_BYTES = 256 << 20  # torch's largest extension module in Python, of CUDA kernels, has as much
+Files = Mapping[str, str]  # SHA-256 of each file's content, by its absolute path
+
+
+def digest_of(path: str | Path) -> str:
+    """Return the SHA-256 of a file; empty if it cannot be read, is no file, or is too large."""
+    try:
+        # Not to wait for a pipe: the path may come from a file of somebody else
+        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with os.fdopen(number, "rb") as file:
+            status = os.fstat(number)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+                return ""
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except (OSError, ValueError):  # ValueError: a path with a zero byte
+        return ""
+
+
+def changed(files: Files) -> list[str]:
+    """Return the names, as users know them, of files that are gone or have another content now."""
+    return [shown(path) for path, digest in files.items() if digest_of(path) != digest]
+
+
+def shown(path: str) -> str:
+    """Return a path relative to the present directory, if it lies below."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith(os.pardir) else relative
+
+
+class Sources:
+    """What the processes of a search were seen to import.
+
+    Attributes:
+        known: The user's files. What a trial has made behind its fence is none: the disk has it
+            not, or otherwise.
+    """
+
+    def __init__(self, known: Files) -> None:
+        self.known = dict(known)
+        self._made: dict[str, str] = {}
+
+    def saw(self, path: str, digest: str) -> None:
+        """Note that a process has imported a file with this content.
+
+        Raises:
+            SearchEnded: when another one has imported it with another content.
+        """
+        first = self.known.get(path) or self._made.setdefault(path, digest)
+        if path in self.known and first == digest:
+            return
+        is_users = path in self.known or digest_of(path) == digest
+        if is_users and first != digest:
+            raise SearchEnded(f"{shown(path)} has changed since it was first imported")
+        if is_users:
+            self.known[path] = digest
