@@ -82,7 +82,9 @@ def search(request: SearchRequest) -> SearchResult:
         ProgramError: The program fails by itself, or does not make a step.
         BudgetError: The budget ends before the baseline is measured.
         FenceError: No mechanism here keeps trials from changing files. The run directory is
-            removed.
+            removed, unless the program was started in it.
+        Terminated: SIGTERM or SIGHUP has ended the search. It holds the result of what was
+            measured, whose files are written; not caught, it ends the process.
     """
     searched, options = request.space_searched(), request.options()
     _refuse_unwritable(request.output)
@@ -98,11 +100,13 @@ def search(request: SearchRequest) -> SearchResult:
     study = run.create_study(head)
     study.take_lease()
     try:
-        result = run_search(run, study, options.budget_s, events)
-    except FenceError:  # nothing was started, so there is nothing to resume either
-        shutil.rmtree(run.path)
+        return run_search(
+            run, study, options.budget_s, events, finish=lambda one: _finish(one, request.output)
+        )
+    except FenceError:
+        if not (run.path / "rigs").exists():  # nothing was started, so there is nothing to resume
+            shutil.rmtree(run.path)
         raise
-    return _finish(result, request.output)
 
 
 def resume(
@@ -131,6 +135,7 @@ def resume(
     Raises:
         RunDirectoryError: There is no such run, another process works on it, or the program or the
             machine has changed.
+        Terminated: SIGTERM or SIGHUP has ended the search, as in ``search()``.
     """
     _refuse_unwritable(output)
     run = search_dir.find(run_name)
@@ -141,7 +146,9 @@ def resume(
     study.take_lease(force=force)
     if check_learning:
         study.checks_learning = True
-    return _finish(run_search(run, study, budget_s, events or Logged()), output)
+    return run_search(
+        run, study, budget_s, events or Logged(), finish=lambda one: _finish(one, output)
+    )
 
 
 def load(run_name: str | None = None) -> SearchResult:
@@ -274,7 +281,7 @@ class Logged(Events):
         logger.warning(text)
 
 
-def _finish(result: SearchResult, output: str | os.PathLike[str] | None) -> SearchResult:
+def _finish(result: SearchResult, output: str | os.PathLike[str] | None) -> None:
     from autotune.report import html
 
     own = result.run_dir / "best.yaml"
@@ -283,4 +290,3 @@ def _finish(result: SearchResult, output: str | os.PathLike[str] | None) -> Sear
         result.save(Path(output))
     page = html(result, own if output is None else Path(output))
     result.run_dir.joinpath("report.html").write_text(page, encoding="utf-8")
-    return result

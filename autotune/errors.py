@@ -11,6 +11,7 @@ The command line turns each into one message and an exit code.
     ├── BudgetError                 the budget ends before the baseline is measured
     ├── SearchEnded                 a search cannot go on; what it has measured counts
     └── RigError                    a rig broke the protocol, which is a defect of autotune
+    Terminated (a SystemExit)       exit code 128 + signal: SIGTERM or SIGHUP has ended the work
 
 Each message says what is wrong, quotes the value, and says how to fix it.
 """
@@ -18,8 +19,9 @@ Each message says what is wrong, quotes the value, and says how to fix it.
 from __future__ import annotations
 
 import difflib
+import signal
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Member = TypeVar("Member")
 
@@ -76,6 +78,26 @@ class SearchEnded(AutotuneError):
 
 class RigError(AutotuneError):
     """A rig did not keep the protocol between it and its parent."""
+
+
+class Terminated(SystemExit):
+    """A signal that asks a process to end has ended what autotune did.
+
+    Everything is closed by then. Not caught, it ends the process, as the signal asked.
+
+    Attributes:
+        code: 128 + the signal, as shells report it.
+        result: The ``SearchResult`` of what a search had measured; None of other work, and where
+            the baseline was not measured yet.
+    """
+
+    SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+    code: int
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.reason = f"ended by {signal.Signals(number).name}"
+        self.result: Any = None
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

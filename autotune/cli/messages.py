@@ -6,15 +6,18 @@ training with it.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from types import FrameType
+from typing import NoReturn
 
 import typer
 from rich.console import Console as RichConsole
 from rich.text import Text
 
-from autotune.errors import AutotuneError, ProgramError
+from autotune.errors import AutotuneError, ProgramError, Terminated
 
 COMMAND = "autotune "  # how a command to copy begins
 FAILED = 2
@@ -83,21 +86,36 @@ def plain(value: object) -> str:
 def errors_told(messages: Messages, *, resumable: bool = False) -> Iterator[None]:
     """Turn autotune's errors into a message and an exit status, here and nowhere else.
 
+    SIGTERM and SIGHUP end a command as Ctrl-C does: by an exception, so that everything is closed.
     Any other exception passes through: it is a defect of autotune and needs its traceback.
 
     Args:
         messages: Shows the message.
-        resumable: ``autotune resume`` can continue the command after Ctrl-C.
+        resumable: ``autotune resume`` can continue the command after Ctrl-C or a signal.
     """
+    mend = " 'autotune resume' goes on from here." if resumable else ""
+    before = {
+        number: signal.signal(number, _terminate)
+        for number in Terminated.SIGNALS
+        if signal.getsignal(number) is signal.SIG_DFL
+    }
     try:
         yield
     except AutotuneError as error:
         traceback = error.program_traceback if isinstance(error, ProgramError) else ""
         messages.error(str(error), traceback)
         raise typer.Exit(FAILED) from None
+    except Terminated as end:
+        messages.error(f"{end.reason.capitalize()}.{mend}")
+        raise typer.Exit(end.code) from None
     except KeyboardInterrupt:
-        mend = " 'autotune resume' goes on from here." if resumable else ""
         messages.error(f"Interrupted.{mend}")
         raise typer.Exit(INTERRUPTED) from None
     finally:
         messages.end()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _terminate(number: int, _frame: FrameType | None) -> NoReturn:
+    raise Terminated(number)

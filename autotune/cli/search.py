@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,9 +23,11 @@ from autotune.cli.options import (
     VerboseOption,
 )
 from autotune.cli.typed_line import program_typed
+from autotune.errors import Terminated
 from autotune.tuning.search_request import SearchRequest, described
 
 if TYPE_CHECKING:
+    from autotune.cli.console import Console
     from autotune.results.result import SearchResult
 
 # Exit status if only the baseline was measured, so that scripts can tell it from "no gain" (0)
@@ -48,15 +52,17 @@ def search(
     from autotune.cli.console import Console
 
     console = Console(verbosity(verbose=verbose, quiet=quiet))
-    with errors_told(console, resumable=True):
+
+    def searched() -> SearchResult:
         subject = program_typed(
             context, console, program, args, is_module=module, ranks=request.ranks
         )
         whole = replace(
             request, program=subject, output=output, fence=fence.options(), events=console
         )
-        result = api.search(**vars(whole))
-    _show(result, output, as_json=as_json)
+        return api.search(**vars(whole))
+
+    _end(console, searched, output, as_json=as_json)
 
 
 def resume(
@@ -81,22 +87,37 @@ def resume(
     from autotune.cli.console import Console
 
     console = Console(verbosity(verbose=verbose, quiet=quiet))
+    go_on = partial(
+        api.resume,
+        run,
+        budget=budget,
+        check_learning=check_learning,
+        output=output,
+        force=force,
+        events=console,
+    )
+    _end(console, go_on, output, as_json=as_json)
+
+
+def _end(
+    console: Console, find: Callable[[], SearchResult], output: Path, *, as_json: bool
+) -> None:
+    """Search and show the result; the exit status says which signal has ended the search."""
+    status = 0
     with errors_told(console, resumable=True):
-        result = api.resume(
-            run,
-            budget=budget,
-            check_learning=check_learning,
-            output=output,
-            force=force,
-            events=console,
-        )
-    _show(result, output, as_json=as_json)
+        try:
+            result = find()
+        except Terminated as end:
+            if end.result is None:
+                raise
+            result, status = end.result, end.code
+    _show(result, output, as_json=as_json, status=status)
 
 
-def _show(result: SearchResult, output: Path, *, as_json: bool) -> None:
-    """Print the result; the exit status tells scripts if no config was measured."""
+def _show(result: SearchResult, output: Path, *, as_json: bool, status: int = 0) -> None:
+    """Print the result; without another status, it tells scripts if no config was measured."""
     from autotune.cli import search_report
 
     search_report.show(result, output, as_json=as_json)
-    if result.has_measured_nothing:
-        raise typer.Exit(NOTHING_MEASURED)
+    if status or result.has_measured_nothing:
+        raise typer.Exit(status or NOTHING_MEASURED)

@@ -229,10 +229,11 @@ class BestFile(_Section):
                 f"({self.program.command}). Another config may be faster for it; search again."
             )
         else:
-            which = ", ".join(map(_shown, edited[:MOST_NAMED]))
+            names = ", ".join(map(_shown, edited[:MOST_NAMED]))
+            which = f" Of what it imports: {names}." if names else ""
             found.append(
-                f"The program has changed since the search ({self.program.command}). "
-                f"{f'Imported: {which}. ' if which else ''}Search again if the change matters to speed."
+                f"The program has changed since the search ({self.program.command}).{which} "
+                "Search again if the change matters to speed."
             )
         return found
 

@@ -96,7 +96,8 @@ class SearchResult:
         candidate_speedup: Of ``candidate``: confirmed, or live if there was no confirmation.
         throughput: Samples/s of ``baseline`` and ``best``: median and range of the
             processes of the claim.
-        reason: Why there is no confirmation; empty if there is one.
+        reason: Why there is no confirmation, and what ended the search too early; empty if there is
+            one and nothing did.
         untried: What was never measured: knobs, and ``knob=value`` of those that need a fresh
             process.
         worth_s: A total budget in seconds, the time used so far included, that would hold more

@@ -156,7 +156,7 @@ def _headline(result: SearchResult) -> tuple[Tone, str, str]:
             return Tone.PLAIN, "No significant gain:", f"{kept}."
         case Finding.NOTHING:
             return Tone.BAD, "Nothing could be measured:", f"{result.reason}. {kept.capitalize()}."
-        case Finding.UNCONFIRMED if result.candidate is None:
+        case Finding.UNCONFIRMED if result.has_measured_nothing:
             return Tone.OPEN, "Only the baseline was measured", f"({result.reason}): {kept}."
         case Finding.UNCONFIRMED:
             return Tone.OPEN, "Not confirmed", f"({result.reason}): {kept}."
@@ -165,6 +165,8 @@ def _headline(result: SearchResult) -> tuple[Tone, str, str]:
 
 
 def _more(result: SearchResult) -> Iterator[str]:
+    if result.reason and result.finding in {Finding.FASTER, Finding.NO_GAIN}:
+        yield f"What was measured counts; the search ended too early: {result.reason}."
     match result.finding:
         case Finding.FASTER:
             # The best of many noisy measurements overestimates its true value (the winner's curse)

@@ -247,14 +247,19 @@ class OpenRig:
                 word = message if isinstance(message, Ended) else None
         return self._ended(word)
 
-    def close(self) -> None:
-        """End the program and everything that it started, and throw its writes away."""
+    def close(self, *, at_once: bool = False) -> None:
+        """End the program and everything that it started, and throw its writes away.
+
+        The program is asked first, and has two seconds to end by itself, unless *at_once*.
+        """
         try:
-            self._link.send(Close())
-            self.process.wait(1.0)
+            if not at_once:
+                self._link.send(Close())
+                self.process.wait(1.0)
         except (LinkClosed, subprocess.TimeoutExpired):
             pass  # end_tree() ends it in any case
-        processes.end_tree(self.process, mark=(MARK, mark_of(self.place.view)), mounts=self._mounts)
+        mark = MARK, mark_of(self.place.view)
+        processes.end_tree(self.process, 0.0 if at_once else 1.0, mark, self._mounts)
         if self.place.terminal is not None:
             self.place.terminal.close()
         if self._mounts is not None:

@@ -135,8 +135,11 @@ def _kill(processes: Iterable[psutil.Process]) -> None:
     until = monotonic() + REAP_S
     while living and monotonic() < until:
         sleep(0.01)
-        # A zombie counts as ended: its entry stays until its parent reaps it, which may be never
+        # A zombie counts as ended: its entry stays until its parent reaps it, which may be never,
+        # and which may be autotune, as the first process of a container
         for process in [*living]:
+            with suppress(ChildProcessError):
+                os.waitpid(process.pid, os.WNOHANG)
             with suppress(psutil.NoSuchProcess):
                 if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
                     continue

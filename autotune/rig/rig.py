@@ -13,13 +13,13 @@ import math
 import os
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
-from autotune.errors import DEFECT, RigError
+from autotune.errors import DEFECT, FenceError, RigError
 from autotune.knobs import launch_plan_for
 from autotune.machine.probes.nvml import NvmlMemory
 from autotune.measurement.examination import Examination, StepBreakdown
@@ -62,6 +62,7 @@ from autotune.rig.wire import (
 # cuDNN's kernels for one convolution differ by 1e-3 where some compute in TF32, which torch allows
 # by default. Source: NVIDIA's documentation of cuDNN, "NVIDIA_TF32_OVERRIDE".
 NO_TF32 = {"NVIDIA_TF32_OVERRIDE": "0"}
+A = TypeVar("A")
 
 
 class Rig:
@@ -78,6 +79,8 @@ class Rig:
     Attributes:
         pid: Process id of the program, or of its ranks' launcher; None before the rig is started.
         steps: Optimizer steps that the program had made in all when it last answered.
+        end: Ends the started process; a factory may put that off.
+        raise_again: Returns a new fence where the first one has failed; None cannot.
     """
 
     def __init__(
@@ -98,6 +101,8 @@ class Rig:
         self._live: OpenRig | None = None
         self.pid: int | None = None
         self.steps = 0
+        self.end: Callable[[OpenRig], None] = OpenRig.close
+        self.raise_again: Callable[[], Fence] | None = None
         self.log = directory / "log.txt"
 
     def __enter__(self) -> Self:
@@ -118,10 +123,10 @@ class Rig:
             FenceError: when the process could not enter the fence.
             RigError: when the rig breaks the protocol.
         """
-        live, start = self._start(applied)
-        answer = live.ask(start, Ready, should_stop, silence_s)
+        answer = self._first(Ready, should_stop, silence_s, applied)
         if isinstance(answer, Ending):
             return answer
+        live = self.live
         live.monitor.watch(tuple(gpu.uuid for gpu in answer.devices if gpu.is_used))
         roots = [Path(root) for root in answer.downloaded_to]
         if warning := live.place.view.prepared(roots, Path(self._program.cwd)):
@@ -147,14 +152,13 @@ class Rig:
         Returns:
             What was seen, and how the program failed, if it did.
         """
-        live, start = self._start(applied, plan)
-        answer = live.ask(start, Rehearsed, should_stop, math.inf)
+        answer = self._first(Rehearsed, should_stop, math.inf, applied, plan)
         if isinstance(answer, Ending):
             return Rehearsal(None, answer)
         if answer.seen.ended != "by itself":
             return Rehearsal(answer.seen)
         # The program ran to its own end: the message that follows says whether by an error.
-        last = live.wait(Ended, should_stop, math.inf)
+        last = self.live.wait(Ended, should_stop, math.inf)
         assert isinstance(last, Ending), "a program that has ended says how"
         has_failed = last.outcome is not Outcome.RAN_OUT or not answer.seen.steps
         return Rehearsal(answer.seen, last if has_failed else None)
@@ -165,10 +169,31 @@ class Rig:
         A program that fails here in the same way fails without autotune, too: this is how a failure
         is attributed to the program or to autotune. Nothing is measured.
         """
-        live, start = self._start(None, bare=True)
-        answer = live.ask(start, Ended, should_stop, math.inf)
+        answer = self._first(Ended, should_stop, math.inf, None, bare=True)
         assert isinstance(answer, Ending), "without seams nothing is answered but the end"
         return answer
+
+    def _first(
+        self,
+        wanted: type[A],
+        should_stop: ShouldStop,
+        silence_s: float,
+        applied: AppliedConfig | None,
+        plan: RehearsalPlan | None = None,
+        *,
+        bare: bool = False,
+    ) -> A | Ending:
+        """Start the process and wait for its first answer; once more, if the fence fails."""
+        live, start = self._start(applied, plan, bare=bare)
+        try:
+            return live.ask(start, wanted, should_stop, silence_s)
+        except FenceError:
+            if self.raise_again is None:
+                raise
+        self.close()
+        self._fence = self.raise_again()
+        live, start = self._start(applied, plan, bare=bare)
+        return live.ask(start, wanted, should_stop, silence_s)
 
     def _start(
         self,
@@ -272,8 +297,8 @@ class Rig:
         doubt.
         """
         if self._live is not None:
-            self._live.close()
-            self._live = None
+            live, self._live = self._live, None
+            self.end(live)
 
     @property
     def asked(self) -> Asked | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
@@ -16,8 +17,8 @@ from autotune.machine.hardware import Hardware
 from autotune.measurement.outcome import Ending, Epochs, Outcome, RunMode
 from autotune.program.fence_options import FenceOptions
 from autotune.program.program import Program
-from autotune.rig.fence import raise_fence
-from autotune.rig.open_rig import Reports
+from autotune.rig.fence import Fence, raise_fence
+from autotune.rig.open_rig import OpenRig, Reports
 from autotune.rig.rig import Rig
 
 
@@ -33,6 +34,8 @@ class RigFactory:
         started: Number of rigs made in this run, those of earlier sessions included.
         remember: Called with the new run mode whenever it changes, so that it can be saved.
         clock: Monotonic seconds; tests replace it to run searches in virtual time.
+        is_urgent: Whether this process may be killed soon: processes are then ended only when the
+            factory is left, and without asking them.
 
     Raises:
         FenceError: when no fence works here.
@@ -46,6 +49,8 @@ class RigFactory:
     started: int = 0
     remember: Callable[[RunMode], None] = lambda _: None
     clock: Callable[[], float] = monotonic
+    is_urgent: Callable[[], bool] = lambda: False
+    _later: ExitStack = field(default_factory=ExitStack, init=False)
     _causes: dict[Epochs, tuple[str, str]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -56,7 +61,8 @@ class RigFactory:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.fence.close()
+        with self.fence:
+            self._later.close()
 
     def take_mode(self, mode: RunMode) -> None:
         """Run the program in this mode from the next rig on, and have it remembered."""
@@ -98,6 +104,19 @@ class RigFactory:
         )
         return True
 
+    def _end(self, live: OpenRig) -> None:
+        if self.is_urgent():
+            self._later.callback(live.close, at_once=True)
+        else:
+            live.close()
+
+    def _raise_again(self) -> Fence:
+        # The mounts that it is made for may have changed
+        self._later.callback(self.fence.close)
+        options = replace(self.options, kind=self.fence.kind)
+        self.fence = raise_fence(options, self.directory)
+        return self.fence
+
     def new(self) -> Rig:
         """Return a rig with the next number, which is not started yet; the caller closes it."""
         self.started += 1
@@ -105,7 +124,7 @@ class RigFactory:
         # with spaces or quotes in its path cannot hold it; a folder of the fence goes with it
         is_plain = re.fullmatch(r"[\w./+-]+", str(self.directory)) is not None
         cache = self.directory if is_plain else self.fence.folders[0]
-        return Rig(
+        rig = Rig(
             self.program,
             self.directory / "rigs" / f"{self.started:03d}",
             cache / "compile-cache",
@@ -113,3 +132,5 @@ class RigFactory:
             tuple(gpu.uuid for gpu in self.hardware.gpus),
             self.reports,
         )
+        rig.end, rig.raise_again = self._end, self._raise_again
+        return rig

@@ -84,7 +84,7 @@ def _measure(session: Session) -> Baseline:
     study, live = session.study, session.live
     study.failure = ""  # the program may have been mended since
     head = study.head
-    session.events.on_phase("baseline")
+    session.begin("baseline")
     began = session.rigs.clock()
     ready = live.observe(session.until_over)
     if isinstance(ready, Ending):
@@ -182,5 +182,7 @@ def _failure(session: Session, ending: Ending) -> AutotuneError:
         log = session.rigs.directory / "rigs" / f"{session.rigs.started:03d}" / "log.txt"
         return unmeasured(program, session.budget.total_s, session.startup, log)
     error = program_error(program, ending)
+    if ending.outcome is Outcome.INTERRUPTED:  # nobody's failure
+        return error
     session.study.failure = str(error).partition("\n")[0].rstrip(" .:")
     return error

@@ -1,7 +1,7 @@
 """Budget: the wall time of a search, how users write it, and how long work may go on.
 
-A search must close its rigs and write its result, so Ctrl-C may not raise at any line: it is
-counted, and answered when that is possible.
+A search must close its rigs and write its result, so no signal may raise at any line: it is
+noted, and answered when that is possible.
 
 Every wait in a search asks an ``Until``, which leaves enough time to close the program that runs.
 """
@@ -18,7 +18,7 @@ from time import monotonic
 from types import FrameType
 from typing import Any, Self
 
-from autotune.errors import UsageError
+from autotune.errors import AutotuneError, Terminated, UsageError
 from autotune.measurement.outcome import Ending, Outcome
 
 SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -112,32 +112,63 @@ def seconds_left(should_stop: Callable[[], Ending | None]) -> float:
 class InterruptCounter:
     """Context manager that counts Ctrl-C instead of raising ``KeyboardInterrupt``.
 
-    The third Ctrl-C raises at once, for the case that a request is not answered. Outside of the
-    main thread nothing is counted, because Python lets only that thread set signal handlers.
+    The third Ctrl-C raises at once, for the case that a request is not answered. SIGTERM and SIGHUP
+    ask for the end as two Ctrl-C do; the context then ends by raising ``Terminated``. Where they
+    are ignored, as ``nohup`` does, they stay so. Outside of the main thread nothing is handled,
+    because Python lets only that thread set signal handlers.
 
     *on_request* is called with the count at the first and the second Ctrl-C, in the signal handler.
+
+    Attributes:
+        requests: Two end the work at once, and skip a confirmation.
+        cut: What ended the work instead of the user's Ctrl-C, as a clause; empty if nothing did.
+        result: What a ``Terminated`` that comes from here shall hold.
     """
 
     def __init__(self, on_request: Callable[[int], None] = lambda _: None) -> None:
         self.requests = 0
+        self.cut = ""
+        self.result: Any = None
+        self._terminated: Terminated | None = None
         self._on_request = on_request
-        self._previous: Any = None
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         # signal.signal() raises in other threads, such as a notebook's or a server's worker
         if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGINT, self._handle)
+            heeded = [n for n in Terminated.SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]
+            for number in (signal.SIGINT, *heeded):
+                self._previous[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        for number, previous in self._previous.items():
+            if previous is not None:  # one that Python did not set cannot be set by it
+                signal.signal(number, previous)
+        if self._terminated is not None and (error is None or isinstance(error, AutotuneError)):
+            self._terminated.result = self.result
+            raise self._terminated from None
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether this process may soon be killed, as a signal has asked it to end."""
+        return self._terminated is not None
+
+    def end(self, reason: str) -> None:
+        """End the work as two Ctrl-C do; *reason* is a clause, and the first one stands."""
+        self.requests = max(2, self.requests)
+        self.cut = self.cut or reason
 
     def ending(self) -> Ending | None:
-        """Return that the user has asked for the end; None if not."""
-        return Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C") if self.requests else None
+        """Return that somebody has asked for the end; None if not."""
+        reason = self.cut or "stopped by Ctrl-C"
+        return Ending(Outcome.INTERRUPTED, reason) if self.requests else None
 
-    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if number != signal.SIGINT:
+            self._terminated = self._terminated or Terminated(number)
+            self.end(self._terminated.reason)
+            return
         self.requests += 1
         if self.requests > 2:
             raise KeyboardInterrupt

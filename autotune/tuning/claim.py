@@ -475,6 +475,10 @@ def _prove_in_time(
     # A claim that an earlier session began goes on in any case: what it recorded may be enough.
     study = session.study
     earlier = [one for one in study.claim if one.config == match.winner]
+    if session.stop.requests > 1:  # nothing is started any more
+        processes = [one for one in earlier if one.is_pair is match.is_apart]
+        ending = match.should_stop() or Ending(Outcome.INTERRUPTED, "")
+        return read(processes, match.tau) or Failure(is_of_winner=False, ending=ending)
     needed_s = session.plan.claim_s(is_apart=match.is_apart)
     left_s = session.budget.overdraft_s
     if not fresh_of(earlier) and left_s < needed_s:
@@ -483,7 +487,7 @@ def _prove_in_time(
             f"{max(0, left_s):.0f} s left"
         )
         return Failure(is_of_winner=match.is_apart, ending=Ending(Outcome.OUT_OF_TIME, reason))
-    session.events.on_phase("confirming")
+    session.begin("confirming")
     session.events.on_confirmation(candidate, match.space)
 
     def time_left_s(fresh: int) -> float:
@@ -495,13 +499,16 @@ def _prove_in_time(
 
     def keep(process: ClaimProcess) -> None:
         study.claim = (*study.claim, process)
+        study.spent_s = session.budget.spent_s
 
     plan = session.plan
     return prove(match, earlier, keep, time_left_s, plan.process_s, plan.turns_s)
 
 
 def _why_nothing_was_compared(session: Session, space: ResolvedSpace) -> str:
-    # Without this, a search whose baseline used up the budget would report "no gain".
+    # Without this, a search that ended too early would report "no gain".
+    if session.stop.cut:
+        return session.stop.cut
     if session.trouble or any(r.measurement is not None for r in session.study.records[1:]):
         return session.trouble
     if (ending := session.until_last_trial()) is not None:

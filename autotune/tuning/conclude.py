@@ -72,7 +72,7 @@ def conclude(
         candidate_speedup=confirmation.speedup if confirmation and says_enough else live_speedup,
         throughput=rates,
         memory=(_peak(base_side), _peak(best_side)),
-        reason=(_why_nothing(records) if candidate is None else "") or confirmed.reason,
+        reason=_reason(session, confirmed, records),
         untried=tuple(_untried(baseline, records, best)),
         worth_s=session.worth_s,
         warnings=(*warnings_of([*alone[0], *alone[1]]), *([unseen] if unseen else [])),
@@ -186,6 +186,13 @@ def _why_nothing(records: Sequence[TrialRecord]) -> str:
     if len(tried) == 1:
         return f"the one config that was tried failed: {way}"
     return f"{count} of {len(tried)} configs failed: {way}"
+
+
+def _reason(session: Session, confirmed: ClaimResult, records: Sequence[TrialRecord]) -> str:
+    why, cut = confirmed.reason, session.stop.cut
+    if confirmed.candidate is None:
+        why = _why_nothing(records) or why
+    return why if cut in why else "; ".join(filter(None, [cut, why]))
 
 
 def _finding(confirmed: ClaimResult, records: Sequence[TrialRecord]) -> Finding:

@@ -103,6 +103,13 @@ class Race:
 
     def run(self) -> None:
         """Race until nothing promises more, or only the time kept for the claim is left."""
+        try:
+            self._run()
+        finally:  # what is in play has been measured, whatever ends the race
+            for config in [*self._in_play][1:]:
+                self._leave(config)
+
+    def _run(self) -> None:
         session = self._session
         while session.until_last_trial() is None and self._lives.failures < MAX_FAILURES:
             if not self._open():
@@ -128,8 +135,6 @@ class Race:
         ended = any(record.outcome is Outcome.RAN_OUT for record in self._study.records)
         if not self._played and (ended or self._lives.failures):
             session.trouble = NO_ROUND
-        for config in [*self._in_play][1:]:
-            self._leave(config)
 
     def _field(self) -> Field:
         records = [*self._study.records, *map(self._record, list(self._in_play.values())[1:])]
@@ -462,7 +467,7 @@ def tell(session: Session, space: ResolvedSpace, proposal: Proposal, record: Tri
 
 def race(session: Session, baseline: Baseline, diagnosis: Diagnosis) -> None:
     """Race the configs of a search; a failed trial does not end it."""
-    session.events.on_phase("searching")
+    session.begin("searching")
     plan, asked = session.plan, Proposals(session.study, baseline.space, diagnosis).asked
     if asked:  # one more than these, because the race ends with a whole round
         most_s = max(0.0, session.budget.left_s - plan.kept_s) / 2

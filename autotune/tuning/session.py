@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from shlex import quote
 
+from autotune.errors import AutotuneError
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.examination import StepBreakdown
 from autotune.measurement.learning.training_trace import TrainingTrace
@@ -17,6 +18,7 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.profile import Profile
 from autotune.program.rehearsal import RehearsalPlan
 from autotune.program.sources import Sources
+from autotune.results.result import SearchResult
 from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import Progress
@@ -28,6 +30,9 @@ from autotune.tuning.start.start_up_time import StartUp
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
 from autotune.tuning.surroundings import Surroundings
+
+Finish = Callable[[SearchResult], None]  # writes the files of a result
+KEPT_EVERY_S = 5.0  # the time used so far is recorded, while the program shows signs of life
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,29 @@ class Session:
     trouble: str = ""
     traces: dict[RehearsalPlan, TrainingTrace] = field(default_factory=dict)
 
+    @contextmanager
+    def what_is_measured_counts(self) -> Iterator[None]:
+        """Take an error for the end of the search: what follows reads what was measured."""
+        try:
+            yield
+        except (AutotuneError, OSError) as error:
+            self.events.warn(f"The search ends with what was measured: {error}")
+            self.stop.end(str(error).partition("\n")[0].rstrip(" .:"))
+
+    def keep(self, result: SearchResult, finish: Callable[[SearchResult], None]) -> SearchResult:
+        """Record the result and have its files written, as far as that is possible; return it."""
+        self.stop.result = result
+        with faults_told(self.events):
+            self.study.result = result
+        with faults_told(self.events):
+            finish(result)
+        return result
+
+    def begin(self, phase: str) -> None:
+        """Begin a phase: record the time used so far, as a search may be killed, and say so."""
+        self.study.spent_s = self.budget.spent_s
+        self.events.on_phase(phase)
+
     def divide(self, *, needs_pairs: bool | None = None) -> None:
         """Divide the time that is left; for a claim by pairs of processes, if these are needed."""
         facts, canary = self.study.facts, self.study.canary
@@ -96,12 +124,11 @@ class Session:
 
         Of a search that has used its budget and is asked to check what the best config learns.
         """
-        if self.study.checks_learning:
-            confirming_s = self.plan.claim_s(is_apart=False, processes=max(PROCESSES))
-            rehearsing_s = 2 * ENDING_S + self.plan.least_rehearsal_s + self.plan.check_s
-            needed_s = self.budget.spent_s + confirming_s + rehearsing_s
-            self.budget.total_s = max(self.budget.total_s, needed_s)
-            self.divide()
+        confirming_s = self.plan.claim_s(is_apart=False, processes=max(PROCESSES))
+        rehearsing_s = 2 * ENDING_S + self.plan.least_rehearsal_s + self.plan.check_s
+        needed_s = self.budget.spent_s + confirming_s + rehearsing_s
+        self.budget.total_s = max(self.budget.total_s, needed_s)
+        self.divide()
 
     @property
     def worth_s(self) -> float:
@@ -178,6 +205,15 @@ class Session:
 
 
 @contextmanager
+def faults_told(events: Events) -> Iterator[None]:
+    """Warn of a fault of the record, a file or the fence, and go on."""
+    try:
+        yield
+    except (AutotuneError, OSError) as fault:
+        events.warn(str(fault))
+
+
+@contextmanager
 def search_session(
     run: SearchDir, study: Study, budget_s: float, events: Events, surroundings: Surroundings
 ) -> Iterator[Session]:
@@ -188,46 +224,53 @@ def search_session(
 
     Raises:
         FenceError: when nothing keeps the program from changing the user's files.
+        Terminated: when SIGTERM or SIGHUP has ended the session.
     """
     clock = surroundings.clock
     budget = Budget(budget_s, study.spent_s, clock)
     startup = StartUp(clock)
     sources = Sources(study.files or study.head.program.files)
 
-    def keep_files() -> None:
+    def keep() -> None:
+        study.spent_s = budget.spent_s
         if len(sources.known) > len(study.files):
             study.files = dict(sources.known)
+
+    def quietly(step: Callable[[], None]) -> None:
+        with faults_told(events):
+            step()
 
     def hear(progress: Progress) -> None:
         startup.hear(progress)
         events.on_progress(progress)
-        keep_files()
+        has_imported = len(sources.known) > len(study.files)
+        if has_imported or budget.spent_s - study.spent_s > KEPT_EVERY_S:  # a search may be killed
+            keep()
 
     def remember(mode: RunMode) -> None:
         study.mode = mode
 
-    try:
-        with (
-            InterruptCounter(events.on_interrupt) as stop,
-            surroundings.make_rigs(
-                replace(study.head.program, mode=study.mode),
-                run.path,
-                study.hardware,
-                reports=Reports(hear, events.warn, events.note, sources.saw),
-                options=study.head.options.fence,
-                remember=remember,
-                clock=clock,
-            ) as rigs,
-            LiveRig(rigs) as live,
-        ):
-            events.on_search_start(study.head, run.name, budget)
-            events.on_fence(rigs.fence)
-            study.fence = rigs.fence.sentence
-            for warning in surroundings.look(study.head.hardware):
-                events.warn(warning)
-            yield Session(run, study, budget, stop, events, rigs, live, startup)
-    finally:
-        study.spent_s = budget.spent_s
-        keep_files()
-        study.release_lease()
-        events.on_search_end()
+    with InterruptCounter(events.on_interrupt) as stop, ExitStack() as ending:
+        # Each step for itself, the last one first: a full disk does not keep rigs open
+        ending.callback(events.on_search_end)
+        ending.callback(quietly, study.release_lease)
+        ending.callback(quietly, keep)
+        rigs = surroundings.make_rigs(
+            replace(study.head.program, mode=study.mode),
+            run.path,
+            study.hardware,
+            reports=Reports(hear, events.warn, events.note, sources.saw),
+            options=study.head.options.fence,
+            remember=remember,
+            clock=clock,
+            is_urgent=lambda: stop.is_urgent,
+        )
+        ending.callback(quietly, rigs.__exit__)
+        live = LiveRig(rigs)
+        ending.callback(quietly, live.close)
+        events.on_search_start(study.head, run.name, budget)
+        events.on_fence(rigs.fence)
+        study.fence = rigs.fence.sentence
+        for warning in surroundings.look(study.head.hardware):
+            events.warn(warning)
+        yield Session(run, study, budget, stop, events, rigs, live, startup)

@@ -17,7 +17,7 @@ from autotune.tuning.claim import claim_best, play_on
 from autotune.tuning.conclude import conclude
 from autotune.tuning.events import Events
 from autotune.tuning.race import race
-from autotune.tuning.session import search_session
+from autotune.tuning.session import Finish, search_session
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
 from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
@@ -29,6 +29,7 @@ def search(
     budget_s: float,
     events: Events,
     surroundings: Surroundings = THIS_MACHINE,
+    finish: Finish = lambda _: None,
 ) -> SearchResult:
     """Start a search, or continue an earlier one, and return its result.
 
@@ -36,32 +37,38 @@ def search(
     does not repeat it. The caller must have taken the study's lease; it is released at the end,
     also when an error is raised.
 
+    Args:
+        finish: Writes the result's files. It is called while rigs may still run: a process that was
+            told to end may be killed while it closes them.
+
     Raises:
         ProgramError: when the program fails by itself or trains no step.
         BudgetError: when the budget ends before the baseline is measured.
         UsageError: when a knob that the user named cannot act here.
         FenceError: when nothing keeps the program from changing the user's files.
+        Terminated: when SIGTERM or SIGHUP ends the search; it holds the result.
     """
     with search_session(run, study, budget_s, events, surroundings) as session:
         # A table of contents: each phase reads what it needs from the study, so the same lines
-        # serve a new search and one that is resumed.
-        baseline = with_growth(session, measure_baseline(session))
-        session.make_room()
-        baseline = cleared(session, baseline)
-        diagnosis = diagnose(
-            baseline.profile,
-            baseline.measurement,
-            baseline.space,
-            study.hardware,
-            baseline.breakdown,
-            study.goal,
-        )
-        events.on_diagnosis(diagnosis, baseline.space)
-        race(session, baseline, diagnosis)
-        play_on(session, baseline)
-        try_apart(session, baseline, diagnosis)
-        while rehearse_best(session, baseline):  # all that looked faster fails
+        # serve a new search and one that is resumed. Whatever ends it early, what was measured by
+        # then counts.
+        baseline, diagnosis, claimed = with_growth(session, measure_baseline(session)), None, None
+        with session.what_is_measured_counts():
+            baseline = cleared(session, baseline)
+            diagnosis = diagnose(
+                baseline.profile,
+                baseline.measurement,
+                baseline.space,
+                study.hardware,
+                baseline.breakdown,
+                study.goal,
+            )
+            events.on_diagnosis(diagnosis, baseline.space)
             race(session, baseline, diagnosis)
-        claimed = claim_best(session, baseline)
-        study.result = result = conclude(session, baseline, claimed, diagnosis)
-        return result
+            play_on(session, baseline)
+            try_apart(session, baseline, diagnosis)
+            while rehearse_best(session, baseline):  # all that looked faster fails
+                race(session, baseline, diagnosis)
+            claimed = claim_best(session, baseline)
+        claimed = claimed or claim_best(session, baseline)
+        return session.keep(conclude(session, baseline, claimed, diagnosis), finish)

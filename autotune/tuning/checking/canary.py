@@ -51,7 +51,7 @@ def cleared(session: Session, baseline: Baseline) -> Baseline:
     if study.head.options.accepts_learning_change:
         return baseline  # the best config is compared, and nothing is refused for it
     if study.canary is None and session.plan.has_time_for_canary:
-        session.events.on_phase("checking")
+        session.begin("checking")
         used = baseline.measurement.memory
         capacity = session.rigs.hardware.capacity_bytes(on_device=used.is_on_device)
         if 3 * (used.peak_bytes or 0) > capacity:  # its process would compete with these

@@ -186,10 +186,13 @@ def untold(written: TrainingTrace) -> str:
 def with_growth(session: Session, baseline: Baseline) -> Baseline:
     """Return the baseline with a space that says whether larger global batches may win.
 
-    They may if that needs no check, or if the check of a small growth fits into the budget.
+    They may if that needs no check, or if the check of a small growth fits into the budget. For a
+    check that the user asked for, the budget is extended.
     """
     space, study = baseline.space, session.study
     size = space.baseline.get("batch_size")
+    if study.checks_learning:
+        session.make_room()
     if study.checks_learning or size is None:
         return baseline
     least = space.baseline.replace(batch_size=LEAST_GROWTH * int(size))

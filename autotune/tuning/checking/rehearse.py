@@ -57,7 +57,7 @@ def rehearse_best(session: Session, baseline: Baseline) -> bool:
             return False
         if _is_known(study, able[0].config, most_s):
             return False
-        session.events.on_phase("rehearsing")
+        session.begin("rehearsing")
         session.events.on_rehearsal(able[0].config, baseline.space)
         began_s = session.budget.spent_s
         record = rehearsing.record(most_s)
