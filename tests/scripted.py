@@ -33,6 +33,7 @@ from autotune.program.fence_options import FenceKind
 from autotune.program.lr import batch_growth
 from autotune.program.profile import Profile
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan, Seen
+from autotune.program.sources import Files
 from autotune.results.record import SearchOptions
 from autotune.results.result import SearchResult
 from autotune.rig.fence import Fence
@@ -118,6 +119,7 @@ class Script:
         faults: Page faults of a step of the program as written, in a process of its own and in one
             that another config shares; configs that keep freed memory have none.
         fault_s: Seconds of a page fault.
+        imports: Returns what a process imports of the user's, by its number.
         busy: Seconds after the start from which others use the machine, and how many times slower
             that makes the program as written, alone; None if they never do.
     """
@@ -147,6 +149,7 @@ class Script:
     loss: Callable[[Config, int], float | None] = lambda _config, _steps: None
     faults: tuple[int, int] = (0, 0)
     fault_s: float = 0.0
+    imports: Callable[[int], Files] = lambda _: {}
     busy: tuple[float, float] | None = None
 
     @property
@@ -283,6 +286,7 @@ class ScriptedRig:
         script = self._machine.script
         if ending := self._machine.pass_time(script.start_s, should_stop):
             return ending
+        self._import()
         if ending := self._ends("open", applied):
             return ending
         self.steps, self._trains_since_s = 5, self._machine.clock()
@@ -404,9 +408,14 @@ class ScriptedRig:
             return ending
         return self._machine.script.examination
 
+    def _import(self) -> None:
+        for path, digest in self._machine.script.imports(self._number).items():
+            self._rigs.reports.imported(path, digest)
+
     def rehearse(
         self, applied: AppliedConfig, plan: RehearsalPlan, should_stop: ShouldStop
     ) -> Rehearsal:
+        self._import()
         if ending := self._machine.pass_time(min(3.0, plan.most_s), should_stop):
             return Rehearsal(None, ending)
         if ending := self._ends("rehearse", applied):

@@ -1,6 +1,7 @@
 """best.yaml: what was written is read back, hand edits are taken or answered with file and line."""
 
 import gzip
+import os
 import re
 import sqlite3
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pytest
 from autotune.errors import FileFormatError, RunDirectoryError
 from autotune.program.config import Config
 from autotune.program.lr import LrRule
+from autotune.program.sources import digest_of
 from autotune.results import bestfile
 from autotune.results.record import FORMAT
 from autotune.tuning.storage.search_dir import FILE, SearchDir
@@ -122,6 +124,27 @@ def test_another_machine_another_torch_and_a_changed_program_are_doubts(path: Pa
     assert warnings[2].startswith("torch: 2.11.0 during the search, 2.12.0 now.")
     assert "The program has changed since the search (train.py --epochs 3)." in warnings[3]
     assert all("earch again" in warning for warning in warnings)
+
+
+def test_an_edit_of_what_the_program_imports_is_a_doubt_that_names_it(
+    path: Path, tmp_path: Path
+) -> None:
+    for name in ("model.py", "data.py", "gone.py"):
+        (tmp_path / name).write_text("")
+    program = replace(PROGRAM, cwd=str(tmp_path), source=str(tmp_path / "train.py"))
+    seen = {str(tmp_path / name): digest_of(tmp_path / name) for name in ("model.py", "gone.py")}
+    best = bestfile.read(path)
+    imports = bestfile.imports_of(program, {program.source: "f" * 64, **seen})
+    section = best.program.model_copy(update={"imports": {**imports, "../pipe": "0"}})
+    best.model_copy(update={"program": section}).write(path)
+    best = bestfile.read(path)
+    os.mkfifo(tmp_path.parent / "pipe")
+    (tmp_path / "gone.py").unlink()
+    here = make_hardware(gpus=(A100,), shm_bytes=5)
+    assert best.warnings(here, program) == []
+    (tmp_path / "model.py").write_text("LAYERS = 3")
+    (warning,) = best.warnings(here, program)
+    assert "(train.py --epochs 3). Of what it imports: model.py. Search again" in warning
 
 
 def test_another_program_is_not_taken_for_a_changed_one(path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 import psutil
 import pytest
 
-from autotune.errors import RigError
+from autotune.errors import RigError, SearchEnded
 from autotune.measurement.examination import StepBreakdown
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
@@ -25,6 +25,7 @@ from autotune.program.fence_options import FenceKind
 from autotune.program.lr import LrRule
 from autotune.program.program import LaunchPlan
 from autotune.program.rehearsal import RehearsalPlan, TracePlan
+from autotune.program.sources import Sources
 from autotune.rig import processes
 from autotune.rig.open_rig import SILENT, OpenRig, Place
 from autotune.rig.resource_monitor import ResourceMonitor
@@ -81,6 +82,42 @@ def test_a_program_that_writes_its_weights_itself_is_measured_and_gets_workers_l
     assert losses[: len(expected)] == expected[: len(losses)]
     for measurement in (as_written, measured):
         assert measurement.samples_per_step == measurement.largest_step == 16
+
+
+IMPORTS = """
+import time
+from pathlib import Path
+Path("made.py").write_text(f"AT = {time.time_ns()}")  # behind the fence, so it is not the user's
+import made, model, torch
+for step in range(10 ** 6):
+    if step == 12:
+        import late
+    model.optimizer.zero_grad()
+    model.net(torch.randn(8, 4)).sum().backward()
+    model.optimizer.step()
+"""
+MODEL = "import torch\nnet = torch.nn.Linear(4, 1)\noptimizer = torch.optim.SGD(net.parameters())\n"
+
+
+def test_what_a_program_imports_is_told_as_it_was_then_and_another_version_is_refused(
+    tmp_path: Path,
+) -> None:
+    files = {"train.py": IMPORTS, "model.py": MODEL, "late.py": ""}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    sources = Sources({})
+    reports = replace(SILENT, imported=sources.saw)
+    for is_edited in (False, True):
+        with open_rig(tmp_path, str(tmp_path / "train.py"), reports=reports) as opened:
+            (tmp_path / "model.py").write_text("an edit after its import")
+            if not is_edited:
+                opened.measured()
+                (tmp_path / "model.py").write_text(MODEL)
+                (tmp_path / "late.py").write_text("EDITED = True")
+                continue
+            with pytest.raises(SearchEnded, match=r"late\.py has changed"):
+                opened.measured()
+    assert {Path(path).name for path in sources.known} == {*files}
 
 
 def test_leaving_the_loop_keeps_the_config_and_holds_the_schedule(tmp_path: Path) -> None:

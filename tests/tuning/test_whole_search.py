@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import AutotuneError, BudgetError, ProgramError
+from autotune.errors import AutotuneError, BudgetError, ProgramError, RunDirectoryError
 from autotune.measurement.outcome import Ending
+from autotune.program.sources import changed, digest_of
 from autotune.results.as_data import as_data
 from autotune.results.result import Finding
 from autotune.tuning.budget import CLOSING_S, OVERDRAFT
+from autotune.tuning.storage import search_dir
 from tests.gpu_fakes import unused
 from tests.made import A100, V100, make_profile
 from tests.scripted import CRASH, Question, Script, begin
@@ -113,6 +115,39 @@ def test_a_search_that_was_killed_goes_on_where_it_stood(tmp_path: Path, phase: 
     assert [r.config for r in result.records[: len(before)]] == [r.config for r in before]
     assert search.study.rounds[: len(rounds)] == rounds
     assert ("baseline" in heard.phases) == (not before)  # it is measured once
+
+
+# --- programs that are edited ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("edited_before", [2, 3, 4, 6])
+def test_an_edit_ends_the_search_with_what_the_first_version_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edited_before: int
+) -> None:
+    """The numbers are those of the processes: the first ones race and rehearse, then claim."""
+    monkeypatch.chdir(tmp_path)
+    model, started = tmp_path / "model.py", list[int]()
+    model.write_text("LAYERS = 2")
+
+    def imports(process: int) -> dict[str, str]:
+        started.append(process)
+        if process == edited_before:
+            model.write_text("LAYERS = 3")
+        return {str(model): digest_of(model)}
+
+    heard = Heard()
+    search, result = found(tmp_path, Script(FASTER, imports=imports), 240.0, heard=heard)
+    assert max(started) == edited_before, "nothing is started any more"
+    assert "model.py has changed" in result.reason
+    assert any("model.py has changed" in warning for warning in heard.warnings)
+    assert result.finding in {Finding.UNCONFIRMED, Finding.FASTER}
+    before = [one for one in search.study.claim if not one.is_of_search]
+    assert len(before) < edited_before, "no process that saw the other version counts"
+    study = search.study
+    with pytest.raises(RunDirectoryError, match=r"model\.py has changed since the search began"):
+        search_dir.check_unchanged(study, study.hardware)
+    model.write_text("LAYERS = 2")
+    assert "model.py" not in changed(study.files)
 
 
 # --- programs that fail ---------------------------------------------------------------------------
