@@ -410,7 +410,8 @@ class ScriptedRig:
 
     def _import(self) -> None:
         for path, digest in self._machine.script.imports(self._number).items():
-            self._rigs.reports.imported(path, digest)
+            assert self._rigs.reports.sources is not None
+            self._rigs.reports.sources.saw(path, digest)
 
     def rehearse(
         self, applied: AppliedConfig, plan: RehearsalPlan, should_stop: ShouldStop

@@ -12,12 +12,13 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from autotune.errors import SearchEnded
 
 MOST_BYTES = 256 << 20  # torch's largest extension module in Python, of CUDA kernels, has as much
+MOST_NAMED = 3  # in one sentence
 Files = Mapping[str, str]  # SHA-256 of each file's content, by its absolute path
 
 
@@ -40,6 +41,12 @@ def changed(files: Files) -> list[str]:
     return [shown(path) for path, digest in files.items() if digest_of(path) != digest]
 
 
+def listed(names: Sequence[str]) -> str:
+    """Return names of files with commas between them; of many, the first ones and how many more."""
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
 def shown(path: str) -> str:
     """Return a path relative to the present directory, if it lies below."""
     relative = os.path.relpath(path)
@@ -49,13 +56,18 @@ def shown(path: str) -> str:
 class Sources:
     """What the processes of a search were seen to import.
 
+    Args:
+        known: What was seen before.
+        apart: Folders of caches: what libraries download or compile there is not the user's.
+
     Attributes:
         known: The user's files. What a trial has made behind its fence is none: the disk has it
             not, or otherwise.
     """
 
-    def __init__(self, known: Files) -> None:
+    def __init__(self, known: Files, apart: Sequence[Path] = ()) -> None:
         self.known = dict(known)
+        self._apart = apart
         self._made: dict[str, str] = {}
 
     def saw(self, path: str, digest: str) -> None:
@@ -67,7 +79,8 @@ class Sources:
         first = self.known.get(path) or self._made.setdefault(path, digest)
         if path in self.known and first == digest:
             return
-        is_users = path in self.known or digest_of(path) == digest
+        is_apart = any(Path(os.path.realpath(path)).is_relative_to(one) for one in self._apart)
+        is_users = path in self.known or (not is_apart and digest_of(path) == digest)
         if is_users and first != digest:
             raise SearchEnded(f"{shown(path)} has changed since it was first imported")
         if is_users:

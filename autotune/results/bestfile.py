@@ -36,7 +36,7 @@ from autotune.program.dangerous_variables import refuse_unless_allowed
 from autotune.program.flags import AS_WRITTEN, KEYWORD, as_text
 from autotune.program.lr import LrRule
 from autotune.program.program import Program
-from autotune.program.sources import Files, digest_of
+from autotune.program.sources import Files, digest_of, listed
 
 HEADER = """\
 # Written by autotune. Train with it:  autotune run {name} {program}
@@ -45,7 +45,6 @@ HEADER = """\
 
 
 DIGITS = 12  # of a SHA-256, which tell an edited file from the one before
-MOST_NAMED = 3  # of files that have changed
 Side = Literal["baseline", "best"]
 
 
@@ -229,7 +228,7 @@ class BestFile(_Section):
                 f"({self.program.command}). Another config may be faster for it; search again."
             )
         else:
-            names = ", ".join(map(_shown, edited[:MOST_NAMED]))
+            names = listed([*map(_shown, edited)])
             which = f" Of what it imports: {names}." if names else ""
             found.append(
                 f"The program has changed since the search ({self.program.command}).{which} "

@@ -23,6 +23,7 @@ from autotune.program.fence_options import FenceOptions
 from autotune.program.lr import LrRule
 from autotune.program.profile import Profile
 from autotune.program.program import Program
+from autotune.program.sources import Files
 
 # Increased when older records cannot be read, or lack something that is needed to go on
 FORMAT = 9
@@ -209,6 +210,7 @@ class BaselineInfo:
         first_step_s: Seconds from the rig's start to the end of the first step; None if unknown.
         gpus: The GPUs that the program sees; empty if it trains on the CPU, and in records of
             earlier versions.
+        files: What it was seen to import of the user's, its script included.
         page_faults: Of a step; None if they were not counted.
     """
 
@@ -219,6 +221,7 @@ class BaselineInfo:
     first_step_s: float | None = None
     gpus: tuple[Gpu, ...] = ()
     page_faults: float | None = None
+    files: Files = field(default_factory=dict)
 
     @property
     def before_steps_s(self) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from statistics import fmean
@@ -21,7 +21,6 @@ from autotune.measurement.readings import Compilation, Memory
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.program import LaunchPlan
-from autotune.program.sources import Files
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
 from autotune.results.learning import Learning
@@ -119,7 +118,6 @@ class SearchResult:
         facts: What was learned from the program as written; None if it was not measured.
         claim: The processes in which ``candidate`` was compared with the program as written.
         canary: What the exact settings train; None if that was not compared before the search.
-        files: What the program was seen to import of the user's, and its script.
     """
 
     finding: Finding
@@ -151,7 +149,6 @@ class SearchResult:
     facts: BaselineInfo | None = None
     claim: tuple[ClaimProcess, ...] = ()
     canary: Canary | None = None
-    files: Files = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Return the finding on one line."""
@@ -316,7 +313,9 @@ class SearchResult:
             program=bestfile.ProgramSection(
                 command=str(self.head.program),
                 fingerprint=self.head.program.fingerprint,
-                imports=bestfile.imports_of(self.head.program, self.files),
+                imports=bestfile.imports_of(
+                    self.head.program, {} if self.facts is None else self.facts.files
+                ),
                 ranks=self.head.program.ranks,
                 traits=self.applied.traits,
             ),

@@ -17,6 +17,7 @@ from typing import TypeVar
 from autotune.errors import DEFECT, FenceError, RigError
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.fence_options import FenceKind
+from autotune.program.sources import Sources
 from autotune.rig import failures, processes
 from autotune.rig.fence import View
 from autotune.rig.resource_monitor import ResourceMonitor
@@ -53,12 +54,16 @@ A = TypeVar("A")
 
 @dataclass(frozen=True)
 class Reports:
-    """Callbacks by which a rig reports what happens; all do nothing by default."""
+    """Callbacks by which a rig reports what happens; all do nothing by default.
+
+    Attributes:
+        sources: What the program's processes have imported; None does not compare that.
+    """
 
     progress: Callable[[Progress], None] = lambda _: None
     warning: Callable[[str], None] = lambda _: None
     note: Callable[[str], None] = lambda _: None
-    imported: Callable[[str, str], None] = lambda _path, _digest: None
+    sources: Sources | None = None
 
 
 SILENT = Reports()
@@ -162,7 +167,8 @@ class OpenRig:
                     self._reports.progress(message)
                 case Imported(path, digest):
                     heard = now
-                    self._reports.imported(path, digest)
+                    if self._reports.sources is not None:
+                        self._reports.sources.saw(path, digest)
                 case Warned(sentence):
                     self._reports.warning(sentence)
                 case AskedInput(prompt):

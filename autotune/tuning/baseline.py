@@ -121,6 +121,7 @@ def _measure(session: Session) -> Baseline:
         first_step_s=ready.first_step_s,
         gpus=ready.devices,
         page_faults=live.faults.alone.get(space.baseline),
+        files=session.files,
     )
     # Stored before the step is profiled: from here on the session knows how long a confirmation
     # takes, and a search that is killed need not measure the baseline again.

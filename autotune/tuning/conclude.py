@@ -93,7 +93,6 @@ def conclude(
         contributions=tuple(_contributions(session, baseline, candidate)),
         facts=session.study.facts,
         claim=() if confirmation is None else confirmation.processes,
-        files=session.study.files,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,8 +18,9 @@ from autotune.measurement.outcome import Ending, Outcome, RunMode
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.profile import Profile
 from autotune.program.rehearsal import RehearsalPlan
-from autotune.program.sources import Sources
+from autotune.program.sources import Files, Sources
 from autotune.results.result import SearchResult
+from autotune.rig.fence.caches import cache_roots
 from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import Progress
@@ -92,6 +94,12 @@ class Session:
         """Begin a phase: record the time used so far, as a search may be killed, and say so."""
         self.study.spent_s = self.budget.spent_s
         self.events.on_phase(phase)
+
+    @property
+    def files(self) -> Files:
+        """What the program was seen to import of the user's."""
+        sources = self.rigs.reports.sources
+        return {} if sources is None else dict(sources.known)
 
     def divide(self, *, needs_pairs: bool | None = None) -> None:
         """Divide the time that is left; for a claim by pairs of processes, if these are needed."""
@@ -229,12 +237,12 @@ def search_session(
     clock = surroundings.clock
     budget = Budget(budget_s, study.spent_s, clock)
     startup = StartUp(clock)
-    sources = Sources(study.files or study.head.program.files)
+    sources = Sources(study.files, cache_roots(os.environ))
 
     def keep() -> None:
         study.spent_s = budget.spent_s
-        if len(sources.known) > len(study.files):
-            study.files = dict(sources.known)
+        if study.facts is not None and study.facts.files != sources.known:
+            study.facts = replace(study.facts, files=dict(sources.known))
 
     def quietly(step: Callable[[], None]) -> None:
         with faults_told(events):
@@ -243,8 +251,7 @@ def search_session(
     def hear(progress: Progress) -> None:
         startup.hear(progress)
         events.on_progress(progress)
-        has_imported = len(sources.known) > len(study.files)
-        if has_imported or budget.spent_s - study.spent_s > KEPT_EVERY_S:  # a search may be killed
+        if budget.spent_s - study.spent_s > KEPT_EVERY_S:  # a search may be killed
             keep()
 
     def remember(mode: RunMode) -> None:
@@ -259,7 +266,7 @@ def search_session(
             replace(study.head.program, mode=study.mode),
             run.path,
             study.hardware,
-            reports=Reports(hear, events.warn, events.note, sources.saw),
+            reports=Reports(hear, events.warn, events.note, sources),
             options=study.head.options.fence,
             remember=remember,
             clock=clock,

@@ -1,5 +1,6 @@
 """Programs: scripts and functions, found, named, fingerprinted and told apart."""
 
+import hashlib
 import json
 import os
 import pickle
@@ -11,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import UsageError
+from autotune.errors import SearchEnded, UsageError
 from autotune.program.config import Config
 from autotune.program.program import ProgramKind, parse_program, program_of
-from autotune.program.sources import changed
+from autotune.program.sources import Sources, changed, digest_of
 
 
 @pytest.fixture
@@ -116,3 +117,19 @@ def test_a_function_that_no_import_finds_is_pickled_with_what_it_holds(tmp_path:
         found.append(program.fingerprint)
     assert found[0] == program_of(nested, [], tmp_path).fingerprint
     assert found[0] != found[1], "it follows the source"
+
+
+def test_only_files_that_the_disk_has_as_they_were_imported_are_the_users(tmp_path: Path) -> None:
+    model, made, cached = (tmp_path / name for name in ("model.py", "made.py", "cache/ops.so"))
+    cached.parent.mkdir()
+    for path in (model, cached):
+        path.write_text("first")
+    first, second = digest_of(model), hashlib.sha256(b"second").hexdigest()
+    sources = Sources({}, [cached.parent])
+    for path, digest in ((made, first), (made, second), (cached, first), (cached, second)):
+        sources.saw(str(path), digest)
+    assert not sources.known, "a trial has made them"
+    model.write_text("second")  # after a process has imported it, and before that was heard
+    sources.saw(str(model), first)
+    with pytest.raises(SearchEnded, match=r"model\.py has changed"):
+        sources.saw(str(model), second)

@@ -106,7 +106,7 @@ def test_what_a_program_imports_is_told_as_it_was_then_and_another_version_is_re
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     sources = Sources({})
-    reports = replace(SILENT, imported=sources.saw)
+    reports = replace(SILENT, sources=sources)
     for is_edited in (False, True):
         with open_rig(tmp_path, str(tmp_path / "train.py"), reports=reports) as opened:
             (tmp_path / "model.py").write_text("an edit after its import")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +15,7 @@ from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.program import Program
 from autotune.program.sources import Sources
 from autotune.rig.failures import program_error
+from autotune.rig.fence.caches import cache_roots
 from autotune.rig.open_rig import SILENT, Reports
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.start import first_start
@@ -33,13 +35,14 @@ def throwaway_rigs(
     Raises:
         FenceError: when nothing keeps the program from changing the user's files.
     """
+    sources = Sources(program.files, cache_roots(os.environ))
     with (
         Scratch(short_place()) as scratch,
         surroundings.make_rigs(
             program,
             scratch.path,
             hardware,
-            reports=replace(reports, imported=Sources(program.files).saw),
+            reports=replace(reports, sources=sources),
             options=fence,
             remember=lambda _: None,
             clock=surroundings.clock,

@@ -11,7 +11,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from autotune.errors import RunDirectoryError, did_you_mean
-from autotune.program.sources import changed
+from autotune.program.sources import changed, listed
 
 if TYPE_CHECKING:
     from autotune.machine.hardware import Hardware
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 HOME = ".autotune"
 STUDY_NAME = "autotune"
 FILE = "study.db"
-MOST_NAMED = 3  # of files that have changed
 
 
 @dataclass(frozen=True)
@@ -131,11 +130,11 @@ def check_unchanged(study: Study, hardware: Hardware) -> None:
     Raises:
         RunDirectoryError: when a file that it imported, the hardware, Python or torch has changed.
     """
-    names = changed(study.files or study.head.program.files)
-    changes = [f"{name} has changed since the search began" for name in names[:MOST_NAMED]]
-    if len(names) > MOST_NAMED:
-        changes.append(f"so have {len(names) - MOST_NAMED} more files")
-    changes += study.head.hardware.differences(hardware)
+    names = changed(study.files)
+    changes = study.head.hardware.differences(hardware)
+    if names:
+        verb = "has" if len(names) == 1 else "have"
+        changes.insert(0, f"{listed(names)} {verb} changed since the search began")
     if changes:
         raise RunDirectoryError(
             f"This run cannot go on: {'; '.join(changes)}. Its measurements no longer count; "

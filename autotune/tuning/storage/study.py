@@ -54,7 +54,7 @@ Storage = str | optuna.storages.BaseStorage  # a URL, or an object of Optuna's
 ROUNDS = "rounds:"  # begins the names of attributes, one for each answer of a rig
 MOST_CHECKS = 2  # of what configs learn, beyond the budget
 # Of a result: stored already
-KEPT_APART = {"records", "rehearsals", "head", "facts", "claim", "canary", "files"}
+KEPT_APART = {"records", "rehearsals", "head", "facts", "claim", "canary"}
 # Endings that a config's neighbours share, so that the sampler should avoid those as well
 MEMORY_OUTCOMES = {Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY, Outcome.SHARED_MEMORY}
 Trial = optuna.trial.Trial  # one that a sampler chose
@@ -96,7 +96,6 @@ class Study:
     Attributes:
         head: What is searched, with which options and where; written once by ``create()``.
         facts: None until the baseline was measured.
-        files: What the program was seen to import of the user's; empty until its first steps.
         fence: How the last session kept trials from changing files, as a sentence.
         claim: The processes of the claim in the order in which they ran, of all candidates.
         rehearsals: In order; a config can occur more than once.
@@ -108,7 +107,6 @@ class Study:
 
     head = Stored[SearchInfo](SearchInfo, cast("SearchInfo", None))
     facts = Stored[BaselineInfo | None](BaselineInfo | None, None)
-    files = Stored[Files](dict[str, str], {})
     fence = Stored[str](str, "")
     mode = Stored[RunMode](RunMode, RunMode())
     spent_s = Stored[float](float, 0.0)
@@ -173,6 +171,11 @@ class Study:
         return self.head.machine(self.facts)
 
     @property
+    def files(self) -> Files:
+        """What the program was seen to import of the user's, as far as that is known."""
+        return (self.facts.files if self.facts is not None else {}) or self.head.program.files
+
+    @property
     def goal(self) -> Goal:
         """What is compared, and within which limits."""
         return self.head.options.goal
@@ -227,7 +230,6 @@ class Study:
                 "rehearsals": self.rehearsals,
                 "facts": self.facts,
                 "canary": self.canary,
-                "files": self.files,
                 "head": self.head,
             }
             result: SearchResult = _adapter(SearchResult).validate_python(kept)
