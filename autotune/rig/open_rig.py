@@ -6,6 +6,7 @@ process can end into an ``Ending``. All of it runs on the thread that asks.
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
@@ -47,6 +48,7 @@ POLL_S = 0.1
 BETWEEN_EPOCHS_S = 900.0  # evaluating or saving may take this long, and makes no step
 OVERFLOW_EVERY_S = 0.5
 LOG_TAIL_BYTES = 4000
+MOST_LOG_BYTES = 64 << 20  # a progress bar prints some 100 bytes, ten times a second: for 18 hours
 
 ShouldStop = Callable[[], Ending | None]
 A = TypeVar("A")
@@ -93,9 +95,24 @@ def codes_in(view: View) -> Path:
 def tail_of(log: Path) -> str:
     """Return the last 4 kB of a log; empty if nothing was printed."""
     try:
-        return log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+            return file.read(LOG_TAIL_BYTES).decode(errors="replace")
     except OSError:
         return ""
+
+
+def cut(log: Path) -> None:
+    """Have a log that has become too long begin anew with its last 4 kB.
+
+    Whatever writes to it appends, so it goes on at the new end.
+    """
+    with suppress(OSError):
+        if log.stat().st_size > MOST_LOG_BYTES:
+            tail = tail_of(log)
+            os.truncate(log, 0)
+            with log.open("a", encoding="utf-8") as file:
+                file.write(f"[autotune has left out what was printed before]\n{tail}")
 
 
 class OpenRig:
@@ -202,6 +219,7 @@ class OpenRig:
         if now - self._polled_at < OVERFLOW_EVERY_S:
             return None
         self._polled_at = now
+        cut(self.place.log)
         reason = self.place.view.overflow()
         return None if reason is None else Ending(Outcome.SCRATCH_FULL, reason, self.log_tail())
 

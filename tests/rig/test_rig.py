@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -199,6 +200,22 @@ def test_an_answer_to_an_earlier_question_is_dropped_and_silence_between_epochs_
             ending = rig.wait(TookTurns, never, 0.2)
         assert isinstance(ending, Ending)
         assert ending.reason == f"no step for {silent_s} s"
+
+
+def test_a_log_without_end_costs_neither_memory_nor_disk(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    with log.open("wb") as file:
+        file.truncate(1 << 40)  # a hole, which takes no space
+        file.seek(0, os.SEEK_END)
+        file.write(b"last words")
+    with played(tmp_path) as (rig, _):
+        ending = rig.wait(TookTurns, never, 0.2)
+        assert isinstance(ending, Ending)
+        assert ending.program_traceback.endswith("last words")
+        assert log.stat().st_size < 10_000
+        with log.open("a") as writer:  # as the program has it open
+            writer.write(" and more")
+        assert rig.log_tail().endswith("last words and more")
 
 
 def test_a_rig_that_is_not_open_says_so_and_may_be_closed_twice(tmp_path: Path) -> None:
