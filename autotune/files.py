@@ -12,6 +12,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+HOME = ".autotune"  # the folder in a project for what autotune keeps for itself
 MARK = "Written by autotune"  # in the first lines of each file that is made for the user
 MARKED_BYTES = 1024
 MOST_LEFT_BYTES = 1 << 20  # a last message with a traceback of torch's has some 20 kB

@@ -24,12 +24,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.errors import UsageError
+from autotune.files import HOME
 from autotune.machine.scratch import HERE, PREFIX, Scratch, sweep
 from autotune.program.program import Program, ProgramKind, fingerprint_of
 
 # How users name what to run: the program as it is, or, before the name of a revision, as it was
 WRITTEN, COMMIT = "written", "git:"
-NOT_LINKED = {"__pycache__", ".autotune"}  # bytecode of today would be replaced by the revision's
+NOT_LINKED = {"__pycache__", HOME}  # bytecode of today would be replaced by the revision's
 NAMED_BY_MODULE = {ProgramKind.MODULE, ProgramKind.MODULE_FUNCTION}
 SUBMODULE = "160000"  # the mode under which git stores a submodule's commit
 FORGET = ("worktree", "remove", "--force")

@@ -25,12 +25,11 @@ Files = Mapping[str, str]  # SHA-256 of each file's content, by its absolute pat
 def digest_of(path: str | Path) -> str:
     """Return the SHA-256 of a file; empty if it cannot be read, is no file, or is too large."""
     try:
-        # Not to wait for a pipe: the path may come from a file of somebody else
-        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        with os.fdopen(number, "rb") as file:
-            status = os.fstat(number)
-            if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
-                return ""
+        # The path may come from somebody else, so no pipe is waited for and no device is opened
+        status = os.stat(path)  # noqa: PTH116
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+            return ""
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except (OSError, ValueError):  # ValueError: a path with a zero byte
         return ""

@@ -266,8 +266,9 @@ class OpenRig:
                 f"{error}. Try again, or choose another with --fence."
             )
         word: Ended | None = None
+        until = monotonic() + LAUNCHER_S  # what it has started may go on sending
         with suppress(LinkClosed):
-            while word is None and (message := self._link.receive(0.0)) is not None:
+            while word is None and (message := self._link.receive(0.0)) and monotonic() < until:
                 word = message if isinstance(message, Ended) else None
         return self._ended(word)
 

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from autotune.cli import compare as printed
-from autotune.errors import BudgetError
+from autotune.errors import BudgetError, SearchEnded
 from autotune.machine import hardware
 from autotune.program import line
 from autotune.program.profile import RunLength
 from autotune.program.revision import at_revision
+from autotune.program.sources import digest_of
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
 from autotune.rig.rig_factory import RigFactory
@@ -102,6 +103,18 @@ def test_a_batch_of_double_size_must_be_twice_as_fast_where_the_number_of_steps_
     surroundings = ScriptedMachine(script).surroundings
     found = compare(sides, HARDWARE, 300.0, Events(), surroundings=surroundings)
     assert found.speedup.low < truth < found.speedup.high
+
+
+def test_a_program_that_is_edited_meanwhile_is_not_compared_with_itself(tmp_path: Path) -> None:
+    model = tmp_path / "model.py"
+
+    def imports(process: int) -> dict[str, str]:
+        model.write_text(f"LAYERS = {process // 3}")
+        return {str(model): digest_of(model)}
+
+    sides, machine = configs(None, workers(tmp_path, 1)), ScriptedMachine(Script(imports=imports))
+    with pytest.raises(SearchEnded, match=r"model\.py has changed"):
+        compare(sides, HARDWARE, 300.0, Events(), surroundings=machine.surroundings)
 
 
 def test_a_comparison_that_is_cut_short_tells_no_difference(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autotune.errors import FenceError
+from autotune.files import HOME
 from autotune.machine.kernel_files import text_of
 from autotune.machine.scratch import sweep
 from autotune.program.fence_options import FenceKind, FenceOptions
@@ -27,7 +28,6 @@ from autotune.rig.fence.room import candidates
 
 __all__ = ["Fence", "View", "describe_fence", "raise_fence"]
 
-HOME = ".autotune"  # the folder of all runs of a project
 # Settings that deny mounts to ordinary users: file, value, and how to change it. The first is of
 # Ubuntu's kernels, the second of Debian's; for the third see user_namespaces(7).
 SWITCHES = (

@@ -11,6 +11,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from autotune.errors import RunDirectoryError, did_you_mean
+from autotune.files import HOME
 from autotune.program.sources import changed, listed
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from autotune.results.record import SearchInfo
     from autotune.tuning.storage.study import Study
 
-HOME = ".autotune"
 STUDY_NAME = "autotune"
 FILE = "study.db"
 

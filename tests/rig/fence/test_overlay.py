@@ -125,6 +125,7 @@ def test_a_folder_that_somebody_removes_meanwhile_keeps_no_trial_from_starting(
     view.close()
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_a_trial_that_writes_too_much_ends_and_the_file_is_named(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
@@ -147,6 +148,7 @@ def test_a_trial_that_writes_too_much_ends_and_the_file_is_named(tmp_path: Path)
     assert picture(script) == before
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_a_daemon_that_left_its_session_and_its_environment_ends_with_its_rig(
     fence: OverlayFence, tmp_path: Path
 ) -> None:
