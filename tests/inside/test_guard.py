@@ -9,6 +9,7 @@ import contextlib
 import errno
 import glob
 import os
+import posix
 import random
 import shutil
 import stat
@@ -251,6 +252,22 @@ def test_every_call_does_and_says_what_it_does_without_the_guard(name: str, tmp_
     assert picture(home) == before
     assert seen == done(CALLS[name], plain)
     assert here == os.getcwd()
+
+
+def test_a_file_that_another_rank_moves_away_meanwhile_is_written_as_if_it_had_not_been_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, begin = make_home(tmp_path / "home"), Shadows._begin
+
+    def as_it_goes(self: Shadows, seen: str) -> str:
+        posix.rename(seen, f"{seen}-moved")
+        return begin(self, seen)
+
+    monkeypatch.setattr(Shadows, "_begin", as_it_goes)
+    with guarded(tmp_path / "shadow"):
+        opened("w", home / "best.pt")
+        assert (home / "best.pt").read_text() == "more"
+    assert not (home / "best.pt").exists()
 
 
 def test_what_was_not_changed_is_read_where_it_is_and_other_code_finds_itself_there(

@@ -25,6 +25,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -188,7 +189,8 @@ class Shadows:
         if stat.S_ISDIR(mode):
             _make_folders(shadow)
         elif stat.S_ISREG(mode) or stat.S_ISLNK(mode):
-            _copy(seen, shadow, keeps=keeps)
+            with suppress(FileNotFoundError):  # another rank has moved it away meanwhile
+                _copy(seen, shadow, keeps=keeps)
         elif mode:
             return seen  # a pipe or a device, where writing changes no file
         return shadow
