@@ -11,12 +11,13 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.errors import FenceError
+from autotune.rig.fence.kernel import by_fd
 
 PREFIX = "autotune-fence-"
 NEW = "autotune-new-"  # while it is not locked yet, so that no sweep takes it for an abandoned one
@@ -34,6 +35,7 @@ done
 """
 REMOVER_S = 1.0
 MAX_SOCKET_FOLDER = 60  # a socket's path may have 107 bytes, of which multiprocessing uses up to 40
+MAX_DEPTH = 64  # levels of a tree to walk, far more than caches have; each holds an open file
 FREE_SHARE = 0.10  # the default limit, as a share of the disk space that is free at the start
 
 
@@ -138,12 +140,44 @@ def remove(folder: Path) -> None:
     """
     if folder.is_symlink():
         return
-    for path, _, _ in os.walk(folder):
-        with suppress(OSError):
-            for inner in Path(path).iterdir():
-                if stat.S_ISDIR(inner.lstat().st_mode):
-                    inner.chmod(0o700)
-    shutil.rmtree(folder, ignore_errors=True)
+    for _, inner, _, above in walk(folder):
+        for name in inner:
+            # Without leave to read it, a folder can be opened as a place only, which has no fchmod
+            with suppress(OSError), opened_folder(name, above, os.O_PATH) as place:
+                Path(by_fd(place)).chmod(0o700)
+    with suppress(RecursionError):  # the remover takes trees that are as deep as that
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def opened_folder(
+    name: str | Path, above: int | None = None, how: int = os.O_RDONLY
+) -> Iterator[int]:
+    """Open a folder of a tree that trials write; a link is none, wherever it leads.
+
+    Args:
+        above: The open folder that it is in, so that no part of the path can be exchanged.
+    """
+    number = os.open(name, how | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    try:
+        yield number
+    finally:
+        os.close(number)
+
+
+def walk(top: Path) -> Iterator[tuple[Path, list[str], list[str], int]]:
+    """Walk a tree that trials write, and follow no link that takes a folder's place meanwhile.
+
+    What cannot be read is left out; so is what lies deeper than ``MAX_DEPTH``.
+
+    Yields:
+        Path of a folder, the names of the folders in it, all other names, and the open folder.
+    """
+    with suppress(OSError):  # there is no such folder
+        for path, folders, names, folder in os.fwalk(top):
+            if len(Path(path).parts) - len(top.parts) >= MAX_DEPTH:
+                folders.clear()
+            yield Path(path), folders, names, folder
 
 
 @dataclass(frozen=True)
@@ -171,19 +205,20 @@ class Room:
         free = _free_bytes(self.folders[0].parent)
         if self.free_bytes - free <= self.max_bytes and free > self.max_bytes // 100:
             return None
-        files = []  # disk space in bytes, and path
+        files = []  # disk space in bytes, and name
         for folder in self.folders:
-            for path, _, names in os.walk(folder):
-                for one in (Path(path, name) for name in names):
+            for _, _, names, above in walk(folder):
+                for name in names:
                     with suppress(OSError):  # deleted meanwhile
-                        files.append((one.lstat().st_blocks * 512, one))
+                        status = os.stat(name, dir_fd=above, follow_symlinks=False)
+                        files.append((status.st_blocks * 512, name))
         files.sort(reverse=True)
         total = sum(size for size, _ in files)
         if total <= self.max_bytes and free > self.max_bytes // 100:
             return None
-        size, largest = files[0] if files else (0, self.folders[0])
+        size, largest = files[0] if files else (0, "none")
         return (
-            f"it wrote {_mib(total)} to files, of which {_mib(size)} to {largest.name}; "
+            f"it wrote {_mib(total)} to files, of which {_mib(size)} to {largest}; "
             f"{_mib(self.max_bytes)} are allowed"
         )
 
