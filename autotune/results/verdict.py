@@ -15,8 +15,8 @@ from typing import assert_never
 
 from autotune.measurement.outcome import Outcome
 from autotune.program.config import Config
-from autotune.program.dangerous_variables import dangerous
 from autotune.program.program import ProgramKind
+from autotune.program.tuning_variables import unlisted
 from autotune.results.advice import switches_left_on
 from autotune.results.blame import FAILURES
 from autotune.results.rank_notes import parallel_notes
@@ -296,7 +296,7 @@ def _notes(result: SearchResult) -> Iterator[str]:
 def _next(result: SearchResult, output: Path) -> Iterator[Command]:
     name = quote(result.run_dir.name)
     if result.changes:
-        variables = dangerous([k.removeprefix("$") for k in result.changes if k.startswith("$")])
+        variables = unlisted(k.removeprefix("$") for k in result.changes if k.startswith("$"))
         allowed = f", allow_env={variables}" if variables else ""
         apply = f'import autotune; autotune.apply("{output}"{allowed})'
         if result.head.program.kind is ProgramKind.PICKLED_FUNCTION:
