@@ -267,7 +267,7 @@ def _larger_batch(result: SearchResult) -> Iterator[str]:
     yield (
         f"Larger steps are faster: {changes_of(larger.config, result.baseline)} gave "
         f"{times(larger.speedup)} in the search. What they learn was not checked; that needs "
-        f"{math.ceil(larger.check_s / 60)} min more: autotune resume {quote(result.run_dir.name)} "
+        f"{math.ceil(larger.check_s / 60)} min more: {result.head.to_resume(result.run_dir.name)} "
         "--check-learning"
     )
 
@@ -294,7 +294,6 @@ def _notes(result: SearchResult) -> Iterator[str]:
 
 
 def _next(result: SearchResult, output: Path) -> Iterator[Command]:
-    name = quote(result.run_dir.name)
     if result.changes:
         variables = unlisted(k.removeprefix("$") for k in result.changes if k.startswith("$"))
         allowed = f", allow_env={variables}" if variables else ""
@@ -309,7 +308,7 @@ def _next(result: SearchResult, output: Path) -> Iterator[Command]:
                 yield Command(apply, "or this, as first line of the script")
     if result.finding is Finding.UNCONFIRMED:
         yield Command(
-            f"autotune resume {name} --budget {math.ceil(result.worth_s)}s",
+            f"{result.head.to_resume(result.run_dir.name)} --budget {math.ceil(result.worth_s)}s",
             f"go on (in all, the {format_duration(result.seconds)} so far included)",
         )
 

@@ -116,7 +116,8 @@ class View:
     def fenced(self, plan: LaunchPlan, own: Sequence[Path]) -> LaunchPlan:
         """Return the plan that starts a process behind the fence."""
         spec = self._fence.spec(self._name, own)
-        replace(spec, answer_file=str(self.own_dir / "answer")).write(self.own_dir / "spec")
+        spec = replace(spec, answer_file=str(self.own_dir / "answer"), env=plan.env)
+        spec.write(self.own_dir / "spec")
         return _entering(self.own_dir / "spec", plan)
 
     def overflow(self) -> str | None:
@@ -178,7 +179,7 @@ def _read_answer(path: Path) -> dict[str, Any]:
 def _entering(spec_path: Path, plan: LaunchPlan) -> LaunchPlan:
     """Return a plan whose process enters the fence that a file describes, then runs the command."""
     entry = python_plan(ENTER, str(spec_path), "--", cwd=plan.cwd)
-    return replace(plan, argv=(*entry.argv, *plan.argv))
+    return replace(plan, argv=(*entry.argv, *plan.argv), env={})
 
 
 def make_gpu_nodes(driver: Path = Path("/proc/driver/nvidia")) -> None:

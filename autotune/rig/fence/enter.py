@@ -54,7 +54,8 @@ def main(spec_path: str, separator: str = "--", *command: str) -> int:
             if not command:
                 json.dump({"failures": failures}, answer)
                 return 0
-            os.execvp(command[0], command)  # noqa: S606 - the command is our own plan's
+            environment = {**os.environ, **spec.env}
+            os.execvpe(command[0], command, environment)  # noqa: S606 - of our own plan
         except OSError as error:
             json.dump({"error": str(error)}, answer)
             sys.stderr.write(f"autotune: the fence failed: {error}\n")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ class FenceSpec:
         in_user_namespace: Whether mounting needs a user namespace, as for everyone but root.
         writable: Paths outside of which Landlock denies writes; None does without Landlock.
         exercised: Folders in which a probe tries to write, in addition to the covered ones.
+        env: Variables of the command alone: one such as ``LD_PRELOAD`` would run code in the
+            process that enters the fence, before it is behind it.
     """
 
     coverings: tuple[Covering, ...] = ()
@@ -45,6 +48,7 @@ class FenceSpec:
     overlay_options: str = ""
     answer_file: str = ""
     exercised: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
         """Write the spec as JSON, for ``read_spec()``."""
