@@ -31,12 +31,12 @@ def apply(path: str | Path, *, allow_env: Collection[str] = ()) -> None:
 
     Args:
         path: The file that a search wrote.
-        allow_env: Environment variables that the file may set although they load code, such as
-            ``["LD_PRELOAD"]``.
+        allow_env: Environment variables that the file may set although they are not known to tune,
+            and may load code, such as ``["LD_PRELOAD"]``.
 
     Raises:
         FileFormatError: The file cannot be read or has faults; the message names the lines.
-        UsageError: The file sets variables that load code and are not allowed, or it needs several
+        UsageError: The file sets such variables and they are not allowed, or it needs several
             ranks, which only ``autotune run`` can start.
     """
     # Imports torch, which the parent process of a search must not do.

@@ -12,10 +12,9 @@ import inspect
 import logging
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
-from shlex import quote
 from textwrap import fill
 from typing import ParamSpec, TypeVar
 
@@ -23,6 +22,7 @@ from autotune.errors import FenceError, RunDirectoryError, UsageError
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.machine import hardware
 from autotune.program.config import Config
+from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.line import read as read_line
 from autotune.program.line import words_of
 from autotune.program.program import Program, program_of
@@ -116,6 +116,8 @@ def resume(
     check_learning: bool = False,
     output: str | os.PathLike[str] | None = None,
     force: bool = False,
+    fence: FenceOptions = STRONGEST,
+    allow_env: Collection[str] = (),
     events: Events | None = None,
 ) -> SearchResult:
     """Continue a search that was stopped or killed; finished trials are not repeated.
@@ -130,20 +132,29 @@ def resume(
             copy.
         force: Take over a run whose process ran on another machine or container that no longer
             exists. autotune cannot check there whether it is still alive.
+        fence: What keeps trials from changing files. Where the record has a weaker fence, or
+            folders that trials may fill, these must be said again: it may be somebody else's.
+        allow_env: Environment variables that the record sets although they are not known to tune.
         events: Receives what happens during the search, as in ``search()``.
 
     Raises:
         RunDirectoryError: There is no such run, another process works on it, or the program or the
             machine has changed.
         Terminated: SIGTERM or SIGHUP has ended the search, as in ``search()``.
+        UsageError: The record lets trials do what was not said here.
     """
     _refuse_unwritable(output)
     run = search_dir.find(run_name)
     study = run.load_study()
     machine = hardware.detect(study.head.program.visible_devices)
     search_dir.check_unchanged(study, machine)
+    allowed = [allow_env] if isinstance(allow_env, str) else allow_env
+    study.head.refuse_unless_said(run.name, study.variables, fence, allowed)
     budget_s = study.head.options.budget_s if budget is None else parse_duration(str(budget))
     study.take_lease(force=force)
+    options = study.head.options
+    if (going_on := fence.going_on_from(options.fence)) != options.fence:
+        study.head = replace(study.head, options=replace(options, fence=going_on))
     if check_learning:
         study.checks_learning = True
     return run_search(
@@ -171,7 +182,7 @@ def load(run_name: str | None = None) -> SearchResult:
     if result is None:
         raise RunDirectoryError(
             f"The search '{run.name}' has not ended. "
-            f"'autotune resume {quote(run.name)}' goes on with it."
+            f"'{study.head.to_resume(run.name)}' goes on with it."
         )
     return replace(result, run_dir=run.path)
 

@@ -6,6 +6,7 @@ is written or read through a link that somebody else may have put there.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -50,6 +51,22 @@ def write(
         part.unlink(missing_ok=True)
         raise
     sync_folder(target.parent)
+
+
+def read(path: Path, max_bytes: int) -> bytes:
+    """Read a whole file that somebody else may have made.
+
+    Raises:
+        OSError: It is larger than *max_bytes*, cannot be read, or is no file: to read a pipe or a
+            device may last for ever.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no file", str(path))
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {max_bytes / 1e6:g} MB", str(path))
+    return content
 
 
 def make_folder(folder: Path, *, private: bool = False) -> None:

@@ -1,16 +1,29 @@
 import inspect
 import logging
 import re
+import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import autotune
 from autotune import api
+from autotune.cli.app import app
 from autotune.errors import BudgetError, ProgramError, UsageError
+from autotune.knobs.space.space import SearchSpace
+from autotune.machine import hardware
+from autotune.program.fence_options import FenceKind, FenceOptions
+from autotune.program.program import parse_program
+from autotune.results.record import SearchInfo, SearchOptions
 from autotune.tuning.search_request import SearchRequest, described
+from autotune.tuning.storage import search_dir
+from autotune.tuning.storage.search_dir import SearchDir
+from autotune.tuning.storage.study import Study
 from tests.programs import functions
 from tests.rigging import PROGRAMS, base_setting, open_rig, write_best
 from tests.scripted import Script, begin
@@ -124,3 +137,53 @@ def test_a_search_logs_phases_and_gains(tmp_path: Path, caplog: pytest.LogCaptur
     places = [caplog.messages.index(phase) for phase in ("baseline", "searching", "confirming")]
     assert places == sorted(places)
     assert any(re.fullmatch(r"about 1\.\d+x  workers=1", said) for said in caplog.messages)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, ""),
+        ({"env": {"OMP_NUM_THREADS": "1"}, "python_options": ("-u", "-X", "importtime")}, ""),
+        ({"env": {"LD_PRELOAD": "/evil.so", "A": "1"}}, "--allow-env A,LD_PRELOAD"),
+        ({"knobs": {"$LD_PRELOAD": ("/evil.so",)}}, "--allow-env LD_PRELOAD"),
+        ({"fence": FenceOptions(FenceKind.LANDLOCK)}, "--fence landlock"),
+        (
+            {"fence": FenceOptions(FenceKind.GUARD, allow_side_effects=True)},
+            "--fence guard --allow-side-effects",
+        ),
+        ({"fence": FenceOptions(caches=(Path("my data"),))}, "--cache-dir 'my data'"),
+        ({"python_options": ("-c", "import evil")}, None),
+        ({"python_options": ("-X", "pycache_prefix=/evil")}, None),
+    ],
+)
+def test_resume_does_nothing_that_a_record_asks_for_without_the_words(
+    changes: dict[str, Any], words: str | None, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workplace / "train.py").write_text("")
+    program = parse_program("train.py", [], workplace)
+    of_program = {name: value for name, value in changes.items() if hasattr(program, name)}
+    head = SearchInfo(
+        replace(program, **of_program),
+        SearchSpace("mine", {"workers": None, **changes.get("knobs", {})}),
+        SearchOptions(180.0, fence=changes.get("fence", FenceOptions())),
+        hardware.detect(),
+        "2025-01-01T12:00:00+00:00",
+    )
+    search_dir.new("the one", "train").create_study(head)
+    started = list[FenceOptions]()
+
+    def begin(_run: SearchDir, study: Study, *_: object) -> None:
+        study.release_lease()
+        started.append(study.head.options.fence)
+        raise BudgetError("it would start now")
+
+    monkeypatch.setattr(api, "run_search", begin)
+    line = ["resume", "the one"]
+    said = CliRunner().invoke(app, line).output
+    if words != "":
+        assert not started
+        told = "Start a new search" if words is None else f"autotune resume 'the one' {words}"
+        assert told in " ".join(said.split())
+        said = CliRunner().invoke(app, [*line, *shlex.split(words or "")]).output
+    assert started == ([] if words is None else [head.options.fence])
+    assert ("it would start now" in said) is (words is not None)

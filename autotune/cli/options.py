@@ -47,8 +47,8 @@ RanksOption = Annotated[
 AllowEnvOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="Allow best.yaml to set these environment variables, although they can load code: "
-        "NAME,NAME. Repeatable."
+        help="Let the file set these environment variables, which are not known to tune and may "
+        "load code: NAME,NAME. Repeatable."
     ),
 ]
 VerboseOption = Annotated[

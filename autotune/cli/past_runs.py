@@ -17,7 +17,7 @@ from rich.text import Text
 from autotune.cli import completion
 from autotune.cli.compare import best_file
 from autotune.cli.messages import Messages, errors_told
-from autotune.cli.options import JsonOption, RunArgument
+from autotune.cli.options import AllowEnvOption, JsonOption, RunArgument
 from autotune.errors import RunDirectoryError, UsageError
 
 if TYPE_CHECKING:
@@ -147,10 +147,12 @@ def export(
             help="Where to write it; for TensorBoard, a folder. Default: print it.",
         ),
     ] = None,
+    allow_env: AllowEnvOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a best.yaml in the words of another tool, or log a search to an experiment tracker."""
     from autotune import api, exports
+    from autotune.knobs.space import options
     from autotune.results import bestfile
 
     messages = Messages()
@@ -160,8 +162,9 @@ def export(
             made, is_as_written = exports.Export(f"{where}\n", {}), False
         else:
             chosen = exports.format_named(to)
-            file = bestfile.read(best_file(best))
-            made, is_as_written = chosen.export(file), file.applied.is_as_written
+            path = best_file(best)
+            file, allowed = bestfile.read(path), options.names(allow_env or [])
+            made, is_as_written = chosen.export(file, path, allowed), file.applied.is_as_written
             if output is not None:
                 _write(output, made.text)
     if as_json:

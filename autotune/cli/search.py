@@ -12,6 +12,7 @@ import typer
 
 from autotune.cli.messages import errors_told, verbosity
 from autotune.cli.options import (
+    AllowEnvOption,
     ArgsArgument,
     FenceRequest,
     JsonOption,
@@ -78,6 +79,9 @@ def resume(
     force: Annotated[
         bool, typer.Option("--force", help="Take over a run from a machine that is gone.")
     ] = False,
+    allow_env: AllowEnvOption = None,
+    *,
+    fence: FenceRequest,
     verbose: VerboseOption = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
@@ -85,6 +89,7 @@ def resume(
     """Continue a search that was stopped or killed."""
     from autotune import api
     from autotune.cli.console import Console
+    from autotune.knobs.space import options
 
     console = Console(verbosity(verbose=verbose, quiet=quiet))
     go_on = partial(
@@ -94,6 +99,8 @@ def resume(
         check_learning=check_learning,
         output=output,
         force=force,
+        fence=fence.options(),
+        allow_env=options.names(allow_env or []),
         events=console,
     )
     _end(console, go_on, output, as_json=as_json)

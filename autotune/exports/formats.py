@@ -12,7 +12,8 @@ Such a file, ``NAME.yaml``, has these keys:
 - ``besides``: what a setting needs in addition to what is written, as a clause.
 - ``applies_all``: whether the file makes ``autotune run`` apply everything.
 - ``template``: the file as a template of jinja2, which gets the tool's ``settings``, the
-  ``config``, its ``ranks``, the ``device``, the ``machine`` and the ``program``'s command line.
+  ``config``, its ``ranks``, the ``device``, the ``machine``, the ``program``'s command line, the
+  ``path`` of the best.yaml, and the variables that a user must let it set (``allow_env``).
 
 No change is dropped silently: what a format cannot say is listed with the reason.
 """
@@ -20,10 +21,11 @@ No change is dropped silently: what a format cannot say is listed with the reaso
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from string import Template
 from typing import Any
 
@@ -33,6 +35,7 @@ from pydantic import BaseModel, ConfigDict
 from autotune.errors import named
 from autotune.program.config import KnobValue
 from autotune.program.domain import parts_of, ranks_in
+from autotune.program.tuning_variables import unlisted
 from autotune.results.bestfile import BestFile
 
 ANY = "*"
@@ -72,8 +75,18 @@ class Format(BaseModel):
     applies_all: bool = False
     template: str
 
-    def export(self, best: BestFile) -> Export:
-        """Return a config in the tool's words."""
+    def export(self, best: BestFile, path: Path, allow_env: Collection[str] = ()) -> Export:
+        """Return a config in the tool's words.
+
+        Args:
+            path: Where the best.yaml lies, as the text names it.
+            allow_env: Variables that the text may set although they are not known to tune.
+
+        Raises:
+            UsageError: It would set others.
+        """
+        if self.applies_all:
+            best.use(path, allow_env)
         settings: Settings = {}
         left_out, besides = dict[str, str](), dict[str, str]()
         for setting, value in {} if self.applies_all else dict(best.applied.changes()).items():
@@ -87,7 +100,7 @@ class Format(BaseModel):
         factor = best.learning.lr_factor
         if factor != 1.0 and not self.applies_all:
             left_out["learning rate"] = f"multiply it by {factor:g}, as the larger batch asks for"
-        return Export(self._text(settings, best), left_out, besides)
+        return Export(self._text(settings, best, path), left_out, besides)
 
     def _answer(self, setting: str, value: KnobValue, best: BestFile) -> Settings | str:
         """Return the tool's settings, or why there are none."""
@@ -112,7 +125,7 @@ class Format(BaseModel):
         filled = _filled(found, value, _device(best))
         return filled if isinstance(filled, str) else dict(filled)
 
-    def _text(self, settings: Settings, best: BestFile) -> str:
+    def _text(self, settings: Settings, best: BestFile, path: Path) -> str:
         from jinja2 import Environment, StrictUndefined
 
         environment = Environment(  # noqa: S701 - the files are no HTML
@@ -129,6 +142,8 @@ class Format(BaseModel):
             ranks=ranks_in(best.config),
             device=_device(best),
             machine=best.hardware,
+            path=shlex.quote(str(path)),
+            allow_env=",".join(unlisted(best.variables)),
             # The template has the "--" that may stand before it; quoted, it ends no line
             program=shlex.join(shlex.split(best.program.command.removeprefix("-- "))),
         )

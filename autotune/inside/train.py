@@ -54,11 +54,11 @@ def apply(path: Path, allow_env: Collection[str] = ()) -> None:
     a note on stderr.
 
     Args:
-        allow_env: Environment variables that the file may set although they load code.
+        allow_env: Environment variables that the file may set although they are not known to tune.
 
     Raises:
-        UsageError: when the file sets variables that load code and are not allowed, or when the
-            config needs several ranks, which only ``autotune run`` starts.
+        UsageError: when the file sets such variables and they are not allowed, or when the config
+            needs several ranks, which only ``autotune run`` starts.
     """
     if IN_RIG in os.environ or IN_RUN in os.environ:
         return

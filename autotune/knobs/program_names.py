@@ -72,8 +72,8 @@ class ProgramFlag(Knob):
 class EnvironmentVariable(Knob):
     """An environment variable, such as ``$KMP_BLOCKTIME``; its values come from ``--env``.
 
-    autotune knows nothing about its meaning. Variables that can load code (``LD_PRELOAD``) are not
-    treated here: ``program.dangerous_variables`` decides which of them a best.yaml may set.
+    autotune knows nothing about its meaning. Which variables a file may set without a word of the
+    user's, ``program.tuning_variables`` decides.
     """
 
     scope = Scope.RESTART

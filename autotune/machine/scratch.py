@@ -12,8 +12,8 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -39,6 +39,7 @@ done
 """
 REMOVER_S = 1.0
 MAX_SOCKET_FOLDER = 60  # a socket's path may have 107 bytes, of which multiprocessing uses up to 40
+MAX_DEPTH = 64  # levels of a tree to walk, far more than caches have; each holds an open file
 
 
 class Scratch:
@@ -141,9 +142,41 @@ def remove(folder: Path) -> None:
     """
     if folder.is_symlink():
         return
-    for path, _, _ in os.walk(folder):
-        with suppress(OSError):
-            for inner in Path(path).iterdir():
-                if stat.S_ISDIR(inner.lstat().st_mode):
-                    inner.chmod(0o700)
-    shutil.rmtree(folder, ignore_errors=True)
+    for _, inner, _, above in walk(folder):
+        for name in inner:
+            # Without leave to read it, a folder can be opened as a place only, which has no fchmod
+            with suppress(OSError), opened_folder(name, above, os.O_PATH) as place:
+                Path(f"/proc/self/fd/{place}").chmod(0o700)
+    with suppress(RecursionError):  # the remover takes trees that are as deep as that
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def opened_folder(
+    name: str | Path, above: int | None = None, how: int = os.O_RDONLY
+) -> Iterator[int]:
+    """Open a folder of a tree that trials write; a link is none, wherever it leads.
+
+    Args:
+        above: The open folder that it is in, so that no part of the path can be exchanged.
+    """
+    number = os.open(name, how | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    try:
+        yield number
+    finally:
+        os.close(number)
+
+
+def walk(top: Path) -> Iterator[tuple[Path, list[str], list[str], int]]:
+    """Walk a tree that trials write, and follow no link that takes a folder's place meanwhile.
+
+    What cannot be read is left out; so is what lies deeper than ``MAX_DEPTH``.
+
+    Yields:
+        Path of a folder, the names of the folders in it, all other names, and the open folder.
+    """
+    with suppress(OSError):  # there is no such folder
+        for path, folders, names, folder in os.fwalk(top):
+            if len(Path(path).parts) - len(top.parts) >= MAX_DEPTH:
+                folders.clear()
+            yield Path(path), folders, names, folder

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from shlex import quote
 
 
 class FenceKind(StrEnum):
@@ -31,6 +32,25 @@ class FenceOptions:
     max_scratch_bytes: int | None = None
     caches: tuple[Path, ...] = ()
     allow_side_effects: bool = False
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The options, as they are typed, that let a trial change more than it may by default."""
+        is_weaker = self.kind not in {None, FenceKind.OVERLAY}
+        return (
+            *([f"--fence {self.kind}"] if is_weaker else []),
+            *(["--allow-side-effects"] if self.allow_side_effects else []),
+            *(f"--cache-dir {quote(str(folder))}" for folder in self.caches),
+        )
+
+    def going_on_from(self, before: FenceOptions) -> FenceOptions:
+        """Return these options with those of *before* that they leave open."""
+        return replace(
+            self,
+            kind=self.kind or before.kind,
+            scratch_dir=self.scratch_dir or before.scratch_dir,
+            max_scratch_bytes=self.max_scratch_bytes or before.max_scratch_bytes,
+        )
 
 
 STRONGEST = FenceOptions()

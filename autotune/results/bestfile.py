@@ -32,11 +32,11 @@ from autotune.measurement.interval import Interval
 from autotune.measurement.readings import Memory
 from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config, KnobValue
-from autotune.program.dangerous_variables import refuse_unless_allowed
 from autotune.program.flags import AS_WRITTEN, KEYWORD, as_text
 from autotune.program.lr import LrRule
 from autotune.program.program import Program
 from autotune.program.sources import Files, digest_of, listed
+from autotune.program.tuning_variables import refuse_unless_allowed
 
 HEADER = """\
 # Written by autotune. Train with it:  autotune run {name} {program}
@@ -236,17 +236,23 @@ class BestFile(_Section):
             )
         return found
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables that users let it tune, with the values that it sets."""
+        changes = self.applied.changes().items()
+        return {k[1:]: str(v) for k, v in changes if k.startswith("$") and v != AS_WRITTEN}
+
     def use(self, path: Path, allow_env: Collection[str] = ()) -> list[str]:
         """Return what the file passes to the program besides autotune's knobs, one sentence each.
 
         A best.yaml may come from somebody else, so users are told about environment variables and
-        arguments, and variables that make a process load code are refused.
+        arguments, and variables are refused that are not known to tune.
 
         Raises:
-            UsageError: when it sets other variables that load code; see ``dangerous_variables``.
+            UsageError: It sets such variables, and *allow_env* does not name all of them.
         """
         changes = {k: v for k, v in self.applied.changes().items() if v != AS_WRITTEN}
-        variables = {k[1:]: str(value) for k, value in changes.items() if k.startswith("$")}
+        variables = self.variables
         arguments = {}  # by the names of the program's flags and keywords
         for knob, value in changes.items():
             if (flag := self.program.traits.flags.get(knob)) is not None:

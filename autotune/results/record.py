@@ -5,10 +5,12 @@ The study stores these dataclasses as JSON. Whoever renames a field must increas
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from shlex import quote
 
+from autotune.errors import UsageError
 from autotune.knobs.space.space import SearchSpace
 from autotune.machine.hardware import Gpu, Hardware
 from autotune.measurement.examination import StepBreakdown
@@ -20,10 +22,12 @@ from autotune.measurement.readings import Compilation
 from autotune.measurement.turn import Played
 from autotune.program.config import Config
 from autotune.program.fence_options import FenceOptions
+from autotune.program.line.python import more_than_plain
 from autotune.program.lr import LrRule
 from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.program.sources import Files
+from autotune.program.tuning_variables import unlisted
 
 # Increased when older records cannot be read, or lack something that is needed to go on
 FORMAT = 9
@@ -54,7 +58,7 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class SearchInfo:
-    """What a run is about; written once when it starts and never changed.
+    """What a run is about; written when it starts. Only ``resume()`` changes the fence in it.
 
     Attributes:
         program: What is searched, with a fingerprint of its source.
@@ -68,6 +72,53 @@ class SearchInfo:
     hardware: Hardware
     created: str
     format: int = FORMAT
+
+    @property
+    def variables(self) -> set[str]:
+        """Environment variables that its program gets, by its command line or from a config."""
+        tuned = (name[1:] for name in (*self.space.knobs, *self.space.fixed) if name[0] == "$")
+        return {*self.program.env, *tuned}
+
+    def to_resume(self, name: str, variables: Iterable[str] = ()) -> str:
+        """Return the command that goes on with the search of this name.
+
+        It repeats the words that let trials do more than they do by default. A record does not
+        speak for itself, because it may be somebody else's.
+
+        Args:
+            variables: Environment variables beyond its own.
+        """
+        named = ",".join(unlisted({*self.variables, *variables}))
+        allowed = [f"--allow-env {named}"] if named else []
+        return " ".join(["autotune resume", quote(name), *self.options.fence.words, *allowed])
+
+    def refuse_unless_said(
+        self, name: str, variables: Collection[str], fence: FenceOptions, allow_env: Collection[str]
+    ) -> None:
+        """Refuse to go on if the user has not said what it lets trials do beyond the default.
+
+        Args:
+            variables: Its own environment variables, and those of the configs in its record.
+            fence: What the user said of the fence now. Who names a fence has decided; otherwise
+                that of the record takes effect.
+
+        Raises:
+            UsageError: The message has the line to type.
+        """
+        if odd := more_than_plain(self.program.python_options):
+            raise UsageError(
+                f"The record of '{name}' starts Python with '{odd}', which a record may not ask "
+                "for, because it decides what runs. Start a new search."
+            )
+        words = [] if fence.kind else [w for w in self.options.fence.words if w not in fence.words]
+        names = [one for one in unlisted(variables) if one not in allow_env]
+        missing = [*words, *([f"--allow-env {','.join(names)}"] if names else [])]
+        if missing:
+            raise UsageError(
+                f"The record of '{name}' lets trials do what a search does not do by itself: "
+                f"{' '.join(missing)}. If you trust it, say so:\n"
+                f"  {self.to_resume(name, variables)}\nIf not, start a search of your own."
+            )
 
     def machine(self, facts: BaselineInfo | None) -> Hardware:
         """Return the machine with the GPUs that the program sees, once that is known."""

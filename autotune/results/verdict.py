@@ -15,8 +15,8 @@ from typing import assert_never
 
 from autotune.measurement.outcome import Outcome
 from autotune.program.config import Config
-from autotune.program.dangerous_variables import dangerous
 from autotune.program.program import ProgramKind
+from autotune.program.tuning_variables import unlisted
 from autotune.results.advice import switches_left_on
 from autotune.results.blame import FAILURES
 from autotune.results.rank_notes import parallel_notes
@@ -269,7 +269,7 @@ def _larger_batch(result: SearchResult) -> Iterator[str]:
     yield (
         f"Larger steps are faster: {changes_of(larger.config, result.baseline)} gave "
         f"{times(larger.speedup)} in the search. What they learn was not checked; that needs "
-        f"{math.ceil(larger.check_s / 60)} min more: autotune resume {quote(result.run_dir.name)} "
+        f"{math.ceil(larger.check_s / 60)} min more: {result.head.to_resume(result.run_dir.name)} "
         "--check-learning"
     )
 
@@ -296,9 +296,8 @@ def _notes(result: SearchResult) -> Iterator[str]:
 
 
 def _next(result: SearchResult, output: Path) -> Iterator[Command]:
-    name = quote(result.run_dir.name)
     if result.changes:
-        variables = dangerous([k.removeprefix("$") for k in result.changes if k.startswith("$")])
+        variables = unlisted(k.removeprefix("$") for k in result.changes if k.startswith("$"))
         allowed = f", allow_env={variables}" if variables else ""
         apply = f'import autotune; autotune.apply("{output}"{allowed})'
         if result.head.program.kind is ProgramKind.PICKLED_FUNCTION:
@@ -311,7 +310,7 @@ def _next(result: SearchResult, output: Path) -> Iterator[Command]:
                 yield Command(apply, "or this, as first line of the script")
     if result.finding is Finding.UNCONFIRMED:
         yield Command(
-            f"autotune resume {name} --budget {math.ceil(result.worth_s)}s",
+            f"{result.head.to_resume(result.run_dir.name)} --budget {math.ceil(result.worth_s)}s",
             f"go on (in all, the {format_duration(result.seconds)} so far included)",
         )
 

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from shlex import quote
 
 from autotune.errors import AutotuneError
 from autotune.knobs.space.space import ResolvedSpace
@@ -124,7 +123,7 @@ class Session:
                 f"A confirmation in fresh processes takes {needed_s:.0f} s, and this budget is too "
                 "short for it: the search can find a faster config but not confirm it. "
                 "Confirm it afterwards: "
-                f"autotune resume {quote(self.run.name)} --budget {math.ceil(total_s)}s"
+                f"{self.study.head.to_resume(self.run.name)} --budget {math.ceil(total_s)}s"
             )
 
     def make_room(self) -> None:

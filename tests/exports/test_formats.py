@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from autotune.errors import UsageError
 from autotune.exports import Export, format_named, formats
 from autotune.knobs import registry
 from autotune.knobs.space.spacefile import load
@@ -47,7 +48,23 @@ def made(
 
 
 def exported(name: str, best: BestFile) -> Export:
-    return format_named(name).export(best)
+    return format_named(name).export(best, Path("best.yaml"))
+
+
+@pytest.mark.parametrize("name", formats())
+def test_no_export_sets_a_variable_that_the_user_has_not_allowed(name: str, tmp_path: Path) -> None:
+    best = made(tmp_path).model_copy(update={"config": {"$LD_PRELOAD": "/evil.so", "$A": "1"}})
+    how = format_named(name)
+    if not how.applies_all:
+        export = how.export(best, tmp_path / "best.yaml")
+        assert "evil" not in export.text
+        assert "$LD_PRELOAD=/evil.so" in export.left_out
+        return
+    for allowed in ((), ("A",)):
+        with pytest.raises(UsageError, match="sets LD_PRELOAD="):
+            how.export(best, tmp_path / "best.yaml", allowed)
+    line = how.export(best, Path("my best.yaml"), ("A", "LD_PRELOAD")).text.splitlines()[-1]
+    assert line.startswith("srun autotune run --allow-env A,LD_PRELOAD 'my best.yaml' -- train.py")
 
 
 @pytest.mark.parametrize("name", formats())

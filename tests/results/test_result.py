@@ -4,12 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from autotune.knobs.space.space import SearchSpace
 from autotune.measurement.interval import Interval, LogRatio
 from autotune.measurement.readings import Compilation, Interference, Memory
 from autotune.program.config import Config, KnobValue
-from autotune.program.flags import Flag
+from autotune.program.fence_options import FenceKind, FenceOptions
+from autotune.program.flags import AS_WRITTEN, Flag
 from autotune.results import bestfile
-from autotune.results.record import ClaimProcess
+from autotune.results.record import ClaimProcess, SearchOptions
 from autotune.results.result import Finding, SearchResult
 from autotune.results.verdict import verdict
 from tests.made import (
@@ -113,3 +115,17 @@ def test_a_speedup_that_was_confirmed_on_a_busy_machine_says_so() -> None:
         )
         result = make_result({"batch_size": 128}, claim=claim)
         assert ("on a busy machine" in verdict(result, Path("best.yaml")).basis) is is_said
+
+
+def test_the_lines_that_a_search_prints_repeat_the_words_of_the_user() -> None:
+    tuned = {"$FLAVOUR": "sweet", "$KMP_BLOCKTIME": "0"}
+    space = SearchSpace("mine", {name: (value,) for name, value in tuned.items()})
+    options = SearchOptions(180.0, fence=FenceOptions(FenceKind.LANDLOCK))
+    before = Config({**BASELINE, **dict.fromkeys(tuned, AS_WRITTEN)})
+    result = make_result({**tuned}, baseline=before, head=make_head(space, options=options))
+    assert [command.text for command in verdict(result, Path("best.yaml")).next] == [
+        "autotune run --allow-env FLAVOUR best.yaml train.py --epochs 3",
+        "import autotune; autotune.apply(\"best.yaml\", allow_env=['FLAVOUR'])",
+    ]
+    line = "autotune resume 'a b' --fence landlock --allow-env FLAVOUR"
+    assert result.head.to_resume("a b") == line

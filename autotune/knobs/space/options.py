@@ -67,10 +67,11 @@ def _scalar(text: str) -> object:
     # YAML's rules, so that an option takes a value as a search space file does.
     import yaml
 
+    from autotune.knobs.space import yamlfile
+
     try:
-        value: object = yaml.safe_load(text)
+        return yamlfile.value_of(text)
     except yaml.YAMLError as error:
         raise UsageError(
             f"'{text}' is not a value: write a number, true, false or a name."
         ) from error
-    return value

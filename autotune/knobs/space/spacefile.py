@@ -13,7 +13,7 @@ from autotune.knobs import parse_value
 from autotune.knobs.space import yamlfile
 from autotune.knobs.space.space import SearchSpace, check_names
 from autotune.program.config import KnobValue
-from autotune.program.dangerous_variables import danger_of
+from autotune.program.tuning_variables import unlisted
 
 VERSION = 1
 KEYS = ("version", "knobs", "fixed")
@@ -103,8 +103,8 @@ def _check_name(name: str, where: str) -> None:
     check_names([name], where)
     variable = name.removeprefix("$")
     # A shared file must not load code into the user's program, as LD_PRELOAD would.
-    if variable != name and (danger := danger_of(variable)):
+    if variable != name and unlisted([variable]):
         raise UsageError(
-            f"{where}: a file may not set '{name}', because {danger}. Name it yourself: "
-            f"--env {variable}=VALUE,VALUE."
+            f"{where}: a file may not set '{name}', which is not known to tune: many variables "
+            f"load code or name files. Name it yourself: --env {variable}=VALUE,VALUE."
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +27,11 @@ REFUSED = {
     "E": f"{CLOSED}: the variables PYTHON.... Leave it out.",
     "I": f"{CLOSED}: the variables PYTHON.... Leave it out.",
     "S": f"{CLOSED}: site-packages. Leave it out.",
+}
+# What -X takes that neither runs code nor names a file (docs.python.org, "Command line")
+PLAIN_X = {
+    *("cpu_count", "dev", "faulthandler", "frozen_modules", "gil", "importtime", "perf", "utf8"),
+    *("int_max_str_digits", "no_debug_ranges", "showrefcount", "tracemalloc"),
 }
 ASK_S = 10.0  # for a busy machine; most interpreters answer within a tenth of a second
 
@@ -75,6 +81,20 @@ def take_options(words: tuple[str, ...], known: Known, shell: Shell) -> Rest:
         notes=(*known.notes, *told),
     )
     return rest, known
+
+
+def more_than_plain(options: Sequence[str]) -> str:
+    """Return the first of an interpreter's options that says what runs, not only how; else empty.
+
+    A search does not take ``-c`` from its line, but a record of a search could hold it.
+    """
+    words = iter(options)
+    for word in words:
+        named = next(words, "") if word == "-X" else ""
+        is_letter = len(word) == 2 and word[0] == "-" and word[1] in KEPT
+        if not is_letter and named.partition("=")[0] not in PLAIN_X:
+            return f"{word} {named}".rstrip()
+    return ""
 
 
 def _options(words: tuple[str, ...]) -> tuple[list[tuple[str, str]], tuple[str, ...]]:

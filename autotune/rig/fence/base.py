@@ -116,7 +116,7 @@ class View:
 
     def fenced(self, plan: LaunchPlan, own: Sequence[Path]) -> LaunchPlan:
         """Return the plan that starts a process behind the fence."""
-        self._door = Door.to(self._fence.spec(self._name, own))
+        self._door = Door.to(replace(self._fence.spec(self._name, own), env=plan.env))
         return _entering(self._door, plan)
 
     def overflow(self) -> str | None:
@@ -168,7 +168,8 @@ def try_out(spec: FenceSpec, *command: str) -> dict[str, str]:
 def _entering(door: Door, plan: LaunchPlan) -> LaunchPlan:
     """Return a plan whose process enters the fence behind a door, then runs the command."""
     entry = python_plan(ENTER, str(door.number), "--", cwd=plan.cwd)
-    return replace(plan, argv=(*entry.argv, *plan.argv), pass_fds=(*plan.pass_fds, door.number))
+    argv, pass_fds = (*entry.argv, *plan.argv), (*plan.pass_fds, door.number)
+    return replace(plan, argv=argv, pass_fds=pass_fds, env={})
 
 
 def make_gpu_nodes(driver: Path = Path("/proc/driver/nvidia")) -> None:

@@ -10,9 +10,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
+
+from autotune.machine.scratch import opened_folder, walk
+from autotune.rig.fence.kernel import by_fd
 
 # Each variable is from the documentation of the library that reads it.
 VARIABLES = (
@@ -62,41 +68,57 @@ class Prepared:
 
     def note(self, roots: Sequence[Path], here: Path) -> None:
         """Record the files that exist now."""
-        for path, _, names in os.walk(self.upper):
-            for relative in (Path(path, name).relative_to(self.upper) for name in names):
-                found, real = _fingerprint(self.upper / relative), self.covered / relative
+        for path, _, names, folder in walk(self.upper):
+            for name in names:
+                real = self.covered / path.relative_to(self.upper) / name
+                found = _fingerprint(name, folder)
                 if found is None:
                     continue
                 if real.parent.name == BYTECODE or any(real.is_relative_to(r) for r in roots):
-                    self.files[str(relative)] = found
+                    self.files[str(real.relative_to(self.covered))] = found
                     continue
                 parts = real.relative_to(here).parts if real.is_relative_to(here) else ()
-                folder = here / parts[0] if len(parts) > 1 else real.parent
-                count, size = self.others.get(folder, (0, 0))
-                self.others[folder] = (count + 1, size + found[0])
+                counted = here / parts[0] if len(parts) > 1 else real.parent
+                count, size = self.others.get(counted, (0, 0))
+                self.others[counted] = (count + 1, size + found[0])
 
     def keep(self, layer: Path) -> bool:
         """Move what has not changed since ``note()`` into a layer; return if anything was.
 
-        Call it after the rig has ended: the files leave the upper layer.
+        Call it after the rig has ended: the files leave the upper layer. The program may have put
+        links to the user's folders there, so each folder is opened from the one above it, and a
+        link is no folder. Its mounts do not matter: they are in the rig's own namespace.
         """
         kept = False
-        for relative, before in self.files.items():
-            source = self.upper / relative
-            # A program may have put a link to a real folder there.
-            if source.parent.resolve() != source.parent or _fingerprint(source) != before:
-                continue
-            target = layer / relative
-            try:
-                _make_folders(target.parent, layer, self.upper)
-                # A folder that is not writable would keep the file. Its mode is copied already, and
-                # it is removed with the upper layer.
-                source.parent.chmod(0o700)
-                os.rename(source, target)
-            except OSError:  # later rigs prepare the file again
-                continue
-            kept = True
+        in_folders = sorted(self.files, key=os.path.dirname)
+        for folder, files in groupby(in_folders, os.path.dirname):
+            with suppress(OSError), ExitStack() as opened:  # later rigs prepare the files again
+                source, target = self._open(folder, layer, opened)
+                # A folder that is not writable would keep its files. Its mode is copied already,
+                # and it is removed with the upper layer.
+                os.fchmod(source, 0o700)
+                for name, before in ((os.path.basename(file), self.files[file]) for file in files):
+                    with suppress(OSError):
+                        if _fingerprint(name, source) == before:
+                            os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
+                            kept = True
         return kept
+
+    def _open(self, folder: str, layer: Path, opened: ExitStack) -> tuple[int, int]:
+        """Open a folder of the upper layer, and the same one of a layer, which is made like it."""
+        source = opened.enter_context(opened_folder(self.upper))
+        target = opened.enter_context(opened_folder(layer))
+        for name in Path(folder).parts:
+            source = opened.enter_context(opened_folder(name, source))
+            try:
+                os.mkdir(name, dir_fd=target)
+            except FileExistsError:  # its source may have another mode by now
+                target = opened.enter_context(opened_folder(name, target))
+            else:
+                target = opened.enter_context(opened_folder(name, target))
+                shutil.copystat(by_fd(source), by_fd(target))
+                os.fchmod(target, stat.S_IMODE(os.fstat(target).st_mode) | 0o700)
+        return source, target
 
 
 def told_of_unknown(prepared: Iterable[Prepared]) -> str | None:
@@ -115,25 +137,14 @@ def told_of_unknown(prepared: Iterable[Prepared]) -> str | None:
     )
 
 
-def _fingerprint(path: Path) -> Fingerprint | None:
+def _fingerprint(name: str, folder: int) -> Fingerprint | None:
     """Return a file's size and modification time; None unless it is a file or a link.
 
     Overlays mark a deleted file by a character device of the same name.
     """
     try:
-        status = path.lstat()
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:
         return None
-    is_kept = path.is_symlink() or path.is_file()
+    is_kept = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
     return (status.st_size, status.st_mtime_ns) if is_kept else None
-
-
-def _make_folders(folder: Path, layer: Path, upper: Path) -> None:
-    """Make a folder of a layer, and those above it, with the modes and times of the originals."""
-    if folder.is_dir():
-        return
-    if folder != layer:
-        _make_folders(folder.parent, layer, upper)
-    folder.mkdir()
-    shutil.copystat(upper / folder.relative_to(layer), folder)
-    folder.chmod(folder.stat().st_mode | 0o200)  # files are moved into it next

@@ -52,7 +52,8 @@ def main(door_number: str, separator: str = "--", *command: str) -> int:
         if not command:
             door.answer(failures=failures)
             return 0
-        os.execvp(command[0], command)  # noqa: S606 - the command is our own plan's
+        environment = {**os.environ, **spec.env}
+        os.execvpe(command[0], command, environment)  # noqa: S606 - of our own plan
     except OSError as error:
         door.answer(error=str(error))
         sys.stderr.write(f"autotune: the fence failed: {error}\n")
@@ -81,7 +82,7 @@ def enter(spec: FenceSpec, *, is_probe: bool) -> dict[str, str]:
         failures = _cover([p for p in places if p not in read_only], spec, is_probe=is_probe)
         for path, real in (*own, *(place.original for place in places if place.original)):
             os.makedirs(path, exist_ok=True)
-            kernel.mount(_by_fd(real), path, flags=kernel.MS_BIND | kernel.MS_REC)
+            kernel.mount(kernel.by_fd(real), path, flags=kernel.MS_BIND | kernel.MS_REC)
         failures |= _cover(read_only, spec, is_probe=is_probe)
         for folder in spec.exercised:
             try:
@@ -143,12 +144,12 @@ class _Place:
             case Cover.OVERLAY:
                 # An overlay hides the mounts inside of the folder, so they are bound in again
                 attached = [(p, os.open(p, os.O_PATH)) for p in self.covering.step.attached]
-                layers = ":".join(map(_by_fd, (*self._layers, self._lower)))
-                upper, work = _by_fd(self._upper), _by_fd(self._work)
+                layers = ":".join(map(kernel.by_fd, (*self._layers, self._lower)))
+                upper, work = kernel.by_fd(self._upper), kernel.by_fd(self._work)
                 data = f"lowerdir={layers},upperdir={upper},workdir={work}{overlay_options}"
                 kernel.mount("overlay", self._path, "overlay", data=data)
                 for path, real in attached:
-                    kernel.mount(_by_fd(real), path, flags=kernel.MS_BIND | kernel.MS_REC)
+                    kernel.mount(kernel.by_fd(real), path, flags=kernel.MS_BIND | kernel.MS_REC)
             case Cover.REBUILT:
                 self._rebuild()
             case Cover.MEMORY:
@@ -162,7 +163,7 @@ class _Place:
         Inner folders are bound in, read-only until a later step covers them. Files are copied, or
         linked if they are too large.
         """
-        new = _by_fd(self._rebuilt)
+        new = kernel.by_fd(self._rebuilt)
         self._set_aside()
         room = MAX_COPIED_IN_ALL_BYTES
         with os.scandir(self._path) as entries:
@@ -205,7 +206,7 @@ class _Place:
     def _set_aside(self) -> None:
         # Opened through the folder's descriptor and after the mount, so that it is the mount that
         # is held and not the empty folder below it.
-        original = f"{_by_fd(self._scratch)}/original"
+        original = f"{kernel.by_fd(self._scratch)}/original"
         kernel.mount(self._path, original, flags=kernel.MS_BIND | kernel.MS_REC)
         kernel.make_read_only(original, with_inner=True)
         self.original = self._aside, os.open(original, os.O_PATH)
@@ -272,14 +273,6 @@ def _copy(entry: os.DirEntry[str], copy: str, original: Path, room: int) -> int:
         pass
     os.symlink(original, copy)
     return 0
-
-
-def _by_fd(number: int) -> str:
-    """Return a path for an open file that mount options take: without commas or colons.
-
-    It stays valid while mounts hide the real path.
-    """
-    return f"/proc/self/fd/{number}"
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from autotune.machine.scratch import walk
+
 FREE_SHARE = 0.10  # the default limit, as a share of the disk space that is free at the start
 
 
@@ -50,19 +52,20 @@ class Room:
         free = _free_bytes(self.folders[0].parent)
         if self.free_bytes - free <= self.max_bytes and free > self.max_bytes // 100:
             return None
-        files = []  # disk space in bytes, and path
+        files = []  # disk space in bytes, and name
         for folder in self.folders:
-            for path, _, names in os.walk(folder):
-                for one in (Path(path, name) for name in names):
+            for _, _, names, above in walk(folder):
+                for name in names:
                     with suppress(OSError):  # deleted meanwhile
-                        files.append((one.lstat().st_blocks * 512, one))
+                        status = os.stat(name, dir_fd=above, follow_symlinks=False)
+                        files.append((status.st_blocks * 512, name))
         files.sort(reverse=True)
         total = sum(size for size, _ in files)
         if total <= self.max_bytes and free > self.max_bytes // 100:
             return None
-        size, largest = files[0] if files else (0, self.folders[0])
+        size, largest = files[0] if files else (0, "none")
         return (
-            f"it wrote {_mib(total)} to files, of which {_mib(size)} to {largest.name}; "
+            f"it wrote {_mib(total)} to files, of which {_mib(size)} to {largest}; "
             f"{_mib(self.max_bytes)} are allowed"
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from autotune.rig.fence.plan import Cover, Step
@@ -37,6 +37,8 @@ class FenceSpec:
         in_user_namespace: Whether mounting needs a user namespace, as for everyone but root.
         writable: Paths outside of which Landlock denies writes; None does without Landlock.
         exercised: Folders in which a probe tries to write, in addition to the covered ones.
+        env: Variables of the command alone: one such as ``LD_PRELOAD`` would run code in the
+            process that enters the fence, before it is behind it.
     """
 
     coverings: tuple[Covering, ...] = ()
@@ -45,6 +47,7 @@ class FenceSpec:
     writable: tuple[str, ...] | None = None
     overlay_options: str = ""
     exercised: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -197,6 +197,14 @@ class Study:
         return [*self._rounds]
 
     @property
+    def variables(self) -> set[str]:
+        """Environment variables that its processes get, by the command line or by any config."""
+        configs = {one.config for one in self.records} | {one.config for one in self.claim}
+        configs.update(*(one.configs for one in self.rounds))
+        tuned = {name[1:] for config in configs for name in config if name[0] == "$"}
+        return self.head.variables | tuned
+
+    @property
     def speeds(self) -> Speeds | None:
         """What all rounds of the race, of all sessions, say about configs; None before the first.
 

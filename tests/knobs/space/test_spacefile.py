@@ -1,5 +1,6 @@
 """Search spaces in YAML: the shipped ones load, and a wrong one says all that is wrong, by line."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -120,27 +121,50 @@ def test_each_key_is_known_by_its_line_or_by_that_of_the_nearest_above(path: Pat
         assert file.where(*keys) == f"{path}{line}"
 
 
+BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1},' * 9}]\n" for n in range(1, 10))
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a: 1\nb: [1, 2\nc: 3\n", ":3: this is not YAML"),
-        (b"a: 1\n b: 2\n", ":2: this is not YAML"),
-        (b"a: !!python/object:os.system {}\n", ":1: this is not YAML"),
-        (b"a: 1\n---\nb: 2\n", ":2: this is not YAML"),
-        (b"a: \x00\n", ": this is not YAML"),
-        (b"- a\n- b\n", ": expected 'key: value' lines, found list"),
-        (b"just words\n", ": expected 'key: value' lines, found str"),
-        (b"", ": expected 'key: value' lines, found NoneType"),
+        ("a: 1\nb: [1, 2\nc: 3\n", ":3: this is not YAML"),
+        ("a: 1\n b: 2\n", ":2: this is not YAML"),
+        ("a: !!python/object:os.system {}\n", ":1: this is not YAML"),
+        ("a: 1\n---\nb: 2\n", ":2: this is not YAML"),
+        ("a: \x00\n", ": this is not YAML"),
+        ("- a\n- b\n", ": expected 'key: value' lines, found list"),
+        ("just words\n", ": expected 'key: value' lines, found str"),
+        ("", ": expected 'key: value' lines, found NoneType"),
+        # What may come from somebody else: each of these hung, or ended with a traceback
+        (BOMB, ":2: it repeats a part by an alias (*a0)"),
+        ("a: &a\n  b: *a\n", ":2: it repeats a part by an alias (*a)"),
+        ("a: 1\nb: " + "[" * 5000, ":2: autotune reads files of up to 32 levels"),
+        ("a: 1\nb:\n" + "- x\n" * 12_000, ":9998: autotune reads files of up to 10,000 entries"),
+        ("a: 1\nb: 2001-02-30\n", ":2: '2001-02-30' is no timestamp. If it is text, put it in"),
+        ("a: 1\nb: !!int x\n", ":2: 'x' is no int."),
+        ("b: !!bool x\n", ":1: 'x' is no bool."),
+        ("b: " + "7" * 5000, ":1: '777777777777...7777777777777' is no int."),
+        ("b: 1" + ":1" * 50_000, ":1: '1:1:1:1:1:1:...1:1:1:1:1:1:1' is no int."),
+        ("a:\n- 2001-02-03: x\n", ":2: only a word or a number can be a key."),
+        ("? [a, b]\n: c\n", ":1: only a word or a number can be a key."),
+        ("a: {b: 1}\nc:\n  <<: {d: 1}\n", ":3: only a word or a number can be a key."),
     ],
-    ids=["brackets", "indent", "tag", "documents", "control", "list", "text", "empty"],
+    ids=range(20),
 )
-def test_what_is_no_mapping_is_refused(path: Path, content: bytes, message: str) -> None:
-    path.write_bytes(content)
+def test_what_is_no_mapping_is_refused(path: Path, content: str, message: str) -> None:
+    path.write_text(content)
     with pytest.raises(FileFormatError) as refusal:
         yamlfile.read(path)
     assert str(refusal.value).startswith(f"{path}{message}")
-    with pytest.raises(FileFormatError, match="cannot be read"):
-        yamlfile.read(path.parent)
-    path.write_bytes("name: größe\n".encode("latin-1"))
-    with pytest.raises(FileFormatError, match="cannot be read"):
-        yamlfile.read(path)
+
+
+def test_what_cannot_be_read_whole_is_refused(path: Path) -> None:
+    os.mkfifo(path)
+    for unreadable in (path, path.parent, Path("/dev/zero")):
+        with pytest.raises(FileFormatError, match="cannot be read"):
+            yamlfile.read(unreadable)
+    path.unlink()
+    for content, why in (("name: größe".encode("latin-1"), "decode"), (b"#" * 1_000_001, "1 MB")):
+        path.write_bytes(content)
+        with pytest.raises(FileFormatError, match=f"cannot be read: .*{why}"):
+            yamlfile.read(path)

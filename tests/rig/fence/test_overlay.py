@@ -18,6 +18,7 @@ from autotune.program.program import LaunchPlan, parse_program
 from autotune.rig.fence import raise_fence
 from autotune.rig.fence.overlay import OverlayFence
 from autotune.rig.fence.plan import Cover, Step
+from autotune.rig.processes import start
 from autotune.rig.rig import Rig
 from autotune.rig.wire import Ready
 from tests import rigging
@@ -169,6 +170,23 @@ def test_a_daemon_that_left_its_session_and_its_environment_ends_with_its_rig(
         rig.open(None, never, 60.0)
         assert sleeping()
     assert not sleeping()
+
+
+def test_a_variable_of_the_program_loads_code_behind_the_fence_only(
+    fence: OverlayFence, tmp_path: Path
+) -> None:
+    code = f"open({str(tmp_path / 'touched')!r}, 'a').write('x')"
+    (tmp_path / "sitecustomize.py").write_text(code)
+    view = fence.view()
+    plan = LaunchPlan(
+        (sys.executable, "-c", "import os; print('ran', os.path.exists('touched'))"),
+        str(tmp_path),
+        {"PYTHONPATH": str(tmp_path)},
+    )
+    assert start(view.fenced(plan, []), tmp_path / "log").wait() == 0
+    assert (tmp_path / "log").read_text() == "ran True\n"
+    view.close()
+    assert not (tmp_path / "touched").exists()
 
 
 @pytest.mark.parametrize("kind", ["landlock", "overlay"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -136,3 +137,66 @@ def test_caches_are_kept_as_they_were_at_the_first_step_and_outputs_are_not(tmp_
         "me/.cache/hub/weights", "me/project/__pycache__/train.pyc", "me/project/data.csv",
     }  # fmt: skip
     assert (layer / "me/.cache/hub").stat().st_mode & 0o777 == 0o750
+
+
+@pytest.mark.parametrize("moment", ["before it is kept", "between the look and the move"])
+@pytest.mark.parametrize("swapped", ["evil", "evil/in", "layer/evil", "evil/in/f"])
+def test_a_link_that_a_trial_leaves_leads_to_no_file_of_the_user(
+    moment: str, swapped: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    covered, upper, layer, real = (tmp_path / name for name in ("home", "upper", "layer", "real"))
+    for folder in (covered, upper / "evil/in", layer, real / "in"):
+        folder.mkdir(parents=True)
+    theirs, users = upper / "evil/in/f", real / "in/f"
+    for file in (theirs, users):
+        file.write_text("whole")
+        os.utime(file, (1, 1))
+    for folder in (real / "in", real):
+        folder.chmod(0o555)
+    found = Prepared(covered, upper)
+    found.note([covered], covered)
+    before = picture(real)
+    place = tmp_path / swapped if swapped.startswith("layer") else upper / swapped
+    move = os.rename
+
+    def swap() -> None:
+        if not place.is_symlink():
+            if place.exists():
+                move(place, tmp_path / "aside")
+            place.symlink_to(real / swapped.partition("evil")[2].strip("/"))
+
+    if moment == "before it is kept":
+        swap()
+    else:
+
+        def swap_and_move(*places: Any, **within: Any) -> None:
+            swap()
+            move(*places, **within)
+
+        monkeypatch.setattr(os, "rename", swap_and_move)
+    found.keep(layer)
+    monkeypatch.undo()
+    assert picture(real) == before
+    scratch.remove(layer)
+    scratch.remove(upper)
+    assert picture(real) == before
+
+
+def test_a_link_that_takes_the_place_of_a_folder_while_it_is_removed_changes_no_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, victim = tmp_path / "scratch/work", tmp_path / "victim"
+    for each in (folder, victim):
+        each.mkdir(parents=True)
+    victim.chmod(0o500)
+    before, chmod = picture(victim), os.chmod
+
+    def swapping(*arguments: Any, **options: Any) -> None:
+        folder.rename(tmp_path / "aside")
+        folder.symlink_to(victim)
+        chmod(*arguments, **options)
+
+    monkeypatch.setattr(os, "chmod", swapping)
+    scratch.remove(tmp_path / "scratch")
+    assert picture(victim) == before
+    assert not (tmp_path / "scratch").exists()
