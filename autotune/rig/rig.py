@@ -184,6 +184,8 @@ class Rig:
         bare: bool = False,
     ) -> A | Ending:
         """Start the process and wait for its first answer; once more, if the fence fails."""
+        if (ending := should_stop()) is not None:
+            return ending
         live, start = self._start(applied, plan, bare=bare)
         try:
             return live.ask(start, wanted, should_stop, silence_s)
