@@ -9,8 +9,10 @@ import pytest
 
 import autotune
 from autotune import api
-from autotune.errors import BudgetError, ProgramError, UsageError
+from autotune.errors import BudgetError, FenceError, ProgramError, UsageError
 from autotune.tuning.search_request import SearchRequest, described
+from autotune.tuning.surroundings import THIS_MACHINE
+from tests.docs.project import scripted
 from tests.programs import functions
 from tests.rigging import PROGRAMS, base_setting, open_rig, write_best
 from tests.scripted import Script, begin
@@ -55,6 +57,25 @@ def test_a_command_is_read_as_in_a_shell_and_errors_have_the_traceback(workplace
     with pytest.raises(ProgramError, match="ValueError: fails") as caught:
         autotune.search(command=f"{path} python -m fails")
     assert "fails.py" in caught.value.program_traceback
+
+
+def test_a_fence_that_fails_takes_the_folder_only_of_a_search_that_started_nothing(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workplace / "train.py").touch()
+
+    def fails(_question: object = None, **_: object) -> None:
+        raise FenceError("it fails")
+
+    with scripted(Script(ends=fails)):
+        with pytest.raises(FenceError):
+            autotune.search("train.py", name="started")
+        monkeypatch.setitem(vars(THIS_MACHINE), "make_rigs", lambda *_, **__: fails())
+        with pytest.raises(FenceError):
+            autotune.search("train.py", name="not-started")
+    assert [path.name for path in (workplace / ".autotune").iterdir() if path.is_dir()] == [
+        "started"
+    ]
 
 
 def test_wrong_arguments_are_refused_by_name_and_leave_no_run_behind(workplace: Path) -> None:

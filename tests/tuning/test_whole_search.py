@@ -1,13 +1,23 @@
 """Whole searches on a scripted machine: what they claim, what they cost, and how they may end."""
 
+import errno
 import json
+import os
+import signal
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from autotune.errors import AutotuneError, BudgetError, ProgramError
+from autotune.errors import (
+    AutotuneError,
+    BudgetError,
+    FenceError,
+    ProgramError,
+    SearchEnded,
+    Terminated,
+)
 from autotune.measurement.outcome import Ending
 from autotune.results.as_data import as_data
 from autotune.results.result import Finding
@@ -28,6 +38,11 @@ from tests.tuning.watched import (
 
 PHASES = ("baseline", "searching", "rehearsing", "confirming")
 SOME: Knobs = {name: KNOBS[name] for name in ("workers", "precision", "memory_format")}
+FAULTS = (
+    FenceError("The fence fails now."),
+    SearchEnded("train.py has changed"),
+    OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+)
 # As processes were seen to differ on a shared machine: benchmarks/README.md
 USUAL = Script(ratio_noise=0.02)
 MACHINES = {
@@ -113,6 +128,67 @@ def test_a_search_that_was_killed_goes_on_where_it_stood(tmp_path: Path, phase: 
     assert [r.config for r in result.records[: len(before)]] == [r.config for r in before]
     assert search.study.rounds[: len(rounds)] == rounds
     assert ("baseline" in heard.phases) == (not before)  # it is measured once
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_whatever_ends_a_search_what_was_measured_is_its_result(
+    tmp_path: Path, phase: str, fault: Exception
+) -> None:
+    heard, asked = Heard(), Counter[str]()
+
+    def ends(_question: Question) -> Ending | None:
+        now = heard.phases[-1]
+        asked[now] += 1
+        # of the race, when some configs are in play
+        if now == phase and asked[now] == (60 if phase == "searching" else 1):
+            raise fault
+        return None
+
+    search = begin(tmp_path, Script(FASTER, ends=ends), KNOBS)
+    if phase == "baseline":
+        with pytest.raises(type(fault)):
+            search.go_on(300.0, heard)
+        return
+    result = search.go_on(300.0, heard)
+    assert heard.phases[-1] == phase, "nothing is begun after it"
+    assert result.finding is Finding.UNCONFIRMED
+    assert result.candidate is not None
+    assert result.candidate["workers"] == 1
+    assert str(fault).rstrip(".") in result.reason
+    assert search.study.result == replace(result, run_dir=search.run.path)
+    assert [*filter(lambda text: str(fault) in text, heard.warnings)]
+
+
+def test_sigterm_raises_with_the_result_and_leaves_the_handlers_as_they_were(
+    tmp_path: Path,
+) -> None:
+    before = [signal.getsignal(number) for number in Terminated.SIGNALS]
+    heard = Heard(on="confirming", act=lambda: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(Terminated) as caught:
+        found(tmp_path, Script(FASTER), 300.0, heard=heard)
+    assert caught.value.code == 128 + signal.SIGTERM
+    assert caught.value.result.reason.startswith("ended by SIGTERM")
+    assert [signal.getsignal(number) for number in Terminated.SIGNALS] == before
+
+
+def test_the_time_used_is_recorded_often_enough_for_a_search_that_is_killed(
+    tmp_path: Path,
+) -> None:
+    lost_s = dict[str, float]()
+    heard = Heard()
+
+    def ends(_question: Question) -> Ending | None:
+        used_s = search.machine.clock() - began_s
+        now = heard.phases[-1]
+        lost_s[now] = max(lost_s.get(now, 0.0), used_s - search.study.spent_s)
+        return None
+
+    search = begin(tmp_path, Script(FASTER, ends=ends), KNOBS)
+    began_s = search.machine.clock()
+    search.go_on(300.0, heard)
+    assert {*lost_s} >= {*PHASES}
+    assert max(lost_s.values()) < 30.0, lost_s  # turns of one process of the claim last 20 s
 
 
 # --- programs that fail ---------------------------------------------------------------------------
