@@ -81,6 +81,7 @@ def search(request: SearchRequest) -> SearchResult:
         UsageError: An argument is wrong.
         ProgramError: The program fails by itself, or does not make a step.
         BudgetError: The budget ends before the baseline is measured.
+        RecordError: The record of the search cannot be written.
         FenceError: No mechanism here keeps trials from changing files. The run directory is
             removed.
     """
@@ -131,6 +132,7 @@ def resume(
     Raises:
         RunDirectoryError: There is no such run, another process works on it, or the program or the
             machine has changed.
+        RecordError: Its record cannot be read or written.
     """
     _refuse_unwritable(output)
     run = search_dir.find(run_name)
@@ -152,6 +154,7 @@ def load(run_name: str | None = None) -> SearchResult:
 
     Raises:
         RunDirectoryError: There is no such run, or it has not ended.
+        RecordError: Its record cannot be read.
     """
     run = search_dir.find(run_name)
     study = run.load_study()

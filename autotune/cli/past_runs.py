@@ -18,7 +18,7 @@ from autotune.cli import completion
 from autotune.cli.compare import best_file
 from autotune.cli.messages import Messages, errors_told
 from autotune.cli.options import JsonOption, RunArgument
-from autotune.errors import RunDirectoryError, UsageError
+from autotune.errors import AutotuneError, UsageError
 
 if TYPE_CHECKING:
     from autotune.tuning.storage.search_dir import SearchDir
@@ -113,7 +113,7 @@ def _about(run: SearchDir) -> dict[str, Any]:
     try:
         study = run.load_study()
         head, found, failure = study.head, study.found, study.failure
-    except RunDirectoryError as error:
+    except AutotuneError as error:  # one that cannot be read hides no other
         return {**about, "trials": None, "found": "", "error": str(error)}
     said = found or ("the program failed" if failure else "not over")
     known = {"date": head.created, "program": str(head.program), "trials": len(study.records)}

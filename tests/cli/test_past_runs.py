@@ -88,7 +88,7 @@ def test_an_unreadable_record_hides_no_other_and_is_told(searches: Path, workpla
     assert listed["fast"]["error"] == ""
     assert "cannot be read: 'autotune show broken' says why" in said("runs")
     assert "damaged, or another version of autotune wrote it" in said("show", "broken", status=2)
-    assert "no record of a search" in said("show", "empty", status=2)
+    assert "it holds no search" in said("show", "empty", status=2)
     assert "another version of autotune wrote it" in said("show", "older", status=2)
 
 
