@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import webbrowser
 from enum import StrEnum
@@ -75,7 +76,8 @@ def report(
         path = output or result.run_dir / f"report.{format_}"
         _write(path, page)
     about = {"run": str(result.run_dir), "path": str(path), "format": str(format_)}
-    sys.stdout.write(f"{json.dumps(about, indent=1) if as_json else path}\n")
+    # A path has the bytes that it has
+    typer.echo(json.dumps(about, indent=1) if as_json else os.fsencode(path))
     if open_:
         webbrowser.open(path.resolve().as_uri())
 
