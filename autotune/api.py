@@ -81,6 +81,7 @@ def search(request: SearchRequest) -> SearchResult:
         UsageError: An argument is wrong.
         ProgramError: The program fails by itself, or does not make a step.
         BudgetError: The budget ends before the baseline is measured.
+        RecordError: The record of the search cannot be written.
         FenceError: No mechanism here keeps trials from changing files. The run directory is
             removed, unless the program was started in it.
         Terminated: SIGTERM or SIGHUP has ended the search. It holds the result of what was
@@ -135,6 +136,7 @@ def resume(
     Raises:
         RunDirectoryError: There is no such run, another process works on it, or the program or the
             machine has changed.
+        RecordError: Its record cannot be read or written.
         Terminated: SIGTERM or SIGHUP has ended the search, as in ``search()``.
     """
     _refuse_unwritable(output)
@@ -159,6 +161,7 @@ def load(run_name: str | None = None) -> SearchResult:
 
     Raises:
         RunDirectoryError: There is no such run, or it has not ended.
+        RecordError: Its record cannot be read.
     """
     run = search_dir.find(run_name)
     study = run.load_study()

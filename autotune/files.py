@@ -10,6 +10,7 @@ import os
 import secrets
 import stat
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 
 MARK = "Written by autotune"  # in the first lines of each file that is made for the user
@@ -48,6 +49,16 @@ def write(
         part.unlink(missing_ok=True)
         raise
     sync_folder(target.parent)
+
+
+def log_file(path: Path) -> FileIO:
+    """Open a log that only this user reads, to append to it.
+
+    Raises:
+        OSError: It cannot be opened, or is a link.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+    return os.fdopen(os.open(path, flags, 0o600), "ab", buffering=0)
 
 
 def make_folder(folder: Path, *, private: bool = False) -> None:

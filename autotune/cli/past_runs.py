@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import webbrowser
 from enum import StrEnum
@@ -18,7 +19,7 @@ from autotune.cli import completion
 from autotune.cli.compare import best_file
 from autotune.cli.messages import Messages, errors_told
 from autotune.cli.options import JsonOption, RunArgument
-from autotune.errors import RunDirectoryError, UsageError
+from autotune.errors import AutotuneError, UsageError
 
 if TYPE_CHECKING:
     from autotune.tuning.storage.search_dir import SearchDir
@@ -75,7 +76,8 @@ def report(
         path = output or result.run_dir / f"report.{format_}"
         _write(path, page)
     about = {"run": str(result.run_dir), "path": str(path), "format": str(format_)}
-    sys.stdout.write(f"{json.dumps(about, indent=1) if as_json else path}\n")
+    # A path has the bytes that it has
+    typer.echo(json.dumps(about, indent=1) if as_json else os.fsencode(path))
     if open_:
         webbrowser.open(path.resolve().as_uri())
 
@@ -113,7 +115,7 @@ def _about(run: SearchDir) -> dict[str, Any]:
     try:
         study = run.load_study()
         head, found, failure = study.head, study.found, study.failure
-    except RunDirectoryError as error:
+    except AutotuneError as error:  # one that cannot be read hides no other
         return {**about, "trials": None, "found": "", "error": str(error)}
     said = found or ("the program failed" if failure else "not over")
     known = {"date": head.created, "program": str(head.program), "trials": len(study.records)}

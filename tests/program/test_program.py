@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import re
+import stat
 import sys
 from dataclasses import replace
 from json.encoder import py_encode_basestring
@@ -11,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import UsageError
+from autotune.errors import RunDirectoryError, UsageError
+from autotune.inside import run_program
+from autotune.inside.run_program import RecordedConfig
 from autotune.program.config import Config
 from autotune.program.program import ProgramKind, parse_program, program_of
 
@@ -112,3 +115,38 @@ def test_a_function_that_no_import_finds_is_pickled_with_what_it_holds(tmp_path:
         found.append(program.fingerprint)
     assert found[0] == program_of(nested, [], tmp_path).fingerprint
     assert found[0] != found[1], "it follows the source"
+
+
+class Strange:
+    """Runs what a stranger wants when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.mark,)
+
+
+def test_a_pickle_runs_only_as_autotune_wrote_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_program, "note_program", lambda _: None)
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    ran, strange = tmp_path / "ran", tmp_path / "strange"
+
+    def train() -> None:
+        ran.touch()
+
+    before = os.umask(0o002)
+    program = program_of(train, [], tmp_path)
+    os.umask(before)
+    assert stat.S_IMODE(Path(program.target).stat().st_mode) == 0o600
+    run_program.run(program, RecordedConfig({}))
+    assert ran.exists()
+    assert not program.has_changed
+    Path(program.target).write_bytes(pickle.dumps(Strange(strange)))
+    with pytest.raises(RunDirectoryError, match="is not what autotune wrote, so it is not run"):
+        run_program.run(program, RecordedConfig({}))
+    assert not strange.exists()
+    assert program.has_changed
