@@ -9,12 +9,13 @@ import json
 import os
 import pty
 import signal
+import subprocess
 import sys
 import tempfile
 import termios
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from fcntl import ioctl
 from pathlib import Path
@@ -22,7 +23,9 @@ from typing import Any, cast
 
 from autotune.cli.app import main
 from autotune.measurement.outcome import Ending
+from autotune.results.output import Output
 from autotune.results.result import SearchResult
+from autotune.tuning.storage.search_dir import HOME
 from tests.docs.project import scripted
 from tests.scripted import Question, Script, ScriptedRigs
 
@@ -38,6 +41,7 @@ class Case:
         ignored: A signal that is ignored from the start, as by ``nohup``.
         reader: What reads stdout and stderr, and is closed at that moment instead.
         stderr: A file that gets this stream instead.
+        fills: Whether the record is on a small disk, which is full then; for root alone.
     """
 
     signals: tuple[int, ...] = ()
@@ -46,9 +50,11 @@ class Case:
     ignored: int | None = None
     reader: str = ""
     stderr: str = ""
+    fills: bool = False
 
 
 START, CLAIM = ("open", 0), ("open", 2)
+MOUNT = ("mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "none")
 LONG = "search --budget 90s --tune workers,precision"
 CASES = {
     "SIGTERM twice": Case((signal.SIGTERM, signal.SIGTERM)),
@@ -57,6 +63,8 @@ CASES = {
     "SIGTERM before the baseline": Case((signal.SIGTERM,), at=START),
     "doctor": Case((signal.SIGTERM,), at=START, command="doctor"),
     "knobs": Case((signal.SIGHUP,), at=START, command="knobs"),
+    "a full disk": Case(fills=True),
+    "a full disk in the claim": Case(fills=True, at=CLAIM, command=LONG),
     "a reader that goes away": Case(reader="pipe"),
     "a reader of results that goes away": Case(reader="pipe", stderr="talk"),
     "a terminal that is closed": Case(reader="terminal"),
@@ -115,6 +123,12 @@ def run(case: Case, folder: Path) -> Came:
     return came
 
 
+def fill(file: Path) -> None:
+    with suppress(OSError), file.open("wb", buffering=0) as filler:
+        while True:
+            filler.write(bytes(4096))
+
+
 def read_all(number: int) -> Iterator[bytes]:
     while more := os.read(number, 65536):
         yield more
@@ -135,10 +149,12 @@ def search(case: Case, folder: Path, streams: int, asking: int, go: int) -> None
     (folder / "closing").touch()
     asked = Counter[str]()
     signals = [*case.signals]
-    save = SearchResult.save
+    put_into = SearchResult.put_into
 
     def ends(question: Question) -> Ending | None:
         if case.at == (question.kind, asked[question.kind]):
+            if case.fills:
+                fill(folder / HOME / "filler")
             os.write(asking, b"x")
             with suppress(InterruptedError):
                 os.read(go, 1)  # until what reads is closed
@@ -150,22 +166,39 @@ def search(case: Case, folder: Path, streams: int, asking: int, go: int) -> None
         if signals:
             signal.raise_signal(signals.pop(0))
 
-    def saved(result: SearchResult, path: str | Path) -> Path:
+    def put(result: SearchResult, output: Output) -> str:
         send()
-        return save(result, path)
+        return put_into(result, output)
 
     def taken_down(_rigs: ScriptedRigs, *_: object) -> None:
         (folder / "closing").write_text(json.dumps(files_in(folder)))
 
     cast("Any", ScriptedRigs).__exit__ = taken_down
-    cast("Any", SearchResult).save = saved
+    cast("Any", SearchResult).put_into = put
     sys.argv = ["autotune", *case.command.split(), "train.py"]
     with scripted(Script({"workers": {1: 1.5}}, ends=ends)):
         main()
 
 
+@contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    """Mount a small disk on a folder, until this process leaves; forked ones take nothing down."""
+    mounting = os.getpid()
+    folder.mkdir(0o700)
+    subprocess.run([*MOUNT, str(folder)], check=True)
+    try:
+        yield
+    finally:
+        if os.getpid() == mounting:
+            subprocess.run(["umount", str(folder)], check=True)
+
+
 if __name__ == "__main__":
     found = {}
     for name, case in CASES.items():
-        found[name] = asdict(run(case, Path(tempfile.mkdtemp(dir=sys.argv[1]))))
+        if case.fills and os.geteuid() != 0:
+            continue
+        folder = Path(tempfile.mkdtemp(dir=sys.argv[1]))
+        with small_disk(folder / HOME) if case.fills else nullcontext():
+            found[name] = asdict(run(case, folder))
     sys.stdout.write(json.dumps(found))
