@@ -64,15 +64,14 @@ def test_a_fence_that_fails_takes_the_folder_only_of_a_search_that_started_nothi
 ) -> None:
     (workplace / "train.py").touch()
 
-    def fails(_question: object = None, **_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise FenceError("it fails")
 
-    with scripted(Script(ends=fails)):
-        with pytest.raises(FenceError):
-            autotune.search("train.py", name="started")
-        monkeypatch.setitem(vars(THIS_MACHINE), "make_rigs", lambda *_, **__: fails())
-        with pytest.raises(FenceError):
-            autotune.search("train.py", name="not-started")
+    with scripted(Script(ends=fails)), pytest.raises(FenceError):
+        autotune.search("train.py", name="started")
+    monkeypatch.setitem(vars(THIS_MACHINE), "make_rigs", fails)
+    with pytest.raises(FenceError):
+        autotune.search("train.py", name="not-started")
     assert [path.name for path in (workplace / ".autotune").iterdir() if path.is_dir()] == [
         "started"
     ]

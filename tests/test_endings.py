@@ -4,6 +4,7 @@ What a search has measured counts, whatever ends it: ``tests.endings`` runs the 
 """
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -68,3 +69,19 @@ def test_what_is_ended_before_it_knows_anything_says_so_in_one_line_and_leaves_n
         assert came.status == 128 + signal.Signals[name]
         assert came.printed.splitlines()[-1] == f"autotune: It was ended by {name}.{mend}"
         assert {*came.left} <= {".autotune/.gitignore", ".autotune/train/study.db", "train.py"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a small disk")
+@pytest.mark.parametrize(
+    ("case", "finding"),
+    [("a full disk", "Not confirmed (The record"), ("a full disk in the claim", "x faster")],
+)
+def test_a_disk_that_is_full_in_the_middle_of_a_search_takes_nothing_from_its_result(
+    ended: dict[str, Came], case: str, finding: str
+) -> None:
+    came = ended[case]
+    assert came.status == 0, came.printed
+    assert finding in came.printed
+    assert "database or disk is full" in came.printed
+    assert "Traceback" not in came.printed
+    assert "best.yaml" in came.left, "which lies on another disk"

@@ -86,9 +86,11 @@ def outlive_readers() -> None:
 
     So ``autotune search 2>&1 | head``, or a terminal that is closed, does not end a search.
     """
-    for name in ("stdout", "stderr"):
-        if (stream := getattr(sys, name)) is not None:  # as it is where it was closed before
-            setattr(sys, name, _Outliving(stream))
+    sys.stdout, sys.stderr = _outliving(sys.stdout), _outliving(sys.stderr)
+
+
+def _outliving(stream: TextIO | None) -> Any:
+    return stream and _Outliving(stream)  # None where it was closed before autotune began
 
 
 class _Outliving:

@@ -76,7 +76,8 @@ class Session:
             yield
         except (AutotuneError, OSError) as error:
             self.events.warn(f"The search ends with what was measured: {error}")
-            self.stop.end(str(error).partition("\n")[0].rstrip(" .:"))
+            first_sentence = str(error).partition("\n")[0].partition(". ")[0]
+            self.stop.end(first_sentence.rstrip(" .:"))
 
     def keep(self, result: SearchResult, finish: Callable[[SearchResult], None]) -> SearchResult:
         """Record the result and have its files written, as far as that is possible; return it."""
@@ -246,6 +247,7 @@ def search_session(
         study.mode = mode
 
     with InterruptCounter(events.on_interrupt) as stop, ExitStack() as ending:
+        study.storage.is_urgent = lambda: stop.is_urgent
         # Each step for itself, the last one first: a full disk does not keep rigs open
         ending.callback(events.on_search_end)
         ending.callback(quietly, study.release_lease)

@@ -50,12 +50,16 @@ class RecordStorage:
 
     It has all methods of an Optuna storage.
 
+    Attributes:
+        is_urgent: Whether there is no time to wait for a lock.
+
     Raises:
         RecordError: by each access that fails; of a lock, after a minute.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.is_urgent: Callable[[], bool] = lambda: False
         with faults_told(self), suppress(FileExistsError):  # SQLite would apply the umask
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         engine = {"creator": self._connect, "poolclass": pool.QueuePool}
@@ -121,7 +125,7 @@ class RecordStorage:
                     return access(*given, **named)
             except _LockedError:
                 waited_s = monotonic() - began
-                if waited_s > PATIENCE_S:
+                if waited_s > PATIENCE_S or self.is_urgent():
                     raise
                 if waited_s > TOLD_AFTER_S and not is_told:
                     is_told = True

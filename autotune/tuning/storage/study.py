@@ -102,6 +102,7 @@ class Study:
         failure: Why the program itself failed before anything was measured; empty if it did not.
         checks_learning: Whether what a larger global batch learns is checked, beyond the budget.
         learning_checks: The number of learning checks that this process has made.
+        storage: Where the record is.
         attributes: All facts as they were read from the storage, by their names.
         read: Facts that were asked for or set since, by their names.
         fault: Why the record could not be written any more; None if it can. What is set after that
@@ -123,7 +124,7 @@ class Study:
         self.optuna = study
         self.learning_checks = 0
         self.fault: RecordError | None = None
-        self._storage = storage
+        self.storage = storage
         self._lease = ""
         self._recall()
 
@@ -184,7 +185,7 @@ class Study:
         Raises:
             RecordError: when it is something else.
         """
-        with faults_told(self._storage):
+        with faults_told(self.storage):
             return _adapter(kind).validate_python(raw)
 
     def keep(self, name: str, value: Any) -> None:
@@ -377,8 +378,8 @@ class Study:
         )
 
     def _exchange_lease(self, change: Callable[[str], str]) -> None:
-        number = self._storage.get_study_id_from_name(self.optuna.study_name)
-        self._storage.exchange(number, "lease", change)
+        number = self.storage.get_study_id_from_name(self.optuna.study_name)
+        self.storage.exchange(number, "lease", change)
 
     def propose(
         self, space: ResolvedSpace, at: Config, sampler: BaseSampler

@@ -1,5 +1,6 @@
 """The one door to a record: what it waits for, and what it says of all that can fail behind it."""
 
+import math
 import sqlite3
 import subprocess
 import threading
@@ -77,6 +78,10 @@ def test_a_lock_that_stays_is_no_damage_and_loses_nothing(
         with pytest.raises(RecordError, match="Another process has held"):
             run.load_study()
         study.spent_s = 7.0  # told once; from then on only memory has it
+        monkeypatch.setattr(record_storage, "PATIENCE_S", math.inf)
+        study.storage.is_urgent = lambda: True
+        with pytest.raises(RecordError, match="Another process has held"):
+            study.storage.set_study_user_attr(1, "name", "value")
     assert "damaged" not in str(told.value)
     assert "Nothing that it holds is lost" in str(told.value)
     assert study.fault is told.value
