@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
@@ -90,7 +91,9 @@ def outlive_readers() -> None:
 
 
 def _outliving(stream: TextIO | None) -> Any:
-    return stream and _Outliving(stream)  # None where it was closed before autotune began
+    if stream is None:  # closed from the start: another file would get its number
+        return Path(os.devnull).open("w", encoding="utf-8")
+    return _Outliving(stream)
 
 
 class _Outliving:
@@ -114,13 +117,13 @@ class _Outliving:
         try:
             yield
         except OSError as error:
-            # Results that a full disk does not take are missed, and nothing else can tell of it
-            if error.errno not in GONE and self._stream is sys.__stdout__:
-                raise
             # In place of the reader, so that what is buffered can be written when Python ends, too
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
+            if error.errno not in GONE and self._stream is sys.__stdout__:  # whoever wants it waits
+                Messages().error(f"The output cannot be written: {error.strerror}.")
+                raise SystemExit(FAILED) from None
 
 
 def plain(value: object) -> str:
