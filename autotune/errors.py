@@ -7,6 +7,7 @@ The command line turns each into one message and an exit code.
     │   ├── FileFormatError         a YAML file is wrong (all its faults in one message)
     │   ├── RunDirectoryError       the run directory is missing, in use, or another program's
     │   └── FenceError              no mechanism here protects the user's files from trials
+    ├── RecordError                 the record of a search cannot be read or written
     ├── ProgramError                the program itself fails, or never trains a step
     ├── BudgetError                 the budget ends before the baseline is measured
     ├── SearchEnded                 a search cannot go on; what it has measured counts
@@ -46,6 +47,13 @@ class FileFormatError(UsageError):
 
 class RunDirectoryError(UsageError):
     """The run directory is missing, in use by a running search, or belongs to another program."""
+
+
+class RecordError(AutotuneError):
+    """The record of a search cannot be read or written: locked, damaged, on a full disk, and such.
+
+    What a running search has measured is in memory all the same.
+    """
 
 
 class FenceError(UsageError):

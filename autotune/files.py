@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import stat
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 
 HOME = ".autotune"  # the folder in a project for what autotune keeps for itself
-MARK = "Written by autotune"  # in the first lines of each file that is made for the user
+# In the first lines of each file that is made for the user: "Written by autotune export". A
+# best.yaml has no word there
+MARK = re.compile(r"Written by autotune\b(?: \w+)?")
 MARKED_BYTES = 1024
 MOST_LEFT_BYTES = 1 << 20  # a last message with a traceback of torch's has some 20 kB
 
@@ -53,20 +57,42 @@ def write(
     sync_folder(target.parent)
 
 
-def read(path: Path, max_bytes: int) -> bytes:
+def read(path: Path, max_bytes: int, *, follows_link: bool = True) -> bytes:
     """Read a whole file that somebody else may have made.
 
     Raises:
         OSError: It is larger than *max_bytes*, cannot be read, or is no file: to read a pipe or a
             device may last for ever.
     """
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follows_link else os.O_NOFOLLOW)
+    with os.fdopen(os.open(path, flags), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is no file", str(path))
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {max_bytes / 1e6:g} MB", str(path))
     return content
+
+
+def read_left(path: Path) -> bytes | None:
+    """Return the content of a file that a trial has left where it may write.
+
+    None if there is none, or it is another thing than a trial of autotune's leaves.
+    """
+    try:
+        return read(path, MOST_LEFT_BYTES, follows_link=False)
+    except OSError:
+        return None
+
+
+def log_file(path: Path) -> FileIO:
+    """Open a log that only this user reads, to append to it.
+
+    Raises:
+        OSError: It cannot be opened, or is a link.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+    return os.fdopen(os.open(path, flags, 0o600), "ab", buffering=0)
 
 
 def make_folder(folder: Path, *, private: bool = False) -> None:
@@ -87,30 +113,20 @@ def sync_folder(folder: Path) -> None:
             os.close(number)
 
 
-def read_left(path: Path) -> bytes | None:
-    """Return the content of a file that a trial has left where it may write.
+def is_ours(path: Path, text: str) -> bool:
+    """Return whether autotune wrote a file for the same purpose as a text, by their first lines.
 
-    None if there is none, or it is another thing than a trial of autotune's leaves: a link, a pipe
-    on which a reader would wait for ever, a device, or more than ``MOST_LEFT_BYTES``.
+    A link is nobody's.
     """
-    try:
-        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(number, "rb") as file:
-            if not stat.S_ISREG(os.fstat(number).st_mode):
-                return None
-            content = file.read(MOST_LEFT_BYTES + 1)
-    except OSError:
-        return None
-    return content if len(content) <= MOST_LEFT_BYTES else None
-
-
-def is_ours(path: Path) -> bool:
-    """Return whether autotune wrote a file, by the mark in its first lines."""
+    if _regular(path) is None:
+        return False
     try:
         with path.open("rb") as file:
-            return MARK.encode() in file.read(MARKED_BYTES)
+            theirs = MARK.search(file.read(MARKED_BYTES).decode(errors="replace"))
     except OSError:
         return False
+    ours = MARK.search(text[:MARKED_BYTES])
+    return theirs is not None and ours is not None and theirs[0] == ours[0]
 
 
 def _regular(path: Path) -> os.stat_result | None:

@@ -1,12 +1,13 @@
 """Builders of values for tests: one plausible value of each kind, and copies with changes."""
 
+import json
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from optuna.storages import InMemoryStorage
@@ -36,6 +37,8 @@ from autotune.program.program import Program, ProgramKind
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
 from autotune.results.record import SearchInfo, SearchOptions, TrialRecord
+from autotune.tuning.storage.record_storage import RecordStorage
+from autotune.tuning.storage.search_dir import FILE
 from autotune.tuning.storage.study import Study
 
 GIB = 1 << 30
@@ -276,15 +279,28 @@ def make_best(**changes: Any) -> BestFile:
     return best.model_copy(update=changes)
 
 
-def storage_in(directory: Path) -> str:
-    """Return the URL of an Optuna storage in a directory."""
-    return f"sqlite:///{directory / 'study.db'}"
+def storage_in(directory: Path) -> RecordStorage:
+    """Return the storage in a directory."""
+    return RecordStorage(directory / FILE)
+
+
+class MemoryStorage(InMemoryStorage):
+    """Stands for a ``RecordStorage``: one in a file takes longer than a search in virtual time."""
+
+    def exchange(self, study: int, name: str, change: Callable[[str], str]) -> None:
+        old = json.dumps(self.get_study_user_attrs(study)[name])
+        self.set_study_user_attr(study, name, json.loads(change(old)))
+
+
+def storage_in_memory() -> RecordStorage:
+    """Return a new one of these."""
+    return cast("RecordStorage", MemoryStorage())
 
 
 @cache
-def memory_of(_directory: Path) -> InMemoryStorage:
-    """Return the storage that stands for one in a directory: a file takes longer than a search."""
-    return InMemoryStorage()
+def memory_of(_directory: Path) -> RecordStorage:
+    """Return the one that stands for a directory."""
+    return storage_in_memory()
 
 
 def make_study(directory: Path, space: SearchSpace, options: SearchOptions | None = None) -> Study:

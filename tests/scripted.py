@@ -15,7 +15,6 @@ from types import SimpleNamespace
 from typing import Any, Self, cast
 
 import optuna
-from optuna.storages import InMemoryStorage
 
 from autotune.knobs import Scope, registry
 from autotune.knobs.space.space import SearchSpace
@@ -45,10 +44,11 @@ from autotune.rig.wire import Progress, Ready
 from autotune.tuning import workflow
 from autotune.tuning.events import Events
 from autotune.tuning.storage import search_dir
+from autotune.tuning.storage.record_storage import RecordStorage
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
 from autotune.tuning.surroundings import Surroundings
-from tests.made import make_head, make_profile, make_space
+from tests.made import make_head, make_profile, make_space, storage_in_memory
 
 TICK_S = 0.1  # a rig asks so often whether to go on
 CLOSE_S = 0.2
@@ -466,7 +466,7 @@ class Searched:
 
     machine: ScriptedMachine
     run: SearchDir
-    storage: InMemoryStorage
+    storage: RecordStorage
 
     @property
     def study(self) -> Study:
@@ -476,7 +476,8 @@ class Searched:
     def keep(self, run: SearchDir) -> None:
         """Copy the record into a file: to search in one takes ten times as long."""
         names = {"from_study_name": search_dir.STUDY_NAME, "to_study_name": search_dir.STUDY_NAME}
-        optuna.copy_study(**names, from_storage=self.storage, to_storage=run.storage)
+        storages = {"from_storage": self.storage, "to_storage": run.storage}
+        optuna.copy_study(**names, **cast("Any", storages))
 
     def go_on(self, budget_s: float, events: Events | None = None) -> SearchResult:
         """Search, or go on searching."""
@@ -498,7 +499,7 @@ def begin(
     """Return a search that has a record and has not begun; *options* are of ``SearchOptions``."""
     run = search_dir.new("train", "train", folder)
     space = knobs if isinstance(knobs, SearchSpace) else make_space(dict(knobs))
-    storage = InMemoryStorage()  # one in a file takes longer than all the rest
+    storage = storage_in_memory()  # one in a file takes longer than all the rest
     head = make_head(space, options=SearchOptions(180.0, seed=seed, goal=goal, **options))
     Study.create(storage, search_dir.STUDY_NAME, head)
     return Searched(ScriptedMachine(script, seed), run, storage)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import autotune
 from autotune import api
 from autotune.cli.app import app
-from autotune.errors import BudgetError, ProgramError, UsageError
+from autotune.errors import BudgetError, FenceError, ProgramError, UsageError
 from autotune.knobs.space.space import SearchSpace
 from autotune.machine import hardware
 from autotune.program.fence_options import FenceKind, FenceOptions
@@ -24,6 +24,8 @@ from autotune.tuning.search_request import SearchRequest, described
 from autotune.tuning.storage import search_dir
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
+from autotune.tuning.surroundings import THIS_MACHINE
+from tests.docs.project import scripted
 from tests.programs import functions
 from tests.rigging import PROGRAMS, base_setting, open_rig, write_best
 from tests.scripted import Script, begin
@@ -70,6 +72,24 @@ def test_a_command_is_read_as_in_a_shell_and_errors_have_the_traceback(workplace
     assert "fails.py" in caught.value.program_traceback
 
 
+def test_a_fence_that_fails_takes_the_folder_only_of_a_search_that_started_nothing(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workplace / "train.py").touch()
+
+    def fails(*_: object, **__: object) -> None:
+        raise FenceError("it fails")
+
+    with scripted(Script(ends=fails)), pytest.raises(FenceError):
+        autotune.search("train.py", name="started")
+    monkeypatch.setitem(vars(THIS_MACHINE), "make_rigs", fails)
+    with pytest.raises(FenceError):
+        autotune.search("train.py", name="not-started")
+    assert [path.name for path in (workplace / ".autotune").iterdir() if path.is_dir()] == [
+        "started"
+    ]
+
+
 def test_wrong_arguments_are_refused_by_name_and_leave_no_run_behind(workplace: Path) -> None:
     (workplace / "out").mkdir()
     (workplace / "a_file").touch()
@@ -84,7 +104,7 @@ def test_wrong_arguments_are_refused_by_name_and_leave_no_run_behind(workplace: 
         ({"program": plain, "max_global_batch": 0}, "takes a number of samples, not 0"),
         ({"program": "nowhere.py"}, "There is no program"),
         ({"program": 3}, "not 3"),
-        ({"program": plain, "output": "out"}, "'out' is a folder: name a file, such as out"),
+        ({"program": plain, "output": "out"}, "'out' cannot be written: it is a folder"),
         ({"program": plain, "output": "a_file/best.yaml"}, r"a_file' is not a folder\. Name"),
         ({"program": "missing.py", "output": "out/new/best.yaml"}, r"missing\.py"),
     ):
@@ -172,7 +192,7 @@ def test_resume_does_nothing_that_a_record_asks_for_without_the_words(
     search_dir.new("the one", "train").create_study(head)
     started = list[FenceOptions]()
 
-    def begin(_run: SearchDir, study: Study, *_: object) -> None:
+    def begin(_run: SearchDir, study: Study, *_: object, **_finish: object) -> None:
         study.release_lease()
         started.append(study.head.options.fence)
         raise BudgetError("it would start now")

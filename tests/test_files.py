@@ -16,11 +16,15 @@ def test_a_file_is_replaced_whole_with_its_mode_and_a_new_one_follows_the_umask(
     try:
         files.write(tmp_path / "a" / "new", "text ä")
         files.write(tmp_path / "own" / "kept", b"bytes", private=True)
+        for line in (b"one ", b"two"):
+            with files.log_file(tmp_path / "own" / "log") as log:
+                log.write(line)
     finally:
         os.umask(before)
     assert (tmp_path / "a" / "new").read_text(encoding="utf-8") == "text ä"
-    modes = {n: (tmp_path / n).stat().st_mode & 0o777 for n in ("a", "a/new", "own", "own/kept")}
-    assert modes == {"a": 0o750, "a/new": 0o640, "own": 0o700, "own/kept": 0o600}
+    assert (tmp_path / "own" / "log").read_bytes() == b"one two"
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert modes == {"a": 0o750, "new": 0o640, "own": 0o700, "kept": 0o600, "log": 0o600}
     (tmp_path / "a" / "new").chmod(0o664)
     files.write(tmp_path / "a" / "new", "again")
     assert (tmp_path / "a" / "new").stat().st_mode & 0o777 == 0o664
@@ -36,6 +40,10 @@ def test_a_link_is_followed_only_where_a_user_typed_it(tmp_path: Path, *, follow
     assert theirs.read_text() == ("ours" if follows else "theirs")
     assert link.read_text() == "ours"
     assert link.is_symlink() == follows
+    link.unlink()
+    link.symlink_to(theirs)
+    with pytest.raises(OSError, match="symbolic links"):
+        files.log_file(link)
 
 
 def test_a_full_disk_leaves_the_old_file_and_no_part(

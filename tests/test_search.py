@@ -66,12 +66,13 @@ def test_a_killed_search_leaves_nothing_and_resumes_with_all_trials(workplace: P
 
     with _started("resume", "stopped") as resumed:
         _wait_until(lambda: len(run.load_study().rounds) > rounds, resumed)
-        resumed.send_signal(signal.SIGINT)
-        time.sleep(0.5)  # one signal that comes twice at once is one
-        resumed.send_signal(signal.SIGINT)
-        _stdout, stderr = resumed.communicate(timeout=180)
-    assert resumed.returncode == 0, stderr
-    assert "Ending the search" in stderr
+        tree = psutil.Process(resumed.pid).children(recursive=True)
+        resumed.send_signal(signal.SIGTERM)
+        stdout, stderr = resumed.communicate(timeout=180)
+    assert resumed.returncode == 128 + signal.SIGTERM, stderr
+    assert "ended by SIGTERM" in stdout
+    _, alive = psutil.wait_procs(tree, timeout=10)
+    assert not alive
     assert bestfile.read(workplace / "best.yaml").baseline["workers"] == 0
     configs = [r.config for r in run.load_study().records]
     assert configs[: len(before)] == before

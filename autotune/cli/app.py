@@ -14,6 +14,7 @@ import typer
 
 from autotune import __version__
 from autotune.cli import compare, examine, past_runs, search, train
+from autotune.cli.messages import outlive_readers
 from autotune.cli.options import PROGRAM_LAST, with_declared_options
 
 app = typer.Typer(
@@ -53,4 +54,5 @@ def _version(
 
 def main() -> None:
     """Run the command line; the entry point of the command ``autotune``."""
+    outlive_readers()
     app()

@@ -6,12 +6,16 @@ training with it.
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn, TextIO
 
 import typer
 from rich.console import Console as RichConsole
@@ -21,6 +25,7 @@ from autotune.errors import AutotuneError, ProgramError, Terminated
 
 COMMAND = "autotune "  # how a command to copy begins
 FAILED = 2
+GONE = {errno.EPIPE, errno.EIO}  # the reader of a pipe; a terminal
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
@@ -77,6 +82,50 @@ class Messages:
             self._talk.print(f"  [dim]{plain(text)}[/]")
 
 
+def outlive_readers() -> None:
+    """Let both standard streams lead nowhere once their reader or terminal is gone.
+
+    So ``autotune search 2>&1 | head``, or a terminal that is closed, does not end a search.
+    """
+    sys.stdout, sys.stderr = _outliving(sys.stdout), _outliving(sys.stderr)
+
+
+def _outliving(stream: TextIO | None) -> Any:
+    if stream is None:  # closed from the start: another file would get its number
+        return Path(os.devnull).open("w", encoding="utf-8")
+    return _Outliving(stream)
+
+
+class _Outliving:
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:  # its encoding, and whether it is a terminal
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._lenient():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._lenient():
+            self._stream.flush()
+
+    @contextmanager
+    def _lenient(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            # In place of the reader, so that what is buffered can be written when Python ends, too
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+            if error.errno not in GONE and self._stream is sys.__stdout__:  # whoever wants it waits
+                Messages().error(f"The output cannot be written: {error.strerror}.")
+                raise SystemExit(FAILED) from None
+
+
 def plain(value: object) -> str:
     """Return text with its square brackets escaped, so that rich does not read them as markup."""
     return str(value).replace("[", r"\[")
@@ -106,7 +155,7 @@ def errors_told(messages: Messages, *, resumable: bool = False) -> Iterator[None
         messages.error(str(error), traceback)
         raise typer.Exit(FAILED) from None
     except Terminated as end:
-        messages.error(f"{end.reason.capitalize()}.{mend}")
+        messages.error(f"It was {end.reason}.{mend}")
         raise typer.Exit(end.code) from None
     except KeyboardInterrupt:
         messages.error(f"Interrupted.{mend}")

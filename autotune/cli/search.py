@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autotune.cli.messages import errors_told, verbosity
 from autotune.cli.options import (
+    FORCE,
     AllowEnvOption,
     ArgsArgument,
     FenceRequest,
@@ -29,6 +29,7 @@ from autotune.tuning.search_request import SearchRequest, described
 
 if TYPE_CHECKING:
     from autotune.cli.console import Console
+    from autotune.results.output import Output
     from autotune.results.result import SearchResult
 
 # Exit status if only the baseline was measured, so that scripts can tell it from "no gain" (0)
@@ -40,7 +41,7 @@ def search(
     program: ProgramArgument,
     args: ArgsArgument = None,
     module: ModuleOption = False,
-    output: OutputOption = Path("best.yaml"),
+    output: OutputOption = None,
     *,
     request: SearchRequest,
     fence: FenceRequest,
@@ -51,19 +52,21 @@ def search(
     """Search for the fastest config of a training program, without changing the program."""
     from autotune import api
     from autotune.cli.console import Console
+    from autotune.results.output import Output
 
     console = Console(verbosity(verbose=verbose, quiet=quiet))
+    place = Output.typed(output, force=request.force)
 
     def searched() -> SearchResult:
         subject = program_typed(
             context, console, program, args, is_module=module, ranks=request.ranks
         )
         whole = replace(
-            request, program=subject, output=output, fence=fence.options(), events=console
+            request, program=subject, output=place, fence=fence.options(), events=console
         )
         return api.search(**vars(whole))
 
-    _end(console, searched, output, as_json=as_json)
+    _end(console, searched, place, as_json=as_json)
 
 
 def resume(
@@ -75,9 +78,10 @@ def resume(
         bool,
         typer.Option("--check-learning", help=described(SearchRequest)["check_learning"].help),
     ] = False,
-    output: OutputOption = Path("best.yaml"),
+    output: OutputOption = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Take over a run from a machine that is gone.")
+        bool,
+        typer.Option("--force", help=f"Take over a run from a machine that is gone. {FORCE}"),
     ] = False,
     allow_env: AllowEnvOption = None,
     *,
@@ -90,24 +94,26 @@ def resume(
     from autotune import api
     from autotune.cli.console import Console
     from autotune.knobs.space import options
+    from autotune.results.output import Output
 
     console = Console(verbosity(verbose=verbose, quiet=quiet))
+    place = Output.typed(output, force=force)
     go_on = partial(
         api.resume,
         run,
         budget=budget,
         check_learning=check_learning,
-        output=output,
+        output=place,
         force=force,
         fence=fence.options(),
         allow_env=options.names(allow_env or []),
         events=console,
     )
-    _end(console, go_on, output, as_json=as_json)
+    _end(console, go_on, place, as_json=as_json)
 
 
 def _end(
-    console: Console, find: Callable[[], SearchResult], output: Path, *, as_json: bool
+    console: Console, find: Callable[[], SearchResult], place: Output, *, as_json: bool
 ) -> None:
     """Search and show the result; the exit status says which signal has ended the search."""
     status = 0
@@ -118,13 +124,13 @@ def _end(
             if end.result is None:
                 raise
             result, status = end.result, end.code
-    _show(result, output, as_json=as_json, status=status)
+    _show(result, place, as_json=as_json, status=status)
 
 
-def _show(result: SearchResult, output: Path, *, as_json: bool, status: int = 0) -> None:
+def _show(result: SearchResult, place: Output, *, as_json: bool, status: int = 0) -> None:
     """Print the result; without another status, it tells scripts if no config was measured."""
     from autotune.cli import search_report
 
-    search_report.show(result, output, as_json=as_json)
+    search_report.show(result, result.found_in(place), as_json=as_json)
     if status or result.has_measured_nothing:
         raise typer.Exit(status or NOTHING_MEASURED)

@@ -22,10 +22,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, assert_never
 
+from autotune.errors import RunDirectoryError
 from autotune.inside.code.frames import note_program
 from autotune.knobs import registry
 from autotune.program.config import Config, KnobValue
-from autotune.program.program import Program, ProgramKind
+from autotune.program.program import Program, ProgramKind, fingerprint_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +95,13 @@ def run(
             module = importlib.import_module(program.target)
             _call(getattr(module, program.function), program, config, see_keywords)
         case ProgramKind.PICKLED_FUNCTION:
-            function = pickle.loads(Path(program.target).read_bytes())  # noqa: S301 - autotune's file
+            content = Path(program.target).read_bytes()
+            if fingerprint_of(content) != program.fingerprint:
+                raise RunDirectoryError(
+                    f"'{program.target}' is not what autotune wrote, so it is not run. Start a new "
+                    "search, where nobody else may write."
+                )
+            function = pickle.loads(content)  # noqa: S301 - autotune wrote these bytes
             _call(function, program, config, see_keywords)
         case _:
             assert_never(program.kind)

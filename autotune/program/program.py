@@ -18,6 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from autotune import files
 from autotune.errors import UsageError, did_you_mean
 from autotune.measurement.outcome import RunMode
 from autotune.program.config import KnobValue
@@ -45,7 +46,8 @@ class Program:
             console script this is the file of its entry point. Empty for a pickle.
         args: Its arguments (``sys.argv[1:]``). Functions also receive them as positional arguments.
         import_root: Directory that comes first on ``sys.path``; empty under ``python -P``.
-        fingerprint: SHA-256 of its source. A changed program invalidates earlier measurements.
+        fingerprint: SHA-256 of its source, or of its pickle, which is run only as it was written. A
+            changed program invalidates earlier measurements.
         ranks: Number of ranks that torchrun starts; None if it is started as one process.
         mode: How rigs must run it so that it trains, as found out by earlier rigs.
         command: The words before its arguments as the user typed them; empty if the user typed only
@@ -140,10 +142,9 @@ class Program:
 
     @property
     def files(self) -> Files:
-        """Its source file with the fingerprint; a pickled function has none."""
-        if self.kind is ProgramKind.PICKLED_FUNCTION:
-            return {}
-        return {self.source: self.fingerprint}
+        """Its source file or pickle, by its path, with the fingerprint."""
+        file = self.target if self.kind is ProgramKind.PICKLED_FUNCTION else self.source
+        return {file: self.fingerprint}
 
 
 @dataclass(frozen=True)
@@ -257,20 +258,14 @@ def program_of(function: Callable[..., Any], args: Sequence[str], pickle_dir: Pa
     is_importable = module != "__main__" and found is function
     if is_importable and inspect.getsourcefile(function) is not None:
         root, source = _module(module, Path.cwd())
-        kind, target = ProgramKind.MODULE_FUNCTION, module
-        fingerprint = fingerprint_of(source.read_bytes())
+        kind, target, content = ProgramKind.MODULE_FUNCTION, module, source.read_bytes()
     else:
         import cloudpickle
 
-        pickle_path = pickle_dir / "program.pkl"
-        pickle_path.write_bytes(cloudpickle.dumps(function))
+        pickle_path, content = pickle_dir / "program.pkl", cloudpickle.dumps(function)
+        files.write(pickle_path, content, private=True)  # it holds what the function holds
         kind, target, root = ProgramKind.PICKLED_FUNCTION, str(pickle_path), Path.cwd()
         source = Path()
-        try:
-            text = inspect.getsource(function)
-        except (OSError, TypeError):  # typed at a prompt; its name is the best that is left
-            text = function.__qualname__
-        fingerprint = fingerprint_of(text.encode())
     return Program(
         kind=kind,
         target=target,
@@ -279,7 +274,7 @@ def program_of(function: Callable[..., Any], args: Sequence[str], pickle_dir: Pa
         args=tuple(args),
         cwd=str(Path.cwd()),
         import_root=str(root),
-        fingerprint=fingerprint,
+        fingerprint=fingerprint_of(content),
         name=name,
     )
 

@@ -10,7 +10,7 @@ import json
 import os
 import shlex
 from collections.abc import Collection
-from itertools import takewhile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
     ValidationError,
+    field_validator,
     model_serializer,
 )
 
@@ -69,18 +70,24 @@ class ProgramSection(_Section):
     ranks: int | None = None
     traits: ProgramTraits
 
+    @field_validator("command")
+    @classmethod
+    def _can_be_split(cls, command: str) -> str:
+        shlex.split(command)  # it says what is wrong, such as a quote that nothing closes
+        return command
+
+    def is_of(self, program: Program) -> bool:
+        """Return whether the search was of a program, which may have changed or other arguments."""
+        if program.fingerprint == self.fingerprint and not program.function:
+            return True
+        ours, theirs = (_subject(line, program.cwd) for line in (str(program), self.command))
+        return ours == theirs
+
     def is_of_another_file(self, program: Program) -> bool:
         """Return whether the command names a Python file to run that is not that of a program."""
-        try:
-            words = shlex.split(self.command)
-        except ValueError:  # the file may have been edited
-            return False
-        before_module = takewhile(lambda word: word != "-m", words)
-        names = (Path(word.partition(":")[0]).name for word in before_module)
-        first = next((name for name in names if name.endswith(".py")), None)
-        return (
-            first is not None and program.file_name.endswith(".py") and program.file_name != first
-        )
+        path = _subject(self.command, program.cwd).partition(":")[0]
+        names = {Path(path).name, program.file_name}
+        return len(names) > 1 and all(name.endswith(".py") for name in names)
 
     def edited_imports(self, program: Program) -> list[str]:
         """Return which imports of a program have another content now; those that are gone do not.
@@ -91,9 +98,22 @@ class ProgramSection(_Section):
         return [n for n, digest in now.items() if digest and digest[:DIGITS] != self.imports[n]]
 
 
+def _subject(command: str, cwd: str) -> str:
+    """Return what a command line runs, such as ``/home/me/train.py:main``; else the whole line."""
+    for before, word in pairwise(["", *shlex.split(command)]):
+        path, colon, function = word.partition(":")
+        if before == "-m":
+            return f"-m {word}"
+        if path.endswith(".pkl"):  # in the folder of a search, each of which has another one
+            return function
+        if path.endswith(".py"):
+            return os.path.normpath(Path(cwd, path)) + colon + function
+    return command
+
+
 def imports_of(program: Program, files: Files) -> dict[str, str]:
     """Return what a best.yaml says of the files that a program has imported."""
-    imports = {path: digest for path, digest in sorted(files.items()) if path != program.source}
+    imports = {path: digest for path, digest in sorted(files.items()) if path not in program.files}
     return {os.path.relpath(path, program.cwd): d[:DIGITS] for path, d in imports.items()}
 
 
@@ -274,17 +294,6 @@ class BestFile(_Section):
         # A line break in an argument would end the comment and spoil the YAML.
         on_one_line = " ".join(self.program.command.split())
         return HEADER.format(name=name, program=on_one_line) + body
-
-    def write(self, path: Path) -> None:
-        """Write the file; readers see the old or the new one. Missing folders are created."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            part.write_text(self.text(path.name), encoding="utf-8")
-            part.replace(path)
-        except OSError:
-            part.unlink(missing_ok=True)
-            raise
 
 
 def _shown(value: str) -> str:

@@ -30,7 +30,7 @@ from autotune.program.sources import Files
 from autotune.program.tuning_variables import unlisted
 
 # Increased when older records cannot be read, or lack something that is needed to go on
-FORMAT = 9
+FORMAT = 10
 
 
 @dataclass(frozen=True)
@@ -231,21 +231,6 @@ class ClaimProcess:
     cost_s: float
     is_pair: bool = False
     is_of_search: bool = False
-
-
-@dataclass(frozen=True)
-class Lease:
-    """The process that works on a run.
-
-    Process ids are reused, so the start time is part of a process's identity.
-
-    Attributes:
-        started: Start time of the process, in seconds since the epoch.
-    """
-
-    host: str
-    pid: int
-    started: float
 
 
 @dataclass(frozen=True)

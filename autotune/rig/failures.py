@@ -35,9 +35,10 @@ SHM_MEND = (
     "shared memory (/dev/shm) is too small: use fewer workers, or start the container with a "
     "larger --shm-size"
 )
-# The outcome of an exception about memory, by the spellings of torch, CUDA, HIP, cuBLAS, cuDNN,
-# c10 and Python. Shared memory comes first: its errors may end with "Cannot allocate memory".
-MEMORY = (
+# The outcome of an exception about memory or space, by the spellings of torch, CUDA, HIP, cuBLAS,
+# cuDNN, c10, Python and Linux. Shared memory comes first: its errors may end with "Cannot allocate
+# memory".
+ROOM = (
     (
         re.compile(
             r"[Bb]us error|insufficient shared memory|file </torch_\d+.*No space left on device"
@@ -71,6 +72,11 @@ MEMORY = (
             "a loader worker was killed, as the kernel does when host memory runs out; fewer "
             "workers need less"
         ),
+    ),
+    (
+        re.compile(r"No space left on device|Disk quota exceeded"),
+        Outcome.SCRATCH_FULL,
+        "no space was left on the disk where it wrote",
     ),
 )
 # What is said where cuDNN, cuBLAS or cuSOLVER got no memory, and where something else is wrong:
@@ -159,9 +165,9 @@ COMPLAINTS = {
         "whether it hangs there too."
     ),
     Outcome.SCRATCH_FULL: (
-        "{name} writes more than a trial may: {reason}. A file that is opened for change counts "
-        "whole: open data read-only. Or allow more with --max-scratch 20G, or name a larger disk: "
-        "--scratch-dir FOLDER."
+        "{name} writes more than there is room for: {reason}. A file that is opened for change "
+        "counts whole: open data read-only. Or allow more with --max-scratch 20G, or name a larger "
+        "disk: --scratch-dir FOLDER."
     ),
 }
 UNSEEN_STEPS = (
@@ -189,7 +195,7 @@ def from_exception(ended: Ended) -> Ending:
     elif named := UNMEASURED.search(text):
         ending = Ending(Outcome.CRASHED, MENDS[named[1]])
     else:
-        found = ((outcome, reason) for spelt, outcome, reason in MEMORY if spelt.search(text))
+        found = ((outcome, reason) for spelt, outcome, reason in ROOM if spelt.search(text))
         outcome, reason = next(found, (Outcome.CRASHED, text.splitlines()[0][:300]))
         if ended.is_device_full and VEILED.search(text):
             outcome, reason = Outcome.OUT_OF_MEMORY, "the device ran out of memory"

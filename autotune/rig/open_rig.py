@@ -251,6 +251,10 @@ class OpenRig:
         with suppress(subprocess.TimeoutExpired):
             code = self.process.wait(5.0)
         ending = failures.from_ranks(words, codes, code, self.log_tail())
+        if ending.outcome is Outcome.CRASHED and (full := self.place.view.overflow()):
+            # However the library spells it that could not write
+            reason = f"{ending.reason} ({full})"
+            ending = replace(ending, outcome=Outcome.SCRATCH_FULL, reason=reason)
         if (asked := self.asked) is None:
             return ending
         return failures.having_asked(ending, monotonic() - asked.at_s, asked.prompt)

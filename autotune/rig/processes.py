@@ -16,6 +16,7 @@ from time import monotonic, sleep
 
 import psutil
 
+from autotune.files import log_file
 from autotune.machine.process_tree import descendants
 from autotune.program.program import LaunchPlan
 from autotune.rig import terminal
@@ -27,7 +28,7 @@ def start(
     plan: LaunchPlan, log: Path, own_terminal: terminal.Terminal | None = None
 ) -> subprocess.Popen[bytes]:
     """Start a process in a new session, so that Ctrl-C in autotune's terminal does not reach it."""
-    with log.open("ab") as output:
+    with log_file(log) as output:
         variables = {}
         if own_terminal is not None:  # TERM stays the user's, in which the program is known to work
             size = {"COLUMNS": str(terminal.COLUMNS), "LINES": str(terminal.ROWS)}

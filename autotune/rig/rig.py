@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from autotune.errors import DEFECT, FenceError, RigError
+from autotune.files import make_folder
 from autotune.knobs import launch_plan_for
 from autotune.machine.probes.nvml import NvmlMemory
 from autotune.measurement.examination import Examination, StepBreakdown
@@ -184,6 +185,8 @@ class Rig:
         bare: bool = False,
     ) -> A | Ending:
         """Start the process and wait for its first answer; once more, if the fence fails."""
+        if (ending := should_stop()) is not None:
+            return ending
         live, start = self._start(applied, plan, bare=bare)
         try:
             return live.ask(start, wanted, should_stop, silence_s)
@@ -203,9 +206,9 @@ class Rig:
         bare: bool = False,
     ) -> tuple[OpenRig, Start]:
         """Start the process; return it with the message that tells it what to run."""
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_folder(self._directory, private=True)
         used_before = NvmlMemory(self._gpu_uuids).used_bytes()
-        self._cache_dir.mkdir(parents=True, exist_ok=True)
+        make_folder(self._cache_dir, private=True)
         view = self._fence.view()
         own = [self._cache_dir]
         ours, theirs = socket.socketpair()

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
+from autotune.files import log_file
 from autotune.program.printed import last_line
 
 ROWS, COLUMNS = 40, 120
@@ -60,7 +61,7 @@ class Terminal:
         mode[1] &= ~termios.OPOST  # else each newline would come as carriage return and newline
         mode[3] &= ~termios.ECHO
         termios.tcsetattr(self.theirs, termios.TCSANOW, mode)
-        self._log = log.open("ab", buffering=0)
+        self._log = log_file(log)
         self._tail = b""
         self._reads, self._read_at_s = 0, 0.0
         self._is_closing, self._is_empty = False, threading.Event()

@@ -129,7 +129,7 @@ class InterruptCounter:
         self.requests = 0
         self.cut = ""
         self.result: Any = None
-        self._terminated: Terminated | None = None
+        self._raised: Exception | Terminated | None = None
         self._on_request = on_request
         self._previous: dict[int, Any] = {}
 
@@ -145,19 +145,25 @@ class InterruptCounter:
         for number, previous in self._previous.items():
             if previous is not None:  # one that Python did not set cannot be set by it
                 signal.signal(number, previous)
-        if self._terminated is not None and (error is None or isinstance(error, AutotuneError)):
-            self._terminated.result = self.result
-            raise self._terminated from None
+        if self._raised is None or not (error is None or isinstance(error, AutotuneError)):
+            return
+        if isinstance(self._raised, Terminated):
+            self._raised.result = self.result
+        raise self._raised
 
     @property
     def is_urgent(self) -> bool:
         """Whether this process may soon be killed, as a signal has asked it to end."""
-        return self._terminated is not None
+        return isinstance(self._raised, Terminated)
 
-    def end(self, reason: str) -> None:
-        """End the work as two Ctrl-C do; *reason* is a clause, and the first one stands."""
+    def end(self, reason: str, *, raised: Exception | Terminated | None = None) -> None:
+        """End the work as two Ctrl-C do; *reason* is a clause, and the first one stands.
+
+        Args:
+            raised: Raised when the context is left.
+        """
         self.requests = max(2, self.requests)
-        self.cut = self.cut or reason
+        self.cut, self._raised = self.cut or reason, self._raised or raised
 
     def ending(self) -> Ending | None:
         """Return that somebody has asked for the end; None if not."""
@@ -166,8 +172,8 @@ class InterruptCounter:
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if number != signal.SIGINT:
-            self._terminated = self._terminated or Terminated(number)
-            self.end(self._terminated.reason)
+            end = Terminated(number)
+            self.end(end.reason, raised=end)
             return
         self.requests += 1
         if self.requests > 2:

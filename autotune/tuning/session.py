@@ -73,12 +73,20 @@ class Session:
 
     @contextmanager
     def what_is_measured_counts(self) -> Iterator[None]:
-        """Take an error for the end of the search: what follows reads what was measured."""
+        """Take an error for the end of the search: what follows reads what was measured.
+
+        A defect is raised again when the session ends.
+        """
         try:
             yield
-        except (AutotuneError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - it is told, and a defect is raised again
             self.events.warn(f"The search ends with what was measured: {error}")
-            self.stop.end(str(error).partition("\n")[0].rstrip(" .:"))
+            first_sentence = str(error).partition("\n")[0].partition(". ")[0].rstrip(" .:")
+            is_foreseen = isinstance(error, AutotuneError | OSError)
+            self.stop.end(
+                first_sentence if is_foreseen else f"{type(error).__name__}: {first_sentence}",
+                raised=None if is_foreseen else error,
+            )
 
     def keep(self, result: SearchResult, finish: Callable[[SearchResult], None]) -> SearchResult:
         """Record the result and have its files written, as far as that is possible; return it."""
@@ -257,6 +265,7 @@ def search_session(
         study.mode = mode
 
     with InterruptCounter(events.on_interrupt) as stop, ExitStack() as ending:
+        study.storage.is_urgent = lambda: stop.is_urgent
         # Each step for itself, the last one first: a full disk does not keep rigs open
         ending.callback(events.on_search_end)
         ending.callback(quietly, study.release_lease)

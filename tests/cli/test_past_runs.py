@@ -1,6 +1,7 @@
 """Commands about searches that are over: what they print, as text and as JSON, and refuse."""
 
 import json
+import os
 import re
 import shutil
 import sqlite3
@@ -79,17 +80,33 @@ def test_an_unreadable_record_hides_no_other_and_is_told(searches: Path, workpla
     shutil.copytree(kept / "fast", kept / "older")
     _change(kept / "older" / "study.db", '"samples_per_s"', '"samples_per_minute"')
     _change(kept / "older" / "study.db", '"finding"', '"outcome"')
-    for name, content in (("broken", b"not a database at all" * 100), ("empty", b"")):
+    (kept / "link").symlink_to(kept / "fast")
+    whole = (kept / "fast" / "study.db").read_bytes()
+    torn = whole[:4096] + bytes(4096) + whole[8192:]
+    broken = b"not a database at all" * 100
+    for name, content in (("broken", broken), ("torn", torn), ("empty", b"")):
         (kept / name).mkdir()
         (kept / name / "study.db").write_bytes(content)
     listed = {run["run"]: run for run in data("runs")}
-    assert listed.keys() == {"slow", "fast", "older", "broken", "empty"}
+    assert listed.keys() == {"slow", "fast", "older", "broken", "torn", "empty", "link"}
+    assert "damaged, or another version" in listed["torn"]["error"]
+    assert "is a symbolic link" in listed["link"]["error"]
     assert "file is not a database" in listed["broken"]["error"]
     assert listed["fast"]["error"] == ""
     assert "cannot be read: 'autotune show broken' says why" in said("runs")
     assert "damaged, or another version of autotune wrote it" in said("show", "broken", status=2)
-    assert "no record of a search" in said("show", "empty", status=2)
+    assert "it holds no search" in said("show", "empty", status=2)
     assert "another version of autotune wrote it" in said("show", "older", status=2)
+
+
+def test_a_path_is_printed_with_the_bytes_that_it_has(
+    searches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / os.fsdecode(b"gr\xf6\xdfe")
+    shutil.copytree(searches, place)
+    monkeypatch.chdir(place)
+    printed = CliRunner().invoke(app, ["report", "fast"]).stdout_bytes
+    assert Path(os.fsdecode(printed.removesuffix(b"\n"))).is_relative_to(place)
 
 
 def _change(database: Path, text: str, other: str) -> None:

@@ -17,6 +17,7 @@ from autotune.cli import search as searching
 from autotune.cli.app import app
 from autotune.cli.doctor import machine_data, program_data
 from autotune.cli.typed_line import _strayed
+from autotune.errors import Terminated
 from autotune.machine import conditions
 from autotune.measurement.examination import Examination, Operators
 from autotune.program.flags import Flag
@@ -170,7 +171,10 @@ def test_the_keys_that_it_lists_are_those_that_are_printed(printed: dict[str, An
 def test_its_findings_and_exit_codes_are_all_that_there_are() -> None:
     assert [row[0].strip("`") for row in rows("Procedure")] == [*Finding]
     meanings = {int(code): meaning for code, meaning in rows("Exit codes")}
-    assert meanings.keys() == {0, messages.FAILED, searching.NOTHING_MEASURED, messages.INTERRUPTED}
+    assert meanings.keys() == {
+        *(0, messages.FAILED, searching.NOTHING_MEASURED, messages.INTERRUPTED),
+        *(128 + number for number in Terminated.SIGNALS),
+    }
     assert "refused" in meanings[messages.FAILED]
     assert "only the baseline" in meanings[searching.NOTHING_MEASURED]
     assert "Ctrl-C" in meanings[messages.INTERRUPTED]

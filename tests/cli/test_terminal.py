@@ -124,3 +124,15 @@ def test_results_are_on_stdout_and_talk_on_stderr(
         done = CliRunner().invoke(app, words)
         assert done.stdout
         assert not done.stderr
+
+
+def test_streams_that_are_closed_or_full_are_told_in_one_line_or_not_at_all() -> None:
+    for closing, status, said in (
+        (">&-", 0, ""),
+        (">&- 2>&-", 0, ""),
+        ("| true; exit ${PIPESTATUS[0]}", 0, ""),
+        (">/dev/full", 2, "autotune: The output cannot be written: No space left on device.\n"),
+    ):
+        line = f"{sys.executable} -m autotune skill {closing}"
+        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (status, said), closing

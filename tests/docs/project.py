@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from optuna.storages import InMemoryStorage
 from typer.testing import CliRunner
 
 from autotune.cli.app import app
@@ -18,11 +17,12 @@ from autotune.knobs import KnobValue, registry
 from autotune.program.flags import Flag
 from autotune.results.record import SearchInfo
 from autotune.tuning.storage import search_dir
+from autotune.tuning.storage.record_storage import RecordStorage
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
 from autotune.tuning.surroundings import THIS_MACHINE
 from tests.docs.pages import ROOT
-from tests.made import commit, make_loader, make_profile
+from tests.made import commit, make_loader, make_profile, storage_in_memory
 from tests.scripted import Script, ScriptedMachine
 
 CUSTOM_KNOB = ROOT / "examples" / "custom_knob"
@@ -106,11 +106,11 @@ def records_in_memory() -> Iterator[None]:
     Dozens of commands search, and a record in a file takes longer than all the rest of a search in
     virtual time. Earlier records are read from their files.
     """
-    kept: dict[Path, InMemoryStorage] = {}
+    kept: dict[Path, RecordStorage] = {}
     load = SearchDir.load_study
 
     def create_study(self: SearchDir, head: SearchInfo) -> Study:
-        kept[self.path] = InMemoryStorage()
+        kept[self.path] = storage_in_memory()
         Study.create(kept[self.path], search_dir.STUDY_NAME, head)
         return self.load_study()
 

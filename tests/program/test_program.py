@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import re
+import stat
 import sys
 from dataclasses import replace
 from json.encoder import py_encode_basestring
@@ -12,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import SearchEnded, UsageError
+from autotune.errors import RunDirectoryError, SearchEnded, UsageError
+from autotune.inside import run_program
+from autotune.inside.run_program import RecordedConfig
 from autotune.program.config import Config
 from autotune.program.program import ProgramKind, parse_program, program_of
 from autotune.program.sources import Sources, changed, digest_of
@@ -133,3 +136,38 @@ def test_only_files_that_the_disk_has_as_they_were_imported_are_the_users(tmp_pa
     sources.saw(str(model), first)
     with pytest.raises(SearchEnded, match=r"model\.py has changed"):
         sources.saw(str(model), second)
+
+
+class Strange:
+    """Runs what a stranger wants when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.mark,)
+
+
+def test_a_pickle_runs_only_as_autotune_wrote_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_program, "note_program", lambda _: None)
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    ran, strange = tmp_path / "ran", tmp_path / "strange"
+
+    def train() -> None:
+        ran.touch()
+
+    before = os.umask(0o002)
+    program = program_of(train, [], tmp_path)
+    os.umask(before)
+    assert stat.S_IMODE(Path(program.target).stat().st_mode) == 0o600
+    run_program.run(program, RecordedConfig({}))
+    assert ran.exists()
+    assert not changed(program.files)
+    Path(program.target).write_bytes(pickle.dumps(Strange(strange)))
+    with pytest.raises(RunDirectoryError, match="is not what autotune wrote, so it is not run"):
+        run_program.run(program, RecordedConfig({}))
+    assert not strange.exists()
+    assert changed(program.files)

@@ -61,11 +61,14 @@ SAID = {
         "RuntimeError: unable to write to file </torch_4711_1_0>: No space left on device (28)",
         "OSError: [Errno 28] No space left on device: '/dev/shm/psm_1f2e3d4c'",
     ),
+    Outcome.SCRATCH_FULL: (
+        "OSError: [Errno 28] No space left on device: '/data/checkpoint.pt'",
+        "OSError: [Errno 122] Disk quota exceeded",
+    ),
     Outcome.CRASHED: (
         "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if you …",
         "RuntimeError: CUDA error: device-side assert triggered",
         "OutOfResources: out of resource: shared memory, Required: 264192, Hardware limit: 232448.",
-        "OSError: [Errno 28] No space left on device: '/data/checkpoint.pt'",
         "RuntimeError: unable to open shared memory object </torch_1_2>: Too many open files (24)",
         "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Segmentation fault. ",
         "ValueError: memory_efficient takes true or false",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from autotune.program.program import LaunchPlan
@@ -107,3 +110,18 @@ def test_an_orphan_in_the_same_session_is_ended_and_other_processes_are_left_alo
         assert is_running(bystander.pid)
     finally:
         processes.end_tree(bystander, grace_s=0.1)
+
+
+def test_a_process_that_adopts_orphans_keeps_none_of_them_as_a_zombie(log: Path) -> None:
+    """As the first process of a container does; this one asks for it."""
+    adopts = partial(ctypes.CDLL(None).prctl, 36)  # PR_SET_CHILD_SUBREAPER
+    adopts(1)
+    try:
+        process = start(ORPHANING, log)
+        assert process.wait(PATIENCE_S) == 0
+        (orphan,) = reported(log, 1)
+        assert psutil.Process(orphan).ppid() == os.getpid()
+        processes.end_tree(process)
+        assert not psutil.pid_exists(orphan)
+    finally:
+        adopts(0)

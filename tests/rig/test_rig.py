@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,21 +25,31 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
 from autotune.program.lr import LrRule
-from autotune.program.program import LaunchPlan
+from autotune.program.program import LaunchPlan, parse_program
 from autotune.program.rehearsal import RehearsalPlan, TracePlan
 from autotune.program.sources import Sources
 from autotune.rig import processes
+from autotune.rig.fence import View
 from autotune.rig.open_rig import SILENT, OpenRig, Place
 from autotune.rig.resource_monitor import ResourceMonitor
 from autotune.rig.rig import Rig
-from autotune.rig.wire import Link, Progress, StepProfiled, TakeTurns, TookTurns, encode
-from tests.made import PROGRAM, make_profile
-from tests.rigging import PROGRAMS, SHORT_S, applied_with, fence, never, open_rig, rig_on
+from autotune.rig.rig_factory import RigFactory
+from autotune.rig.wire import Link, Progress, Ready, StepProfiled, TakeTurns, TookTurns, encode
+from tests.made import PROGRAM, make_hardware, make_profile
+from tests.rigging import (
+    PROGRAMS,
+    SHORT_S,
+    applied_with,
+    fence,
+    is_running,
+    never,
+    open_rig,
+    rig_on,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_starts")]
 
 if TYPE_CHECKING:
-    from autotune.rig.fence import View
     from autotune.rig.wire import Phase
 
 
@@ -252,6 +263,7 @@ from dataclasses import replace
 from autotune.measurement.outcome import RunMode
 from autotune.program.program import parse_program
 from autotune.rig.rig import Rig
+from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import Ready
 from tests.rigging import PROGRAMS, fence, never, open_rig
 directory = Path(sys.argv[1])
@@ -289,3 +301,32 @@ def test_a_program_with_its_own_autocast_is_recognised(tmp_path: Path) -> None:
         assert opened.base.baseline["precision"] == "bf16"
         assert opened.base.traits.program_autocast
         opened.measured(precision="fp32")
+
+
+def test_a_fence_that_fails_once_is_raised_anew_and_an_urgent_end_is_put_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fault is made: what a mount that somebody makes meanwhile does depends on the machine."""
+    fenced, views = View.fenced, list[View]()
+
+    def fails_once(view: View, plan: LaunchPlan, own: Sequence[Path]) -> LaunchPlan:
+        views.append(view)
+        if len(views) > 1:
+            return fenced(view, plan, own)
+        (view.own_dir / "answer").write_text(json.dumps({"error": "Invalid argument"}))
+        return replace(plan, argv=("/bin/false",))
+
+    monkeypatch.setattr(View, "fenced", fails_once)
+    program = parse_program(str(PROGRAMS / "plain.py"), ["-"], tmp_path)
+    hurries: list[bool] = []
+    with RigFactory(program, tmp_path, make_hardware(), is_urgent=lambda: bool(hurries)) as rigs:
+        first = rigs.fence
+        rig = rigs.new()
+        assert isinstance(rig.open(None, never, 60.0), Ready)
+        assert rig.pid is not None
+        assert rigs.fence is not first
+        hurries.append(True)
+        rig.close()
+        assert is_running(rig.pid), "until the result is written"
+    assert not is_running(rig.pid)
+    assert not any(folder.exists() for folder in (*first.folders, *rigs.fence.folders))

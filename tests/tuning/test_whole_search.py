@@ -1,13 +1,25 @@
 """Whole searches on a scripted machine: what they claim, what they cost, and how they may end."""
 
+import errno
 import json
+import os
+import signal
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from autotune.errors import AutotuneError, BudgetError, ProgramError, RunDirectoryError
+from autotune.errors import (
+    AutotuneError,
+    BudgetError,
+    FenceError,
+    ProgramError,
+    RunDirectoryError,
+    SearchEnded,
+    Terminated,
+)
 from autotune.measurement.outcome import Ending
 from autotune.program.sources import changed, digest_of
 from autotune.results.as_data import as_data
@@ -30,6 +42,12 @@ from tests.tuning.watched import (
 
 PHASES = ("baseline", "searching", "rehearsing", "confirming")
 SOME: Knobs = {name: KNOBS[name] for name in ("workers", "precision", "memory_format")}
+FAULTS = (
+    FenceError("The fence fails now."),
+    SearchEnded("train.py has changed"),
+    OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+    ZeroDivisionError("a defect"),
+)
 # As processes were seen to differ on a shared machine: benchmarks/README.md
 USUAL = Script(ratio_noise=0.02)
 MACHINES = {
@@ -117,6 +135,72 @@ def test_a_search_that_was_killed_goes_on_where_it_stood(tmp_path: Path, phase: 
     assert ("baseline" in heard.phases) == (not before)  # it is measured once
 
 
+@pytest.mark.parametrize(
+    ("phase", "fault"),
+    [*((phase, FAULTS[0]) for phase in PHASES), *(("searching", fault) for fault in FAULTS[1:])],
+)
+def test_whatever_ends_a_search_what_was_measured_is_its_result(
+    tmp_path: Path, phase: str, fault: Exception
+) -> None:
+    heard, asked = Heard(), Counter[str]()
+
+    def ends(_question: Question) -> Ending | None:
+        now = heard.phases[-1]
+        asked[now] += 1
+        # of the race, when some configs are in play
+        if now == phase and asked[now] == (60 if phase == "searching" else 1):
+            raise fault
+        return None
+
+    search = begin(tmp_path, Script(FASTER, ends=ends), KNOBS)
+    if phase == "baseline":
+        with pytest.raises(type(fault)):
+            search.go_on(300.0, heard)
+        return
+    is_defect = isinstance(fault, ZeroDivisionError)
+    with pytest.raises(ZeroDivisionError) if is_defect else nullcontext():
+        search.go_on(300.0, heard)
+    result = search.study.result
+    assert result is not None
+    assert heard.phases[-1] == phase, "nothing is begun after it"
+    assert result.finding is Finding.UNCONFIRMED
+    assert result.candidate is not None
+    assert result.candidate["workers"] == 1
+    assert str(fault).rstrip(".") in result.reason
+    assert [*filter(lambda text: str(fault) in text, heard.warnings)]
+
+
+def test_sigterm_raises_with_the_result_and_leaves_the_handlers_as_they_were(
+    tmp_path: Path,
+) -> None:
+    before = [signal.getsignal(number) for number in Terminated.SIGNALS]
+    heard = Heard(on="confirming", act=lambda: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(Terminated) as caught:
+        found(tmp_path, Script(FASTER), 300.0, heard=heard)
+    assert caught.value.code == 128 + signal.SIGTERM
+    assert caught.value.result.reason.startswith("ended by SIGTERM")
+    assert [signal.getsignal(number) for number in Terminated.SIGNALS] == before
+
+
+def test_the_time_used_is_recorded_often_enough_for_a_search_that_is_killed(
+    tmp_path: Path,
+) -> None:
+    lost_s = dict[str, float]()
+    heard = Heard()
+
+    def ends(_question: Question) -> Ending | None:
+        used_s = search.machine.clock() - began_s
+        now = heard.phases[-1]
+        lost_s[now] = max(lost_s.get(now, 0.0), used_s - search.study.spent_s)
+        return None
+
+    search = begin(tmp_path, Script(FASTER, ends=ends), KNOBS)
+    began_s = search.machine.clock()
+    search.go_on(300.0, heard)
+    assert {*lost_s} >= {*PHASES}
+    assert max(lost_s.values()) < 30.0, lost_s  # turns of one process of the claim last 20 s
+
+
 # --- programs that are edited ---------------------------------------------------------------------
 
 
@@ -144,7 +228,7 @@ def test_an_edit_ends_the_search_with_what_the_first_version_measured(
     before = [one for one in search.study.claim if not one.is_of_search]
     assert len(before) < edited_before, "no process that saw the other version counts"
     study = search.study
-    with pytest.raises(RunDirectoryError, match=r"model\.py has changed since the search began"):
+    with pytest.raises(RunDirectoryError, match=r"model\.py ha(s|ve) changed"):
         search_dir.check_unchanged(study, study.hardware)
     model.write_text("LAYERS = 2")
     assert "model.py" not in changed(study.files)

@@ -61,8 +61,9 @@ class Room:
                         files.append((status.st_blocks * 512, name))
         files.sort(reverse=True)
         total = sum(size for size, _ in files)
-        if total <= self.max_bytes and free > self.max_bytes // 100:
-            return None
+        if total <= self.max_bytes:
+            is_full = free <= self.max_bytes // 100
+            return f"{_mib(free)} are left on the disk that holds its files" if is_full else None
         size, largest = files[0] if files else (0, "none")
         return (
             f"it wrote {_mib(total)} to files, of which {_mib(size)} to {largest}; "

@@ -1,22 +1,31 @@
 """Search directories: ``.autotune/<name>/`` below the current directory, one per search.
 
-A directory holds the record (``study.db``), the logs of all rigs, and best.yaml at the end.
+A directory holds the record (``study.db``), the logs of all rigs, and best.yaml at the end. Only
+its owner enters it, because the logs and the functions of notebooks hold what programs hold. One
+that another user has put there, or a link to one, is refused: what lies in it is run.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import stat
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from autotune.errors import RunDirectoryError, did_you_mean
+from autotune import files
+from autotune.errors import AutotuneError, RunDirectoryError, UsageError, did_you_mean
 from autotune.files import HOME
 from autotune.program.sources import changed, listed
 
 if TYPE_CHECKING:
     from autotune.machine.hardware import Hardware
     from autotune.results.record import SearchInfo
+    from autotune.tuning.storage.record_storage import RecordStorage
     from autotune.tuning.storage.study import Study
 
 STUDY_NAME = "autotune"
@@ -35,25 +44,41 @@ class SearchDir:
         return self.path.name
 
     @property
-    def storage(self) -> str:
-        """Optuna's storage URL of the study in this directory."""
-        return f"sqlite:///{self.path / FILE}"
+    def storage(self) -> RecordStorage:
+        """Optuna's storage of the study in this directory."""
+        from autotune.tuning.storage.record_storage import RecordStorage
+
+        return RecordStorage(self.path / FILE)
 
     def create_study(self, head: SearchInfo) -> Study:
-        """Start the record and return it."""
+        """Start the record and return it; the directory is removed if that fails.
+
+        Raises:
+            RecordError: when it cannot be written.
+        """
+        from autotune.tuning.storage.record_storage import RecordStorage
         from autotune.tuning.storage.study import Study
 
         # renamed when it is complete, so that another process never reads half of it
-        part = self.path / "study.db.part"
-        Study.create(f"sqlite:///{part}", STUDY_NAME, head)
-        part.rename(self.path / FILE)
+        part = self.path / f"{FILE}.part"
+        try:
+            storage = RecordStorage(part)
+            Study.create(storage, STUDY_NAME, head)
+            storage.close()
+            part.rename(self.path / FILE)
+            files.sync_folder(self.path)
+        except BaseException:
+            shutil.rmtree(self.path, ignore_errors=True)
+            raise
         return self.load_study()
 
     def load_study(self) -> Study:
         """Open the record of an earlier search.
 
         Raises:
-            RunDirectoryError: when there is no record, or another version of autotune wrote it.
+            RunDirectoryError: when there is no record, another user may have written it, or it has
+                another format.
+            RecordError: when it cannot be read.
         """
         # It loads optuna, and shells complete the names of runs on every Tab
         from autotune.tuning.storage.study import Study
@@ -63,6 +88,9 @@ class SearchDir:
                 f"There is no record of a search in '{self.path}'. "
                 "'autotune search PROGRAM' starts one."
             )
+        if self.path.parent.name == HOME:
+            _keep_private(self.path.parent)
+        _keep_private(self.path)
         return Study.load(self.storage, STUDY_NAME)
 
 
@@ -72,19 +100,22 @@ def new(name: str | None, program_name: str, base: Path | None = None) -> Search
     An earlier search is never overwritten. Git ignores everything in ``.autotune``.
 
     Raises:
+        UsageError: when *name* is not one of a folder.
         RunDirectoryError: when *name* is taken, or nothing can be written there.
     """
+    if name is not None and (Path(name).name != name or name[:1] in {"", "."}):
+        raise UsageError(
+            f"'{name}' cannot be the name of a run, which is a folder in {HOME}: choose a --name "
+            "without slashes that does not begin with a dot."
+        )
     home = (base or Path.cwd()) / HOME
-    path = home / (name or program_name)
-    number = 2
-    while name is None and path.exists():
-        path = home / f"{program_name}-{number}"
-        number += 1
-    if path.exists():
-        raise RunDirectoryError(_taken(SearchDir(path)))
     try:
-        path.mkdir(parents=True)
-        (home / ".gitignore").write_text("*\n", encoding="utf-8")
+        with suppress(FileExistsError):
+            home.mkdir(0o700, parents=True)
+        _keep_private(home)
+        path = _made(home, name, program_name)
+        if not os.path.lexists(home / ".gitignore"):  # a link there is left alone
+            files.write(home / ".gitignore", "*\n", private=True)
     except OSError as error:
         raise RunDirectoryError(
             f"A search keeps its record in '{home}', which autotune cannot create "
@@ -92,6 +123,41 @@ def new(name: str | None, program_name: str, base: Path | None = None) -> Search
             "lie elsewhere."
         ) from error
     return SearchDir(path)
+
+
+def _made(home: Path, name: str | None, program_name: str) -> Path:
+    """Make the folder of a run, with a number behind the program's name if that is taken."""
+    for number in count(1):
+        path = home / (name or (program_name if number == 1 else f"{program_name}-{number}"))
+        try:
+            path.mkdir(0o700)
+        except FileExistsError:
+            if name is not None:
+                raise RunDirectoryError(_taken(SearchDir(path))) from None
+        else:
+            return path
+    raise AssertionError("there is always a next number")
+
+
+def _keep_private(folder: Path) -> None:
+    """Let only this user enter a folder of theirs.
+
+    Raises:
+        RunDirectoryError: when it is a link, or another user's.
+    """
+    found, user = folder.lstat(), os.geteuid()
+    if stat.S_ISLNK(found.st_mode):
+        raise RunDirectoryError(
+            f"'{folder}' is a symbolic link, which autotune does not follow. Remove the link, or "
+            "search in the folder that it leads to."
+        )
+    if found.st_uid != user:
+        raise RunDirectoryError(
+            f"'{folder}' belongs to the user with the number {found.st_uid}, and you are {user}: "
+            "what lies there could run as you. Search as that user, or in a folder of yours."
+        )
+    if stat.S_ISDIR(found.st_mode) and found.st_mode & 0o077:  # as earlier versions made it
+        folder.chmod(0o700)
 
 
 def every(base: Path | None = None) -> list[SearchDir]:
@@ -143,9 +209,14 @@ def check_unchanged(study: Study, hardware: Hardware) -> None:
 
 
 def _taken(run: SearchDir) -> str:
+    if not (run.path / FILE).is_file():
+        return (
+            f"The folder '{run.path}' exists without the record of a search: one begins there now, "
+            "or died when it began. If none runs, remove the folder, or choose another --name."
+        )
     try:
         owner = f" It is a search of: {run.load_study().head.program}."
-    except RunDirectoryError:
+    except AutotuneError:
         owner = ""
     return (
         f"The run directory '{run.path}' exists.{owner} Continue it with "

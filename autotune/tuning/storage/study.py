@@ -1,30 +1,29 @@
-"""Study: the record of a run, stored as an Optuna study in the run directory or elsewhere.
+"""Study: the record of a run, stored as an Optuna study.
 
 It holds everything that ``resume`` and reports need, each fact stored as soon as it is known: a
-search that is killed at any moment can go on. Not covered: two machines whose clocks or host names
-are equal by mistake.
+search that is killed at any moment can go on. It is read once, when it is opened or leased; from
+then on a search goes by what it has in memory, which no fault of a disk takes from it.
 """
 
 from __future__ import annotations
 
+import json
 import math
-import socket
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Generic, Self, TypeVar, cast, overload
 
 import optuna
-import psutil
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler, PartialFixedSampler
+from optuna.storages import BaseStorage
 from optuna.trial import TrialState, create_trial
-from pydantic import TypeAdapter, ValidationError
-from sqlalchemy.exc import SQLAlchemyError
+from pydantic import TypeAdapter
 
-from autotune.errors import RunDirectoryError
+from autotune.errors import RecordError, RunDirectoryError
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.machine.hardware import Hardware
 from autotune.measurement.goal import Goal
@@ -40,7 +39,6 @@ from autotune.results.record import (
     FORMAT,
     BaselineInfo,
     ClaimProcess,
-    Lease,
     PlayedRounds,
     SearchInfo,
     TrialRecord,
@@ -48,9 +46,10 @@ from autotune.results.record import (
 from autotune.results.rehearsals import Canary, RehearsalRecord
 from autotune.results.result import Finding, SearchResult
 from autotune.results.wording import times
+from autotune.tuning.storage.lease import Lease
+from autotune.tuning.storage.record_storage import RecordStorage, faults_told
 
 Value = TypeVar("Value")
-Storage = str | optuna.storages.BaseStorage  # a URL, or an object of Optuna's
 ROUNDS = "rounds:"  # begins the names of attributes, one for each answer of a rig
 MOST_CHECKS = 2  # of what configs learn, beyond the budget
 # Of a result: stored already
@@ -61,7 +60,7 @@ Trial = optuna.trial.Trial  # one that a sampler chose
 
 
 class Stored(Generic[Value]):
-    """An attribute of a study that is written to its storage when it is set, and read once.
+    """An attribute of a study that is written to its storage when it is set.
 
     Its *kind* is a type that pydantic can read and write as JSON; it is *unknown* until it is set.
     """
@@ -80,14 +79,15 @@ class Stored(Generic[Value]):
         if study is None:
             return self
         if self._name not in study.read:
-            raw = study.optuna.user_attrs.get(self._name)
-            study.read[self._name] = self._unknown if raw is None else _read(self._kind, raw)
+            raw = study.attributes.get(self._name)
+            known = self._unknown if raw is None else study.parsed(self._kind, raw)
+            study.read[self._name] = known
         value: Value = study.read[self._name]
         return value
 
     def __set__(self, study: Study, value: Value) -> None:
-        study.optuna.set_user_attr(self._name, _dump(self._kind, value))
         study.read[self._name] = value
+        study.keep(self._name, _dump(self._kind, value))
 
 
 class Study:
@@ -103,6 +103,11 @@ class Study:
         failure: Why the program itself failed before anything was measured; empty if it did not.
         checks_learning: Whether what a larger global batch learns is checked, beyond the budget.
         learning_checks: The number of learning checks that this process has made.
+        storage: Where the record is.
+        attributes: All facts as they were read from the storage, by their names.
+        read: Facts that were asked for or set since, by their names.
+        fault: Why the record could not be written any more; None if it can. What is set after that
+            is kept in memory only, so that the record ends at one moment as after a kill.
     """
 
     head = Stored[SearchInfo](SearchInfo, cast("SearchInfo", None))
@@ -116,54 +121,94 @@ class Study:
     failure = Stored[str](str, "")
     checks_learning = Stored[bool](bool, False)  # noqa: FBT003 - what it is before it is set
 
-    def __init__(self, study: optuna.Study) -> None:
+    def __init__(self, study: optuna.Study, storage: RecordStorage) -> None:
         self.optuna = study
-        self.read: dict[str, Any] = {}
         self.learning_checks = 0
-        # A record is written once and read before and after each trial: parsing all of them
-        # again each time took half of a search's own time.
-        self._records: dict[int, TrialRecord] = {}
-        self._rounds: list[PlayedRounds] = []
-        self._speeds: Speeds | None = None
+        self.fault: RecordError | None = None
+        self.storage = storage
+        self._lease = ""
+        self._recall()
 
     @classmethod
-    def create(cls, storage: Storage, name: str, head: SearchInfo) -> Study:
-        """Create a new study that holds *head*; its name must be free in this storage."""
+    def create(cls, storage: RecordStorage, name: str, head: SearchInfo) -> Study:
+        """Create a new study that holds *head*; its name must be free in this storage.
+
+        Raises:
+            RecordError: when it cannot be written.
+        """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        made = optuna.create_study(storage=storage, study_name=name, direction="maximize")
-        study = cls(made)
+        made = optuna.create_study(
+            storage=cast("BaseStorage", storage), study_name=name, direction="maximize"
+        )
+        study = cls(made, storage)
         study.head = head
         study.checks_learning = head.options.checks_learning
+        study.keep("lease", None)
         return study
 
     @classmethod
-    def load(cls, storage: Storage, name: str) -> Study:
+    def load(cls, storage: RecordStorage, name: str) -> Study:
         """Open an existing study.
 
         Raises:
-            RunDirectoryError: when there is no such study, it is damaged, or it has another format.
+            RecordError: when there is no such study, or it cannot be read.
+            RunDirectoryError: when it has another format.
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        try:
-            study = optuna.load_study(storage=storage, study_name=name)
-        except KeyError as error:
-            raise RunDirectoryError(
-                f"There is no record of a search in {storage}. 'autotune search PROGRAM' starts "
-                "one."
-            ) from error
-        except (SQLAlchemyError, RuntimeError) as error:  # damaged; of another version of Optuna
-            reason = " ".join(str(getattr(error, "orig", error)).split())
-            raise RunDirectoryError(_unreadable(storage, reason)) from error
-        version = (study.user_attrs.get("head") or {}).get("format")
+        found = optuna.load_study(storage=cast("BaseStorage", storage), study_name=name)
+        version = (found.user_attrs.get("head") or {}).get("format")
         if version != FORMAT:
             raise RunDirectoryError(
-                f"The record in {storage} was written in format {version}, but this autotune reads "
+                f"The record {storage} was written in format {version}, but this autotune reads "
                 f"{FORMAT}. Start a new search."
             )
-        found = cls(study)
-        with _faults_told(storage):
-            found.head  # noqa: B018 - reads it
-        return found
+        study = cls(found, storage)
+        study.head  # noqa: B018 - reads it
+        return study
+
+    def _recall(self) -> None:
+        self.attributes, self.read = self.optuna.user_attrs, dict[str, Any]()
+        played = sorted(name for name in self.attributes if name.startswith(ROUNDS))
+        self._rounds = [self.parsed(PlayedRounds, self.attributes[name]) for name in played]
+        self._speeds: Speeds | None = None
+        trials = self.optuna.get_trials(deepcopy=False)
+        self._trials = len(trials)
+        self._records: dict[int, TrialRecord] = {  # by the numbers of Optuna's trials
+            trial.number: self.parsed(TrialRecord, trial.user_attrs["record"])
+            for trial in trials
+            if "record" in trial.user_attrs
+        }
+        self._begun = {knob: of for trial in trials for knob, of in trial.distributions.items()}
+
+    def parsed(self, kind: Any, raw: Any) -> Any:
+        """Return what was stored as JSON, as a value of a kind that pydantic knows.
+
+        Raises:
+            RecordError: when it is something else.
+        """
+        with faults_told(self.storage):
+            return _adapter(kind).validate_python(raw)
+
+    def keep(self, name: str, value: Any) -> None:
+        """Write an attribute.
+
+        Raises:
+            RecordError: when that fails, for the first time.
+        """
+        self._write(lambda: self.optuna.set_user_attr(name, value))
+
+    def _write(self, write: Callable[[], object]) -> None:
+        if self.fault is None:
+            with self._fault_noted():
+                write()
+
+    @contextmanager
+    def _fault_noted(self) -> Iterator[None]:
+        try:
+            yield
+        except RecordError as error:
+            self.fault = error
+            raise
 
     @property
     def hardware(self) -> Hardware:
@@ -183,17 +228,13 @@ class Study:
     def add_rounds(self, played: PlayedRounds) -> None:
         """Record rounds of the race, as soon as they are played."""
         name = f"{ROUNDS}{len(self.rounds):05d}"
-        self.optuna.set_user_attr(name, _dump(PlayedRounds, played))
         self._rounds.append(played)
         self._speeds = None
+        self.keep(name, _dump(PlayedRounds, played))
 
     @property
     def rounds(self) -> list[PlayedRounds]:
         """All rounds of the race, in order."""
-        if not self._rounds:
-            attrs = self.optuna.user_attrs
-            names = sorted(name for name in attrs if name.startswith(ROUNDS))
-            self._rounds = [_read(PlayedRounds, attrs[name]) for name in names]
         return [*self._rounds]
 
     @property
@@ -226,37 +267,37 @@ class Study:
         What the study holds anyway, such as the trials, is not stored a second time.
 
         Raises:
-            RunDirectoryError: when another version of autotune wrote it in other words.
+            RecordError: when another version of autotune wrote it in other words.
         """
-        raw = self.optuna.user_attrs.get("result")
+        raw = self.attributes.get("result")
         if raw is None:
             return None
-        with _faults_told("the study"):
-            kept = {
-                **raw,
-                "records": judged(self.records, _read(Config, raw["baseline"])),
-                "rehearsals": self.rehearsals,
-                "facts": self.facts,
-                "canary": self.canary,
-                "head": self.head,
-            }
-            result: SearchResult = _adapter(SearchResult).validate_python(kept)
-            own = tuple(one for one in self.claim if one.config == result.candidate)
-            return replace(result, claim=own)
+        kept = {
+            **raw,
+            "records": judged(self.records, self.parsed(Config, raw.get("baseline"))),
+            "rehearsals": self.rehearsals,
+            "facts": self.facts,
+            "canary": self.canary,
+            "head": self.head,
+        }
+        result: SearchResult = self.parsed(SearchResult, kept)
+        own = tuple(one for one in self.claim if one.config == result.candidate)
+        return replace(result, claim=own)
 
     @result.setter
     def result(self, result: SearchResult) -> None:
         kept = _adapter(SearchResult).dump_python(result, mode="json", exclude=KEPT_APART)
-        self.optuna.set_user_attr("result", kept)
+        self.attributes["result"] = kept
+        self.keep("result", kept)
 
     @property
     def found(self) -> str | None:
         """The result in a few words; None and raises as ``result``."""
-        raw = self.optuna.user_attrs.get("result")
+        raw = self.attributes.get("result")
         if raw is None:
             return None
-        with _faults_told("the study"):
-            finding, speedup = Finding(raw["finding"]), _read(Interval, raw["speedup"])
+        finding = self.parsed(Finding, raw.get("finding"))
+        speedup = self.parsed(Interval, raw.get("speedup"))
         return f"{times(speedup)} faster" if finding is Finding.FASTER else str(finding)
 
     @property
@@ -287,7 +328,6 @@ class Study:
         Trials that are still open, or were open when a search was killed, are left out. Speedups
         are those that all rounds show together.
         """
-        self._read_new()
         speeds = self.speeds
         return [
             replace(record, speedup=speeds.of(record.config).interval)
@@ -295,11 +335,6 @@ class Study:
             else record
             for _, record in sorted(self._records.items())
         ]
-
-    def _read_new(self) -> None:
-        for trial in self.optuna.get_trials(deepcopy=False):
-            if trial.number not in self._records and "record" in trial.user_attrs:
-                self._records[trial.number] = _read(TrialRecord, trial.user_attrs["record"])
 
     @property
     def space(self) -> ResolvedSpace:
@@ -313,8 +348,7 @@ class Study:
         space = self.head.space.resolve(self.hardware, facts.profile)
         begun = {
             knob: distribution.choices
-            for trial in self.optuna.get_trials(deepcopy=False)
-            for knob, distribution in trial.distributions.items()
+            for knob, distribution in self._begun.items()
             if isinstance(distribution, CategoricalDistribution)
         }
         domains = {
@@ -331,18 +365,35 @@ class Study:
         With *force*, the lease of a holder on another host is taken over, of which nobody can see
         from here whether it still runs. A living process of this host keeps it.
 
+        The record is read anew, because another process may have written since it was opened.
+
         Raises:
             RunDirectoryError: when another living process works on the run.
         """
-        raw = self.optuna.user_attrs.get("lease")
-        taken = _taken_lease(None if raw is None else _read(Lease, raw), force=force)
-        self.optuna.set_user_attr("lease", _dump(Lease, taken))
+        lease = Lease.of_this_process()
+        self._lease = json.dumps(_dump(Lease, lease))
+
+        def taken(held: str) -> str:
+            lease.check(self.parsed(Lease | None, json.loads(held)), force=force)
+            return self._lease
+
+        self._exchange_lease(taken)
         for trial in self.optuna.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             self.optuna.tell(trial.number, state=TrialState.FAIL)
+        self._recall()
 
     def release_lease(self) -> None:
-        """Mark this run as free; the process that took the lease must do so at its end."""
-        self.optuna.set_user_attr("lease", None)
+        """Mark this run as free; the process that took the lease must do so at its end.
+
+        Nothing changes if another process has taken it over since.
+        """
+        self._write(
+            lambda: self._exchange_lease(lambda held: "null" if held == self._lease else held)
+        )
+
+    def _exchange_lease(self, change: Callable[[str], str]) -> None:
+        number = self.storage.get_study_id_from_name(self.optuna.study_name)
+        self.storage.exchange(number, "lease", change)
 
     def propose(
         self, space: ResolvedSpace, at: Config, sampler: BaseSampler
@@ -355,7 +406,10 @@ class Study:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             self.optuna.sampler = PartialFixedSampler(held, sampler) if held else sampler
-        trial = self.optuna.ask(_distributions(space))
+        with self._fault_noted():
+            trial = self.optuna.ask(_distributions(space))
+        self._trials += 1
+        self._begun.update(trial.distributions)
         return trial, space.canonical(at.replace(**trial.params))
 
     def tell(
@@ -378,13 +432,14 @@ class Study:
                 trial that it opens. Of values that are not offered, such as a rank's share of the
                 batch, Optuna does not learn.
         """
-        self._read_new()
         value, state, constraints = None, TrialState.FAIL, {}
         if record.measurement is not None and record.speedup is not None:
             value, state = math.log(record.speedup.low), TrialState.COMPLETE
         elif record.outcome in MEMORY_OUTCOMES:
             state, constraints = TrialState.PRUNED, {"memory": 1.0}
         stored = {} if is_known else {"record": _dump(TrialRecord, record)}
+        if not is_known:
+            self._records[self._trials if trial is None else trial.number] = record
         if trial is None:
             config, of = record.config, _distributions(space)
             params = {n: config[n] for n, d in space.domains.items() if config[n] in d.values}
@@ -396,17 +451,15 @@ class Study:
                 user_attrs=stored,
                 constraints=constraints,
             )
-            self.optuna.add_trial(whole)
-            number = self.optuna.get_trials(deepcopy=False)[-1].number
-        else:
-            number = trial.number
-            for name, kept in stored.items():
-                trial.set_user_attr(name, kept)
-            for name, excess in constraints.items():
-                trial.set_constraint(name, excess)
-            self.optuna.tell(trial, value, state=state)
-        if not is_known:
-            self._records[number] = record
+            self._trials += 1
+            self._begun.update(whole.distributions)
+            self._write(lambda: self.optuna.add_trial(whole))
+            return
+        for name, kept in stored.items():
+            self._write(partial(trial.set_user_attr, name, kept))
+        for name, excess in constraints.items():
+            self._write(partial(trial.set_constraint, name, excess))
+        self._write(lambda: self.optuna.tell(trial, value, state=state))
 
 
 def _distributions(space: ResolvedSpace) -> dict[str, BaseDistribution]:
@@ -414,60 +467,9 @@ def _distributions(space: ResolvedSpace) -> dict[str, BaseDistribution]:
     return {n: CategoricalDistribution(d.values) for n, d in space.domains.items()}
 
 
-def _taken_lease(held: Lease | None, *, force: bool) -> Lease:
-    own = Lease(socket.gethostname(), psutil.Process().pid, psutil.Process().create_time())
-    if held is None or held == own or not _is_alive(held):
-        return own
-    holder = f"Another autotune (process {held.pid} on {held.host}) works on this run."
-    if held.host == own.host:
-        raise RunDirectoryError(f"{holder} Wait for it, or end it: kill {held.pid}")
-    if not force:
-        raise RunDirectoryError(
-            f"{holder} Wait for it or end it; if that machine or container is gone, take "
-            "the run over: autotune resume --force"
-        )
-    return own
-
-
-def _is_alive(lease: Lease) -> bool:
-    if lease.host != socket.gethostname():
-        return True  # processes of another host cannot be seen from here
-    try:
-        # Process ids are reused, so the start time must agree as well
-        holder = psutil.Process(lease.pid)
-        # One that nobody has waited for yet keeps its number, and works no more
-        has_ended = holder.status() in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
-        return not has_ended and abs(holder.create_time() - lease.started) < 1.0
-    except psutil.NoSuchProcess:
-        return False
-
-
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
-
-
-def _unreadable(storage: object, reason: str) -> str:
-    return (
-        f"The record in {storage} cannot be read ({reason}): it is damaged, or another version of "
-        "autotune wrote it. Start a new search, or remove its folder."
-    )
-
-
-@contextmanager
-def _faults_told(storage: object) -> Iterator[None]:
-    try:
-        yield
-    except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        reason = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
-        raise RunDirectoryError(_unreadable(storage, reason)) from error
-    except KeyError as error:
-        raise RunDirectoryError(_unreadable(storage, f"{error} is missing")) from error
-
-
-def _read(kind: Any, raw: Any) -> Any:
-    return _adapter(kind).validate_python(raw)
 
 
 def _dump(kind: Any, value: Any) -> Any:
