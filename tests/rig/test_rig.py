@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -311,9 +310,11 @@ def test_a_fence_that_fails_once_is_raised_anew_and_an_urgent_end_is_put_off(
 
     def fails_once(view: View, plan: LaunchPlan, own: Sequence[Path]) -> LaunchPlan:
         views.append(view)
+        plan = fenced(view, plan, own)
         if len(views) > 1:
-            return fenced(view, plan, own)
-        (view.own_dir / "answer").write_text(json.dumps({"error": "Invalid argument"}))
+            return plan
+        assert view._door is not None
+        view._door.answer(error="Invalid argument")
         return replace(plan, argv=("/bin/false",))
 
     monkeypatch.setattr(View, "fenced", fails_once)
