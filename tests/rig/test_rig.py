@@ -4,7 +4,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from autotune.program.lr import LrRule
 from autotune.program.program import LaunchPlan
 from autotune.program.rehearsal import RehearsalPlan, TracePlan
 from autotune.rig import processes
+from autotune.rig.fence.spec import read_spec
 from autotune.rig.open_rig import SILENT, OpenRig, Place
 from autotune.rig.resource_monitor import ResourceMonitor
 from autotune.rig.rig import Rig
@@ -44,10 +45,10 @@ def test_runs_whose_training_is_compared_round_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU convolutions compute in TF32 by default, but not all of cuDNN's kernels do."""
-    plans: list[LaunchPlan] = []
+    variables: list[Mapping[str, str]] = []
 
     def start(plan: LaunchPlan, *_: object) -> None:
-        plans.append(plan)
+        variables.append(read_spec(plan.argv[plan.argv.index("--") - 1]).env)
         raise InterruptedError
 
     monkeypatch.setattr(processes, "start", start)
@@ -56,7 +57,7 @@ def test_runs_whose_training_is_compared_round_alike(
     for traces, tf32 in ((compared, "0"), (learns, None), (None, None)):
         with rig_on(tmp_path, "plain.py") as rig, pytest.raises(InterruptedError):
             rig.rehearse(applied, RehearsalPlan(traces=traces), never)
-        assert plans[-1].env.get("NVIDIA_TF32_OVERRIDE") == tf32
+        assert variables[-1].get("NVIDIA_TF32_OVERRIDE") == tf32
 
 
 @pytest.mark.real_starts
