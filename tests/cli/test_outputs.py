@@ -78,18 +78,18 @@ def lie(path: Path, what: str) -> None:
         path.write_text(what)
 
 
-@pytest.mark.parametrize(
-    ("what", "script", "why"),
-    [
-        (YOLO, FASTER, "autotune did not write it"),
-        (best_of(OTHER), FASTER, f"it is about another program ({OTHER})"),
-        (best_of(OTHER, is_gain=False), FASTER, "it is about another program"),
-        (best_of(SAME), AS_WRITTEN, "this search confirmed no gain"),
-        (best_of(SAME)[:900], FASTER, "it cannot be read"),
-        ("link", FASTER, "it is a link"),
-        ("folder", FASTER, "it is a folder"),
-    ],
-)
+LEFT = {
+    "foreign": (YOLO, FASTER, "autotune did not write it"),
+    "other program": (best_of(OTHER), FASTER, f"it is about another program ({OTHER})"),
+    "other, no gain": (best_of(OTHER, is_gain=False), FASTER, "it is about another program"),
+    "gain": (best_of(SAME), AS_WRITTEN, "this search confirmed no gain"),
+    "torn": (best_of(SAME)[:900], FASTER, "it cannot be read"),
+    "link": ("link", FASTER, "it is a link"),
+    "folder": ("folder", FASTER, "it is a folder"),
+}
+
+
+@pytest.mark.parametrize(("what", "script", "why"), LEFT.values(), ids=LEFT)
 def test_what_a_search_may_not_replace_stays_and_one_line_names_both_files(
     here: Path, what: str, script: Script, why: str
 ) -> None:
@@ -112,7 +112,10 @@ def test_what_a_search_may_not_replace_stays_and_one_line_names_both_files(
         assert bestfile.read(Path(data["config"])).config == data["best"]["config"]
 
 
-@pytest.mark.parametrize("old", [None, "", best_of(SAME, is_gain=False), best_of(SAME)])
+OLD = {"none": None, "empty": "", "no gain": best_of(SAME, is_gain=False), "gain": best_of(SAME)}
+
+
+@pytest.mark.parametrize("old", OLD.values(), ids=OLD)
 def test_a_newer_gain_replaces_the_older_one_of_the_program_which_is_kept(
     here: Path, old: str | None
 ) -> None:
