@@ -17,7 +17,7 @@ from rich.text import Text
 from autotune.cli import completion
 from autotune.cli.compare import best_file
 from autotune.cli.messages import Messages, errors_told
-from autotune.cli.options import AllowEnvOption, JsonOption, RunArgument
+from autotune.cli.options import AllowEnvOption, ForceOption, JsonOption, RunArgument
 from autotune.errors import RunDirectoryError, UsageError
 
 if TYPE_CHECKING:
@@ -37,11 +37,10 @@ def show(run: RunArgument = None, as_json: JsonOption = False) -> None:
     """Print again what a search found."""
     from autotune import api
     from autotune.cli import search_report
-    from autotune.results.wording import as_typed
 
     with errors_told(Messages()):
         result = api.load(run)
-    search_report.show(result, as_typed(result.run_dir / "best.yaml"), as_json=as_json)
+    search_report.show(result, result.own_file, as_json=as_json)
 
 
 def report(
@@ -53,27 +52,32 @@ def report(
             "--output", "-o", help="Where to write it; '-' prints it. Default: the run's folder."
         ),
     ] = None,
+    force: ForceOption = False,
     open_: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write what a search found as one page: HTML, or Markdown for a pull request."""
     from autotune import api
     from autotune.report import html, markdown
-    from autotune.results.wording import as_typed
+    from autotune.results.output import Output, write_own
 
-    with errors_told(Messages()):
+    messages = Messages()
+    with errors_told(messages):
         if open_ and format_ is PageFormat.MD:
             raise UsageError("--open shows HTML; leave out --format md.")
         if str(output) == "-" and (as_json or open_):
             raise UsageError("'-o -' prints the page itself; leave out --json and --open.")
         result = api.load(run)
         make = html if format_ is PageFormat.HTML else markdown
-        page = make(result, as_typed(result.run_dir / "best.yaml"))
+        page = make(result, result.own_file)
         if str(output) == "-":
             sys.stdout.write(page)
             return
         path = output or result.run_dir / f"report.{format_}"
-        _write(path, page)
+        if output is None:
+            write_own(path, page)
+        elif said := Output.typed(output, force=force).write(page):
+            messages.warn(said)
     about = {"run": str(result.run_dir), "path": str(path), "format": str(format_)}
     sys.stdout.write(f"{json.dumps(about, indent=1) if as_json else path}\n")
     if open_:
@@ -147,6 +151,7 @@ def export(
             help="Where to write it; for TensorBoard, a folder. Default: print it.",
         ),
     ] = None,
+    force: ForceOption = False,
     allow_env: AllowEnvOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -154,6 +159,8 @@ def export(
     from autotune import api, exports
     from autotune.knobs.space import options
     from autotune.results import bestfile
+    from autotune.results.output import Output
+    from autotune.results.wording import as_typed
 
     messages = Messages()
     with errors_told(messages):
@@ -162,11 +169,11 @@ def export(
             made, is_as_written = exports.Export(f"{where}\n", {}), False
         else:
             chosen = exports.format_named(to)
-            path = best_file(best)
-            file, allowed = bestfile.read(path), options.names(allow_env or [])
+            file = bestfile.read(path := as_typed(best_file(best)))
+            allowed = options.names(allow_env or [])
             made, is_as_written = chosen.export(file, path, allowed), file.applied.is_as_written
-            if output is not None:
-                _write(output, made.text)
+            if output is not None and (said := Output.typed(output, force=force).write(made.text)):
+                messages.warn(said)
     if as_json:
         data = {"format": to, "path": output and str(output), **vars(made)}
         sys.stdout.write(f"{json.dumps(data, indent=1)}\n")
@@ -177,14 +184,3 @@ def export(
         messages.warn(f"{best} changes nothing: the program's own config was kept.")
     for sentence in made.sentences:
         messages.warn(sentence)
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a text, in a folder that is made if it is missing."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"'{path}' cannot be written: {error.strerror}. Name another --output."
-        ) from error

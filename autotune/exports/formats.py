@@ -13,7 +13,9 @@ Such a file, ``NAME.yaml``, has these keys:
 - ``applies_all``: whether the file makes ``autotune run`` apply everything.
 - ``template``: the file as a template of jinja2, which gets the tool's ``settings``, the
   ``config``, its ``ranks``, the ``device``, the ``machine``, the ``program``'s command line, the
-  ``path`` of the best.yaml, and the variables that a user must let it set (``allow_env``).
+  path of the ``best`` config's file, and the variables that it sets by the user's word
+  (``allow_env``). Where the tool reads comments, the first lines say that autotune wrote it: then
+  ``-o`` may write it again. A snippet does not: it is put into programs.
 
 No change is dropped silently: what a format cannot say is listed with the reason.
 """
@@ -142,7 +144,7 @@ class Format(BaseModel):
             ranks=ranks_in(best.config),
             device=_device(best),
             machine=best.hardware,
-            path=shlex.quote(str(path)),
+            best=shlex.quote(str(path)),
             allow_env=",".join(unlisted(best.variables)),
             # The template has the "--" that may stand before it; quoted, it ends no line
             program=shlex.join(shlex.split(best.program.command.removeprefix("-- "))),
