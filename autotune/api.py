@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from shlex import quote
 from textwrap import fill
 from types import FunctionType
 from typing import ParamSpec, TypeVar
@@ -310,7 +309,7 @@ def _finish(result: SearchResult, output: Output | None, events: Events) -> None
     try:
         write_own(own, result.best_file().text())
     except UsageError as error:
-        again = f"'autotune resume {quote(result.run_dir.name)}' writes it."
+        again = f"'{result.head.to_resume(result.run_dir.name)}' writes it."
         events.warn(f"{error} Make room; {again}")
     if output is not None and (said := result.put_into(output)):
         events.warn(said)

@@ -1,12 +1,10 @@
 import inspect
 import logging
 import re
-import shlex
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -17,9 +15,11 @@ from autotune.cli.app import app
 from autotune.errors import BudgetError, FenceError, ProgramError, UsageError
 from autotune.knobs.space.space import SearchSpace
 from autotune.machine import hardware
+from autotune.measurement.interval import LogRatio
+from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind, FenceOptions
 from autotune.program.program import parse_program
-from autotune.results.record import SearchInfo, SearchOptions
+from autotune.results.record import ClaimProcess, SearchInfo, SearchOptions
 from autotune.tuning.search_request import SearchRequest, described
 from autotune.tuning.storage import search_dir
 from autotune.tuning.storage.search_dir import SearchDir
@@ -159,37 +159,19 @@ def test_a_search_logs_phases_and_gains(tmp_path: Path, caplog: pytest.LogCaptur
     assert any(re.fullmatch(r"about 1\.\d+x  workers=1", said) for said in caplog.messages)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({}, ""),
-        ({"env": {"OMP_NUM_THREADS": "1"}, "python_options": ("-u", "-X", "importtime")}, ""),
-        ({"env": {"LD_PRELOAD": "/evil.so", "A": "1"}}, "--allow-env A,LD_PRELOAD"),
-        ({"knobs": {"$LD_PRELOAD": ("/evil.so",)}}, "--allow-env LD_PRELOAD"),
-        ({"fence": FenceOptions(FenceKind.LANDLOCK)}, "--fence landlock"),
-        (
-            {"fence": FenceOptions(FenceKind.GUARD, allow_side_effects=True)},
-            "--fence guard --allow-side-effects",
-        ),
-        ({"fence": FenceOptions(caches=(Path("my data"),))}, "--cache-dir 'my data'"),
-        ({"python_options": ("-c", "import evil")}, None),
-        ({"python_options": ("-X", "pycache_prefix=/evil")}, None),
-    ],
-)
-def test_resume_does_nothing_that_a_record_asks_for_without_the_words(
-    changes: dict[str, Any], words: str | None, workplace: Path, monkeypatch: pytest.MonkeyPatch
+def test_resume_starts_nothing_that_the_record_asks_for_without_the_words(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (workplace / "train.py").write_text("")
-    program = parse_program("train.py", [], workplace)
-    of_program = {name: value for name, value in changes.items() if hasattr(program, name)}
-    head = SearchInfo(
-        replace(program, **of_program),
-        SearchSpace("mine", {"workers": None, **changes.get("knobs", {})}),
-        SearchOptions(180.0, fence=changes.get("fence", FenceOptions())),
-        hardware.detect(),
-        "2025-01-01T12:00:00+00:00",
-    )
-    search_dir.new("the one", "train").create_study(head)
+    program = replace(parse_program("train.py", [], workplace), env={"LD_PRELOAD": "/evil.so"})
+    fence = FenceOptions(FenceKind.GUARD, allow_side_effects=True)
+    options = SearchOptions(180.0, fence=fence)
+    space = SearchSpace("mine", {"workers": None, "$FLAVOUR": ("sweet", "sour")})
+    head = SearchInfo(program, space, options, hardware.detect(), "2025-01-01T12:00:00+00:00")
+    study = search_dir.new("the one", "train").create_study(head)
+    # A config that is not of its space, as only a record has it that somebody wrote by hand
+    odd, ratio = Config({"$PATH": "/evil"}), LogRatio(0.2, 0.01)
+    study.claim = (ClaimProcess(odd, True, ratio, None, None, (1.0, 1.2), 9, 9.0),)
     started = list[FenceOptions]()
 
     def begin(_run: SearchDir, study: Study, *_: object, **_finish: object) -> None:
@@ -199,11 +181,12 @@ def test_resume_does_nothing_that_a_record_asks_for_without_the_words(
 
     monkeypatch.setattr(api, "run_search", begin)
     line = ["resume", "the one"]
-    said = CliRunner().invoke(app, line).output
-    if words != "":
-        assert not started
-        told = "Start a new search" if words is None else f"autotune resume 'the one' {words}"
-        assert told in " ".join(said.split())
-        said = CliRunner().invoke(app, [*line, *shlex.split(words or "")]).output
-    assert started == ([] if words is None else [head.options.fence])
-    assert ("it would start now" in said) is (words is not None)
+    words = "--fence guard --allow-side-effects --allow-env FLAVOUR,LD_PRELOAD,PATH"
+    for given in ("", "--fence guard --allow-side-effects", "--allow-env LD_PRELOAD,PATH"):
+        done = CliRunner().invoke(app, [*line, *given.split()])
+        assert f"autotune resume 'the one' {words}" in " ".join(done.output.split()), done
+    assert not started
+    assert "it would start now" in CliRunner().invoke(app, [*line, *words.split()]).output
+    own = "--fence overlay --allow-env FLAVOUR,LD_PRELOAD,PATH"
+    assert "it would start now" in CliRunner().invoke(app, [*line, *own.split()]).output
+    assert started == [fence, FenceOptions(FenceKind.OVERLAY)]

@@ -85,19 +85,20 @@ def test_apply_and_run_refuse_a_file_that_loads_code_unless_it_is_allowed_to(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLAVOUR", "sour")
-    text = "import autotune, os\n{}\nprint(os.environ['FLAVOUR'])"
-
-    def python(code: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", text.format(code)]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    refused = python("autotune.apply('best.yaml')")
-    assert "best.yaml sets LD_PRELOAD" in refused.stderr
-    assert "apply(..., allow_env=['FLAVOUR', 'LD_PRELOAD'])" in refused.stderr
-    assert refused.stdout == ""
-    allowed = python("autotune.apply('best.yaml', allow_env=['FLAVOUR', 'LD_PRELOAD'])")
-    assert allowed.stdout == "sweet\n", allowed.stderr
-    assert "autotune: best.yaml sets environment variables: LD_PRELOAD" in allowed.stderr
+    code = (
+        "import autotune, os\n"
+        "try:\n    autotune.apply('best.yaml')\n"
+        "except autotune.errors.UsageError as error:\n    print(error)\n"
+        "print(os.environ['FLAVOUR'])\n"
+        "autotune.apply('best.yaml', allow_env=['FLAVOUR', 'LD_PRELOAD'])\n"
+        "print(os.environ['FLAVOUR'])\n"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "best.yaml sets LD_PRELOAD" in done.stdout, done.stderr
+    assert "apply(..., allow_env=['FLAVOUR', 'LD_PRELOAD'])" in done.stdout
+    assert done.stdout.endswith("\nsour\nsweet\n")
+    assert "autotune: best.yaml sets environment variables: LD_PRELOAD" in done.stderr
     done = run_command("run", "best.yaml", "train.py")
     assert done.returncode == 2
     assert f"best.yaml sets LD_PRELOAD='{EVIL}'" in done.stderr

@@ -153,8 +153,8 @@ def export(
             help="Where to write it; for TensorBoard, a folder. Default: print it.",
         ),
     ] = None,
-    allow_env: AllowEnvOption = None,
     force: ForceOption = False,
+    allow_env: AllowEnvOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a best.yaml in the words of another tool, or log a search to an experiment tracker."""
@@ -171,8 +171,8 @@ def export(
             made, is_as_written = exports.Export(f"{where}\n", {}), False
         else:
             chosen = exports.format_named(to)
-            path, allowed = as_typed(best_file(best)), options.names(allow_env or [])
-            file = bestfile.read(path)
+            file = bestfile.read(path := as_typed(best_file(best)))
+            allowed = options.names(allow_env or [])
             made, is_as_written = chosen.export(file, path, allowed), file.applied.is_as_written
             if output is not None and (said := Output.typed(output, force=force).write(made.text)):
                 messages.warn(said)

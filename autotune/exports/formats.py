@@ -13,7 +13,7 @@ Such a file, ``NAME.yaml``, has these keys:
 - ``applies_all``: whether the file makes ``autotune run`` apply everything.
 - ``template``: the file as a template of jinja2, which gets the tool's ``settings``, the
   ``config``, its ``ranks``, the ``device``, the ``machine``, the ``program``'s command line, the
-  path of the ``best`` config's file, and the variables that a user must let it set
+  path of the ``best`` config's file, and the variables that it sets by the user's word
   (``allow_env``). Where the tool reads comments, the first lines say that autotune wrote it: then
   ``-o`` may write it again. A snippet does not: it is put into programs.
 

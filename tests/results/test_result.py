@@ -4,6 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from autotune.errors import UsageError
 from autotune.knobs.space.space import SearchSpace
 from autotune.measurement.interval import Interval, LogRatio
 from autotune.measurement.readings import Compilation, Interference, Memory
@@ -15,6 +18,7 @@ from autotune.results.record import ClaimProcess, SearchOptions
 from autotune.results.result import Finding, SearchResult
 from autotune.results.verdict import verdict
 from tests.made import (
+    PROGRAM,
     make_applied,
     make_head,
     make_interval,
@@ -129,3 +133,33 @@ def test_the_lines_that_a_search_prints_repeat_the_words_of_the_user() -> None:
     ]
     line = "autotune resume 'a b' --fence landlock --allow-env FLAVOUR"
     assert result.head.to_resume("a b") == line
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, ""),
+        ({"env": {"OMP_NUM_THREADS": "1"}, "python_options": ("-u", "-X", "importtime")}, ""),
+        ({"env": {"LD_PRELOAD": "/evil.so", "A": "1"}}, "--allow-env A,LD_PRELOAD"),
+        ({"knobs": {"$LD_PRELOAD": ("/evil.so",)}}, "--allow-env LD_PRELOAD"),
+        ({"fence": FenceOptions(FenceKind.OVERLAY)}, ""),
+        ({"fence": FenceOptions(FenceKind.LANDLOCK)}, "--fence landlock"),
+        ({"fence": FenceOptions(allow_side_effects=True)}, "--allow-side-effects"),
+        ({"fence": FenceOptions(caches=(Path("my data"),))}, "--cache-dir 'my data'"),
+        ({"python_options": ("-c", "import evil")}, "Start a new search."),
+        ({"python_options": ("-X", "pycache_prefix=/evil")}, "Start a new search."),
+    ],
+)
+def test_a_record_needs_the_words_of_the_user(changes: dict[str, Any], words: str) -> None:
+    space = SearchSpace("mine", changes.pop("knobs", {}))
+    options = SearchOptions(180.0, fence=changes.pop("fence", FenceOptions()))
+    head = make_head(space, program=replace(PROGRAM, **changes), options=options)
+    if not words:
+        head.refuse_unless_said("one", head.variables, FenceOptions(), ())
+        return
+    with pytest.raises(UsageError) as refusal:
+        head.refuse_unless_said("one", head.variables, FenceOptions(), ())
+    assert words in str(refusal.value)
+    assert ("autotune resume one" in str(refusal.value)) is words.startswith("--")
+    if words.startswith("--"):
+        head.refuse_unless_said("one", head.variables, options.fence, head.variables)

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from autotune.program.rehearsal import RehearsalPlan, TracePlan
 from autotune.program.sources import Sources
 from autotune.rig import processes
 from autotune.rig.fence import View
+from autotune.rig.fence.spec import Door
 from autotune.rig.open_rig import SILENT, OpenRig, Place
 from autotune.rig.resource_monitor import ResourceMonitor
 from autotune.rig.rig import Rig
@@ -56,10 +57,10 @@ def test_runs_whose_training_is_compared_round_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU convolutions compute in TF32 by default, but not all of cuDNN's kernels do."""
-    plans: list[LaunchPlan] = []
+    variables: list[Mapping[str, str]] = []
 
     def start(plan: LaunchPlan, *_: object) -> None:
-        plans.append(plan)
+        variables.append(Door(plan.pass_fds[-1]).spec().env)
         raise InterruptedError
 
     monkeypatch.setattr(processes, "start", start)
@@ -68,7 +69,7 @@ def test_runs_whose_training_is_compared_round_alike(
     for traces, tf32 in ((compared, "0"), (learns, None), (None, None)):
         with rig_on(tmp_path, "plain.py") as rig, pytest.raises(InterruptedError):
             rig.rehearse(applied, RehearsalPlan(traces=traces), never)
-        assert plans[-1].env.get("NVIDIA_TF32_OVERRIDE") == tf32
+        assert variables[-1].get("NVIDIA_TF32_OVERRIDE") == tf32
 
 
 @pytest.mark.real_starts

@@ -102,12 +102,13 @@ def read(path: Path) -> YamlFile:
     except FileNotFoundError as error:
         raise FileFormatError(f"There is no file '{path}'.") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise FileFormatError(f"'{path}' cannot be read: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise FileFormatError(f"'{path}' cannot be read: {why}.") from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = f":{mark.line + 1}" if mark else ""
         what = "" if isinstance(error, _Refused) else "this is not YAML: "
-        raise FileFormatError(f"{path}{line}: {what}{error.problem}.") from error
+        raise FileFormatError(f"{path}{line}: {what}{str(error.problem)[:200]}.") from error
     except yaml.YAMLError as error:
         raise FileFormatError(f"{path}: this is not YAML: {error}") from error
     if not isinstance(data, dict):
