@@ -156,7 +156,8 @@ def _keep_private(folder: Path) -> None:
             "what lies there could run as you. Search as that user, or in a folder of yours."
         )
     if stat.S_ISDIR(found.st_mode) and found.st_mode & 0o077:  # as earlier versions made it
-        folder.chmod(0o700)
+        with suppress(OSError):  # the file system is read-only
+            folder.chmod(0o700)
 
 
 def every(base: Path | None = None) -> list[SearchDir]:
