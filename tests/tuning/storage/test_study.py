@@ -295,6 +295,22 @@ def test_a_machine_that_started_anew_holds_nothing(study: Study) -> None:
     assert study.optuna.user_attrs["lease"] is None
 
 
+def test_a_lease_that_another_process_takes_between_a_look_and_a_write_is_its(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, check, pid = loaded(tmp_path), Lease.check, os.getppid()
+    began = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+    def check_slowly(self: Lease, held: Lease | None, *, force: bool) -> None:
+        check(self, held, force=force)
+        hold(other, pid=pid, started_ticks=began)
+
+    monkeypatch.setattr(Lease, "check", check_slowly)
+    with pytest.raises(RunDirectoryError, match=f"kill {pid}"):
+        study.take_lease()
+    assert study.optuna.user_attrs["lease"]["pid"] == pid
+
+
 CONTENDER = """
 import sys
 from pathlib import Path
@@ -348,7 +364,7 @@ def test_of_processes_that_take_a_lease_at_once_one_gets_it_whatever_the_clock_s
             for process in processes:
                 cast("IO[str]", process.stdin).write("go\n")
 
-        for _ in range(8):
+        for _ in range(5):
             assert said() == ["ready", "ready"]
             go()
             refused, has_it = said()
