@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
 import optuna
@@ -126,6 +126,7 @@ class RecordStorage:
                 waited_s = monotonic() - began
                 if waited_s > PATIENCE_S:
                     raise
+                sleep(TRY_S / 10)  # of two that wait for each other, SQLite lets neither wait
                 if waited_s > TOLD_AFTER_S and not is_told:
                     is_told = True
                     logger.warning(
