@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from textwrap import fill
+from types import FunctionType
 from typing import ParamSpec, TypeVar
 
 from autotune.errors import FenceError, RunDirectoryError, UsageError
@@ -26,6 +27,7 @@ from autotune.program.config import Config
 from autotune.program.line import read as read_line
 from autotune.program.line import words_of
 from autotune.program.program import Program, program_of
+from autotune.results.output import Output, write_own
 from autotune.results.record import SearchInfo
 from autotune.results.result import SearchResult
 from autotune.results.verdict import changes_of
@@ -86,9 +88,11 @@ def search(request: SearchRequest) -> SearchResult:
             removed.
     """
     searched, options = request.space_searched(), request.options()
-    _refuse_unwritable(request.output)
     events = request.events or Logged()
-    run, subject = _begin(request, events)
+    program, output = _program(request, events), _output(request.output, force=request.force)
+    if output is not None:
+        output.check(program=program if isinstance(program, Program) else None)
+    run, subject = _begin(program, request)
     head = SearchInfo(
         program=subject,
         space=searched,
@@ -103,7 +107,7 @@ def search(request: SearchRequest) -> SearchResult:
     except FenceError:  # nothing was started, so there is nothing to resume either
         shutil.rmtree(run.path)
         raise
-    return _finish(result, request.output)
+    return _finish(result, output, events)
 
 
 def resume(
@@ -111,7 +115,7 @@ def resume(
     *,
     budget: str | float | None = None,
     check_learning: bool = False,
-    output: str | os.PathLike[str] | None = None,
+    output: str | os.PathLike[str] | Output | None = None,
     force: bool = False,
     events: Events | None = None,
 ) -> SearchResult:
@@ -126,7 +130,8 @@ def resume(
         output: Where to write best.yaml in addition to the run directory; None writes no second
             copy.
         force: Take over a run whose process ran on another machine or container that no longer
-            exists. autotune cannot check there whether it is still alive.
+            exists. autotune cannot check there whether it is still alive. Also replace the file
+            that *output* names, whatever it is.
         events: Receives what happens during the search, as in ``search()``.
 
     Raises:
@@ -134,16 +139,18 @@ def resume(
             machine has changed.
         RecordError: Its record cannot be read or written.
     """
-    _refuse_unwritable(output)
     run = search_dir.find(run_name)
     study = run.load_study()
+    place, events = _output(output, force=force), events or Logged()
+    if place is not None:
+        place.check(program=study.head.program)
     machine = hardware.detect(study.head.program.visible_devices)
     search_dir.check_unchanged(study.head, machine)
     budget_s = study.head.options.budget_s if budget is None else parse_duration(str(budget))
     study.take_lease(force=force)
     if check_learning:
         study.checks_learning = True
-    return _finish(run_search(run, study, budget_s, events or Logged()), output)
+    return _finish(run_search(run, study, budget_s, events), place, events)
 
 
 def load(run_name: str | None = None) -> SearchResult:
@@ -195,37 +202,21 @@ def log(result: SearchResult, to: str, folder: str | os.PathLike[str] | None = N
     return exports.log(result, to, None if folder is None else Path(folder))
 
 
-def _refuse_unwritable(output: str | os.PathLike[str] | None) -> None:
-    """Check now what a search of minutes must not end with: a file that cannot be written."""
-    if output is None:
-        return
-    path = Path(output)
-    # Folders that are missing are made when the file is saved.
-    above = next(folder for folder in path.resolve().parents if os.access(folder, os.F_OK))
-    if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
-        why = "may not be written" if above.is_dir() else "is not a folder"
-        raise UsageError(f"'{output}' cannot be written: '{above}' {why}. Name another --output.")
-    if path.is_dir():
-        raise UsageError(f"'{output}' is a folder: name a file, such as {path / 'best.yaml'}")
+def _output(named: str | os.PathLike[str] | Output | None, *, force: bool) -> Output | None:
+    return named if named is None or isinstance(named, Output) else Output.typed(named, force=force)
 
 
-def _begin(request: SearchRequest, events: Events) -> tuple[search_dir.SearchDir, Program]:
-    """Return the run directory and the program.
-
-    The program is read first, so that a mistyped path leaves no run directory behind.
+def _program(request: SearchRequest, events: Events) -> Program | FunctionType:
+    """Return the program, or the function that ``_begin()`` makes one of.
 
     Raises:
         UsageError: Not exactly one of *program* and *command* was given, or it is not a program.
     """
-    program, name, ranks = request.program, request.name, request.ranks
+    program = request.program
     if (program is None) == (request.command is None):
         raise UsageError('Give a program or a command: search("train.py"), or search(command=[…]).')
-    if isinstance(program, Program):
-        return search_dir.new(name, program.name), program
-    if inspect.isfunction(program):
-        # A function may have to be pickled into the run directory, so that is created first.
-        run = search_dir.new(name, program.__name__)
-        return run, replace(program_of(program, request.args, run.path), ranks=ranks)
+    if isinstance(program, Program | FunctionType):
+        return program
     if callable(program):
         raise UsageError(
             f"{program!r} is not a plain function. Wrap it: def train(): ... and pass that."
@@ -236,10 +227,21 @@ def _begin(request: SearchRequest, events: Events) -> tuple[search_dir.SearchDir
         words = [os.fspath(program)]
     else:
         raise UsageError(f"A program is a path, a name or a function, not {program!r}.")
-    line = read_line([*words, *request.args], ranks=ranks)
+    line = read_line([*words, *request.args], ranks=request.ranks)
     for note in line.notes:
         events.warn(note)
-    return search_dir.new(name, line.program.name), line.program
+    return line.program
+
+
+def _begin(
+    program: Program | FunctionType, request: SearchRequest
+) -> tuple[search_dir.SearchDir, Program]:
+    """Create the run directory, and return it with the program."""
+    if isinstance(program, Program):
+        return search_dir.new(request.name, program.name), program
+    # A function may have to be pickled into the run directory, so that is created first.
+    run = search_dir.new(request.name, program.__name__)
+    return run, replace(program_of(program, request.args, run.path), ranks=request.ranks)
 
 
 class Logged(Events):
@@ -277,13 +279,20 @@ class Logged(Events):
         logger.warning(text)
 
 
-def _finish(result: SearchResult, output: str | os.PathLike[str] | None) -> SearchResult:
+def _finish(result: SearchResult, output: Output | None, events: Events) -> SearchResult:
+    """Write what a search found; where that fails it is said, because the record has it."""
     from autotune.report import html
 
-    own = result.run_dir / "best.yaml"
-    result.save(own)
-    if output is not None:
-        result.save(Path(output))
-    page = html(result, own if output is None else Path(output))
-    result.run_dir.joinpath("report.html").write_text(page, encoding="utf-8")
+    own = result.own_file
+    try:
+        write_own(own, result.best_file().text())
+    except UsageError as error:
+        again = f"'autotune resume {quote(result.run_dir.name)}' writes it."
+        events.warn(f"{error} Make room; {again}")
+    if output is not None and (said := result.put_into(output)):
+        events.warn(said)
+    try:
+        write_own(own.with_name("report.html"), html(result, result.found_in(output)))
+    except UsageError as error:
+        events.warn(str(error))
     return result

@@ -7,13 +7,16 @@ is written through a link that somebody else may have put there.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import stat
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 
-MARK = "Written by autotune"  # in the first lines of each file that is made for the user
+# In the first lines of each file that is made for the user: "Written by autotune export". A
+# best.yaml has no word there
+MARK = re.compile(r"Written by autotune\b(?: \w+)?")
 MARKED_BYTES = 1024
 
 
@@ -79,13 +82,20 @@ def sync_folder(folder: Path) -> None:
             os.close(number)
 
 
-def is_ours(path: Path) -> bool:
-    """Return whether autotune wrote a file, by the mark in its first lines."""
+def is_ours(path: Path, text: str) -> bool:
+    """Return whether autotune wrote a file for the same purpose as a text, by their first lines.
+
+    A link is nobody's.
+    """
+    if _regular(path) is None:
+        return False
     try:
         with path.open("rb") as file:
-            return MARK.encode() in file.read(MARKED_BYTES)
+            theirs = MARK.search(file.read(MARKED_BYTES).decode(errors="replace"))
     except OSError:
         return False
+    ours = MARK.search(text[:MARKED_BYTES])
+    return theirs is not None and ours is not None and theirs[0] == ours[0]
 
 
 def _regular(path: Path) -> os.stat_result | None:

@@ -188,4 +188,5 @@ def write_best(
     )
     written = {"program": program, "config": {**baseline, **changes}, "baseline": baseline}
     machine = {"hardware": facts, "versions": dict(facts.versions)}
-    best.model_copy(update={**written, **machine}).write(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(best.model_copy(update={**written, **machine}).text(), encoding="utf-8")

@@ -71,7 +71,7 @@ def test_wrong_arguments_are_refused_by_name_and_leave_no_run_behind(workplace: 
         ({"program": plain, "max_global_batch": 0}, "takes a number of samples, not 0"),
         ({"program": "nowhere.py"}, "There is no program"),
         ({"program": 3}, "not 3"),
-        ({"program": plain, "output": "out"}, "'out' is a folder: name a file, such as out"),
+        ({"program": plain, "output": "out"}, "'out' cannot be written: it is a folder"),
         ({"program": plain, "output": "a_file/best.yaml"}, r"a_file' is not a folder\. Name"),
         ({"program": "missing.py", "output": "out/new/best.yaml"}, r"missing\.py"),
     ):

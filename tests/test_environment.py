@@ -71,7 +71,7 @@ def test_all_dangers_of_a_file_are_told_at_once_with_value_and_mend(tmp_path: Pa
 @pytest.fixture
 def path(workplace: Path) -> Path:
     best = make_best(config={**BASELINE, "$LD_PRELOAD": EVIL, "$FLAVOUR": "sweet"})
-    best.write(workplace / "best.yaml")
+    (workplace / "best.yaml").write_text(best.text(), encoding="utf-8")
     (workplace / "train.py").write_text("import os\nprint('ran', os.environ.get('FLAVOUR'))\n")
     return workplace / "best.yaml"
 
@@ -132,7 +132,7 @@ def test_what_a_file_passes_is_shown_but_not_what_stays_as_it_is(tmp_path: Path)
 )
 def test_a_value_that_cannot_be_passed_is_a_fault(tmp_path: Path, line: str, said: str) -> None:
     path = tmp_path / "best.yaml"
-    make_best().write(path)
+    path.write_text(make_best().text(), encoding="utf-8")
     edit(path, "  compile: 'off'\n", f"  compile: 'off'\n  {line}\n")
     (fault,) = faults_of(path)
     assert said in fault

@@ -19,7 +19,7 @@ from autotune.cli import completion
 from autotune.cli.messages import Messages, errors_told
 from autotune.errors import UsageError, named
 from autotune.program.fence_options import FenceKind, FenceOptions
-from autotune.tuning.search_request import FILES, Option, described, option
+from autotune.tuning.search_request import FILES, Option, SearchRequest, described, option
 
 LINE = (
     "What to train: train.py, file.py:function, module:function, or your usual command line: "
@@ -57,7 +57,12 @@ VerboseOption = Annotated[
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print warnings, errors and the result alone.")
 ]
-OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Where to write best.yaml.")]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Where to write best.yaml. Default: ./best.yaml."),
+]
+FORCE = described(SearchRequest)["force"].help
+ForceOption = Annotated[bool, typer.Option("--force", help=FORCE)]
 RunArgument = Annotated[
     str | None,
     typer.Argument(

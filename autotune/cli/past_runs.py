@@ -18,7 +18,7 @@ from rich.text import Text
 from autotune.cli import completion
 from autotune.cli.compare import best_file
 from autotune.cli.messages import Messages, errors_told
-from autotune.cli.options import JsonOption, RunArgument
+from autotune.cli.options import ForceOption, JsonOption, RunArgument
 from autotune.errors import AutotuneError, UsageError
 
 if TYPE_CHECKING:
@@ -38,11 +38,10 @@ def show(run: RunArgument = None, as_json: JsonOption = False) -> None:
     """Print again what a search found."""
     from autotune import api
     from autotune.cli import search_report
-    from autotune.results.wording import as_typed
 
     with errors_told(Messages()):
         result = api.load(run)
-    search_report.show(result, as_typed(result.run_dir / "best.yaml"), as_json=as_json)
+    search_report.show(result, result.own_file, as_json=as_json)
 
 
 def report(
@@ -54,27 +53,32 @@ def report(
             "--output", "-o", help="Where to write it; '-' prints it. Default: the run's folder."
         ),
     ] = None,
+    force: ForceOption = False,
     open_: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write what a search found as one page: HTML, or Markdown for a pull request."""
     from autotune import api
     from autotune.report import html, markdown
-    from autotune.results.wording import as_typed
+    from autotune.results.output import Output, write_own
 
-    with errors_told(Messages()):
+    messages = Messages()
+    with errors_told(messages):
         if open_ and format_ is PageFormat.MD:
             raise UsageError("--open shows HTML; leave out --format md.")
         if str(output) == "-" and (as_json or open_):
             raise UsageError("'-o -' prints the page itself; leave out --json and --open.")
         result = api.load(run)
         make = html if format_ is PageFormat.HTML else markdown
-        page = make(result, as_typed(result.run_dir / "best.yaml"))
+        page = make(result, result.own_file)
         if str(output) == "-":
             sys.stdout.write(page)
             return
         path = output or result.run_dir / f"report.{format_}"
-        _write(path, page)
+        if output is None:
+            write_own(path, page)
+        elif said := Output.typed(output, force=force).write(page):
+            messages.warn(said)
     about = {"run": str(result.run_dir), "path": str(path), "format": str(format_)}
     # A path has the bytes that it has
     typer.echo(json.dumps(about, indent=1) if as_json else os.fsencode(path))
@@ -149,11 +153,14 @@ def export(
             help="Where to write it; for TensorBoard, a folder. Default: print it.",
         ),
     ] = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write a best.yaml in the words of another tool, or log a search to an experiment tracker."""
     from autotune import api, exports
     from autotune.results import bestfile
+    from autotune.results.output import Output
+    from autotune.results.wording import as_typed
 
     messages = Messages()
     with errors_told(messages):
@@ -162,10 +169,10 @@ def export(
             made, is_as_written = exports.Export(f"{where}\n", {}), False
         else:
             chosen = exports.format_named(to)
-            file = bestfile.read(best_file(best))
-            made, is_as_written = chosen.export(file), file.applied.is_as_written
-            if output is not None:
-                _write(output, made.text)
+            file = bestfile.read(path := as_typed(best_file(best)))
+            made, is_as_written = chosen.export(file, path), file.applied.is_as_written
+            if output is not None and (said := Output.typed(output, force=force).write(made.text)):
+                messages.warn(said)
     if as_json:
         data = {"format": to, "path": output and str(output), **vars(made)}
         sys.stdout.write(f"{json.dumps(data, indent=1)}\n")
@@ -176,14 +183,3 @@ def export(
         messages.warn(f"{best} changes nothing: the program's own config was kept.")
     for sentence in made.sentences:
         messages.warn(sentence)
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a text, in a folder that is made if it is missing."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"'{path}' cannot be written: {error.strerror}. Name another --output."
-        ) from error

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autotune.cli.messages import errors_told, verbosity
 from autotune.cli.options import (
+    FORCE,
     ArgsArgument,
     FenceRequest,
     JsonOption,
@@ -24,6 +24,7 @@ from autotune.cli.typed_line import program_typed
 from autotune.tuning.search_request import SearchRequest, described
 
 if TYPE_CHECKING:
+    from autotune.results.output import Output
     from autotune.results.result import SearchResult
 
 # Exit status if only the baseline was measured, so that scripts can tell it from "no gain" (0)
@@ -35,7 +36,7 @@ def search(
     program: ProgramArgument,
     args: ArgsArgument = None,
     module: ModuleOption = False,
-    output: OutputOption = Path("best.yaml"),
+    output: OutputOption = None,
     *,
     request: SearchRequest,
     fence: FenceRequest,
@@ -46,17 +47,17 @@ def search(
     """Search for the fastest config of a training program, without changing the program."""
     from autotune import api
     from autotune.cli.console import Console
+    from autotune.results.output import Output
 
     console = Console(verbosity(verbose=verbose, quiet=quiet))
     with errors_told(console, resumable=True):
         subject = program_typed(
             context, console, program, args, is_module=module, ranks=request.ranks
         )
-        whole = replace(
-            request, program=subject, output=output, fence=fence.options(), events=console
-        )
+        place, fences = Output.typed(output, force=request.force), fence.options()
+        whole = replace(request, program=subject, output=place, fence=fences, events=console)
         result = api.search(**vars(whole))
-    _show(result, output, as_json=as_json)
+    _show(result, place, as_json=as_json)
 
 
 def resume(
@@ -68,9 +69,10 @@ def resume(
         bool,
         typer.Option("--check-learning", help=described(SearchRequest)["check_learning"].help),
     ] = False,
-    output: OutputOption = Path("best.yaml"),
+    output: OutputOption = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Take over a run from a machine that is gone.")
+        bool,
+        typer.Option("--force", help=f"Take over a run from a machine that is gone. {FORCE}"),
     ] = False,
     verbose: VerboseOption = False,
     quiet: QuietOption = False,
@@ -79,24 +81,26 @@ def resume(
     """Continue a search that was stopped or killed."""
     from autotune import api
     from autotune.cli.console import Console
+    from autotune.results.output import Output
 
     console = Console(verbosity(verbose=verbose, quiet=quiet))
+    place = Output.typed(output, force=force)
     with errors_told(console, resumable=True):
         result = api.resume(
             run,
             budget=budget,
             check_learning=check_learning,
-            output=output,
+            output=place,
             force=force,
             events=console,
         )
-    _show(result, output, as_json=as_json)
+    _show(result, place, as_json=as_json)
 
 
-def _show(result: SearchResult, output: Path, *, as_json: bool) -> None:
+def _show(result: SearchResult, place: Output, *, as_json: bool) -> None:
     """Print the result; the exit status tells scripts if no config was measured."""
     from autotune.cli import search_report
 
-    search_report.show(result, output, as_json=as_json)
+    search_report.show(result, result.found_in(place), as_json=as_json)
     if result.has_measured_nothing:
         raise typer.Exit(NOTHING_MEASURED)

@@ -25,7 +25,8 @@ INDENT = "  "
 def show(result: SearchResult, output: Path, *, as_json: bool = False) -> None:
     """Print what a search found."""
     if as_json:
-        sys.stdout.write(f"{json.dumps(as_data(result), indent=1, default=str)}\n")
+        data = {**as_data(result), "config": str(output)}
+        sys.stdout.write(f"{json.dumps(data, indent=1, default=str)}\n")
         return
     found = verdict(result, output)
     out = results_console()

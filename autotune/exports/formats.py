@@ -12,7 +12,9 @@ Such a file, ``NAME.yaml``, has these keys:
 - ``besides``: what a setting needs in addition to what is written, as a clause.
 - ``applies_all``: whether the file makes ``autotune run`` apply everything.
 - ``template``: the file as a template of jinja2, which gets the tool's ``settings``, the
-  ``config``, its ``ranks``, the ``device``, the ``machine`` and the ``program``'s command line.
+  ``config``, its ``ranks``, the ``device``, the ``machine``, the ``program``'s command line and
+  the path of the ``best`` config's file. Where the tool reads comments, the first lines say that
+  autotune wrote it: then ``-o`` may write it again. A snippet does not: it is put into programs.
 
 No change is dropped silently: what a format cannot say is listed with the reason.
 """
@@ -24,6 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from string import Template
 from typing import Any
 
@@ -72,8 +75,8 @@ class Format(BaseModel):
     applies_all: bool = False
     template: str
 
-    def export(self, best: BestFile) -> Export:
-        """Return a config in the tool's words."""
+    def export(self, best: BestFile, path: Path) -> Export:
+        """Return a config in the tool's words; *path* is that of its best.yaml."""
         settings: Settings = {}
         left_out, besides = dict[str, str](), dict[str, str]()
         for setting, value in {} if self.applies_all else dict(best.applied.changes()).items():
@@ -87,7 +90,7 @@ class Format(BaseModel):
         factor = best.learning.lr_factor
         if factor != 1.0 and not self.applies_all:
             left_out["learning rate"] = f"multiply it by {factor:g}, as the larger batch asks for"
-        return Export(self._text(settings, best), left_out, besides)
+        return Export(self._text(settings, best, path), left_out, besides)
 
     def _answer(self, setting: str, value: KnobValue, best: BestFile) -> Settings | str:
         """Return the tool's settings, or why there are none."""
@@ -112,7 +115,7 @@ class Format(BaseModel):
         filled = _filled(found, value, _device(best))
         return filled if isinstance(filled, str) else dict(filled)
 
-    def _text(self, settings: Settings, best: BestFile) -> str:
+    def _text(self, settings: Settings, best: BestFile, path: Path) -> str:
         from jinja2 import Environment, StrictUndefined
 
         environment = Environment(  # noqa: S701 - the files are no HTML
@@ -129,6 +132,7 @@ class Format(BaseModel):
             ranks=ranks_in(best.config),
             device=_device(best),
             machine=best.hardware,
+            best=shlex.quote(str(path)),
             # The template has the "--" that may stand before it; quoted, it ends no line
             program=shlex.join(shlex.split(best.program.command.removeprefix("-- "))),
         )

@@ -10,7 +10,7 @@ import json
 import os
 import shlex
 from collections.abc import Collection
-from itertools import takewhile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
     ValidationError,
+    field_validator,
     model_serializer,
 )
 
@@ -64,18 +65,40 @@ class ProgramSection(_Section):
     ranks: int | None = None
     traits: ProgramTraits
 
+    @field_validator("command")
+    @classmethod
+    def _can_be_split(cls, command: str) -> str:
+        shlex.split(command)  # it says what is wrong, such as a quote that nothing closes
+        return command
+
+    def is_of(self, program: Program) -> bool:
+        """Return whether the search was of a program, which may have changed or other arguments."""
+        if program.fingerprint == self.fingerprint and not program.function:
+            return True
+        ours, theirs = (_subject(line, program.cwd) for line in (str(program), self.command))
+        return ours == theirs
+
     def is_of_another_file(self, program: Program) -> bool:
         """Return whether the command names a Python file to run that is not that of a program."""
-        try:
-            words = shlex.split(self.command)
-        except ValueError:  # the file may have been edited
-            return False
-        before_module = takewhile(lambda word: word != "-m", words)
-        names = (Path(word.partition(":")[0]).name for word in before_module)
-        first = next((name for name in names if name.endswith(".py")), None)
-        return (
-            first is not None and program.file_name.endswith(".py") and program.file_name != first
-        )
+        names = {Path(_subject(self.command, program.cwd)[0]).name, program.file_name}
+        return len(names) > 1 and all(name.endswith(".py") for name in names)
+
+
+def _subject(command: str, cwd: str) -> tuple[str, ...]:
+    """Return what a command line runs: a script with its function, or a module; else the line.
+
+    A script after a module belongs to it: the module may be a launcher, such as torch's.
+    """
+    module: tuple[str, ...] = ()
+    for before, word in pairwise(["", *shlex.split(command)]):
+        path, _, function = word.partition(":")
+        if before == "-m" and not module:
+            module = (word,)
+        elif path.endswith(".pkl"):  # in the folder of a search, each of which has another one
+            return (Path(path).name, function)
+        elif path.endswith(".py"):
+            return (*module, os.path.normpath(Path(cwd, path)), function)
+    return module or (command,)
 
 
 class OtherConfig(_Section):
@@ -245,17 +268,6 @@ class BestFile(_Section):
         # A line break in an argument would end the comment and spoil the YAML.
         on_one_line = " ".join(self.program.command.split())
         return HEADER.format(name=name, program=on_one_line) + body
-
-    def write(self, path: Path) -> None:
-        """Write the file; readers see the old or the new one. Missing folders are created."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            part.write_text(self.text(path.name), encoding="utf-8")
-            part.replace(path)
-        except OSError:
-            part.unlink(missing_ok=True)
-            raise
 
 
 def _shown(value: str) -> str:

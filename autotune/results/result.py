@@ -5,7 +5,9 @@ All figures and sentences are derived from the record, so a report can be writte
 
 from __future__ import annotations
 
+import logging
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -24,6 +26,7 @@ from autotune.program.program import LaunchPlan
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
 from autotune.results.learning import Learning
+from autotune.results.output import BEST, Output
 from autotune.results.record import (
     BaselineInfo,
     ClaimProcess,
@@ -33,7 +36,7 @@ from autotune.results.record import (
 )
 from autotune.results.rehearsals import Canary, RehearsalRecord, trained
 from autotune.results.training_steps import TrainingSteps
-from autotune.results.wording import times
+from autotune.results.wording import as_typed, times
 
 
 @dataclass(frozen=True)
@@ -290,14 +293,39 @@ class SearchResult:
             f"{longer:.2f}x as long, and so does the whole run."
         )
 
-    def save(self, path: str | Path) -> Path:
-        """Write best.yaml to *path* and return the path.
+    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
+        """Write best.yaml to *path*, and return the file that holds the result.
 
-        An existing file is replaced; missing folders are created.
+        Missing folders are created. What an older best.yaml of the program changes is kept as
+        ``NAME.1``; where this search confirmed no gain, it stays, and the result is in its folder.
+
+        Args:
+            force: Replace the file, whatever it is.
+
+        Raises:
+            UsageError: It cannot be written, or autotune did not write what is there for the
+                program.
         """
-        path = Path(path)
-        self.best_file().write(path)
-        return path
+        output = Output.typed(path, force=force)
+        output.check(program=self.head.program)
+        if said := self.put_into(output):
+            logging.getLogger("autotune").warning(said)
+        return self.found_in(output)
+
+    def put_into(self, output: Output) -> str:
+        """Write best.yaml where that may be, and return what to say of it; see ``Output.take``."""
+        return output.take(self.best_file(), self.head.program, self.own_file)
+
+    def found_in(self, output: Output | None) -> Path:
+        """Return the best.yaml in which people find the result."""
+        if output is not None and output.holds(self.best_file()):
+            return output.path
+        return self.own_file
+
+    @property
+    def own_file(self) -> Path:
+        """The best.yaml in the search's folder, as people would type it."""
+        return as_typed(self.run_dir / BEST)
 
     def best_file(self) -> BestFile:
         """Return the content of best.yaml.

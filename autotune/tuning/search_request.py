@@ -24,6 +24,7 @@ from autotune.tuning.choosing.sampler import Sampler, make_sampler
 if TYPE_CHECKING:
     from autotune.knobs.space.space import SearchSpace
     from autotune.program.program import Program
+    from autotune.results.output import Output
     from autotune.results.record import SearchOptions
     from autotune.tuning.events import Events
 
@@ -100,9 +101,10 @@ class SearchRequest:
         parse="names",
         offers="knob_list",
     )
-    output: str | os.PathLike[str] | None = option(
+    output: str | os.PathLike[str] | Output | None = option(
         None, "Where to write best.yaml in addition to the search's folder; None writes no copy."
     )
+    force: bool = option(False, "Replace the file that --output names, whatever it is.", bool)
     max_memory: str | float | None = option(
         None, "Share of the memory that a config may use: 90%.", str
     )

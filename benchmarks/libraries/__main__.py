@@ -170,7 +170,8 @@ def _set_best(path: Path, space: ResolvedSpace) -> dict[str, KnobValue]:
         for name, offer in offers.items()
         if len(offer) > 1
     }
-    file.model_copy(update={"config": {**file.config, **values}}).write(path)
+    changed = file.model_copy(update={"config": {**file.config, **values}})
+    path.write_text(changed.text(), encoding="utf-8")
     return values
 
 

@@ -47,7 +47,7 @@ def made(
 
 
 def exported(name: str, best: BestFile) -> Export:
-    return format_named(name).export(best)
+    return format_named(name).export(best, Path("best.yaml"))
 
 
 @pytest.mark.parametrize("name", formats())

@@ -20,7 +20,8 @@ from tests.made import A100, BASELINE, LOADER, PROGRAM, make_best, make_hardware
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / 'it\'s a "place"' / "best.yaml"
-    make_best().write(path)
+    path.parent.mkdir()
+    path.write_text(make_best().text(), encoding="utf-8")
     return path
 
 
@@ -134,7 +135,6 @@ def test_another_program_is_not_taken_for_a_changed_one(path: Path) -> None:
         "torchrun -m pkg.train conf.py",
         "'/a b/eval.py':main",
         "python -u eval.py train.py",
-        "an unbalanced ' quote.py",
         "eval --fast",
     ):
         same = best.program.model_copy(update={"command": command})
@@ -142,6 +142,31 @@ def test_another_program_is_not_taken_for_a_changed_one(path: Path) -> None:
     spaced = replace(other, source="/there/my train.py")
     own = best.program.model_copy(update={"command": "'my train.py' --fast"})
     assert not own.is_of_another_file(spaced)
+
+
+@pytest.mark.parametrize(
+    ("command", "is_same"),
+    [
+        ("A=1 torchrun --nproc-per-node 2 ./train.py --epochs 9", True),
+        ("/home/user/train.py", True),
+        ("examples/train.py --epochs 3", False),
+        ("train.py:main --epochs 3", False),
+        ("python -m train --epochs 3", False),
+        ("python -m torch.distributed.run train.py", False),  # another start, and other code
+        (".autotune/train-2/program.pkl:train", False),
+    ],
+)
+def test_a_program_is_known_by_its_file_and_function(
+    path: Path, command: str, *, is_same: bool
+) -> None:
+    changed = replace(PROGRAM, fingerprint="0" * 64)
+    searched = bestfile.read(path).program.model_copy(update={"command": command})
+    assert searched.is_of(changed) is is_same
+    assert searched.is_of(PROGRAM), "the same code"
+    launched = replace(changed, command=("python", "-m", "torch.distributed.run", "eval.py"))
+    assert not searched.is_of(launched)
+    pickled = replace(changed, target="/home/user/.autotune/it/program.pkl", function="train")
+    assert searched.is_of(pickled) is command.endswith("pkl:train")
 
 
 # Of commit 0622edb (November 2026): two minutes of karpathy's makemore.py on two cores

@@ -15,6 +15,7 @@ from autotune.measurement.outcome import Ending, Outcome, RunMode
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan, Seen
+from autotune.results.output import Output
 from autotune.results.rehearsals import RehearsalRecord, note, warning
 from autotune.results.result import Finding, SearchResult
 from autotune.rig.rig_factory import RigFactory
@@ -175,7 +176,7 @@ def test_nothing_could_be_measured_is_said_with_the_most_common_reason(
     assert (result.finding, result.best) == (Finding.NOTHING, BASE)
     assert result.reason == "2 of 3 configs failed: KeyError: 3"
     with pytest.raises(typer.Exit) as caught:
-        command._show(result, Path("best.yaml"), as_json=False)
+        command._show(result, Output.typed("best.yaml"), as_json=False)
     assert caught.value.exit_code == 3
     text = capsys.readouterr().out
     assert "Nothing could be measured: 2 of 3 configs" in text
