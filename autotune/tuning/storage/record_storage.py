@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
 import optuna
@@ -31,8 +31,11 @@ TRY_S = 1.0  # SQLite waits for a lock in C, where no signal is answered
 TOLD_AFTER_S = 5.0  # as long as SQLite's users are used to wait: it is sqlite3's own default
 PATIENCE_S = 60.0  # a copy of a record takes seconds; who holds it longer does not let go
 LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-# https://sqlite.org/rescode.html: the file cannot be opened, read or written here
-NO_ACCESS = {
+# https://sqlite.org/rescode.html: what the system refuses, whatever the file holds
+REFUSED = {
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_NOLFS,
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_CANTOPEN,
@@ -127,6 +130,7 @@ class RecordStorage:
                 waited_s = monotonic() - began
                 if waited_s > PATIENCE_S or self.is_urgent():
                     raise
+                sleep(TRY_S / 10)  # of two that wait for each other, SQLite lets neither wait
                 if waited_s > TOLD_AFTER_S and not is_told:
                     is_told = True
                     logger.warning(
@@ -155,14 +159,14 @@ def _fault(error: BaseException, place: object) -> RecordError:
         return _LockedError(
             f"Another process has held the record {place} for {PATIENCE_S:.0f} s: another "
             "autotune, a program that shows or copies databases, or what is left of one on a "
-            "network file system. Nothing that it holds is lost. End that process ('fuser -v' and "
-            "the path names it), then 'autotune resume' goes on."
+            "network file system. Nothing that is in it is lost. End that process ('fuser -v' and "
+            "the path names it), then resume."
         )
-    if code in NO_ACCESS or isinstance(cause, OSError):
+    if code in REFUSED or isinstance(cause, OSError):
         return RecordError(
-            f"The record {place} cannot be opened or written: {reason}. Nothing that it holds is "
+            f"The record {place} cannot be opened or written: {reason}. Nothing that is in it is "
             "lost. Look at the file system's free space and whether you may write there, then "
-            "'autotune resume' goes on."
+            "resume, or search again."
         )
     match cause:
         case KeyError():

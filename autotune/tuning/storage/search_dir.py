@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from shlex import quote
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from autotune import files
@@ -91,6 +92,7 @@ class SearchDir:
         if self.path.parent.name == HOME:
             _keep_private(self.path.parent)
         _keep_private(self.path)
+        _keep_private(self.path / FILE)
         return Study.load(self.storage, STUDY_NAME)
 
 
@@ -139,25 +141,39 @@ def _made(home: Path, name: str | None, program_name: str) -> Path:
     raise AssertionError("there is always a next number")
 
 
-def _keep_private(folder: Path) -> None:
-    """Let only this user enter a folder of theirs.
+def _keep_private(path: Path) -> None:
+    """Check that a folder or record is the user's, and let nobody else enter a folder from now on.
 
     Raises:
-        RunDirectoryError: when it is a link, or another user's.
+        RunDirectoryError: when it is a link or another user's, or a record that others may write.
     """
-    found, user = folder.lstat(), os.geteuid()
+    found, user = path.lstat(), os.geteuid()
     if stat.S_ISLNK(found.st_mode):
         raise RunDirectoryError(
-            f"'{folder}' is a symbolic link, which autotune does not follow. Remove the link, or "
+            f"'{path}' is a symbolic link, which autotune does not follow. Remove the link, or "
             "search in the folder that it leads to."
         )
     if found.st_uid != user:
         raise RunDirectoryError(
-            f"'{folder}' belongs to the user with the number {found.st_uid}, and you are {user}: "
+            f"'{path}' belongs to the user with the number {found.st_uid}, and you are {user}: "
             "what lies there could run as you. Search as that user, or in a folder of yours."
         )
-    if stat.S_ISDIR(found.st_mode) and found.st_mode & 0o077:  # as earlier versions made it
-        folder.chmod(0o700)
+    if stat.S_ISDIR(found.st_mode):
+        if found.st_mode & 0o077:  # as earlier versions made it
+            with suppress(OSError):  # the file system is read-only
+                path.chmod(0o700)
+    elif found.st_mode & 0o022 and _has_modes(path.parent):
+        raise RunDirectoryError(
+            f"Others may write '{path}', so what it holds could be theirs, and run as you. If you "
+            f"know that it is yours: chmod go-w {quote(str(path))}"
+        )
+
+
+def _has_modes(folder: Path) -> bool:
+    """Return whether the file system has a mode for each file; some show the same for all."""
+    with suppress(OSError), TemporaryFile(dir=folder) as private:
+        return not os.fstat(private.fileno()).st_mode & 0o022
+    return True
 
 
 def every(base: Path | None = None) -> list[SearchDir]:

@@ -156,7 +156,8 @@ class Study:
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         found = optuna.load_study(storage=cast("BaseStorage", storage), study_name=name)
-        version = (found.user_attrs.get("head") or {}).get("format")
+        with faults_told(storage):
+            version = found.user_attrs["head"]["format"]
         if version != FORMAT:
             raise RunDirectoryError(
                 f"The record {storage} was written in format {version}, but this autotune reads "

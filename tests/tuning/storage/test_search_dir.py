@@ -124,6 +124,19 @@ def test_only_the_user_enters_what_a_search_keeps(head: SearchInfo, tmp_path: Pa
     assert mode(tmp_path / ".autotune") == 0o700
 
 
+def test_a_record_that_others_may_write_is_refused(head: SearchInfo, tmp_path: Path) -> None:
+    run = search_dir.new(None, "train", tmp_path)
+    run.create_study(head)
+    (run.path / "study.db").chmod(0o664)
+    for _ in range(2):
+        with pytest.raises(
+            RunDirectoryError, match=r"could be theirs, and run as you.*chmod go-w "
+        ):
+            run.load_study()
+    (run.path / "study.db").chmod(0o644)
+    run.load_study()
+
+
 def test_no_link_is_followed_to_what_a_search_writes(head: SearchInfo, tmp_path: Path) -> None:
     keys, elsewhere = tmp_path / "keys", tmp_path / "elsewhere"
     keys.write_text("mine")
@@ -154,8 +167,8 @@ def test_no_link_is_followed_to_what_a_search_writes(head: SearchInfo, tmp_path:
 def test_what_another_user_has_put_there_is_refused(head: SearchInfo, tmp_path: Path) -> None:
     run = search_dir.new(None, "train", tmp_path)
     run.create_study(head)
-    for folder in (run.path, run.path.parent):
-        os.chown(folder, 12345, -1)
+    for path in (run.path / "study.db", run.path, run.path.parent):
+        os.chown(path, 12345, -1)
         with pytest.raises(RunDirectoryError, match="belongs to the user with the number 12345"):
             search_dir.find(None, tmp_path).load_study()
     with pytest.raises(RunDirectoryError, match="Search as that user, or in a folder of yours"):
