@@ -80,22 +80,25 @@ class ProgramSection(_Section):
 
     def is_of_another_file(self, program: Program) -> bool:
         """Return whether the command names a Python file to run that is not that of a program."""
-        path = _subject(self.command, program.cwd).partition(":")[0]
-        names = {Path(path).name, program.file_name}
+        names = {Path(_subject(self.command, program.cwd)[0]).name, program.file_name}
         return len(names) > 1 and all(name.endswith(".py") for name in names)
 
 
-def _subject(command: str, cwd: str) -> str:
-    """Return what a command line runs, such as ``/home/me/train.py:main``; else the whole line."""
+def _subject(command: str, cwd: str) -> tuple[str, ...]:
+    """Return what a command line runs: a script with its function, or a module; else the line.
+
+    A script after a module belongs to it: the module may be a launcher, such as torch's.
+    """
+    module: tuple[str, ...] = ()
     for before, word in pairwise(["", *shlex.split(command)]):
-        path, colon, function = word.partition(":")
-        if before == "-m":
-            return f"-m {word}"
-        if path.endswith(".pkl"):  # in the folder of a search, each of which has another one
-            return function
-        if path.endswith(".py"):
-            return os.path.normpath(Path(cwd, path)) + colon + function
-    return command
+        path, _, function = word.partition(":")
+        if before == "-m" and not module:
+            module = (word,)
+        elif path.endswith(".pkl"):  # in the folder of a search, each of which has another one
+            return (Path(path).name, function)
+        elif path.endswith(".py"):
+            return (*module, os.path.normpath(Path(cwd, path)), function)
+    return module or (command,)
 
 
 class OtherConfig(_Section):

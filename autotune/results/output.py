@@ -144,16 +144,18 @@ class Output:
         if _is_empty(path):
             return
         if not files.is_ours(path, text):
-            yield "autotune did not write it"
+            yield "nothing in it says that autotune wrote it for this"
         if not _may_go(kept, text):
-            yield f"what it holds would be kept as {kept.name}, which autotune did not write"
+            yield f"what it holds would be kept as {kept.name}, which is not autotune's"
         if program is None:
             return
         before = _read(path)
         if isinstance(before, str):
             yield f"it cannot be read ({before})"
         elif not before.program.is_of(program):
-            yield f"it is about another program ({before.program.command})"
+            command = before.program.command  # somebody else's, maybe
+            shown = command if command.isprintable() else repr(command)
+            yield f"it is about another program ({shown})"
         elif best and best.applied.is_as_written and not before.applied.is_as_written:
             gain = f"{before.speedup.estimate:.2f}x"
             yield f"what it changes gave {gain}, and this search confirmed no gain"

@@ -78,18 +78,18 @@ def lie(path: Path, what: str) -> None:
         path.write_text(what)
 
 
-@pytest.mark.parametrize(
-    ("what", "script", "why"),
-    [
-        (YOLO, FASTER, "autotune did not write it"),
-        (best_of(OTHER), FASTER, f"it is about another program ({OTHER})"),
-        (best_of(OTHER, is_gain=False), FASTER, "it is about another program"),
-        (best_of(SAME), AS_WRITTEN, "this search confirmed no gain"),
-        (best_of(SAME)[:900], FASTER, "it cannot be read"),
-        ("link", FASTER, "it is a link"),
-        ("folder", FASTER, "it is a folder"),
-    ],
-)
+LEFT = {
+    "foreign": (YOLO, FASTER, "nothing in it says that autotune wrote it"),
+    "other program": (best_of(OTHER), FASTER, f"it is about another program ({OTHER})"),
+    "other, no gain": (best_of(OTHER, is_gain=False), FASTER, "it is about another program"),
+    "gain": (best_of(SAME), AS_WRITTEN, "this search confirmed no gain"),
+    "torn": (best_of(SAME)[:900], FASTER, "it cannot be read"),
+    "link": ("link", FASTER, "it is a link"),
+    "folder": ("folder", FASTER, "it is a folder"),
+}
+
+
+@pytest.mark.parametrize(("what", "script", "why"), LEFT.values(), ids=LEFT)
 def test_what_a_search_may_not_replace_stays_and_one_line_names_both_files(
     here: Path, what: str, script: Script, why: str
 ) -> None:
@@ -112,7 +112,10 @@ def test_what_a_search_may_not_replace_stays_and_one_line_names_both_files(
         assert bestfile.read(Path(data["config"])).config == data["best"]["config"]
 
 
-@pytest.mark.parametrize("old", [None, "", best_of(SAME, is_gain=False), best_of(SAME)])
+OLD = {"none": None, "empty": "", "no gain": best_of(SAME, is_gain=False), "gain": best_of(SAME)}
+
+
+@pytest.mark.parametrize("old", OLD.values(), ids=OLD)
 def test_a_newer_gain_replaces_the_older_one_of_the_program_which_is_kept(
     here: Path, old: str | None
 ) -> None:
@@ -148,11 +151,16 @@ def test_a_file_that_the_user_named_is_refused_before_anything_starts(
 ) -> None:
     (past / "other.yaml").write_text(best_of(OTHER))
     before = picture(past)
-    refused = {"train.py": "autotune did not write it", os.devnull: "it is not a regular file"}
+    refused = {
+        "train.py": "nothing in it says that autotune wrote it",
+        os.devnull: "it is not a regular file",
+    }
     refused[".autotune"] = "it is a folder"
     is_best = name in {"search", "resume"}
     # Of another kind: a page is no export, and neither is a best.yaml
-    refused["other.yaml"] = "another program (other.py)" if is_best else "autotune did not write it"
+    refused["other.yaml"] = (
+        "another program (other.py)" if is_best else "nothing in it says that autotune wrote it"
+    )
     for output, why in refused.items():
         told = said(words[0], "-o", output, *words[1:], status=2).stderr
         assert f"'{output}' cannot be written: " in told
@@ -187,7 +195,7 @@ def test_what_the_user_named_is_replaced_by_force_and_through_links(
 def test_python_has_the_same_rules(past: Path) -> None:
     (past / "other.yaml").write_text(best_of(OTHER))
     program = past / "train.py"
-    for name, why in (("train.py", "did not write it"), ("other.yaml", "another program")):
+    for name, why in (("train.py", "nothing in it says"), ("other.yaml", "another program")):
         with scripted(FASTER), pytest.raises(UsageError, match=why):
             autotune.search(program, output=name)
         with pytest.raises(UsageError, match=why):
@@ -210,7 +218,7 @@ def test_an_export_replaces_only_one_that_says_who_wrote_it(here: Path, name: st
     assert says_so is (name in {"accelerate", "lightning", "sbatch"})
     said("export", "--to", name, "-o", "out")
     again = said("export", "--to", name, "-o", "out", status=0 if says_so else 2)
-    assert says_so or "autotune did not write it" in again.stderr
+    assert says_so or "nothing in it says that autotune wrote it" in again.stderr
     said("export", "--to", name, "-o", "out", "--force")
 
 

@@ -144,6 +144,31 @@ def test_another_program_is_not_taken_for_a_changed_one(path: Path) -> None:
     assert not own.is_of_another_file(spaced)
 
 
+@pytest.mark.parametrize(
+    ("command", "is_same"),
+    [
+        ("A=1 torchrun --nproc-per-node 2 ./train.py --epochs 9", True),
+        ("/home/user/train.py", True),
+        ("examples/train.py --epochs 3", False),
+        ("train.py:main --epochs 3", False),
+        ("python -m train --epochs 3", False),
+        ("python -m torch.distributed.run train.py", False),  # another start, and other code
+        (".autotune/train-2/program.pkl:train", False),
+    ],
+)
+def test_a_program_is_known_by_its_file_and_function(
+    path: Path, command: str, *, is_same: bool
+) -> None:
+    changed = replace(PROGRAM, fingerprint="0" * 64)
+    searched = bestfile.read(path).program.model_copy(update={"command": command})
+    assert searched.is_of(changed) is is_same
+    assert searched.is_of(PROGRAM), "the same code"
+    launched = replace(changed, command=("python", "-m", "torch.distributed.run", "eval.py"))
+    assert not searched.is_of(launched)
+    pickled = replace(changed, target="/home/user/.autotune/it/program.pkl", function="train")
+    assert searched.is_of(pickled) is command.endswith("pkl:train")
+
+
 # Of commit 0622edb (November 2026): two minutes of karpathy's makemore.py on two cores
 RECORDED = Path(__file__).parent / "recorded"
 BEST = RECORDED / "best-0622edb.yaml"
