@@ -58,7 +58,6 @@ MOUNT = ("mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "none")
 LONG = "search --budget 90s --tune workers,precision"
 CASES = {
     "SIGTERM twice": Case((signal.SIGTERM, signal.SIGTERM)),
-    "SIGHUP": Case((signal.SIGHUP,)),
     "SIGTERM in the claim": Case((signal.SIGTERM,), at=CLAIM, command=LONG),
     "SIGTERM before the baseline": Case((signal.SIGTERM,), at=START),
     "doctor": Case((signal.SIGTERM,), at=START, command="doctor"),

@@ -34,7 +34,6 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Came]:
     ("case", "status"),
     [
         ("SIGTERM twice", 128 + signal.SIGTERM),
-        ("SIGHUP", 128 + signal.SIGHUP),
         ("SIGTERM in the claim", 128 + signal.SIGTERM),
         ("a terminal that is closed", 128 + signal.SIGHUP),
         ("a terminal that is closed under nohup", 0),

@@ -88,7 +88,7 @@ class Session:
                 raised=None if is_foreseen else error,
             )
 
-    def keep(self, result: SearchResult, finish: Callable[[SearchResult], None]) -> SearchResult:
+    def keep(self, result: SearchResult, finish: Finish) -> SearchResult:
         """Record the result and have its files written, as far as that is possible; return it."""
         self.stop.result = result
         with faults_told(self.events):
