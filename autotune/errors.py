@@ -8,6 +8,7 @@ The command line turns each into one message and an exit code.
     │   ├── RunDirectoryError       the run directory is missing, in use, or another program's
     │   └── FenceError              no mechanism here protects the user's files from trials
     ├── ProgramError                the program itself fails, or never trains a step
+    │   └── NothingMeasured         exit code 130: Ctrl-C came before there was a result
     ├── BudgetError                 the budget ends before the baseline is measured
     └── RigError                    a rig broke the protocol, which is a defect of autotune
 
@@ -60,6 +61,10 @@ class ProgramError(AutotuneError):
     def __init__(self, message: str, program_traceback: str = "") -> None:
         super().__init__(message)
         self.program_traceback = program_traceback
+
+
+class NothingMeasured(ProgramError):
+    """Ctrl-C ended the work before the program, as it is written, was measured."""
 
 
 class BudgetError(AutotuneError):

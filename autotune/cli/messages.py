@@ -14,7 +14,7 @@ import typer
 from rich.console import Console as RichConsole
 from rich.text import Text
 
-from autotune.errors import AutotuneError, ProgramError
+from autotune.errors import AutotuneError, NothingMeasured, ProgramError
 
 COMMAND = "autotune "  # how a command to copy begins
 FAILED = 2
@@ -94,7 +94,7 @@ def errors_told(messages: Messages, *, resumable: bool = False) -> Iterator[None
     except AutotuneError as error:
         traceback = error.program_traceback if isinstance(error, ProgramError) else ""
         messages.error(str(error), traceback)
-        raise typer.Exit(FAILED) from None
+        raise typer.Exit(INTERRUPTED if isinstance(error, NothingMeasured) else FAILED) from None
     except KeyboardInterrupt:
         mend = " 'autotune resume' goes on from here." if resumable else ""
         messages.error(f"Interrupted.{mend}")

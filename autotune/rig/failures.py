@@ -22,7 +22,7 @@ from pathlib import Path
 from platform import python_version
 from typing import assert_never
 
-from autotune.errors import ProgramError
+from autotune.errors import NothingMeasured, ProgramError
 from autotune.measurement.outcome import Cause, Ending, Outcome
 from autotune.program.program import Program
 from autotune.rig.wire import Ended, decode
@@ -318,7 +318,8 @@ def program_error(program: Program, ending: Ending) -> ProgramError:
     if ending.outcome is Outcome.RAN_OUT and UNSEEN in ending.reason:
         said = UNSEEN_STEPS
     text = said.format(name=program.name, program=program, reason=ending.reason)
-    return ProgramError(text, ending.program_traceback)
+    kind = NothingMeasured if ending.outcome is Outcome.INTERRUPTED else ProgramError
+    return kind(text, ending.program_traceback)
 
 
 def _crash(program: Program, ending: Ending) -> str:
