@@ -23,7 +23,7 @@ quick: .venv/dev
 
 # every command that starts a program, ended in each way: nothing of the user's differs; 5 minutes
 pictures: .venv/dev
-	$(TESTS) -m slow tests/test_pictures.py
+	$(TESTS) -m "slow" tests/test_pictures.py
 
 lint: .venv/dev
 	$(BIN)/ruff check .
