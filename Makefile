@@ -9,7 +9,7 @@ DEMO := examples/digits_cnn/train.py
 TESTS := OMP_WAIT_POLICY=PASSIVE OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= \
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal
 
-.PHONY: demo test quick lint docs libraries clean
+.PHONY: demo test quick pictures lint docs libraries clean
 
 demo: .venv/examples
 	$(BIN)/autotune search --budget 3m $(DEMO)
@@ -20,6 +20,10 @@ test: .venv/dev
 
 quick: .venv/dev
 	$(TESTS) -m "not slow"
+
+# every command that starts a program, ended in each way: nothing of the user's differs; 5 minutes
+pictures: .venv/dev
+	$(TESTS) -m "slow" tests/test_pictures.py
 
 lint: .venv/dev
 	$(BIN)/ruff check .

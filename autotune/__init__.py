@@ -1,8 +1,8 @@
 """Find the fastest safe configuration for a PyTorch training program on this machine.
 
-The public interface is ``search()``, ``load()``, ``log()``, ``apply()``, ``Config`` and
-``SearchResult``. Importing the package stays cheap, because all but ``Config`` is loaded when it is
-first used.
+The public interface is ``search()``, ``resume()``, ``load()``, ``log()``, ``apply()``, ``Config``
+and ``SearchResult``. Importing the package stays cheap, because all but ``Config`` is loaded when
+it is first used.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from autotune.program.config import Config
 
 if TYPE_CHECKING:
-    from autotune.api import load, log, search
+    from autotune.api import load, log, resume, search
     from autotune.results.result import SearchResult
 
-__all__ = ["Config", "SearchResult", "apply", "load", "log", "search"]
+__all__ = ["Config", "SearchResult", "apply", "load", "log", "resume", "search"]
 __version__ = "0.1.0"
 
 
@@ -52,7 +52,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> object:
     """Import the other public names on first use, because they need heavy packages."""
-    if name in {"load", "log", "search"}:
+    if name in {"load", "log", "resume", "search"}:
         with warnings.catch_warnings():
             # In a notebook without ipywidgets, Optuna's tqdm warns of a bar that is never shown.
             warnings.filterwarnings("ignore", message="IProgress not found")

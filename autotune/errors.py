@@ -9,6 +9,7 @@ The command line turns each into one message and an exit code.
     │   └── FenceError              no mechanism here protects the user's files from trials
     ├── RecordError                 the record of a search cannot be read or written
     ├── ProgramError                the program itself fails, or never trains a step
+    │   └── NothingMeasured         exit code 130: Ctrl-C came before there was a result
     ├── BudgetError                 the budget ends before the baseline is measured
     ├── SearchEnded                 a search cannot go on; what it has measured counts
     └── RigError                    a rig broke the protocol, which is a defect of autotune
@@ -71,6 +72,10 @@ class ProgramError(AutotuneError):
     def __init__(self, message: str, program_traceback: str = "") -> None:
         super().__init__(message)
         self.program_traceback = program_traceback
+
+
+class NothingMeasured(ProgramError):
+    """Ctrl-C ended the work before the program, as it is written, was measured."""
 
 
 class BudgetError(AutotuneError):

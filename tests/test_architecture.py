@@ -9,7 +9,7 @@ import pytest
 import autotune
 from tests import house
 
-# Which rooms, or single files of them, each room may import: HOUSE.md's laws as one table
+# Which rooms, or single files of them, each room may import
 VALUES = {"machine", "program", "measurement", "files", "errors"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
@@ -152,5 +152,13 @@ def test_every_module_opens_with_what_it_is_for() -> None:
 
 
 def test_the_public_names_are_these() -> None:
-    assert autotune.__all__ == ["Config", "SearchResult", "apply", "load", "log", "search"]
+    assert autotune.__all__ == [
+        "Config",
+        "SearchResult",
+        "apply",
+        "load",
+        "log",
+        "resume",
+        "search",
+    ]
     assert all(hasattr(autotune, name) for name in autotune.__all__)

@@ -4,15 +4,17 @@ They run as in a rehearsal, on the CPU, and on a GPU where there is one. A proce
 each of them, as its seams and its switches of torch are those of a whole process.
 """
 
+import contextlib
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,9 @@ from benchmarks.gpu.listed import FOLDER, PROGRAMS
 from tests.inside.on_device import PARTS
 
 ROOT = Path(__file__).parents[1]
-QUICK = ("early", "memory", "settings")  # the others compile, or run many processes
+# The others compile, or run many processes. So many findings of these are looked at; what each
+# setting does on a CPU, tests/knobs/test_effects.py shows, and one of them compiles.
+QUICK = {"early": 2, "memory": 2, "settings": 1}
 ON_CPU = [(name, "cpu") for name in QUICK]
 ON_GPU = [pytest.param(name, "cuda", marks=pytest.mark.gpu) for name in rigs.CHECKS]
 
@@ -89,7 +93,7 @@ failures.MEMORY = ()
 """
 
 
-def findings(check: str, folder: Path, broken: Broken, device: str = "cpu") -> Iterator[Status]:
+def findings(check: str, folder: Path, broken: Broken, device: str = "cpu") -> Generator[Status]:
     """Yield how the findings of a check end, as soon as they are found."""
     programs, starts = folder / "programs", folder / "starts"
     shutil.copytree(FOLDER, programs)
@@ -101,15 +105,18 @@ def findings(check: str, folder: Path, broken: Broken, device: str = "cpu") -> I
     starts.mkdir()
     if broken.starts:
         (starts / "sitecustomize.py").write_text(broken.starts)
+    # so that what comes after the first fault is not begun
+    one_by_one = "rigs.ThreadPoolExecutor = lambda: nullcontext(SimpleNamespace(map=map))\n"
     env, words = {**os.environ, "PYTHONPATH": str(starts)}, [check]
     if device == "cpu":
         env["CUDA_VISIBLE_DEVICES"] = ""
         words.append("--rehearse")
     code = (
-        "import os; from functools import partial; from pathlib import Path\n"
+        "import os; from contextlib import nullcontext; from functools import partial\n"
+        "from pathlib import Path; from types import SimpleNamespace\n"
         "from benchmarks.gpu import rigs\n"
         f"rigs.Place = partial(rigs.Place, programs=Path({str(programs)!r}))\n"
-        f"{broken.code}\nrigs.main({words})"
+        f"{one_by_one}{broken.code}\nrigs.main({words})"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True
@@ -133,13 +140,16 @@ def test_each_part_of_the_seams_passes(part: Callable[[str], Finding]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("check", "device"), [*ON_CPU, *ON_GPU])
 def test_what_is_sound_passes(check: str, device: str, tmp_path: Path) -> None:
-    assert set(findings(check, tmp_path, Broken(), device)) == {Status.PASS}
+    found = findings(check, tmp_path, Broken(), device)
+    with contextlib.closing(found):
+        assert set(islice(found, QUICK[check]) if device == "cpu" else found) == {Status.PASS}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("check", FAULTS)
 def test_what_is_broken_fails(check: str, tmp_path: Path) -> None:
-    assert Status.FAIL in findings(check, tmp_path, FAULTS[check])
+    with contextlib.closing(findings(check, tmp_path, FAULTS[check])) as found:
+        assert Status.FAIL in found
 
 
 @pytest.mark.slow

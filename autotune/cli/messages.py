@@ -21,7 +21,7 @@ import typer
 from rich.console import Console as RichConsole
 from rich.text import Text
 
-from autotune.errors import AutotuneError, ProgramError, Terminated
+from autotune.errors import AutotuneError, NothingMeasured, ProgramError, Terminated
 
 COMMAND = "autotune "  # how a command to copy begins
 FAILED = 2
@@ -153,7 +153,7 @@ def errors_told(messages: Messages, *, resumable: bool = False) -> Iterator[None
     except AutotuneError as error:
         traceback = error.program_traceback if isinstance(error, ProgramError) else ""
         messages.error(str(error), traceback)
-        raise typer.Exit(FAILED) from None
+        raise typer.Exit(INTERRUPTED if isinstance(error, NothingMeasured) else FAILED) from None
     except Terminated as end:
         messages.error(f"It was {end.reason}.{mend}")
         raise typer.Exit(end.code) from None

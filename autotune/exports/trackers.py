@@ -102,7 +102,7 @@ def log(result: SearchResult, to: str, folder: Path | None = None) -> str:
     try:
         library = importlib.import_module(to)
     except ImportError as error:
-        raise UsageError(f"{to} is not installed: pip install 'autotune-torch[{to}]'.") from error
+        raise UsageError(f"{to} is not installed: pip install {to}.") from error
     refusals = (OSError, *(getattr(library, n) for n in REFUSALS if hasattr(library, n)))
     try:
         return logs(library, tracked(result), folder or result.run_dir / "tensorboard")

@@ -318,7 +318,8 @@ def read(path: Path) -> BestFile:
     version, ours = file.data.get("version"), BestFile.model_fields["version"].default
     if isinstance(version, int) and version != ours:
         is_later = version > ours
-        mend = "Upgrade autotune: pip install -U autotune-torch" if is_later else "Search again."
+        newer = "Install a newer autotune: git pull and pip install . in your clone of it."
+        mend = newer if is_later else "Search again."
         raise FileFormatError(
             f"{file.where('version')}: this file has version {version}, but this autotune reads "
             f"version {ours}. {mend}"

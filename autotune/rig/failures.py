@@ -26,7 +26,7 @@ from typing import assert_never
 from pydantic import TypeAdapter, ValidationError
 
 from autotune import files
-from autotune.errors import ProgramError, RigError
+from autotune.errors import NothingMeasured, ProgramError, RigError
 from autotune.measurement.outcome import Cause, Ending, Outcome
 from autotune.program.program import Program
 from autotune.rig.wire import Ended, decode
@@ -344,7 +344,8 @@ def program_error(program: Program, ending: Ending) -> ProgramError:
     if ending.outcome is Outcome.RAN_OUT and UNSEEN in ending.reason:
         said = UNSEEN_STEPS
     text = said.format(name=program.name, program=program, reason=ending.reason)
-    return ProgramError(text, ending.program_traceback)
+    kind = NothingMeasured if ending.outcome is Outcome.INTERRUPTED else ProgramError
+    return kind(text, ending.program_traceback)
 
 
 def _crash(program: Program, ending: Ending) -> str:

@@ -207,7 +207,7 @@ def _failure(side: ComparedSide, ending: Ending) -> ProgramError | BudgetError:
     error = program_error(side.program, ending)
     if not side.commit:
         return error
-    return ProgramError(f"{side.name}: {error}", error.program_traceback)
+    return type(error)(f"{side.name}: {error}", error.program_traceback)
 
 
 def _space(

@@ -9,13 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
 
 from autotune.cli import search_report
 from autotune.cli.console import Console, results_console
-from autotune.cli.messages import Verbosity
+from autotune.cli.messages import Messages, Verbosity, errors_told
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config
+from autotune.program.program import parse_program
 from autotune.results.result import Finding, SearchResult
+from autotune.rig.failures import program_error
 from autotune.tuning.choosing.diagnosis import Bottleneck, Diagnosis
 from tests.exports.stored import KNOBS
 from tests.made import make_hardware, make_profile, make_space
@@ -116,3 +119,19 @@ def test_piped_results_are_flushed_and_follow_the_encoding(monkeypatch: pytest.M
     assert out.encoding == "ascii"
     out.print("done")
     assert piped.getvalue() == b"done\n"
+
+
+@pytest.mark.parametrize(
+    ("ending", "status"),
+    [
+        (Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C"), 130),
+        (Ending(Outcome.RAN_OUT, "it ended after 3 steps"), 2),
+    ],
+)
+def test_ctrl_c_before_there_is_a_result_is_no_failure_of_the_program(
+    ending: Ending, status: int, workplace: Path
+) -> None:
+    (workplace / "train.py").touch()
+    with pytest.raises(typer.Exit) as ended, errors_told(Messages()):
+        raise program_error(parse_program("train.py", (), workplace), ending)
+    assert ended.value.exit_code == status

@@ -6,13 +6,15 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from statistics import fmean
 
 import pytest
+from PIL import Image
 
-from tests.docs import reference, training
-from tests.docs.pages import PAGES, ROOT
+from tests.docs import picture, reference, training
+from tests.docs.pages import PAGES, ROOT, blocks_in
 
 README = ROOT / "README.md"
 REPLAYED = ROOT / "benchmarks" / "results" / "2026-11-26-replay-cpu.json"
@@ -21,8 +23,41 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
 
 def test_the_readme_is_short_and_its_picture_is_small() -> None:
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 200
-    for picture in (ROOT / "docs" / "images").iterdir():
-        assert picture.stat().st_size <= 150_000, picture
+    for image in (ROOT / "docs" / "images").iterdir():
+        assert image.stat().st_size <= 150_000, image
+
+
+def test_the_picture_and_the_outputs_are_of_one_run() -> None:
+    printed = " ".join(picture.printed().split())
+    outputs = [block for block in blocks_in("text") if "confirmed in fresh" in block.text]
+    assert len(outputs) == 2
+    for block in outputs:  # as they are wrapped and cut there
+        shown = " ".join(block.text.removesuffix("…\n").split())
+        assert printed.startswith(shown), block.place
+    with Image.open(picture.PICTURE) as image:
+        assert image.convert("RGB").getpixel((0, 0)) == (255, 255, 255), "the page is light"
+
+
+def test_each_mark_that_is_declared_or_named_is_carried_by_a_test() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    declared = settings["tool"]["pytest"]["ini_options"]["markers"]
+    named = {text.partition(":")[0] for text in declared}
+    for page in (*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "Makefile"):
+        text = page.read_text(encoding="utf-8")
+        named |= set(re.findall(r'(?:pytest\.mark\.|-m "(?:not )?)(\w+)', text))
+    tests = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")
+    )
+    assert named <= set(re.findall(r"pytest\.mark\.(\w+)", tests))
+
+
+def test_nobody_is_told_to_install_autotune_from_an_index() -> None:
+    folders = [ROOT / name for name in ("autotune", "docs", "examples", "benchmarks")]
+    files = [*ROOT.glob("*.*"), *(path for folder in folders for path in folder.rglob("*.*"))]
+    for path in files:
+        if path.suffix in {".md", ".py", ".toml", ".yaml"}:
+            text = path.read_text(encoding="utf-8")
+            assert not re.search(r"pip install.*autotune-torch|= .\"autotune-torch\"", text), path
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -87,9 +122,14 @@ SKETCH = ROOT / "docs" / "contribute" / "sketch.py"
 
 
 @pytest.mark.slow
-def test_the_sketch_of_the_idea_is_short_and_ends_with_a_verdict() -> None:
-    assert len(SKETCH.read_text(encoding="utf-8").splitlines()) <= 150
-    done = subprocess.run([sys.executable, SKETCH], capture_output=True, text=True, check=False)
+def test_the_sketch_of_the_idea_is_short_and_ends_with_a_verdict(tmp_path: Path) -> None:
+    text, sketch = SKETCH.read_text(encoding="utf-8"), tmp_path / "sketch.py"
+    assert len(text.splitlines()) <= 150
+    rounds = "ROUNDS, STEPS, SETTLING = 8, 30, 3"
+    assert rounds in text
+    # what it prints does not depend on how much it measures
+    sketch.write_text(text.replace(rounds, "ROUNDS, STEPS, SETTLING = 2, 5, 1"), encoding="utf-8")
+    done = subprocess.run([sys.executable, sketch], capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
     nothing = r"threads \d+: found nothing faster that trains the same\n"
     claimed = r"threads \d+ -> \d+: (not shown to be )?faster, [\d.]+x \[[\d.]+, [\d.]+\]\n"

@@ -16,7 +16,7 @@ from pathlib import Path
 from autotune.errors import UsageError
 from autotune.program.line.base import Known, Rest, Shell, is_assignment, is_python
 
-DISTRIBUTION = "autotune-torch"
+INSTALL = "-m pip install ."  # in a clone: no package index has autotune
 MANAGERS = frozenset(
     {"uv", "poetry", "conda", "mamba", "micromamba", "pipenv", "pdm", "hatch", "rye", "pixi"}
 )
@@ -97,7 +97,7 @@ def _manager(words: tuple[str, ...], known: Known, shell: Shell) -> UsageError:
     return UsageError(
         f"{name} starts the program in an environment that it keeps. Let it start autotune in "
         f"there:\n{known.to_type(before, after, shell)}\n"
-        f"If that environment has no autotune, install {DISTRIBUTION} in it."
+        f"If that environment has no autotune, let it run python {INSTALL} in a clone of autotune."
     )
 
 

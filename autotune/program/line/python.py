@@ -14,7 +14,7 @@ from pathlib import Path
 
 from autotune.errors import UsageError
 from autotune.program.line.base import Known, Rest, Shell
-from autotune.program.line.elsewhere import DISTRIBUTION
+from autotune.program.line.elsewhere import INSTALL
 from autotune.program.short_process import answer_of
 
 KEPT = frozenset("bBdOqRsuv")  # letters of options that go to the interpreter of every trial
@@ -147,7 +147,7 @@ def check_environment(words: tuple[str, ...], known: Known, shell: Shell) -> Non
     theirs = replace(shell, command=f"{shlex.quote(found)} -m {shell.command}")
     raise UsageError(
         f"'{words[0]}' is {found}, and autotune runs in another environment: {shell.prefix}. If "
-        f"autotune is not there yet:\n  {shlex.quote(found)} -m pip install {DISTRIBUTION}\n"
+        f"autotune is not there yet, in a clone of it:\n  {shlex.quote(found)} {INSTALL}\n"
         f"Start the autotune of the program's own environment:\n{known.to_type((), words, theirs)}"
     )
 

@@ -215,7 +215,7 @@ def test_another_environment_is_told_a_mend(place: Path, monkeypatch: pytest.Mon
         other.chmod(0o755)
         said = refusal(place, "A=1 python -u train.py", PATH=f"{other.parent}:/usr/bin:/bin")
         assert f"'python' is {other}, and autotune runs in another environment" in said
-        assert f"\n  {other} -m pip install autotune-torch\n" in said
+        assert f"\n  {other} -m pip install .\n" in said
         assert f"\n  A=1 {other} -m autotune search --budget 90s -- python -u train.py" in said
     monkeypatch.setattr("autotune.program.line.python.ASK_S", 5.0)
     # What the interpreter leaves, as a sitecustomize may start it, holds what that prints to
