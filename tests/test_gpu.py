@@ -89,7 +89,7 @@ scaling._Part.overflows = lambda self, scaler: []
 transfer.target_of_to = None
 parts.PartsClock.ground = lambda self, part: None
 readings.Readings.activity = lambda self, counter=count(): next(counter)
-failures.MEMORY = ()
+failures.ROOM = ()
 """
 
 
