@@ -98,5 +98,5 @@ def refuse_unless_allowed(
         f"{refused}\nA file from somebody else could run code, overwrite files or send data away "
         "by a variable, so only those that are known to tune may be set. If you trust these "
         f"values, name the variables: --allow-env {','.join(names)}, or apply(..., "
-        f"allow_env={names}). If not, delete their lines under 'config'."
+        f"allow_env={names}). If not, take them out of the file."
     )

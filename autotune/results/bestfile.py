@@ -10,7 +10,7 @@ import json
 import os
 import shlex
 from collections.abc import Collection
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,6 +75,14 @@ class ProgramSection(_Section):
     def _can_be_split(cls, command: str) -> str:
         shlex.split(command)  # it says what is wrong, such as a quote that nothing closes
         return command
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables that the command line sets before what it runs."""
+        words = shlex.split(self.command)
+        before = takewhile(lambda word: word != "-m" and ".py" not in word, words)
+        pairs = (word.partition("=") for word in before)
+        return {name: value for name, sets, value in pairs if sets and name.isidentifier()}
 
     def is_of(self, program: Program) -> bool:
         """Return whether the search was of a program, which may have changed or other arguments."""
