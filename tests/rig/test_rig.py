@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from autotune.program.sources import Sources
 from autotune.rig import processes
 from autotune.rig.fence import View
 from autotune.rig.fence.spec import Door
-from autotune.rig.open_rig import SILENT, OpenRig, Place
+from autotune.rig.open_rig import SILENT, OpenRig, Place, Reports
 from autotune.rig.resource_monitor import ResourceMonitor
 from autotune.rig.rig import Rig
 from autotune.rig.rig_factory import RigFactory
@@ -320,15 +321,16 @@ def test_a_fence_that_fails_once_is_raised_anew_and_an_urgent_end_is_put_off(
 
     monkeypatch.setattr(View, "fenced", fails_once)
     program = parse_program(str(PROGRAMS / "plain.py"), ["-"], tmp_path)
-    hurries: list[bool] = []
-    with RigFactory(program, tmp_path, make_hardware(), is_urgent=lambda: bool(hurries)) as rigs:
+    calm = iter([False] * 3)  # the signal comes while the program is given time to end
+    reports = Reports(is_urgent=lambda: next(calm, True))
+    with RigFactory(program, tmp_path, make_hardware(), reports) as rigs:
         first = rigs.fence
         rig = rigs.new()
         assert isinstance(rig.open(None, never, 60.0), Ready)
         assert rig.pid is not None
         assert rigs.fence is not first
-        hurries.append(True)
+        os.kill(rig.pid, signal.SIGSTOP)  # it answers nothing
         rig.close()
-        assert is_running(rig.pid), "until the result is written"
+        assert any(any(folder.iterdir()) for folder in rigs.fence.folders), "for the result's sake"
     assert not is_running(rig.pid)
     assert not any(folder.exists() for folder in (*first.folders, *rigs.fence.folders))
