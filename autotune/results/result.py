@@ -104,6 +104,7 @@ class SearchResult:
             process.
         worth_s: A total budget in seconds, the time used so far included, that would hold more
             trials and a full confirmation.
+        can_go_on: Whether a resumed search would find the program as it was.
         warnings: Reasons to trust the confirmation less than others, as sentences for the user.
         records: All trials in order; the first is the baseline.
         applied: The program as written, against which configs are applied.
@@ -141,6 +142,7 @@ class SearchResult:
     seconds: float
     processes: int
     run_dir: Path
+    can_go_on: bool = True
     has_batchnorm: bool = False
     unclaimed: Interval | None = None
     rehearsals: tuple[RehearsalRecord, ...] = ()
