@@ -176,7 +176,7 @@ class OpenRig:
             try:
                 message = self._link.receive(POLL_S)
             except LinkClosed:
-                return self._post_mortem()
+                return self._unless_asked(self._post_mortem(), should_stop)
             now = monotonic()
             # Looked for again and again: the process enters its namespace a little after its start.
             if self._mounts is None:
@@ -195,12 +195,12 @@ class OpenRig:
                 case AskedInput(prompt):
                     self._asked = Asked(prompt, now, self._asked.times + 1 if self._asked else 1)
                 case Ended():
-                    return self._ended(message)
+                    return self._unless_asked(self._ended(message), should_stop)
                 case TookTurns() | StepProfiled() | Examined() if message.number != self._number:
                     heard = now  # an answer to an earlier question, which nobody waits for now
                 case None:
                     if self.process.poll() is not None:
-                        return self._post_mortem()
+                        return self._unless_asked(self._post_mortem(), should_stop)
                     is_between = self._phase == "between epochs"
                     patience_s = max(silence_s, BETWEEN_EPOCHS_S) if is_between else silence_s
                     if now - heard > patience_s:
@@ -217,6 +217,14 @@ class OpenRig:
             self.monitor.sample()
             if ending := self._overflow(now) or should_stop():
                 return ending
+
+    def _unless_asked(self, ending: Ending, should_stop: ShouldStop) -> Ending:
+        """Return how a program ended, unless autotune is told to end: both may get the signal.
+
+        Batch systems and service managers send it to all processes of a job.
+        """
+        asked = should_stop() if self._reports.is_urgent() else None
+        return asked or ending
 
     def _overflow(self, now: float) -> Ending | None:
         """Return an ending if the program wrote more than a trial may."""

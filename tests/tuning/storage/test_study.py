@@ -180,7 +180,12 @@ def test_rounds_are_kept_in_order_and_say_all_speeds(study: Study, tmp_path: Pat
     again.add_rounds(played[0])
     assert loaded(tmp_path).rounds == [*played, played[0]]
     whole: dict[str, Any] = study.optuna.user_attrs["rounds:00000"]
-    for absurd in ({"rounds": []}, {"configs": []}, {"rounds": [[], whole["rounds"][0]]}):
+    absurdities: list[dict[str, Any]] = [
+        {"rounds": []},
+        {"configs": []},
+        {"rounds": [[], whole["rounds"][0]]},
+    ]
+    for absurd in absurdities:
         study.keep("rounds:00000", {**whole, **absurd})
         with pytest.raises(RecordError, match="damaged"):
             loaded(tmp_path)
