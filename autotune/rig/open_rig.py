@@ -43,7 +43,6 @@ from autotune.rig.wire import (
 )
 
 MARK = "AUTOTUNE_RIG"  # environment variable of the rig's processes, by which they are found
-EXIT_S = 5.0  # for a program that has said how it ends, to do so
 LAUNCHER_S = 5.0  # for the launcher to end the other ranks (3 s of grace) and to note exit codes
 POLL_S = 0.1
 BETWEEN_EPOCHS_S = 900.0  # evaluating or saving may take this long, and makes no step
@@ -258,7 +257,7 @@ class OpenRig:
             self._exit_code(LAUNCHER_S)  # close() ends it and its ranks
             codes = failures.exit_codes(codes_in(self.place.view))  # noted before ranks are ended
             words += failures.left_words(self.place.view.own_dir)
-        ending = failures.from_ranks(words, codes, self._exit_code(EXIT_S), self.log_tail())
+        ending = failures.from_ranks(words, codes, self._exit_code(5.0), self.log_tail())
         if ending.outcome is Outcome.CRASHED and (full := self.place.view.overflow()):
             # However the library spells it that could not write
             reason = f"{ending.reason} ({full})"

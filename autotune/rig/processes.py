@@ -22,7 +22,6 @@ from autotune.program.program import LaunchPlan
 from autotune.rig import terminal
 
 REAP_S = 2.0  # the wait for a killed process; the kernel may hold it longer, as during disk access
-POLL_S = 0.02
 
 
 def never() -> bool:
@@ -83,7 +82,7 @@ def exit_code(
     """Wait for the end of a process and return its exit code; None if it does not come in time."""
     until = monotonic() + patience_s
     while (code := process.poll()) is None and monotonic() < until and not is_urgent():
-        sleep(POLL_S)
+        sleep(0.02)
     return code
 
 
