@@ -94,6 +94,12 @@ class Plan:
         return (processes or min(PAIRS)) * each_s
 
     @property
+    def full_claim_s(self) -> float:
+        """Seconds of the longest claim, by pairs of processes where these are needed."""
+        most = max(PAIRS if self.needs_pairs else PROCESSES)
+        return self.claim_s(is_apart=self.needs_pairs, processes=most)
+
+    @property
     def reserve_s(self) -> float:
         """Seconds reserved for the confirmation; 0 if none fits besides the least time for trials.
 

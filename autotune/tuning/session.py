@@ -26,7 +26,7 @@ from autotune.rig.wire import Progress
 from autotune.tuning.budget import ENDING_S, Budget, InterruptCounter, Until
 from autotune.tuning.events import Events
 from autotune.tuning.live_rig import ALONE_S, WARM_UP_S, LiveRig
-from autotune.tuning.plan import COMPILING_S, MOST_REHEARSAL_S, PROCESSES, TRIALS_WORTH_S, Plan
+from autotune.tuning.plan import COMPILING_S, MOST_REHEARSAL_S, TRIALS_WORTH_S, Plan
 from autotune.tuning.start.start_up_time import StartUp
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
@@ -125,7 +125,7 @@ class Session:
     def warn_if_short(self) -> None:
         """Warn the user if the budget is too short for a confirmation."""
         if not self.plan.reserve_s:
-            needed_s = self.plan.claim_s(is_apart=False)
+            needed_s = self.plan.claim_s(is_apart=self.plan.needs_pairs)
             total_s = self.budget.total_s + self.worth_s - self.budget.spent_s
             self.events.warn(
                 f"A confirmation in fresh processes takes {needed_s:.0f} s, and this budget is too "
@@ -139,17 +139,15 @@ class Session:
 
         Of a search that has used its budget and is asked to check what the best config learns.
         """
-        confirming_s = self.plan.claim_s(is_apart=False, processes=max(PROCESSES))
         rehearsing_s = 2 * ENDING_S + self.plan.least_rehearsal_s + self.plan.check_s
-        needed_s = self.budget.spent_s + confirming_s + rehearsing_s
+        needed_s = self.budget.spent_s + self.plan.full_claim_s + rehearsing_s
         self.budget.total_s = max(self.budget.total_s, needed_s)
         self.divide()
 
     @property
     def worth_s(self) -> float:
         """A total budget in seconds that would hold some trials and a full confirmation."""
-        full_s = self.plan.claim_s(is_apart=False, processes=max(PROCESSES))
-        return self.budget.spent_s + full_s + TRIALS_WORTH_S
+        return self.budget.spent_s + self.plan.full_claim_s + TRIALS_WORTH_S
 
     @property
     def until_over(self) -> Until:

@@ -10,6 +10,7 @@ from autotune.machine.hardware import Hardware
 from autotune.measurement.examination import StepBreakdown
 from autotune.results.record import BaselineInfo, TrialRecord
 from autotune.results.result import Finding
+from autotune.rig.open_rig import SILENT, Reports
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.budget import Budget, InterruptCounter
 from autotune.tuning.checking.learning_check import learns_enough
@@ -49,6 +50,7 @@ class NoRigs:
     clock: VirtualClock
     started: int = 0
     hardware: Hardware = field(default_factory=make_hardware)
+    reports: Reports = SILENT
 
 
 @dataclass
@@ -134,6 +136,17 @@ def test_time_is_kept_for_pairs_where_the_user_wants_a_fresh_process(tmp_path: P
     assert session.plan.reserve_s < least_s
     session.divide(needs_pairs=True)
     assert session.plan.reserve_s == pytest.approx(5 / 3 * least_s)
+
+
+def test_the_budget_that_a_short_search_names_is_enough_for_what_it_left(tmp_path: Path) -> None:
+    short = made(tmp_path / "short", 60.0, spent_s=18.0).session
+    short.divide(needs_pairs=True)
+    assert not short.may_restart()
+    starting_again_s = short.plan.startup_s
+    spent_s = short.budget.spent_s + starting_again_s
+    resumed = made(tmp_path / "resumed", short.worth_s, spent_s=spent_s).session
+    resumed.divide(needs_pairs=True)
+    assert resumed.may_restart()
 
 
 def test_a_rehearsal_is_kept_time_for_where_trials_can_spare_it(tmp_path: Path) -> None:
