@@ -12,7 +12,7 @@ import re
 import secrets
 import stat
 from contextlib import suppress
-from io import FileIO
+from io import BufferedReader, FileIO
 from pathlib import Path
 
 HOME = ".autotune"  # the folder in a project for what autotune keeps for itself
@@ -61,17 +61,27 @@ def read(path: Path, max_bytes: int, *, follows_link: bool = True) -> bytes:
     """Read a whole file that somebody else may have made.
 
     Raises:
-        OSError: It is larger than *max_bytes*, cannot be read, or is no file: to read a pipe or a
-            device may last for ever.
+        OSError: It is larger than *max_bytes*, or as ``opened()`` says.
     """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follows_link else os.O_NOFOLLOW)
-    with os.fdopen(os.open(path, flags), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is no file", str(path))
+    with opened(path, follows_link=follows_link) as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {max_bytes / 1e6:g} MB", str(path))
     return content
+
+
+def opened(path: Path, *, follows_link: bool = True) -> BufferedReader:
+    """Open a file that somebody else may have made, to read it.
+
+    Raises:
+        OSError: It cannot be read, or is no file: to read a pipe or a device may last for ever.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follows_link else os.O_NOFOLLOW)
+    file = os.fdopen(os.open(path, flags), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is no file", str(path))
+    return file
 
 
 def read_left(path: Path) -> bytes | None:
@@ -118,10 +128,8 @@ def is_ours(path: Path, text: str) -> bool:
 
     A link is nobody's.
     """
-    if _regular(path) is None:
-        return False
     try:
-        with path.open("rb") as file:
+        with opened(path, follows_link=False) as file:
             theirs = MARK.search(file.read(MARKED_BYTES).decode(errors="replace"))
     except OSError:
         return False

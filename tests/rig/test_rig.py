@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 import psutil
 import pytest
 
-from autotune.errors import RigError, SearchEnded
+from autotune.errors import ProgramError, RigError
 from autotune.measurement.examination import StepBreakdown
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
@@ -127,7 +127,7 @@ def test_what_a_program_imports_is_told_as_it_was_then_and_another_version_is_re
                 (tmp_path / "model.py").write_text(MODEL)
                 (tmp_path / "late.py").write_text("EDITED = True")
                 continue
-            with pytest.raises(SearchEnded, match=r"late\.py has changed"):
+            with pytest.raises(ProgramError, match=r"late\.py has changed"):
                 opened.measured()
     assert {Path(path).name for path in sources.known} == {*files}
 
