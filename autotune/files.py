@@ -23,9 +23,7 @@ MARKED_BYTES = 1024
 MOST_LEFT_BYTES = 1 << 20  # a last message with a traceback of torch's has some 20 kB
 
 
-def write(
-    path: Path, content: str | bytes, *, private: bool = False, follows_link: bool = False
-) -> None:
+def write(path: Path, content: str | bytes, *, private: bool = False) -> None:
     """Write a file whole or not at all; missing folders above it are made.
 
     Args:
@@ -33,28 +31,26 @@ def write(
         content: Text is written in UTF-8.
         private: Only this user may read it, and enter the folders that are made. Otherwise it has
             the mode of the file that it replaces; a new one, that of the umask.
-        follows_link: The file that a link names is replaced instead: for paths that users typed.
 
     Raises:
         OSError: It cannot be written; what was there before is as it was.
     """
-    target = Path(os.path.realpath(path)) if follows_link else path
-    make_folder(target.parent, private=private)
-    part = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.part")
+    make_folder(path.parent, private=private)
+    part = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.part")
     # Exclusive, so it is no link; the kernel applies the umask, which mkstemp() leaves out
     number = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
     try:
         with os.fdopen(number, "wb") as file:
-            if not private and (before := _regular(target)) is not None:
+            if not private and (before := _regular(path)) is not None:
                 os.fchmod(number, stat.S_IMODE(before.st_mode))
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(number)
-        part.replace(target)
+        part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    sync_folder(target.parent)
+    sync_folder(path.parent)
 
 
 def read(path: Path, max_bytes: int, *, follows_link: bool = True) -> bytes:

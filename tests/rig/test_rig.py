@@ -267,8 +267,8 @@ from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import Ready
 from tests.rigging import PROGRAMS, fence, never, open_rig
 directory = Path(sys.argv[1])
-subject = parse_program(str(PROGRAMS / "own_ddp.py"), (), directory, ranks=2)
-subject = replace(subject, mode=RunMode(terminal=True))
+subject = parse_program(str(PROGRAMS / "own_ddp.py"), (), directory)
+subject = replace(subject, ranks=2, mode=RunMode(terminal=True))
 ranks = Rig(subject, directory / "ranks", directory / "cache", fence())
 with open_rig(directory, "slow_items.py") as opened, ranks:
     opened.measured(workers=2)
