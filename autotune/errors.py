@@ -8,10 +8,9 @@ The command line turns each into one message and an exit code.
     │   ├── RunDirectoryError       the run directory is missing, in use, or another program's
     │   └── FenceError              no mechanism here protects the user's files from trials
     ├── RecordError                 the record of a search cannot be read or written
-    ├── ProgramError                the program itself fails, or never trains a step
+    ├── ProgramError                the program itself fails, never trains a step, or was edited
     │   └── NothingMeasured         exit code 130: Ctrl-C came before there was a result
     ├── BudgetError                 the budget ends before the baseline is measured
-    ├── SearchEnded                 a search cannot go on; what it has measured counts
     └── RigError                    a rig broke the protocol, which is a defect of autotune
     Terminated (a SystemExit)       exit code 128 + signal: SIGTERM or SIGHUP has ended the work
 
@@ -62,7 +61,7 @@ class FenceError(UsageError):
 
 
 class ProgramError(AutotuneError):
-    """The user's program fails by itself, or does not train.
+    """The user's program fails by itself, does not train, or was edited while it was measured.
 
     Attributes:
         program_traceback: The program's own traceback, which is shown before the message; empty if
@@ -80,13 +79,6 @@ class NothingMeasured(ProgramError):
 
 class BudgetError(AutotuneError):
     """The budget ended before the baseline was measured."""
-
-
-class SearchEnded(AutotuneError):
-    """A search cannot go on. Once the baseline is measured, it ends with what was measured.
-
-    The message is a clause that says why, such as ``train.py has changed``.
-    """
 
 
 class RigError(AutotuneError):

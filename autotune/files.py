@@ -12,7 +12,7 @@ import re
 import secrets
 import stat
 from contextlib import suppress
-from io import FileIO
+from io import BufferedReader, FileIO
 from pathlib import Path
 
 HOME = ".autotune"  # the folder in a project for what autotune keeps for itself
@@ -25,9 +25,7 @@ CANNOT_SYNC = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
 MOST_LEFT_BYTES = 1 << 20  # a last message with a traceback of torch's has some 20 kB
 
 
-def write(
-    path: Path, content: str | bytes, *, private: bool = False, follows_link: bool = False
-) -> None:
+def write(path: Path, content: str | bytes, *, private: bool = False) -> None:
     """Write a file whole or not at all; missing folders above it are made.
 
     Args:
@@ -35,46 +33,54 @@ def write(
         content: Text is written in UTF-8.
         private: Only this user may read it, and enter the folders that are made. Otherwise it has
             the mode of the file that it replaces; a new one, that of the umask.
-        follows_link: The file that a link names is replaced instead: for paths that users typed.
 
     Raises:
         OSError: It cannot be written; what was there before is as it was.
     """
-    target = Path(os.path.realpath(path)) if follows_link else path
-    make_folder(target.parent, private=private)
-    part = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.part")
+    make_folder(path.parent, private=private)
+    part = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.part")
     # Exclusive, so it is no link; the kernel applies the umask, which mkstemp() leaves out
     number = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
     try:
         with os.fdopen(number, "wb") as file:
-            if not private and (before := _regular(target)) is not None:
+            if not private and (before := _regular(path)) is not None:
                 with suppress(PermissionError):  # a file system that shows one mode of all files
                     os.fchmod(number, stat.S_IMODE(before.st_mode))
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             _sync(number)
-        part.replace(target)
+        part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    sync_folder(target.parent)
+    sync_folder(path.parent)
 
 
 def read(path: Path, max_bytes: int, *, follows_link: bool = True) -> bytes:
     """Read a whole file that somebody else may have made.
 
     Raises:
-        OSError: It is larger than *max_bytes*, cannot be read, or is no file: to read a pipe or a
-            device may last for ever.
+        OSError: It is larger than *max_bytes*, or as ``opened()`` says.
     """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follows_link else os.O_NOFOLLOW)
-    with os.fdopen(os.open(path, flags), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is no file", str(path))
+    with opened(path, follows_link=follows_link) as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {max_bytes / 1e6:g} MB", str(path))
     return content
+
+
+def opened(path: Path, *, follows_link: bool = True) -> BufferedReader:
+    """Open a file that somebody else may have made, to read it.
+
+    Raises:
+        OSError: It cannot be read, or is no file: to read a pipe or a device may last for ever.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follows_link else os.O_NOFOLLOW)
+    file = os.fdopen(os.open(path, flags), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is no file", str(path))
+    return file
 
 
 def read_left(path: Path) -> bytes | None:
@@ -129,10 +135,8 @@ def is_ours(path: Path, text: str) -> bool:
 
     A link is nobody's.
     """
-    if _regular(path) is None:
-        return False
     try:
-        with path.open("rb") as file:
+        with opened(path, follows_link=False) as file:
             theirs = MARK.search(file.read(MARKED_BYTES).decode(errors="replace"))
     except OSError:
         return False

@@ -34,8 +34,10 @@ def samples_per_step(opened: OpenRig, **changes: KnobValue) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_knobs_reach_the_loop_of_a_trainer_and_return(name: str, tmp_path: Path) -> None:
-    script, library, batch, _ = CASES[name]
+def test_knobs_reach_the_loop_of_a_trainer_and_a_training_ends_after_the_steps_of_its_config(
+    name: str, tmp_path: Path
+) -> None:
+    script, library, batch, steps = CASES[name]
     with open_rig(tmp_path, script, *arguments(name, tmp_path)) as opened:
         profile = opened.profile
         assert profile.loop.trainer == library
@@ -48,18 +50,10 @@ def test_knobs_reach_the_loop_of_a_trainer_and_return(name: str, tmp_path: Path)
         assert samples_per_step(opened, accumulation_steps=2) == 2 * batch
         assert samples_per_step(opened) == batch
     assert not list(tmp_path.rglob("checkpoint-*")), "a trial saves nothing"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_a_training_ends_after_the_steps_of_its_config(name: str, tmp_path: Path) -> None:
-    script, library, batch, steps = CASES[name]
-    with open_rig(tmp_path, script, *arguments(name, tmp_path)) as opened:
-        loader = opened.profile.training_loader
     best = tmp_path / "best.yaml"
-    baseline: dict[str, KnobValue] = {"batch_size": batch, "accumulation_steps": 1}
-    changes: dict[str, KnobValue] = {"batch_size": 2 * batch, "accumulation_steps": 2}
-    write_best(best, baseline, loader, library, "cpu", **changes)
+    own: dict[str, KnobValue] = {"batch_size": batch, "accumulation_steps": 1}
+    doubled: dict[str, KnobValue] = {"batch_size": 2 * batch, "accumulation_steps": 2}
+    write_best(best, own, profile.training_loader, library, "cpu", **doubled)
     words = [str(best), str(PROGRAMS / script), *arguments(name, tmp_path)]
     ran = run_command("run", *words, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr

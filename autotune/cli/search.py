@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.messages import errors_told, verbosity
+from autotune.cli.messages import Messages, errors_told, verbosity
 from autotune.cli.options import (
     FORCE,
     AllowEnvOption,
@@ -28,7 +28,6 @@ from autotune.errors import Terminated
 from autotune.tuning.search_request import SearchRequest, described
 
 if TYPE_CHECKING:
-    from autotune.cli.console import Console
     from autotune.results.output import Output
     from autotune.results.result import SearchResult
 
@@ -113,24 +112,22 @@ def resume(
 
 
 def _end(
-    console: Console, find: Callable[[], SearchResult], place: Output, *, as_json: bool
+    messages: Messages, find: Callable[[], SearchResult], place: Output, *, as_json: bool
 ) -> None:
-    """Search and show the result; the exit status says which signal has ended the search."""
+    """Search and show the result; the exit status says which signal has ended the search.
+
+    Without a signal, it tells scripts if no config was measured.
+    """
+    from autotune.cli import search_report
+
     status = 0
-    with errors_told(console, resumable=True):
+    with errors_told(messages, resumable=True):
         try:
             result = find()
         except Terminated as end:
             if end.result is None:
                 raise
             result, status = end.result, end.code
-    _show(result, place, as_json=as_json, status=status)
-
-
-def _show(result: SearchResult, place: Output, *, as_json: bool, status: int = 0) -> None:
-    """Print the result; without another status, it tells scripts if no config was measured."""
-    from autotune.cli import search_report
-
     search_report.show(result, result.found_in(place), as_json=as_json)
     if status or result.has_measured_nothing:
         raise typer.Exit(status or NOTHING_MEASURED)

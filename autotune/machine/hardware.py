@@ -166,10 +166,10 @@ def cpu_quota(proc: Path = cgroups.PROC) -> int:
     return max(1, min(allowed or 1, math.ceil(quota) if quota else allowed or 1))
 
 
-def memory_bytes(proc: Path = cgroups.PROC) -> int:
+def memory_bytes() -> int:
     """Return the RAM that this process may use: the machine's, or a lower cgroup limit."""
     total = int(psutil.virtual_memory().total)
-    limit = cgroups.memory_limit(proc)
+    limit = cgroups.memory_limit()
     return total if limit is None else min(total, limit)
 
 

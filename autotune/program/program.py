@@ -200,9 +200,7 @@ def python_plan(module: str, *arguments: str, cwd: str, options: Sequence[str] =
     return LaunchPlan((sys.executable, *options, "-P", "-m", module, *arguments), cwd)
 
 
-def parse_program(
-    text: str, args: Sequence[str] = (), cwd: Path | None = None, ranks: int | None = None
-) -> Program:
+def parse_program(text: str, args: Sequence[str] = (), cwd: Path | None = None) -> Program:
     """Return the program named by ``train.py``, ``file.py:function`` or ``module:function``.
 
     The source file is read for its fingerprint, but nothing is imported or started. Paths are
@@ -240,7 +238,6 @@ def parse_program(
         import_root=str(root),
         fingerprint=fingerprint_of(source.read_bytes()),
         name=function or source.stem,
-        ranks=ranks,
         path_typed=text if kind is ProgramKind.SCRIPT else "",
     )
 

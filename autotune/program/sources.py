@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from autotune.errors import SearchEnded
+from autotune import files
+from autotune.errors import ProgramError
 
 MOST_BYTES = 256 << 20  # torch's largest extension module in Python, of CUDA kernels, has as much
 MOST_NAMED = 3  # in one sentence
@@ -25,12 +25,12 @@ Files = Mapping[str, str]  # SHA-256 of each file's content, by its absolute pat
 def digest_of(path: str | Path) -> str:
     """Return the SHA-256 of a file; empty if it cannot be read, is no file, or is too large."""
     try:
-        # The path may come from somebody else, so no pipe is waited for and no device is opened
-        status = os.stat(path)  # noqa: PTH116
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+        # The path may come from somebody else: opening a device alone may have an effect
+        file = Path(path)
+        if not file.is_file() or file.stat().st_size > MOST_BYTES:
             return ""
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        with files.opened(file) as content:
+            return hashlib.file_digest(content, "sha256").hexdigest()
     except (OSError, ValueError):  # ValueError: a path with a zero byte
         return ""
 
@@ -73,7 +73,7 @@ class Sources:
         """Note that a process has imported a file with this content.
 
         Raises:
-            SearchEnded: when another one has imported it with another content.
+            ProgramError: when another one has imported it with another content.
         """
         known = self.known.get(path)
         if known == digest:
@@ -85,6 +85,8 @@ class Sources:
         else:
             is_users = today != known  # else a trial has written its own over it, behind its fence
         if is_users and first != digest:
-            raise SearchEnded(f"{shown(path)} has changed since it was first imported")
+            raise ProgramError(
+                f"{shown(path)} has changed since it was first imported. Start again."
+            )
         if is_users:
             self.known[path] = digest

@@ -131,10 +131,10 @@ class Output:
 
     def _why_left(self, text: str, program: Program | None, best: BestFile | None = None) -> str:
         """Return why what is there must stay, as a clause; empty if it need not."""
-        reasons = _obstacles(self._target)
-        if not (why := next(reasons, "")) and self.foreign is not Foreign.REPLACED:
-            why = next(self._reasons(text, program, best), "")
-        return why
+        why = next(_obstacles(self._target), "")
+        if why or self.foreign is Foreign.REPLACED:
+            return why
+        return next(self._reasons(text, program, best), "")
 
     def _reasons(self, text: str, program: Program | None, best: BestFile | None) -> Iterator[str]:
         """Yield why what is there must stay; each reason supposes that those before do not hold."""

@@ -168,7 +168,7 @@ class OpenRig:
 
         Raises:
             RigError: when the answer is of another kind than *wanted*.
-            SearchEnded: when the program has imported another version of a file.
+            ProgramError: when the program has imported another version of a file.
         """
         heard = monotonic()
         while True:

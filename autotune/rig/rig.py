@@ -187,16 +187,15 @@ class Rig:
         """Start the process and wait for its first answer; once more, if the fence fails."""
         if (ending := should_stop()) is not None:
             return ending
-        live, start = self._start(applied, plan, bare=bare)
-        try:
-            return live.ask(start, wanted, should_stop, silence_s)
-        except FenceError:
-            if self.raise_again is None:
-                raise
-        self.close()
-        self._fence = self.raise_again()
-        live, start = self._start(applied, plan, bare=bare)
-        return live.ask(start, wanted, should_stop, silence_s)
+        while True:
+            live, start = self._start(applied, plan, bare=bare)
+            try:
+                return live.ask(start, wanted, should_stop, silence_s)
+            except FenceError:
+                if self.raise_again is None:
+                    raise
+            self.close()
+            self._fence, self.raise_again = self.raise_again(), None
 
     def _start(
         self,

@@ -122,8 +122,10 @@ FOUND: dict[str, tuple[dict[str, KnobValue], dict[str, KnobValue]]] = {
 
 
 @pytest.mark.real_starts
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("how", ["search", "run", "apply"])
+@pytest.mark.parametrize(
+    ("how", "device"),  # the command applies a file as apply() does
+    [("search", "cpu"), ("search", "cuda"), ("run", "cpu"), ("run", "cuda"), ("apply", "cuda")],
+)
 def test_nothing_asks_for_gpus_before_the_program_does(
     how: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

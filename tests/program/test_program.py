@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import RunDirectoryError, SearchEnded, UsageError
+from autotune.errors import ProgramError, RunDirectoryError, UsageError
 from autotune.inside import run_program
 from autotune.inside.run_program import RecordedConfig
 from autotune.program.config import Config
@@ -139,7 +139,7 @@ def test_only_files_that_the_disk_has_as_they_were_imported_are_the_users(tmp_pa
     assert sources.known.pop(str(config)) == first, "the disk has it as it was"
     model.write_text("second")  # after a process has imported it, and before that was heard
     sources.saw(str(model), first)
-    with pytest.raises(SearchEnded, match=r"model\.py has changed"):
+    with pytest.raises(ProgramError, match=r"model\.py has changed"):
         sources.saw(str(model), second)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 import psutil
 import pytest
 
-from autotune.errors import RigError, SearchEnded
+from autotune.errors import ProgramError, RigError
 from autotune.measurement.examination import StepBreakdown
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending, Outcome
@@ -128,7 +128,7 @@ def test_what_a_program_imports_is_told_as_it_was_then_and_another_version_is_re
                 (tmp_path / "model.py").write_text(MODEL)
                 (tmp_path / "late.py").write_text("EDITED = True")
                 continue
-            with pytest.raises(SearchEnded, match=r"late\.py has changed"):
+            with pytest.raises(ProgramError, match=r"late\.py has changed"):
                 opened.measured()
     assert {Path(path).name for path in sources.known} == {*files}
 
@@ -281,8 +281,8 @@ from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import Ready
 from tests.rigging import PROGRAMS, fence, never, open_rig
 directory = Path(sys.argv[1])
-subject = parse_program(str(PROGRAMS / "own_ddp.py"), (), directory, ranks=2)
-subject = replace(subject, mode=RunMode(terminal=True))
+subject = parse_program(str(PROGRAMS / "own_ddp.py"), (), directory)
+subject = replace(subject, ranks=2, mode=RunMode(terminal=True))
 ranks = Rig(subject, directory / "ranks", directory / "cache", fence())
 with open_rig(directory, "slow_items.py") as opened, ranks:
     opened.measured(workers=2)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autotune.cli import compare as printed
-from autotune.errors import BudgetError, SearchEnded
+from autotune.errors import BudgetError, ProgramError
 from autotune.machine import hardware
 from autotune.program import line
 from autotune.program.profile import RunLength
@@ -113,7 +113,7 @@ def test_a_program_that_is_edited_meanwhile_is_not_compared_with_itself(tmp_path
         return {str(model): digest_of(model)}
 
     sides, machine = configs(None, workers(tmp_path, 1)), ScriptedMachine(Script(imports=imports))
-    with pytest.raises(SearchEnded, match=r"model\.py has changed"):
+    with pytest.raises(ProgramError, match=r"model\.py has changed"):
         compare(sides, HARDWARE, 300.0, Events(), surroundings=machine.surroundings)
 
 

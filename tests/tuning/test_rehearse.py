@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from autotune.cli import search as command
+from autotune.cli.messages import Messages
 from autotune.measurement.outcome import Ending, Outcome, RunMode
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
@@ -176,7 +177,7 @@ def test_nothing_could_be_measured_is_said_with_the_most_common_reason(
     assert (result.finding, result.best) == (Finding.NOTHING, BASE)
     assert result.reason == "2 of 3 configs failed: KeyError: 3"
     with pytest.raises(typer.Exit) as caught:
-        command._show(result, Output.typed("best.yaml"), as_json=False)
+        command._end(Messages(), lambda: result, Output.typed("best.yaml"), as_json=False)
     assert caught.value.exit_code == 3
     text = capsys.readouterr().out
     assert "Nothing could be measured: 2 of 3 configs" in text

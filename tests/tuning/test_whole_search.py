@@ -17,7 +17,6 @@ from autotune.errors import (
     FenceError,
     ProgramError,
     RunDirectoryError,
-    SearchEnded,
     Terminated,
 )
 from autotune.measurement.outcome import Ending
@@ -45,7 +44,7 @@ PHASES = ("baseline", "searching", "rehearsing", "confirming")
 SOME: Knobs = {name: KNOBS[name] for name in ("workers", "precision", "memory_format")}
 FAULTS = (
     FenceError("The fence fails now."),
-    SearchEnded("train.py has changed"),
+    ProgramError("train.py has changed"),
     OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
     ZeroDivisionError("a defect"),
 )

@@ -88,6 +88,7 @@ def by_autotune(line: str, best: Path) -> list[dict[str, Any]]:
     return outputs(list(plan.argv), env={**os.environ, **plan.env})
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_a_rig_starts_the_ranks_and_the_module_of_a_line(tmp_path: Path) -> None:
     program = (PROGRAMS / "own_ddp.py").read_text()
     (tmp_path / "ddp.py").write_text(f"import os, sys\nprint(os.environ['A'], sys.argv)\n{program}")
