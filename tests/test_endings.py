@@ -63,7 +63,7 @@ def test_what_is_ended_before_it_knows_anything_says_so_in_one_line_and_leaves_n
     ):
         came = ended[case]
         assert came.status == 128 + signal.Signals[name]
-        assert came.printed.splitlines()[-1] == f"autotune: It was ended by {name}.{mend}"
+        assert came.printed.splitlines()[-1] == f"autotune: This command was ended by {name}.{mend}"
         assert {*came.left} <= {".autotune/.gitignore", ".autotune/train/study.db", "train.py"}
 
 

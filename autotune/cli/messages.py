@@ -159,7 +159,7 @@ def errors_told(messages: Messages, *, resumable: bool = False) -> Iterator[None
         messages.error(str(error), traceback)
         raise typer.Exit(INTERRUPTED if isinstance(error, NothingMeasured) else FAILED) from None
     except Terminated as end:
-        messages.error(f"It was {end.reason}.{mend}")
+        messages.error(f"This command was {end.reason}.{mend}")
         raise typer.Exit(end.code) from None
     except KeyboardInterrupt:
         messages.error(f"Interrupted.{mend}")

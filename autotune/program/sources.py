@@ -85,8 +85,6 @@ class Sources:
         else:
             is_users = today != known  # else a trial has written its own over it, behind its fence
         if is_users and first != digest:
-            raise ProgramError(
-                f"{shown(path)} has changed since it was first imported. Start again."
-            )
+            raise ProgramError(f"{shown(path)} has changed since the search began.")
         if is_users:
             self.known[path] = digest

@@ -144,7 +144,7 @@ class Output:
         if _is_empty(path):
             return
         if not files.is_ours(path, text):
-            yield "nothing in it says that autotune wrote it for this"
+            yield "nothing in it says that autotune wrote it"
         if not _may_go(kept, text):
             yield f"what it holds would be kept as {kept.name}, which is not autotune's"
         if program is None:

@@ -106,10 +106,10 @@ def new(name: str | None, program_name: str, base: Path | None = None) -> Search
         UsageError: when *name* is not one of a folder.
         RunDirectoryError: when *name* is taken, or nothing can be written there.
     """
-    if name is not None and (Path(name).name != name or name[:1] in {"", "."}):
+    if name is not None and (Path(name).name != name or name[:1] in {"", ".", "-"}):
         raise UsageError(
             f"'{name}' cannot be the name of a run, which is a folder in {HOME}: choose a --name "
-            "without slashes that does not begin with a dot."
+            "without slashes that begins with neither a dot nor a hyphen."
         )
     home = (base or Path.cwd()) / HOME
     try:
@@ -203,9 +203,12 @@ def find(name: str | None, base: Path | None = None) -> SearchDir:
     """Return the directory of an existing search.
 
     Raises:
-        RunDirectoryError: when there is no such search; it lists those that exist.
+        RunDirectoryError: when there is no such search; it lists those that exist. Or when the
+            folder of all searches here is a link, or another user's.
     """
     home, runs = (base or Path.cwd()) / HOME, every(base)
+    if os.path.lexists(home):
+        _keep_private(home)
     if name is None:
         if not runs:
             raise RunDirectoryError(

@@ -86,7 +86,7 @@ def test_where_nothing_can_be_written_the_reason_and_the_mend_are_told(tmp_path:
         search_dir.new(None, "train", tmp_path)
 
 
-@pytest.mark.parametrize("name", ["../x", "", "..", ".", "a/b", "a/", "/tmp/x", ".hidden"])
+@pytest.mark.parametrize("name", ["../x", "", "..", ".", "a/b", "a/", "/tmp/x", ".hidden", "-x"])
 def test_a_name_that_is_none_of_a_folder_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match=r"choose a --name without slashes"):
         search_dir.new(name, "train", tmp_path)
@@ -159,6 +159,8 @@ def test_no_link_is_followed_to_what_a_search_writes(head: SearchInfo, tmp_path:
         (base / ".autotune").symlink_to(target)
         with pytest.raises(RunDirectoryError, match="is a symbolic link"):
             search_dir.new(None, "train", base)
+        with pytest.raises(RunDirectoryError, match="is a symbolic link"):
+            search_dir.find("train", base)
         (base / ".autotune").unlink()
     assert [path.name for path in elsewhere.iterdir()] == ["train"]
 
