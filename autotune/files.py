@@ -20,6 +20,8 @@ HOME = ".autotune"  # the folder in a project for what autotune keeps for itself
 # best.yaml has no word there
 MARK = re.compile(r"Written by autotune\b(?: \w+)?")
 MARKED_BYTES = 1024
+# fsync(2), and what user-space file systems answer; a write that is lost is EIO or ENOSPC instead
+CANNOT_SYNC = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
 MOST_LEFT_BYTES = 1 << 20  # a last message with a traceback of torch's has some 20 kB
 
 
@@ -42,10 +44,11 @@ def write(path: Path, content: str | bytes, *, private: bool = False) -> None:
     try:
         with os.fdopen(number, "wb") as file:
             if not private and (before := _regular(path)) is not None:
-                os.fchmod(number, stat.S_IMODE(before.st_mode))
+                with suppress(PermissionError):  # a file system that shows one mode of all files
+                    os.fchmod(number, stat.S_IMODE(before.st_mode))
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
-            os.fsync(number)
+            _sync(number)
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
@@ -117,6 +120,14 @@ def sync_folder(folder: Path) -> None:
             os.fsync(number)
         finally:
             os.close(number)
+
+
+def _sync(number: int) -> None:
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno not in CANNOT_SYNC:
+            raise
 
 
 def is_ours(path: Path, text: str) -> bool:

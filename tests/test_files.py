@@ -58,3 +58,18 @@ def test_a_full_disk_leaves_the_old_file_and_no_part(
     with pytest.raises(OSError, match="No space"):
         files.write(path, "new")
     assert {one.name: one.read_text() for one in tmp_path.iterdir()} == {"file": "old"}
+
+
+def test_a_file_system_that_syncs_nothing_and_knows_no_modes_is_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cannot(*_: object) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "fsync", cannot)
+    monkeypatch.setattr(os, "fchmod", cannot)
+    path = tmp_path / "best.yaml"
+    for content, error in (("old", errno.EINVAL), ("old", errno.ENOSYS), ("new", errno.EPERM)):
+        monkeypatch.setattr(os, "fsync", cannot if error != errno.EPERM else lambda _: None)
+        files.write(path, content, private=error != errno.EPERM)
+    assert path.read_text() == "new"

@@ -127,8 +127,12 @@ class _Outliving:
 
 
 def plain(value: object) -> str:
-    """Return text with its square brackets escaped, so that rich does not read them as markup."""
-    return str(value).replace("[", r"\[")
+    """Return text that rich and a terminal print as it is: no markup, and no control characters.
+
+    It may quote a file of somebody else's.
+    """
+    shown = "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in str(value))
+    return shown.replace("[", r"\[")
 
 
 @contextmanager

@@ -37,7 +37,7 @@ from pydantic import BaseModel, ConfigDict
 from autotune.errors import named
 from autotune.program.config import KnobValue
 from autotune.program.domain import parts_of, ranks_in
-from autotune.program.tuning_variables import unlisted
+from autotune.program.tuning_variables import refuse_unless_allowed, unlisted
 from autotune.results.bestfile import BestFile
 
 ANY = "*"
@@ -89,6 +89,7 @@ class Format(BaseModel):
         """
         if self.applies_all:
             best.use(path, allow_env)
+            refuse_unless_allowed(best.program.variables, allow_env, str(path))
         settings: Settings = {}
         left_out, besides = dict[str, str](), dict[str, str]()
         for setting, value in {} if self.applies_all else dict(best.applied.changes()).items():

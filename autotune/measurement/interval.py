@@ -45,6 +45,12 @@ class LogRatio:
     value: float
     error: float
 
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.value) and self.error >= 0):
+            raise ValueError(
+                f"no ratio has {self.value} as logarithm, with an error of {self.error}"
+            )
+
     @property
     def interval(self) -> Interval:
         """The ratio with its 95 % interval."""

@@ -75,11 +75,15 @@ class Sources:
         Raises:
             ProgramError: when another one has imported it with another content.
         """
-        first = self.known.get(path) or self._made.setdefault(path, digest)
-        if path in self.known and first == digest:
+        known = self.known.get(path)
+        if known == digest:
             return
-        is_apart = any(Path(os.path.realpath(path)).is_relative_to(one) for one in self._apart)
-        is_users = path in self.known or (not is_apart and digest_of(path) == digest)
+        first, today = known or self._made.setdefault(path, digest), digest_of(path)
+        if known is None:
+            is_apart = any(Path(os.path.realpath(path)).is_relative_to(one) for one in self._apart)
+            is_users = not is_apart and today == digest
+        else:
+            is_users = today != known  # else a trial has written its own over it, behind its fence
         if is_users and first != digest:
             raise ProgramError(
                 f"{shown(path)} has changed since it was first imported. Start again."

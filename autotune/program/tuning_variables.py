@@ -75,7 +75,9 @@ BY_SOURCE = {
         "ACCELERATE_DYNAMO_USE_DYNAMIC ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION "
         "ACCELERATE_USE_FSDP FSDP_VERSION FSDP_SHARDING_STRATEGY FSDP_RESHARD_AFTER_FORWARD "
         "FSDP_OFFLOAD_PARAMS FSDP_MIN_NUM_PARAMS FSDP_FORWARD_PREFETCH FSDP_USE_ORIG_PARAMS "
-        "FSDP_CPU_RAM_EFFICIENT_LOADING FSDP_SYNC_MODULE_STATES FSDP_ACTIVATION_CHECKPOINTING"
+        "FSDP_CPU_RAM_EFFICIENT_LOADING FSDP_SYNC_MODULE_STATES FSDP_ACTIVATION_CHECKPOINTING "
+        "FSDP_AUTO_WRAP_POLICY FSDP_TRANSFORMER_CLS_TO_WRAP FSDP_BACKWARD_PREFETCH "
+        "FSDP_STATE_DICT_TYPE ACCELERATE_CPU_AFFINITY ACCELERATE_DEBUG_MODE"
     ),
 }
 TUNING = frozenset(name for names in BY_SOURCE.values() for name in names.split())
@@ -98,5 +100,5 @@ def refuse_unless_allowed(
         f"{refused}\nA file from somebody else could run code, overwrite files or send data away "
         "by a variable, so only those that are known to tune may be set. If you trust these "
         f"values, name the variables: --allow-env {','.join(names)}, or apply(..., "
-        f"allow_env={names}). If not, delete their lines under 'config'."
+        f"allow_env={names}). If not, take them out of the file."
     )

@@ -10,7 +10,7 @@ import json
 import os
 import shlex
 from collections.abc import Collection
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,6 +47,8 @@ HEADER = """\
 
 DIGITS = 12  # of a SHA-256, which tell an edited file from the one before
 Side = Literal["baseline", "best"]
+# A checkout of torch has 3,000 modules; what is more than this would not be read (yamlfile.py)
+MOST_IMPORTS = 2000
 
 
 class _Section(BaseModel):
@@ -75,6 +77,14 @@ class ProgramSection(_Section):
     def _can_be_split(cls, command: str) -> str:
         shlex.split(command)  # it says what is wrong, such as a quote that nothing closes
         return command
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables that the command line sets before what it runs."""
+        words = shlex.split(self.command)
+        before = takewhile(lambda word: word != "-m" and ".py" not in word, words)
+        pairs = (word.partition("=") for word in before)
+        return {name: value for name, sets, value in pairs if sets and name.isidentifier()}
 
     def is_of(self, program: Program) -> bool:
         """Return whether the search was of a program, which may have changed or other arguments."""
@@ -115,9 +125,14 @@ def _subject(command: str, cwd: str) -> tuple[str, ...]:
 
 
 def imports_of(program: Program, files: Files) -> dict[str, str]:
-    """Return what a best.yaml says of the files that a program has imported."""
-    imports = {path: digest for path, digest in sorted(files.items()) if path not in program.files}
-    return {os.path.relpath(path, program.cwd): d[:DIGITS] for path, d in imports.items()}
+    """Return what a best.yaml says of the files that a program has imported, the nearest first."""
+    imports = {
+        os.path.relpath(path, program.cwd): digest[:DIGITS]
+        for path, digest in files.items()
+        if path not in program.files
+    }
+    nearest = sorted(imports.items(), key=lambda one: (one[0].startswith(os.pardir), one[0]))
+    return dict(nearest[:MOST_IMPORTS])
 
 
 class OtherConfig(_Section):

@@ -198,6 +198,11 @@ class PlayedRounds:
     configs: tuple[Config, ...]
     rounds: tuple[tuple[Played, ...], ...]
 
+    def __post_init__(self) -> None:
+        # A record may hold anything, and what is compared needs a turn of each in every round
+        if not self.rounds or {len(turns) for turns in self.rounds} != {len(self.configs) or -1}:
+            raise ValueError("rounds have one turn of each config, and there is one of each")
+
     @cached_property  # a race reads all of them after each answer
     def stretch(self) -> dict[Config, Played]:
         """All rounds together, as one."""

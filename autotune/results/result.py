@@ -103,7 +103,8 @@ class SearchResult:
         untried: What was never measured: knobs, and ``knob=value`` of those that need a fresh
             process.
         worth_s: A total budget in seconds, the time used so far included, that would hold more
-            trials and a full confirmation.
+            trials and a full confirmation; None where the program was edited, so that the search
+            cannot go on.
         warnings: Reasons to trust the confirmation less than others, as sentences for the user.
         records: All trials in order; the first is the baseline.
         applied: The program as written, against which configs are applied.
@@ -133,7 +134,7 @@ class SearchResult:
     memory: tuple[Memory, Memory]
     reason: str
     untried: tuple[str, ...]
-    worth_s: float
+    worth_s: float | None
     warnings: tuple[str, ...]
     records: tuple[TrialRecord, ...]
     head: SearchInfo

@@ -266,11 +266,12 @@ def _saved(result: SearchResult) -> Iterator[str]:
 def _larger_batch(result: SearchResult) -> Iterator[str]:
     if (larger := result.larger_batch) is None:
         return
+    resume = f"{result.head.to_resume(result.run_dir.name)} --check-learning"
     yield (
         f"Larger steps are faster: {changes_of(larger.config, result.baseline)} gave "
         f"{times(larger.speedup)} in the search. What they learn was not checked; that needs "
-        f"{math.ceil(larger.check_s / 60)} min more: {result.head.to_resume(result.run_dir.name)} "
-        "--check-learning"
+        f"{math.ceil(larger.check_s / 60)} min more: "
+        f"{resume if result.worth_s else 'a new search with --check-learning'}"
     )
 
 
@@ -308,7 +309,7 @@ def _next(result: SearchResult, output: Path) -> Iterator[Command]:
             yield Command(line, "train with it")
             if not result.has_ranks:
                 yield Command(apply, "or this, as first line of the script")
-    if result.finding is Finding.UNCONFIRMED:
+    if result.finding is Finding.UNCONFIRMED and result.worth_s is not None:
         yield Command(
             f"{result.head.to_resume(result.run_dir.name)} --budget {math.ceil(result.worth_s)}s",
             f"go on (in all, the {format_duration(result.seconds)} so far included)",

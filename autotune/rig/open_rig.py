@@ -60,12 +60,15 @@ class Reports:
 
     Attributes:
         sources: What the program's processes have imported; None does not compare that.
+        is_urgent: Asked, not told: whether this process may be killed soon, so that it waits for
+            none that ends.
     """
 
     progress: Callable[[Progress], None] = lambda _: None
     warning: Callable[[str], None] = lambda _: None
     note: Callable[[str], None] = lambda _: None
     sources: Sources | None = None
+    is_urgent: Callable[[], bool] = processes.never
 
 
 SILENT = Reports()
@@ -172,7 +175,7 @@ class OpenRig:
             try:
                 message = self._link.receive(POLL_S)
             except LinkClosed:
-                return self._post_mortem()
+                return self._unless_asked(self._post_mortem(), should_stop)
             now = monotonic()
             # Looked for again and again: the process enters its namespace a little after its start.
             if self._mounts is None:
@@ -191,12 +194,12 @@ class OpenRig:
                 case AskedInput(prompt):
                     self._asked = Asked(prompt, now, self._asked.times + 1 if self._asked else 1)
                 case Ended():
-                    return self._ended(message)
+                    return self._unless_asked(self._ended(message), should_stop)
                 case TookTurns() | StepProfiled() | Examined() if message.number != self._number:
                     heard = now  # an answer to an earlier question, which nobody waits for now
                 case None:
                     if self.process.poll() is not None:
-                        return self._post_mortem()
+                        return self._unless_asked(self._post_mortem(), should_stop)
                     is_between = self._phase == "between epochs"
                     patience_s = max(silence_s, BETWEEN_EPOCHS_S) if is_between else silence_s
                     if now - heard > patience_s:
@@ -213,6 +216,14 @@ class OpenRig:
             self.monitor.sample()
             if ending := self._overflow(now) or should_stop():
                 return ending
+
+    def _unless_asked(self, ending: Ending, should_stop: ShouldStop) -> Ending:
+        """Return how a program ended, unless autotune is told to end: both may get the signal.
+
+        Batch systems and service managers send it to all processes of a job.
+        """
+        asked = should_stop() if self._reports.is_urgent() else None
+        return asked or ending
 
     def _overflow(self, now: float) -> Ending | None:
         """Return an ending if the program wrote more than a trial may."""
@@ -243,14 +254,10 @@ class OpenRig:
             words = failures.started_words(word, self.place.view.own_dir)
             codes = failures.exit_codes(codes_in(self.place.view))
         elif not (word is not None and not word.exception):
-            with suppress(subprocess.TimeoutExpired):  # close() ends it and its ranks
-                self.process.wait(LAUNCHER_S)
+            self._exit_code(LAUNCHER_S)  # close() ends it and its ranks
             codes = failures.exit_codes(codes_in(self.place.view))  # noted before ranks are ended
             words += failures.left_words(self.place.view.own_dir)
-        code: int | None = None
-        with suppress(subprocess.TimeoutExpired):
-            code = self.process.wait(5.0)
-        ending = failures.from_ranks(words, codes, code, self.log_tail())
+        ending = failures.from_ranks(words, codes, self._exit_code(5.0), self.log_tail())
         if ending.outcome is Outcome.CRASHED and (full := self.place.view.overflow()):
             # However the library spells it that could not write
             reason = f"{ending.reason} ({full})"
@@ -276,27 +283,48 @@ class OpenRig:
                 word = message if isinstance(message, Ended) else None
         return self._ended(word)
 
-    def close(self, *, at_once: bool = False) -> None:
-        """End the program and everything that it started, and throw its writes away.
+    def _exit_code(self, patience_s: float) -> int | None:
+        return processes.exit_code(self.process, patience_s, self._reports.is_urgent)
 
-        The program is asked first, and has two seconds to end by itself, unless *at_once*.
+    def close_unless_urgent(self) -> bool:
+        """Ask the program to end, which has two seconds for it, and close what was opened.
+
+        GPU memory that does not come back is reported.
+
+        Returns:
+            Whether that is done. Once it is urgent nothing is waited for, and ``close()`` does it.
         """
-        try:
-            if not at_once:
-                self._link.send(Close())
-                self.process.wait(1.0)
-        except (LinkClosed, subprocess.TimeoutExpired):
-            pass  # end_tree() ends it in any case
-        mark = MARK, mark_of(self.place.view)
-        processes.end_tree(self.process, 0.0 if at_once else 1.0, mark, self._mounts)
-        if self.place.terminal is not None:
-            self.place.terminal.close()
-        if self._mounts is not None:
-            self._mounts.close()
-        if held := self.monitor.held_bytes():
+        is_urgent = self._reports.is_urgent
+        if is_urgent():
+            return False
+        with suppress(LinkClosed):  # it is ended in any case
+            self._link.send(Close())
+            self._exit_code(1.0)
+        self._end_tree(1.0, is_urgent)
+        held = self.monitor.held_bytes(is_urgent)
+        if is_urgent():
+            return False
+        if held:
             self._reports.warning(
                 f"{held / 2**20:,.0f} MiB of GPU memory did not come back after a process ended; "
                 "what is measured from here on has less. 'nvidia-smi' shows who holds it."
             )
+        self._release()
+        return True
+
+    def close(self) -> None:
+        """End the program and everything that it started at once, and throw its writes away."""
+        self._end_tree(0.0, processes.never)
+        self._release()
+
+    def _end_tree(self, grace_s: float, is_urgent: Callable[[], bool]) -> None:
+        mark = MARK, mark_of(self.place.view)
+        processes.end_tree(self.process, grace_s, mark, self._mounts, is_urgent)
+
+    def _release(self) -> None:
+        if self.place.terminal is not None:
+            self.place.terminal.close()
+        if self._mounts is not None:
+            self._mounts.close()
         self._link.close()
         self.place.view.close()

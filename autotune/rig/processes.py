@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
@@ -22,6 +22,11 @@ from autotune.program.program import LaunchPlan
 from autotune.rig import terminal
 
 REAP_S = 2.0  # the wait for a killed process; the kernel may hold it longer, as during disk access
+
+
+def never() -> bool:
+    """Say that there is time to wait."""
+    return False
 
 
 def start(
@@ -50,8 +55,11 @@ def end_tree(
     grace_s: float = 1.0,
     mark: tuple[str, str] | None = None,
     mounts: OwnMounts | None = None,
+    is_urgent: Callable[[], bool] = never,
 ) -> None:
     """End a process that ``start()`` started, together with everything that it started.
+
+    Waits for nothing once *is_urgent*: then all of it is killed, and may not have ended yet.
 
     The process itself gets SIGTERM and some time; everything else is killed. Descendants are listed
     first, because the kernel gives the children of a dead process another parent. Processes that
@@ -62,13 +70,20 @@ def end_tree(
     tree = descendants(process.pid)
     if process.poll() is None:
         process.terminate()
-        try:
-            process.wait(grace_s)
-        except subprocess.TimeoutExpired:
+        if exit_code(process, grace_s, is_urgent) is None:
             process.kill()
-            with suppress(subprocess.TimeoutExpired):  # the kernel may hold it for longer
-                process.wait(REAP_S)
-    _kill([*tree, *_left(process.pid, mark, mounts)])
+            exit_code(process, REAP_S, is_urgent)  # the kernel may hold it for longer
+    _kill([*tree, *_left(process.pid, mark, mounts)], is_urgent)
+
+
+def exit_code(
+    process: subprocess.Popen[bytes], patience_s: float, is_urgent: Callable[[], bool]
+) -> int | None:
+    """Wait for the end of a process and return its exit code; None if it does not come in time."""
+    until = monotonic() + patience_s
+    while (code := process.poll()) is None and monotonic() < until and not is_urgent():
+        sleep(0.02)
+    return code
 
 
 class OwnMounts:
@@ -124,7 +139,7 @@ def _left(
                 yield one
 
 
-def _kill(processes: Iterable[psutil.Process]) -> None:
+def _kill(processes: Iterable[psutil.Process], is_urgent: Callable[[], bool]) -> None:
     """Kill processes and wait up to ``REAP_S`` until none of them runs."""
     living = []
     for process in processes:
@@ -134,7 +149,7 @@ def _kill(processes: Iterable[psutil.Process]) -> None:
         except psutil.NoSuchProcess:
             continue
     until = monotonic() + REAP_S
-    while living and monotonic() < until:
+    while living and monotonic() < until and not is_urgent():
         sleep(0.01)
         # A zombie counts as ended: its entry stays until its parent reaps it, which may be never,
         # and which may be autotune, as the first process of a container

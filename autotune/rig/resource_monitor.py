@@ -8,7 +8,7 @@ spends no time on these.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep
@@ -18,6 +18,7 @@ from autotune.machine.probes.nvml import GpuWatch, NvmlMemory
 from autotune.machine.process_tree import HostMemory
 from autotune.measurement.readings import Interference
 from autotune.measurement.turn import Taken
+from autotune.rig.processes import never
 
 MEMORY_EVERY_S = 1.0
 # Reading PSS costs 10-25 ms per process, on a core that the program may need, and holds up what the
@@ -98,12 +99,12 @@ class ResourceMonitor:
         power_w = self._power_w(device)
         return replace(taken, memory=memory, interference=seen, power_w=power_w)
 
-    def held_bytes(self) -> int:
+    def held_bytes(self, is_urgent: Callable[[], bool] = never) -> int:
         """Return how much memory of one GPU did not come back after the rig ended, in bytes.
 
-        Waits up to ``SETTLE_S`` for it. Returns 0 if at most ``HELD_BYTES`` are missing, or if the
-        driver does not tell. A larger number usually means that a process survived, and that the
-        next rigs have less memory than the first.
+        Waits up to ``SETTLE_S`` for it, unless *is_urgent*. Returns 0 if at most ``HELD_BYTES`` are
+        missing, or if the driver does not tell. A larger number usually means that a process
+        survived, and that the next rigs have less memory than the first.
         """
         until = monotonic() + SETTLE_S
         while True:
@@ -112,7 +113,7 @@ class ResourceMonitor:
             held = max((used[uuid] - self._used_before[uuid] for uuid in known), default=0)
             if held <= HELD_BYTES:
                 return 0
-            if monotonic() > until:
+            if monotonic() > until or is_urgent():
                 return held
             sleep(0.1)
 

@@ -102,7 +102,7 @@ class Rig:
         self._live: OpenRig | None = None
         self.pid: int | None = None
         self.steps = 0
-        self.end: Callable[[OpenRig], None] = OpenRig.close
+        self.end: Callable[[OpenRig], object] = OpenRig.close_unless_urgent
         self.raise_again: Callable[[], Fence] | None = None
         self.log = directory / "log.txt"
 

@@ -34,8 +34,6 @@ class RigFactory:
         started: Number of rigs made in this run, those of earlier sessions included.
         remember: Called with the new run mode whenever it changes, so that it can be saved.
         clock: Monotonic seconds; tests replace it to run searches in virtual time.
-        is_urgent: Whether this process may be killed soon: processes are then ended only when the
-            factory is left, and without asking them.
 
     Raises:
         FenceError: when no fence works here.
@@ -49,7 +47,6 @@ class RigFactory:
     started: int = 0
     remember: Callable[[RunMode], None] = lambda _: None
     clock: Callable[[], float] = monotonic
-    is_urgent: Callable[[], bool] = lambda: False
     _later: ExitStack = field(default_factory=ExitStack, init=False)
     _causes: dict[Epochs, tuple[str, str]] = field(default_factory=dict, init=False)
 
@@ -105,10 +102,9 @@ class RigFactory:
         return True
 
     def _end(self, live: OpenRig) -> None:
-        if self.is_urgent():
-            self._later.callback(live.close, at_once=True)
-        else:
-            live.close()
+        # What is urgent is to write the result: what runs yet is ended when the factory is left
+        if not live.close_unless_urgent():
+            self._later.callback(live.close)
 
     def _raise_again(self) -> Fence:
         # The mounts that it is made for may have changed

@@ -152,8 +152,10 @@ def compare(
             process is over.
     """
     budget = Budget(budget_s, clock=surroundings.clock)
-    reports = Reports(events.on_progress, events.warn, events.note)
     with InterruptCounter(lambda _: events.warn(ENDING)) as stop, ExitStack() as stack:
+        reports = Reports(
+            events.on_progress, events.warn, events.note, is_urgent=lambda: stop.is_urgent
+        )
         should_stop = Until(stop.ending, lambda: budget.overdraft_s, "the budget is used up")
 
         def made(side: ComparedSide, both: Sequence[ComparedSide]) -> OtherProgram:

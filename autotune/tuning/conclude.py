@@ -17,6 +17,7 @@ from autotune.measurement.readings import Memory
 from autotune.measurement.turn import rate
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import LrRule
+from autotune.program.sources import changed
 from autotune.results.blame import judged
 from autotune.results.record import TrialRecord, slowest_compilation
 from autotune.results.rehearsals import trained, warning
@@ -74,7 +75,7 @@ def conclude(
         memory=(_peak(base_side), _peak(best_side)),
         reason=_reason(session, confirmed, records),
         untried=tuple(_untried(baseline, records, best)),
-        worth_s=session.worth_s,
+        worth_s=None if changed(session.files or session.study.files) else session.worth_s,
         warnings=(*warnings_of([*alone[0], *alone[1]]), *([unseen] if unseen else [])),
         records=tuple(records),
         head=session.study.head,

@@ -274,11 +274,10 @@ def search_session(
             replace(study.head.program, mode=study.mode),
             run.path,
             study.hardware,
-            reports=Reports(hear, events.warn, events.note, sources),
+            reports=Reports(hear, events.warn, events.note, sources, lambda: stop.is_urgent),
             options=study.head.options.fence,
             remember=remember,
             clock=clock,
-            is_urgent=lambda: stop.is_urgent,
         )
         ending.callback(quietly, rigs.__exit__)
         live = LiveRig(rigs)

@@ -60,9 +60,12 @@ def test_no_export_sets_a_variable_that_the_user_has_not_allowed(name: str, tmp_
         assert "evil" not in export.text
         assert "$LD_PRELOAD=/evil.so" in export.left_out
         return
-    for allowed in ((), ("A",)):
+    command = {"command": "env LD_PRELOAD=/evil.so python -u train.py --lr=0.1"}
+    by_line = made(tmp_path)
+    by_line = by_line.model_copy(update={"program": by_line.program.model_copy(update=command)})
+    for file, allowed in ((best, ()), (best, ("A",)), (by_line, ())):
         with pytest.raises(UsageError, match="sets LD_PRELOAD="):
-            how.export(best, tmp_path / "best.yaml", allowed)
+            how.export(file, tmp_path / "best.yaml", allowed)
     line = how.export(best, Path("my best.yaml"), ("A", "LD_PRELOAD")).text.splitlines()[-1]
     assert line.startswith("srun autotune run --allow-env A,LD_PRELOAD 'my best.yaml' -- train.py")
 

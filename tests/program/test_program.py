@@ -132,6 +132,11 @@ def test_only_files_that_the_disk_has_as_they_were_imported_are_the_users(tmp_pa
     for path, digest in ((made, first), (made, second), (cached, first), (cached, second)):
         sources.saw(str(path), digest)
     assert not sources.known, "a trial has made them"
+    config = tmp_path / "config.py"  # which a program writes for each of its runs
+    config.write_text("first")
+    sources.saw(str(config), first)
+    sources.saw(str(config), second)
+    assert sources.known.pop(str(config)) == first, "the disk has it as it was"
     model.write_text("second")  # after a process has imported it, and before that was heard
     sources.saw(str(model), first)
     with pytest.raises(ProgramError, match=r"model\.py has changed"):

@@ -146,6 +146,11 @@ def test_an_edit_of_what_the_program_imports_is_a_doubt_that_names_it(
     (tmp_path / "model.py").write_text("LAYERS = 3")
     (warning,) = best.warnings(here, program)
     assert "(train.py --epochs 3). Of what it imports: model.py. Search again" in warning
+    checkout = {f"/checkout/{n}/\udce9{n}.py": "f" * 64 for n in range(9000)}
+    imports = bestfile.imports_of(program, {**checkout, **seen})
+    section = best.program.model_copy(update={"imports": imports})
+    path.write_text(best.model_copy(update={"program": section}).text(), encoding="utf-8")
+    assert {"model.py", "gone.py"} < {*bestfile.read(path).program.imports}, "of the nearest ones"
 
 
 def test_another_program_is_not_taken_for_a_changed_one(path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from autotune.program.sources import Sources
 from autotune.rig import processes
 from autotune.rig.fence import View
 from autotune.rig.fence.spec import Door
-from autotune.rig.open_rig import SILENT, OpenRig, Place
+from autotune.rig.open_rig import SILENT, OpenRig, Place, Reports
 from autotune.rig.resource_monitor import ResourceMonitor
 from autotune.rig.rig import Rig
 from autotune.rig.rig_factory import RigFactory
@@ -184,15 +185,15 @@ def test_a_function_reads_its_config_and_the_seams_leave_that_knob_alone(tmp_pat
 
 
 @contextmanager
-def played(folder: Path) -> Iterator[tuple[OpenRig, socket.socket]]:
+def played(folder: Path, reports: Reports = SILENT) -> Iterator[tuple[OpenRig, socket.socket]]:
     """An open rig whose other end is played: the inside of a rig answers each question once."""
     ours, theirs = socket.socketpair()
-    view = cast("View", SimpleNamespace(own_dir=folder, overflow=lambda: None))
+    view = cast("View", SimpleNamespace(own_dir=folder, overflow=never, error=never))
     place = Place(FenceKind.OVERLAY, view, folder / "log.txt", None, has_ranks=False)
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     with process, ours, theirs:
         monitor = ResourceMonitor(process.pid, (), {})
-        yield OpenRig(place, process, Link(ours), monitor, SILENT), theirs
+        yield OpenRig(place, process, Link(ours), monitor, reports), theirs
 
 
 def test_an_answer_to_an_earlier_question_is_dropped_and_silence_between_epochs_is_not_a_hang(
@@ -211,6 +212,19 @@ def test_an_answer_to_an_earlier_question_is_dropped_and_silence_between_epochs_
             ending = rig.wait(TookTurns, never, 0.2)
         assert isinstance(ending, Ending)
         assert ending.reason == f"no step for {silent_s} s"
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_program_that_the_signal_to_autotune_has_ended_too_has_not_failed(
+    tmp_path: Path, *, is_told: bool
+) -> None:
+    asked = Ending(Outcome.INTERRUPTED, "ended by SIGTERM")
+    with played(tmp_path, Reports(is_urgent=lambda: is_told)) as (rig, theirs):
+        rig.process.terminate()
+        theirs.close()
+        ending = rig.wait(TookTurns, lambda: asked if is_told else None, 5.0)
+    assert isinstance(ending, Ending)
+    assert (ending == asked) is is_told, ending
 
 
 def test_a_log_without_end_costs_neither_memory_nor_disk(tmp_path: Path) -> None:
@@ -320,15 +334,16 @@ def test_a_fence_that_fails_once_is_raised_anew_and_an_urgent_end_is_put_off(
 
     monkeypatch.setattr(View, "fenced", fails_once)
     program = parse_program(str(PROGRAMS / "plain.py"), ["-"], tmp_path)
-    hurries: list[bool] = []
-    with RigFactory(program, tmp_path, make_hardware(), is_urgent=lambda: bool(hurries)) as rigs:
+    calm = iter([False] * 3)  # the signal comes while the program is given time to end
+    reports = Reports(is_urgent=lambda: next(calm, True))
+    with RigFactory(program, tmp_path, make_hardware(), reports) as rigs:
         first = rigs.fence
         rig = rigs.new()
         assert isinstance(rig.open(None, never, 60.0), Ready)
         assert rig.pid is not None
         assert rigs.fence is not first
-        hurries.append(True)
+        os.kill(rig.pid, signal.SIGSTOP)  # it answers nothing
         rig.close()
-        assert is_running(rig.pid), "until the result is written"
+        assert any(any(folder.iterdir()) for folder in rigs.fence.folders), "for the result's sake"
     assert not is_running(rig.pid)
     assert not any(folder.exists() for folder in (*first.folders, *rigs.fence.folders))

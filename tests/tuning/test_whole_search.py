@@ -23,6 +23,7 @@ from autotune.measurement.outcome import Ending
 from autotune.program.sources import changed, digest_of
 from autotune.results.as_data import as_data
 from autotune.results.result import Finding
+from autotune.results.verdict import verdict
 from autotune.tuning.budget import CLOSING_S, OVERDRAFT
 from autotune.tuning.storage import search_dir
 from tests.gpu_fakes import unused
@@ -224,6 +225,10 @@ def test_an_edit_ends_the_search_with_what_the_first_version_measured(
     assert "model.py has changed" in result.reason
     assert any("model.py has changed" in warning for warning in heard.warnings)
     assert result.finding in {Finding.UNCONFIRMED, Finding.FASTER}
+    for worth_s in (result.worth_s, 300.0):  # "resume" is not advised where it refuses
+        commands = verdict(replace(result, worth_s=worth_s), Path("best.yaml")).next
+        is_told = worth_s is not None and result.finding is Finding.UNCONFIRMED
+        assert any("autotune resume" in command.text for command in commands) is is_told
     before = [one for one in search.study.claim if not one.is_of_search]
     assert len(before) < edited_before, "no process that saw the other version counts"
     study = search.study

@@ -31,7 +31,8 @@ REFUSED = {
 # What -X takes that neither runs code nor names a file (docs.python.org, "Command line")
 PLAIN_X = {
     *("cpu_count", "dev", "faulthandler", "frozen_modules", "gil", "importtime", "perf", "utf8"),
-    *("int_max_str_digits", "no_debug_ranges", "showrefcount", "tracemalloc"),
+    *("int_max_str_digits", "no_debug_ranges", "perf_jit", "showrefcount", "tracemalloc"),
+    *("context_aware_warnings", "thread_inherit_context", "warn_default_encoding"),
 }
 ASK_S = 10.0  # for a busy machine; most interpreters answer within a tenth of a second
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -153,27 +154,42 @@ def _keep_private(path: Path) -> None:
             f"'{path}' is a symbolic link, which autotune does not follow. Remove the link, or "
             "search in the folder that it leads to."
         )
-    if found.st_uid != user:
+    if found.st_uid not in _owners(path):
         raise RunDirectoryError(
             f"'{path}' belongs to the user with the number {found.st_uid}, and you are {user}: "
-            "what lies there could run as you. Search as that user, or in a folder of yours."
+            "what lies there could run as you. Search as that user, or in a folder of yours; or, "
+            "if you know that a container or sudo of yours made it: "
+            f"sudo chown -R {user} {quote(str(path))}"
         )
     if stat.S_ISDIR(found.st_mode):
         if found.st_mode & 0o077:  # as earlier versions made it
             with suppress(OSError):  # the file system is read-only
                 path.chmod(0o700)
-    elif found.st_mode & 0o022 and _has_modes(path.parent):
+    elif found.st_mode & 0o022 and (new := _made_in(path.parent)) and not new.st_mode & 0o022:
         raise RunDirectoryError(
             f"Others may write '{path}', so what it holds could be theirs, and run as you. If you "
             f"know that it is yours: chmod go-w {quote(str(path))}"
         )
 
 
-def _has_modes(folder: Path) -> bool:
-    """Return whether the file system has a mode for each file; some show the same for all."""
-    with suppress(OSError), TemporaryFile(dir=folder) as private:
-        return not os.fstat(private.fileno()).st_mode & 0o022
-    return True
+def _owners(path: Path) -> Iterator[int]:
+    """Yield the numbers of the users to whom a folder or record of this user's may belong."""
+    yield (user := os.geteuid())
+    if user == 0 and path.name == HOME:
+        # As in a container with a mounted project: who owns the project decides what runs there
+        yield path.parent.stat().st_uid
+    if (new := _made_in(path.parent)) is not None:
+        yield new.st_uid
+
+
+def _made_in(folder: Path) -> os.stat_result | None:
+    """Return what the system shows of a new file that only this user may read; None without one.
+
+    Some file systems show one owner or one mode of all files, and some servers know no root.
+    """
+    with suppress(OSError), TemporaryFile(dir=folder) as file:
+        return os.fstat(file.fileno())
+    return None
 
 
 def every(base: Path | None = None) -> list[SearchDir]:

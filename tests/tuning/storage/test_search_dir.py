@@ -171,5 +171,33 @@ def test_what_another_user_has_put_there_is_refused(head: SearchInfo, tmp_path: 
         os.chown(path, 12345, -1)
         with pytest.raises(RunDirectoryError, match="belongs to the user with the number 12345"):
             search_dir.find(None, tmp_path).load_study()
+        os.chown(path, 0, -1)
+    os.chown(run.path.parent, 12345, -1)
     with pytest.raises(RunDirectoryError, match="Search as that user, or in a folder of yours"):
         search_dir.new(None, "train", tmp_path)
+
+
+@needs_root
+def test_a_container_may_search_as_root_in_a_project_of_the_users(
+    head: SearchInfo, tmp_path: Path
+) -> None:
+    """The program there is the user's, too, and so is the folder that holds ``.autotune``."""
+    (tmp_path / ".autotune").mkdir(0o700)
+    for path in (tmp_path, tmp_path / ".autotune"):
+        os.chown(path, 12345, -1)
+    run = search_dir.new(None, "train", tmp_path)
+    run.create_study(head)
+    assert search_dir.find(None, tmp_path).load_study().head == head
+    os.chown(run.path, 12345, -1)
+    with pytest.raises(RunDirectoryError, match=r"sudo chown -R 0 '?/.*train"):
+        search_dir.find(None, tmp_path).load_study()
+
+
+def test_a_file_system_that_shows_one_owner_of_all_files_is_no_stranger(
+    head: SearchInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a server does that knows no root, and mounts of other systems' file systems."""
+    run = search_dir.new(None, "train", tmp_path)
+    run.create_study(head)
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    assert run.load_study().head == head

@@ -19,7 +19,7 @@ import pytest
 from optuna.samplers import RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.errors import RunDirectoryError
+from autotune.errors import RecordError, RunDirectoryError
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.readings import Memory
 from autotune.measurement.turn import Played
@@ -179,6 +179,16 @@ def test_rounds_are_kept_in_order_and_say_all_speeds(study: Study, tmp_path: Pat
     assert played[0].stretch is played[0].stretch, "summed up once, however often speeds are asked"
     again.add_rounds(played[0])
     assert loaded(tmp_path).rounds == [*played, played[0]]
+    whole: dict[str, Any] = study.optuna.user_attrs["rounds:00000"]
+    absurdities: list[dict[str, Any]] = [
+        {"rounds": []},
+        {"configs": []},
+        {"rounds": [[], whole["rounds"][0]]},
+    ]
+    for absurd in absurdities:
+        study.keep("rounds:00000", {**whole, **absurd})
+        with pytest.raises(RecordError, match="damaged"):
+            loaded(tmp_path)
 
 
 def test_a_run_of_a_later_format_is_refused(study: Study, tmp_path: Path) -> None:
