@@ -31,6 +31,7 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.fence_options import FenceKind
 from autotune.program.lr import batch_growth
 from autotune.program.profile import Profile
+from autotune.program.program import fingerprint_of
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan, Seen
 from autotune.program.sources import Files
 from autotune.results.record import SearchOptions
@@ -501,5 +502,9 @@ def begin(
     space = knobs if isinstance(knobs, SearchSpace) else make_space(dict(knobs))
     storage = storage_in_memory()  # one in a file takes longer than all the rest
     head = make_head(space, options=SearchOptions(180.0, seed=seed, goal=goal, **options))
+    script_file = run.path / "train.py"  # one that does not change
+    script_file.touch(0o600)
+    source, fingerprint = str(script_file), fingerprint_of(b"")
+    head = replace(head, program=replace(head.program, source=source, fingerprint=fingerprint))
     Study.create(storage, search_dir.STUDY_NAME, head)
     return Searched(ScriptedMachine(script, seed), run, storage)

@@ -28,7 +28,6 @@ from tests.rigging import PROGRAMS
 LATER_S = 30.0  # what a killed command left must be gone by then
 AT_ONCE_S = 2.0  # the remover of a search's scratch may still be at work
 ENDS_S = 200.0
-KINDS = (scratch.PREFIX, scratch.NEW)
 SHARED = (Path("/dev/shm"), Path("/tmp"), Path("/var/tmp"))
 FOLDER = 'it\'s a "folder"'
 RECORD = (f"{FOLDER}/.autotune", f"{FOLDER}/best.yaml")
@@ -199,7 +198,7 @@ def _changed(before: dict[str, Entry], after: dict[str, Entry], command: Command
 def _abandoned() -> set[str]:
     """Return autotune's folders in places for temporary files that no process has locked."""
     found = set()
-    for folder in (one for place in SHARED for kind in KINDS for one in place.glob(f"{kind}*")):
+    for folder in (one for place in SHARED for one in place.glob(f"{scratch.PREFIX}*")):
         try:
             lock = os.open(folder / "lock", os.O_RDWR)
         except OSError:

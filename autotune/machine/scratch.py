@@ -20,7 +20,6 @@ from typing import Self
 from autotune.errors import FenceError
 
 PREFIX = "autotune-fence-"
-NEW = "autotune-new-"  # while it is not locked yet, so that no sweep takes it for an abandoned one
 LOCK = "lock"
 HERE = Path("{scratch}")  # in the words of a command: the path of the folder
 # The remover waits for the end of its input, which comes when the process ends. It tries for 20 s,
@@ -61,12 +60,7 @@ class Scratch:
 
     def __init__(self, place: Path, last: Sequence[str] = ()) -> None:
         sweep(place)
-        new = Path(tempfile.mkdtemp(prefix=NEW, dir=place))
-        self._lock = os.open(new / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
-        with suppress(OSError):  # some network file systems have no locks; nothing is swept there
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self.path = new.with_name(PREFIX + new.name.removeprefix(NEW))
-        new.rename(self.path)  # only now does a sweep find it, and it is locked already
+        self.path, self._lock = _locked(place)
         last = [word.replace(str(HERE), str(self.path)) for word in last]
         self._remover = subprocess.Popen(
             ["/bin/sh", "-c", REMOVE_IN_THE_END, "autotune", str(self.path), *last],
@@ -89,6 +83,24 @@ class Scratch:
         with suppress(subprocess.TimeoutExpired):
             self._remover.communicate(b"\n", timeout=REMOVER_S)
         os.close(self._lock)
+
+
+def _locked(place: Path) -> tuple[Path, int]:
+    """Make a folder and lock it; another one, if a sweep takes the first for an abandoned one."""
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
+        try:
+            lock = os.open(path / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+            with suppress(OSError):  # some network file systems have no locks: no sweep there
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        except FileNotFoundError:
+            continue
+        except BaseException:  # Ctrl-C
+            remove(path)
+            raise
+        if os.fstat(lock).st_nlink:
+            return path, lock
+        os.close(lock)
 
 
 def short_place() -> Path:

@@ -19,6 +19,7 @@ from autotune.program.rehearsal import Rehearsal, RehearsalPlan, Seen
 from autotune.results.output import Output
 from autotune.results.rehearsals import RehearsalRecord, note, warning
 from autotune.results.result import Finding, SearchResult
+from autotune.rig.open_rig import SILENT, Reports
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.checking.rehearse import rehearse_best
 from autotune.tuning.checking.short_runs import SILENT_S
@@ -82,6 +83,7 @@ class Stage:
     given_s: list[float] = field(default_factory=list)
     started: int = 0
     mode: RunMode = field(default_factory=RunMode)
+    reports: Reports = SILENT
 
     def new(self) -> RehearsalRig:
         self.started += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,25 @@ def test_what_a_dead_search_left_is_swept_and_a_living_one_is_left_alone(tmp_pat
     for each in (living, other):
         each.close()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, make = list[str](), tempfile.mkdtemp
+
+    def made_and_swept(**where: Any) -> str:
+        made.append(make(**where))
+        if len(made) == 1:
+            scratch.sweep(tmp_path)
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", made_and_swept)
+    with Scratch(tmp_path) as kept:
+        scratch.sweep(tmp_path)
+        assert [*tmp_path.iterdir()] == [kept.path]
+        assert str(kept.path) == made[1]
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_sweep_touches_nothing_through_links_and_nothing_of_others(tmp_path: Path) -> None:
