@@ -319,8 +319,11 @@ def _next(result: SearchResult, output: Path) -> Iterator[Command]:
 def _cost(result: SearchResult, output: Path) -> str:
     ok = sum(record.outcome is Outcome.OK for record in result.records)
     noun = "process" if result.processes == 1 else "processes"
-    page = as_typed(result.run_dir / "report.html")
-    return (
+    # A full disk may have kept them from being written, as was said then
+    places = {"config": output, "page": as_typed(result.run_dir / "report.html")}
+    files = ", ".join(f"{what}: {one}" for what, one in places.items() if one.exists())
+    said = (
         f"{ok} of {len(result.records)} trials measured in {result.processes} {noun}, "
-        f"{format_duration(result.seconds)}; config: {output}, page: {page}"
+        f"{format_duration(result.seconds)}"
     )
+    return f"{said}; {files}" if files else said

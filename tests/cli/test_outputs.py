@@ -20,6 +20,7 @@ from autotune.cli.app import app
 from autotune.errors import UsageError
 from autotune.exports import formats
 from autotune.results import bestfile
+from autotune.results.verdict import verdict
 from autotune.tuning.events import Events
 from tests.docs.project import FAST, records_in_memory, scripted
 from tests.made import make_best
@@ -308,6 +309,8 @@ def test_a_disk_that_fills_up_during_a_search_costs_no_result(
     assert "'autotune resume train' writes it" in own
     assert copied == "best.yaml cannot be written: No space left on device."
     assert "report.html" in page
+    cost = verdict(result, result.own_file).cost
+    assert cost.endswith("s"), "no file is named that is not there"
     assert {one.name for one in full_disk.iterdir()} == {".autotune", "rest"}
 
 
