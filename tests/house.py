@@ -29,9 +29,10 @@ WEIGHTS = {
     "measurement": 1_700,
     "results": 3_600,
     "machine": 1_500,
+    "files": 400,
 }
 WEIGHED_WITH = {
-    **dict.fromkeys((FACE, "api", "errors", "files"), "face"),
+    **dict.fromkeys((FACE, "api", "errors"), "face"),
     **dict.fromkeys(("report", "exports"), "results"),
 }
 

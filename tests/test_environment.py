@@ -9,10 +9,10 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.knobs import launch_plan_for, registry
+from autotune.knobs.space.tuning_variables import unlisted
 from autotune.program.config import KnobValue
 from autotune.program.flags import AS_WRITTEN, Flag
 from autotune.program.program import LaunchPlan
-from autotune.program.tuning_variables import unlisted
 from autotune.results.bestfile import BestFile
 from tests.made import BASELINE, make_best
 from tests.results.test_bestfile import edit, faults_of

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from autotune.machine import scratch
+from autotune.files import scratch
 from tests.pictures import Entry, picture
 from tests.rigging import PROGRAMS
 

@@ -35,9 +35,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 from autotune.errors import named
+from autotune.knobs.space.tuning_variables import refuse_unless_allowed, unlisted
 from autotune.program.config import KnobValue
 from autotune.program.domain import parts_of, ranks_in
-from autotune.program.tuning_variables import refuse_unless_allowed, unlisted
 from autotune.results.bestfile import BestFile
 
 ANY = "*"

@@ -17,6 +17,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from autotune.errors import UsageError
+from autotune.files.scratch import Scratch
 from autotune.inside import run_program
 from autotune.inside.hubs.patches import Patches, Seam
 from autotune.inside.processes.child_rank import RunChildren
@@ -24,7 +25,6 @@ from autotune.inside.ranks.group import Group, is_rank, join, stand_alone
 from autotune.inside.seam_set import STEPS_UNTIL_ROOTS_ARE_KNOWN, ModelSeams, SeamSet, StepSeams
 from autotune.inside.steering import install
 from autotune.knobs import launch_plan_for
-from autotune.machine.scratch import Scratch
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.domain import ranks_in, strategy_in

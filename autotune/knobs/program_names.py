@@ -73,7 +73,7 @@ class EnvironmentVariable(Knob):
     """An environment variable, such as ``$KMP_BLOCKTIME``; its values come from ``--env``.
 
     autotune knows nothing about its meaning. Which variables a file may set without a word of the
-    user's, ``program.tuning_variables`` decides.
+    user's, ``space.tuning_variables`` decides.
     """
 
     scope = Scope.RESTART

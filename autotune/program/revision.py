@@ -25,7 +25,7 @@ from pathlib import Path
 
 from autotune.errors import UsageError
 from autotune.files import HOME
-from autotune.machine.scratch import HERE, PREFIX, Scratch, sweep
+from autotune.files.scratch import HERE, PREFIX, Scratch, sweep
 from autotune.program.program import Program, ProgramKind, fingerprint_of
 
 # How users name what to run: the program as it is, or, before the name of a revision, as it was

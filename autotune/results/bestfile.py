@@ -28,6 +28,7 @@ from pydantic import (
 from autotune.errors import FileFormatError, UsageError, did_you_mean
 from autotune.knobs import parse_value, registry
 from autotune.knobs.space import yamlfile
+from autotune.knobs.space.tuning_variables import refuse_unless_allowed
 from autotune.machine.hardware import Hardware
 from autotune.measurement.interval import Interval
 from autotune.measurement.readings import Memory
@@ -37,7 +38,6 @@ from autotune.program.flags import AS_WRITTEN, KEYWORD, as_text
 from autotune.program.lr import LrRule
 from autotune.program.program import Program
 from autotune.program.sources import Files, digest_of, listed
-from autotune.program.tuning_variables import refuse_unless_allowed
 
 HEADER = """\
 # Written by autotune. Train with it:  autotune run {name} {program}

@@ -12,6 +12,7 @@ from shlex import quote
 
 from autotune.errors import UsageError
 from autotune.knobs.space.space import SearchSpace
+from autotune.knobs.space.tuning_variables import unlisted
 from autotune.machine.hardware import Gpu, Hardware
 from autotune.measurement.examination import StepBreakdown
 from autotune.measurement.goal import Goal
@@ -27,7 +28,6 @@ from autotune.program.lr import LrRule
 from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.program.sources import Files
-from autotune.program.tuning_variables import unlisted
 
 # Increased when older records cannot be read, or lack something that is needed to go on
 FORMAT = 10

@@ -13,10 +13,10 @@ from pathlib import Path
 from shlex import quote
 from typing import assert_never
 
+from autotune.knobs.space.tuning_variables import unlisted
 from autotune.measurement.outcome import Outcome
 from autotune.program.config import Config
 from autotune.program.program import ProgramKind
-from autotune.program.tuning_variables import unlisted
 from autotune.results.advice import switches_left_on
 from autotune.results.blame import FAILURES
 from autotune.results.rank_notes import parallel_notes

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from autotune.errors import UsageError
-from autotune.machine import scratch
+from autotune.files import scratch
 from autotune.program import line
 from autotune.program.program import Program
 from autotune.program.revision import at_revision

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune import files
+from autotune.files import access
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.rig.failures import (
     exit_codes,
@@ -190,7 +190,7 @@ ODD_FILES: dict[str, Callable[[Path], object]] = {
     "a pipe that nobody writes to": _fifo,
     "a link to what never ends": lambda path: path.symlink_to("/dev/zero"),
     "a folder": Path.mkdir,
-    "more than a process says": lambda path: path.write_bytes(b" " * (files.MOST_LEFT_BYTES + 1)),
+    "more than a process says": lambda path: path.write_bytes(b" " * (access.MOST_LEFT_BYTES + 1)),
     "no JSON": lambda path: path.write_bytes(b"\xff{"),
     "a thousand brackets": lambda path: path.write_text("[" * 100_000),
     "JSON of another kind": lambda path: path.write_text('[{"a": []}]'),

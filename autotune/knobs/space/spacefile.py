@@ -12,8 +12,8 @@ from autotune.errors import FileFormatError, UsageError, did_you_mean
 from autotune.knobs import parse_value
 from autotune.knobs.space import yamlfile
 from autotune.knobs.space.space import SearchSpace, check_names
+from autotune.knobs.space.tuning_variables import unlisted
 from autotune.program.config import KnobValue
-from autotune.program.tuning_variables import unlisted
 
 VERSION = 1
 KEYS = ("version", "knobs", "fixed")

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from autotune.errors import FenceError
 from autotune.files import HOME
+from autotune.files.scratch import sweep
 from autotune.machine.kernel_files import text_of
-from autotune.machine.scratch import sweep
 from autotune.program.fence_options import FenceKind, FenceOptions
 from autotune.rig.fence.base import Fence, Refused, View
 from autotune.rig.fence.guard import GuardFence

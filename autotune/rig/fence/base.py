@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from autotune.machine import scratch
-from autotune.machine.scratch import Scratch, short_place
+from autotune.files import scratch
+from autotune.files.scratch import Scratch, short_place
 from autotune.program.fence_options import FenceKind
 from autotune.program.program import LaunchPlan, python_plan
 from autotune.program.short_process import answer_of

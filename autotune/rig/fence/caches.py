@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
-from autotune.machine.scratch import opened_folder, walk
+from autotune.files.scratch import opened_folder, walk
 from autotune.rig.fence.kernel import by_fd
 
 # Each variable is from the documentation of the library that reads it.

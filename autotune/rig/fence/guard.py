@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from autotune.machine.scratch import Scratch
+from autotune.files.scratch import Scratch
 from autotune.program.fence_options import FenceKind, FenceOptions
 from autotune.rig.fence import kernel, room
 from autotune.rig.fence.base import Fence, Refused, try_out

@@ -19,8 +19,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autotune.machine import scratch
-from autotune.machine.scratch import Scratch
+from autotune.files import scratch
+from autotune.files.scratch import Scratch
 from autotune.program.fence_options import FenceKind, FenceOptions
 from autotune.rig.fence import kernel, room
 from autotune.rig.fence.base import Fence, Refused, try_out

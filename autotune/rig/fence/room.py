@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autotune.machine.scratch import walk
+from autotune.files.scratch import walk
 
 FREE_SHARE = 0.10  # the default limit, as a share of the disk space that is free at the start
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from autotune.files.scratch import Scratch, short_place
 from autotune.knobs.base import Here
 from autotune.machine.hardware import Hardware
-from autotune.machine.scratch import Scratch, short_place
 from autotune.measurement.outcome import Ending
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.program import Program

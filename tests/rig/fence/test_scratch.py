@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from autotune.machine import scratch
-from autotune.machine.scratch import Scratch
+from autotune.files import scratch
+from autotune.files.scratch import Scratch
 from autotune.program.fence_options import FenceOptions
 from autotune.rig.fence import raise_fence
 from autotune.rig.fence.caches import Prepared, cache_roots
@@ -22,7 +22,7 @@ from tests.rigging import talking, wait_for
 # Each makes one of autotune's temporary folders, whose place is the folder for temporary files
 MAKES = {
     "of a fence": (
-        "from autotune.machine.scratch import Scratch\n"
+        "from autotune.files.scratch import Scratch\n"
         "made = Scratch(Path(tempfile.gettempdir()))\n(made.path / 'work').mkdir()\n"
         "(made.path / 'work' / 'file').write_text('x')\n(made.path / 'work').chmod(0)\n"
     ),

@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy
 import torch
 
+from autotune.files.scratch import PREFIX
 from autotune.inside.hubs.saving import SaveHub
 from autotune.inside.seams.fencing import OverlaySeam
 from autotune.inside.seams.guard import GuardSeam, Shadows
-from autotune.machine.scratch import PREFIX
 from autotune.program.fence_options import FenceKind
 from autotune.rig.fence.plan import Mount, read_mounts
 
