@@ -14,12 +14,9 @@ BREACHES: dict[str, dict[str, int]] = {
     "at most 14 modules that import each other in a row": {"modules": 24},
     "at most 3 tuned constants per 1,000 code lines": {"constants": 377},
     "lines per room": {
-        "cli": 1977,
-        "face": 674,
+        "cli": 1980,
         "inside": 13788,
-        "machine": 1635,
         "measurement": 1923,
-        "program": 2903,
         "rig": 4228,
         "tuning": 7022,
     },

@@ -70,8 +70,10 @@ class Messages:
         """Print an error; the program's own traceback comes first."""
         self.end()
         if program_traceback:
-            self._talk.print(Text(program_traceback.rstrip()), soft_wrap=True)
-        self._talk.print(Text("autotune: ", style="bold red") + Text(message), soft_wrap=True)
+            self._talk.print(Text(printable(program_traceback.rstrip())), soft_wrap=True)
+        self._talk.print(
+            Text("autotune: ", style="bold red") + Text(printable(message)), soft_wrap=True
+        )
 
     def _say(self, markup: str) -> None:
         if self._verbosity > Verbosity.QUIET:
@@ -127,12 +129,13 @@ class _Outliving:
 
 
 def plain(value: object) -> str:
-    """Return text that rich and a terminal print as it is: no markup, and no control characters.
+    """Return printable text with its square brackets escaped, so that rich sees no markup."""
+    return printable(str(value)).replace("[", r"\[")
 
-    It may quote a file of somebody else's.
-    """
-    shown = "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in str(value))
-    return shown.replace("[", r"\[")
+
+def printable(text: str) -> str:
+    """Return text without control characters: it may quote a file of somebody else's."""
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
 @contextmanager

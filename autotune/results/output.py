@@ -153,9 +153,7 @@ class Output:
         if isinstance(before, str):
             yield f"it cannot be read ({before})"
         elif not before.program.is_of(program):
-            command = before.program.command  # somebody else's, maybe
-            shown = command if command.isprintable() else repr(command)
-            yield f"it is about another program ({shown})"
+            yield f"it is about another program ({before.program.command})"
         elif best and best.applied.is_as_written and not before.applied.is_as_written:
             gain = f"{before.speedup.estimate:.2f}x"
             yield f"what it changes gave {gain}, and this search confirmed no gain"

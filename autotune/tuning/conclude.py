@@ -75,7 +75,7 @@ def conclude(
         memory=(_peak(base_side), _peak(best_side)),
         reason=_reason(session, confirmed, records),
         untried=tuple(_untried(baseline, records, best)),
-        worth_s=None if changed(session.files or session.study.files) else session.worth_s,
+        worth_s=None if changed(session.files) else session.worth_s,
         warnings=(*warnings_of([*alone[0], *alone[1]]), *([unseen] if unseen else [])),
         records=tuple(records),
         head=session.study.head,

@@ -91,9 +91,9 @@ class Session:
     def keep(self, result: SearchResult, finish: Finish) -> SearchResult:
         """Record the result and have its files written, as far as that is possible; return it."""
         self.stop.result = result
-        with faults_told(self.events):
+        with faults_warned_of(self.events):
             self.study.result = result
-        with faults_told(self.events):
+        with faults_warned_of(self.events):
             finish(result)
         return result
 
@@ -218,7 +218,7 @@ class Session:
 
 
 @contextmanager
-def faults_told(events: Events) -> Iterator[None]:
+def faults_warned_of(events: Events) -> Iterator[None]:
     """Warn of a fault of the record, a file or the fence, and go on."""
     try:
         yield
@@ -250,7 +250,7 @@ def search_session(
             study.facts = replace(study.facts, files=dict(sources.known))
 
     def quietly(step: Callable[[], None]) -> None:
-        with faults_told(events):
+        with faults_warned_of(events):
             step()
 
     def hear(progress: Progress) -> None:

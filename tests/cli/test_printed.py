@@ -35,6 +35,18 @@ def searched(folder: Path, script: Script, budget_s: float = 300.0, seed: int = 
         console.end()
 
 
+def test_what_a_file_of_somebody_elses_says_does_not_steer_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    messages, said = Messages(), "sets [A]=\x1b[2J\x9b1m ä\nand more"
+    messages.warn(said)
+    messages.error(said, said)
+    err = capsys.readouterr().err
+    assert err.count(r"sets [A]=\x1b[2J\x9b1m ä") == 3
+    assert err.count("and more") == 3
+    assert not {"\x1b", "\x9b"} & {*err}
+
+
 def test_the_console_tells_each_phase_in_order_and_each_trial_as_it_was_recorded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
