@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from autotune.cli.app import main
-from autotune.files import HOME
+from autotune.files.access import HOME
 from autotune.measurement.outcome import Ending
 from autotune.results.output import Output
 from autotune.results.result import SearchResult

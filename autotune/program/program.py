@@ -18,8 +18,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from autotune import files
 from autotune.errors import UsageError, did_you_mean
+from autotune.files import access
 from autotune.measurement.outcome import RunMode
 from autotune.program.config import KnobValue
 from autotune.program.flags import AS_WRITTEN, KEYWORD, Flag, as_text
@@ -260,7 +260,7 @@ def program_of(function: Callable[..., Any], args: Sequence[str], pickle_dir: Pa
         import cloudpickle
 
         pickle_path, content = pickle_dir / "program.pkl", cloudpickle.dumps(function)
-        files.write(pickle_path, content, private=True)  # it holds what the function holds
+        access.write(pickle_path, content, private=True)  # it holds what the function holds
         kind, target, root = ProgramKind.PICKLED_FUNCTION, str(pickle_path), Path.cwd()
         source = Path()
     return Program(

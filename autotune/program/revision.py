@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.errors import UsageError
-from autotune.files import HOME
+from autotune.files.access import HOME
 from autotune.files.scratch import HERE, PREFIX, Scratch, sweep
 from autotune.program.program import Program, ProgramKind, fingerprint_of
 

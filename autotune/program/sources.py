@@ -14,8 +14,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from autotune import files
 from autotune.errors import ProgramError
+from autotune.files import access
 
 MOST_BYTES = 256 << 20  # torch's largest extension module in Python, of CUDA kernels, has as much
 MOST_NAMED = 3  # in one sentence
@@ -29,7 +29,7 @@ def digest_of(path: str | Path) -> str:
         file = Path(path)
         if not file.is_file() or file.stat().st_size > MOST_BYTES:
             return ""
-        with files.opened(file) as content:
+        with access.opened(file) as content:
             return hashlib.file_digest(content, "sha256").hexdigest()
     except (OSError, ValueError):  # ValueError: a path with a zero byte
         return ""

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from autotune import files
 from autotune.errors import FileFormatError, UsageError
+from autotune.files import access
 from autotune.program.program import Program
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
@@ -143,7 +143,7 @@ class Output:
             yield f"it is a link, which '-o {self.path}' would follow"
         if _is_empty(path):
             return
-        if not files.is_ours(path, text):
+        if not access.is_ours(path, text):
             yield "nothing in it says that autotune wrote it"
         if not _may_go(kept, text):
             yield f"what it holds would be kept as {kept.name}, which is not autotune's"
@@ -161,19 +161,19 @@ class Output:
     def _replace(self, text: str, *, keeps: bool = True) -> Path | None:
         """Write the text, and return where the file that was there is kept."""
         path, kept = self._target, None
-        keeps = keeps and files.is_ours(path, text) and _may_go(self._kept, text)
+        keeps = keeps and access.is_ours(path, text) and _may_go(self._kept, text)
         if keeps and (old := path.read_bytes()) != text.encode():
             kept = self._kept
-            files.write(kept, old, private=True)
+            access.write(kept, old, private=True)
             kept.chmod(stat.S_IMODE(path.stat().st_mode))
-        files.write(path, text)
+        access.write(path, text)
         return kept and as_typed(kept)
 
 
 def write_own(path: Path, text: str) -> None:
     """Write a file in the folder of a search; a ``UsageError`` says why it cannot be written."""
     try:
-        files.write(path, text, private=True)
+        access.write(path, text, private=True)
     except OSError as error:
         raise UsageError(f"'{path}' cannot be written: {error.strerror}.") from error
 
@@ -202,7 +202,7 @@ def _is_empty(path: Path) -> bool:
 
 
 def _may_go(path: Path, text: str) -> bool:
-    return _is_empty(path) or files.is_ours(path, text)
+    return _is_empty(path) or access.is_ours(path, text)
 
 
 def _read(path: Path) -> BestFile | str:

@@ -25,8 +25,8 @@ from typing import assert_never
 
 from pydantic import TypeAdapter, ValidationError
 
-from autotune import files
 from autotune.errors import NothingMeasured, ProgramError, RigError
+from autotune.files import access
 from autotune.measurement.outcome import Cause, Ending, Outcome
 from autotune.program.program import Program
 from autotune.rig.wire import Ended, decode
@@ -264,7 +264,7 @@ def left_words(folder: Path) -> list[Ended]:
     paths = (path for path in folder.glob("ended-*") if path.suffix != ".part")
     for path in islice(paths, MOST_RANKS):
         with suppress(RigError):
-            word = decode(files.read_left(path) or b"")
+            word = decode(access.read_left(path) or b"")
             words += [word] if isinstance(word, Ended) else []
     return words
 
@@ -286,7 +286,7 @@ def exit_codes(path: Path) -> dict[int, int]:
     Empty without such a file, or if the program has written something else there.
     """
     try:
-        return _codes().validate_json(files.read_left(path) or b"{}")
+        return _codes().validate_json(access.read_left(path) or b"{}")
     except ValidationError:
         return {}
 

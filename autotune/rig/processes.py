@@ -16,7 +16,7 @@ from time import monotonic, sleep
 
 import psutil
 
-from autotune.files import log_file
+from autotune.files.access import log_file
 from autotune.machine.process_tree import descendants
 from autotune.program.program import LaunchPlan
 from autotune.rig import terminal

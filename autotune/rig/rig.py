@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from autotune.errors import DEFECT, FenceError, RigError
-from autotune.files import make_folder
+from autotune.files.access import make_folder
 from autotune.knobs import launch_plan_for
 from autotune.machine.probes.nvml import NvmlMemory
 from autotune.measurement.examination import Examination, StepBreakdown

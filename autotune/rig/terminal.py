@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from autotune.files import log_file
+from autotune.files.access import log_file
 from autotune.program.printed import last_line
 
 ROWS, COLUMNS = 40, 120

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune import files
+from autotune.files import access
 
 
 def test_a_file_is_replaced_whole_with_its_mode_and_a_new_one_follows_the_umask(
@@ -14,10 +14,10 @@ def test_a_file_is_replaced_whole_with_its_mode_and_a_new_one_follows_the_umask(
 ) -> None:
     before = os.umask(0o027)
     try:
-        files.write(tmp_path / "a" / "new", "text ä")
-        files.write(tmp_path / "own" / "kept", b"bytes", private=True)
+        access.write(tmp_path / "a" / "new", "text ä")
+        access.write(tmp_path / "own" / "kept", b"bytes", private=True)
         for line in (b"one ", b"two"):
-            with files.log_file(tmp_path / "own" / "log") as log:
+            with access.log_file(tmp_path / "own" / "log") as log:
                 log.write(line)
     finally:
         os.umask(before)
@@ -26,7 +26,7 @@ def test_a_file_is_replaced_whole_with_its_mode_and_a_new_one_follows_the_umask(
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
     assert modes == {"a": 0o750, "new": 0o640, "own": 0o700, "kept": 0o600, "log": 0o600}
     (tmp_path / "a" / "new").chmod(0o664)
-    files.write(tmp_path / "a" / "new", "again")
+    access.write(tmp_path / "a" / "new", "again")
     assert (tmp_path / "a" / "new").stat().st_mode & 0o777 == 0o664
 
 
@@ -35,14 +35,14 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     theirs.parent.mkdir()
     theirs.write_text("theirs")
     link.symlink_to(theirs)
-    files.write(link, "ours")
+    access.write(link, "ours")
     assert theirs.read_text() == "theirs"
     assert link.read_text() == "ours"
     assert not link.is_symlink()
     link.unlink()
     link.symlink_to(theirs)
     with pytest.raises(OSError, match="symbolic links"):
-        files.log_file(link)
+        access.log_file(link)
 
 
 def test_a_full_disk_leaves_the_old_file_and_no_part(
@@ -56,7 +56,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_part(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        files.write(path, "new")
+        access.write(path, "new")
     assert {one.name: one.read_text() for one in tmp_path.iterdir()} == {"file": "old"}
 
 
@@ -71,5 +71,5 @@ def test_a_file_system_that_syncs_nothing_and_knows_no_modes_is_written_to(
     path = tmp_path / "best.yaml"
     for content, error in (("old", errno.EINVAL), ("old", errno.ENOSYS), ("new", errno.EPERM)):
         monkeypatch.setattr(os, "fsync", cannot if error != errno.EPERM else lambda _: None)
-        files.write(path, content, private=error != errno.EPERM)
+        access.write(path, content, private=error != errno.EPERM)
     assert path.read_text() == "new"

@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
-from autotune import files
 from autotune.errors import FileFormatError
+from autotune.files import access
 
 # A best.yaml has some 250 entries in 5 levels and 5 kB; a program of 300 flags, ten times as many
 MAX_BYTES, MAX_DEPTH, MAX_ENTRIES = 1_000_000, 32, 10_000
@@ -98,7 +98,7 @@ def read(path: Path) -> YamlFile:
             than 1 MB, or has aliases, over 10,000 entries or over 32 levels.
     """
     try:
-        node, data = _parsed(files.read(path, MAX_BYTES).decode())
+        node, data = _parsed(access.read(path, MAX_BYTES).decode())
     except FileNotFoundError as error:
         raise FileFormatError(f"There is no file '{path}'.") from error
     except (OSError, UnicodeDecodeError) as error:

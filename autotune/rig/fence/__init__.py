@@ -17,7 +17,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autotune.errors import FenceError
-from autotune.files import HOME
+from autotune.files.access import HOME
 from autotune.files.scratch import sweep
 from autotune.machine.kernel_files import text_of
 from autotune.program.fence_options import FenceKind, FenceOptions

@@ -19,9 +19,9 @@ from shlex import quote
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
-from autotune import files
 from autotune.errors import AutotuneError, RunDirectoryError, UsageError, did_you_mean
-from autotune.files import HOME
+from autotune.files import access
+from autotune.files.access import HOME
 from autotune.program.sources import changed, listed
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class SearchDir:
             Study.create(storage, STUDY_NAME, head)
             storage.close()
             part.rename(self.path / FILE)
-            files.sync_folder(self.path)
+            access.sync_folder(self.path)
         except BaseException:
             shutil.rmtree(self.path, ignore_errors=True)
             raise
@@ -118,7 +118,7 @@ def new(name: str | None, program_name: str, base: Path | None = None) -> Search
         _keep_private(home)
         path = _made(home, name, program_name)
         if not os.path.lexists(home / ".gitignore"):  # a link there is left alone
-            files.write(home / ".gitignore", "*\n", private=True)
+            access.write(home / ".gitignore", "*\n", private=True)
     except OSError as error:
         raise RunDirectoryError(
             f"A search keeps its record in '{home}', which autotune cannot create "
