@@ -412,7 +412,8 @@ class ScriptedRig:
     def _import(self) -> None:
         for path, digest in self._machine.script.imports(self._number).items():
             assert self._rigs.reports.sources is not None
-            self._rigs.reports.sources.saw(path, digest)
+            changed_ns = Path(path).stat().st_mtime_ns
+            self._rigs.reports.sources.saw(path, digest, changed_ns)
 
     def rehearse(
         self, applied: AppliedConfig, plan: RehearsalPlan, should_stop: ShouldStop

@@ -94,6 +94,19 @@ def read_left(path: Path) -> bytes | None:
         return None
 
 
+def lines_left(path: Path, start: int) -> list[bytes]:
+    """Return the whole lines that a trial has added to a file since it had *start* bytes.
+
+    Of many, the first ones; none if there is no such file, or it is no file.
+    """
+    try:
+        with opened(path, follows_link=False) as file:
+            file.seek(start)
+            return file.read(MOST_LEFT_BYTES).splitlines(keepends=True)
+    except OSError:
+        return []
+
+
 def log_file(path: Path) -> FileIO:
     """Open a log that only this user reads, to append to it.
 

@@ -27,6 +27,7 @@ from autotune.program.program import ProgramKind
 from autotune.rig.wire import AskedInput, Ended, Link, LinkClosed, Start, ToRig, decode, encode
 
 if TYPE_CHECKING:
+    from autotune.inside.seams.sources import SourcesSeam
     from autotune.inside.short_epochs import ShortEpochs
     from autotune.inside.step_tracker import StepTracker
 
@@ -76,10 +77,8 @@ def _lead(
         listener = rank_process.leader(link, commands, start, started, group)
         listener.seams.fence.guard_files(start)
         from autotune.inside.processes.children import Children
-        from autotune.inside.seams.sources import SourcesSeam
 
-        sources = SourcesSeam(link, (*start.open_places, start.shadow_dir))
-        sources.install()
+        sources = _sources(start, shared)
         children = Children(link, commands, start, started, listener, shared)
         # Under a launcher all ranks are known from the start. Without one, processes that the
         # program starts may be the ones that train.
@@ -93,6 +92,14 @@ def _lead(
         listener.program_ended(has_failed=has_failed)
     link.send(ended)
     quit_process(ended.exit_code)
+
+
+def _sources(start: Start, shared: Path) -> SourcesSeam:
+    from autotune.inside.seams.sources import SourcesSeam
+
+    sources = SourcesSeam(shared, (*start.open_places, start.shadow_dir))
+    sources.install()
+    return sources
 
 
 def _follow(shared: Path) -> int:
@@ -110,6 +117,7 @@ def _follow(shared: Path) -> int:
         ended = _run_bare(own_files, group)
     else:
         follower = rank_process.follower(start, group)
+        _sources(own_files, shared)
         # Other programs know nothing of ranks: `seams.fence.silence` in _run handles their files.
         if start.applied is None or start.applied.traits.distributes_itself:
             follower.seams.fence.guard_files(own_files)

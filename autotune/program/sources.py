@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from autotune.errors import ProgramError
@@ -69,8 +70,12 @@ class Sources:
         self._apart = apart
         self._made: dict[str, str] = {}
 
-    def saw(self, path: str, digest: str) -> None:
+    def saw(self, path: str, digest: str, changed_ns: int) -> None:
         """Note that a process has imported a file with this content.
+
+        Args:
+            changed_ns: When the file that it saw was last changed. Of what it has made behind the
+                fence, the disk may have an older copy with the same content.
 
         Raises:
             ProgramError: when another one has imported it with another content.
@@ -81,10 +86,16 @@ class Sources:
         first, today = known or self._made.setdefault(path, digest), digest_of(path)
         if known is None:
             is_apart = any(Path(os.path.realpath(path)).is_relative_to(one) for one in self._apart)
-            is_users = not is_apart and today == digest
+            is_users = not is_apart and today == digest and _changed_ns(path) == changed_ns
         else:
             is_users = today != known  # else a trial has written its own over it, behind its fence
         if is_users and first != digest:
             raise ProgramError(f"{shown(path)} has changed since the search began.")
         if is_users:
             self.known[path] = digest
+
+
+def _changed_ns(path: str) -> int | None:
+    with suppress(OSError):
+        return os.stat(path).st_mtime_ns  # noqa: PTH116 - a str, as it was imported
+    return None

@@ -16,6 +16,7 @@ from time import monotonic
 from typing import TypeVar
 
 from autotune.errors import DEFECT, FenceError, RigError
+from autotune.files import access
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.fence_options import FenceKind
 from autotune.program.sources import Sources
@@ -24,6 +25,7 @@ from autotune.rig.fence import View
 from autotune.rig.resource_monitor import ResourceMonitor
 from autotune.rig.terminal import Asked, Terminal
 from autotune.rig.wire import (
+    IMPORTED,
     AskedInput,
     Close,
     Ended,
@@ -40,6 +42,7 @@ from autotune.rig.wire import (
     TakeTurns,
     TookTurns,
     Warned,
+    decode,
 )
 
 MARK = "AUTOTUNE_RIG"  # environment variable of the rig's processes, by which they are found
@@ -137,6 +140,7 @@ class OpenRig:
         self._polled_at = 0.0  # when the size of the scratch folders was last looked at
         self._mounts: processes.OwnMounts | None = None
         self._asked: Asked | None = None
+        self._imports_bytes = 0  # how far the file of what was imported is read
         self._number = 0  # of the last question; answers to earlier ones are dropped
         # Kept between questions: the program may have left its training loop before the next one.
         self._phase: Phase = "start-up"
@@ -185,10 +189,6 @@ class OpenRig:
                     heard = now
                     self._phase = phase
                     self._reports.progress(message)
-                case Imported(path, digest):
-                    heard = now
-                    if self._reports.sources is not None:
-                        self._reports.sources.saw(path, digest)
                 case Warned(sentence):
                     self._reports.warning(sentence)
                 case AskedInput(prompt):
@@ -212,6 +212,7 @@ class OpenRig:
                             f"{DEFECT}the process that runs your program sent a message that was "
                             f"not asked for, {message!r}"
                         )
+                    self._hear_imports()
                     return message
             self.monitor.sample()
             if ending := self._overflow(now) or should_stop():
@@ -223,13 +224,33 @@ class OpenRig:
         Batch systems and service managers send it to all processes of a job.
         """
         asked = should_stop() if self._reports.is_urgent() else None
+        if asked is None:
+            self._hear_imports()  # what was edited may be what has failed
         return asked or ending
+
+    def _hear_imports(self) -> None:
+        """Compare what the program's processes have imported since this was done last.
+
+        Raises:
+            ProgramError: when they have imported another version of a file.
+        """
+        if self._reports.sources is None:
+            return
+        for line in access.lines_left(self.place.view.own_dir / IMPORTED, self._imports_bytes):
+            if not line.endswith(b"\n"):
+                return  # it is being written
+            self._imports_bytes += len(line)
+            with suppress(RigError):  # the program may write to that folder, too
+                told = decode(line)
+                if isinstance(told, Imported):
+                    self._reports.sources.saw(told.path, told.digest, told.changed_ns)
 
     def _overflow(self, now: float) -> Ending | None:
         """Return an ending if the program wrote more than a trial may."""
         if now - self._polled_at < OVERFLOW_EVERY_S:
             return None
         self._polled_at = now
+        self._hear_imports()
         cut(self.place.log)
         reason = self.place.view.overflow()
         return None if reason is None else Ending(Outcome.SCRATCH_FULL, reason, self.log_tail())
@@ -324,6 +345,7 @@ class OpenRig:
     def _release(self) -> None:
         if self.place.terminal is not None:
             self.place.terminal.close()
+        cut(self.place.log)
         if self._mounts is not None:
             self._mounts.close()
         self._link.close()

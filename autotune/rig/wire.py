@@ -32,7 +32,8 @@ from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.program.rehearsal import RehearsalPlan, Seen
 
-PROTOCOL = 26  # raised when messages change, so that two versions of autotune refuse to mix
+IMPORTED = "imported"  # name of a file in the rig's folder
+PROTOCOL = 27  # raised when messages change, so that two versions of autotune refuse to mix
 # Of a message. The longest ones hold the trace of a rehearsal: some 100 bytes a step and a digest
 MOST_BYTES = 64 << 20
 
@@ -172,14 +173,18 @@ class AskedInput:
 
 @dataclass(frozen=True)
 class Imported:
-    """The program imports a file of the user's, or the file is its script; sent unasked.
+    """The program imports a file of the user's, or the file is its script.
+
+    It is not sent: any process of the program adds it, as a line, to the file ``IMPORTED``.
 
     Attributes:
         digest: SHA-256 of its content.
+        changed_ns: When that was last changed, in nanoseconds since 1970.
     """
 
     path: str
     digest: str
+    changed_ns: int
     kind: Literal["imported"] = "imported"
 
 

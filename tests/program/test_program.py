@@ -130,17 +130,20 @@ def test_only_files_that_the_disk_has_as_they_were_imported_are_the_users(tmp_pa
     first, second = digest_of(model), hashlib.sha256(b"second").hexdigest()
     sources = Sources({}, [cached.parent])
     for path, digest in ((made, first), (made, second), (cached, first), (cached, second)):
-        sources.saw(str(path), digest)
+        sources.saw(str(path), digest, 1)
     assert not sources.known, "a trial has made them"
     config = tmp_path / "config.py"  # which a program writes for each of its runs
     config.write_text("first")
-    sources.saw(str(config), first)
-    sources.saw(str(config), second)
+    changed_ns = config.stat().st_mtime_ns
+    sources.saw(str(config), first, changed_ns + 1)
+    assert not sources.known, "the trial's own copy has the same content"
+    sources.saw(str(config), first, changed_ns)
+    sources.saw(str(config), second, changed_ns + 2)
     assert sources.known.pop(str(config)) == first, "the disk has it as it was"
     model.write_text("second")  # after a process has imported it, and before that was heard
-    sources.saw(str(model), first)
+    sources.saw(str(model), first, model.stat().st_mtime_ns - 1)
     with pytest.raises(ProgramError, match=r"model\.py has changed"):
-        sources.saw(str(model), second)
+        sources.saw(str(model), second, model.stat().st_mtime_ns)
 
 
 class Strange:

@@ -102,11 +102,17 @@ import time
 from pathlib import Path
 Path("made.py").write_text(f"AT = {time.time_ns()}")  # behind the fence, so it is not the user's
 import made, model, torch
-for step in range(10 ** 6):
+class Items(torch.utils.data.Dataset):
+    def __len__(self):
+        return 10 ** 6
+    def __getitem__(self, number):
+        import item
+        return torch.zeros(4)
+for step, batch in enumerate(torch.utils.data.DataLoader(Items(), batch_size=8, num_workers=1)):
     if step == 12:
         import late
     model.optimizer.zero_grad()
-    model.net(torch.randn(8, 4)).sum().backward()
+    model.net(batch).sum().backward()
     model.optimizer.step()
 """
 MODEL = "import torch\nnet = torch.nn.Linear(4, 1)\noptimizer = torch.optim.SGD(net.parameters())\n"
@@ -115,7 +121,7 @@ MODEL = "import torch\nnet = torch.nn.Linear(4, 1)\noptimizer = torch.optim.SGD(
 def test_what_a_program_imports_is_told_as_it_was_then_and_another_version_is_refused(
     tmp_path: Path,
 ) -> None:
-    files = {"train.py": IMPORTS, "model.py": MODEL, "late.py": ""}
+    files = {"train.py": IMPORTS, "model.py": MODEL, "late.py": "", "item.py": ""}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     sources = Sources({})

@@ -97,7 +97,7 @@ MESSAGES: tuple[ToRig | FromRig, ...] = (
     Start(PROGRAM, APPLIED, "/run", OVERLAY, rehearsal=RehearsalPlan(most_s=9.5)),
     Warned("data.bin is copied first."),
     AskedInput("Where is the data set?"),
-    Imported("/home/me/größe.py", "ab" * 32),
+    Imported("/home/me/größe.py", "ab" * 32, 1),
     ProfileStep(0.5, 8),
     TakeTurns((changed(APPLIED, loader=None), APPLIED), (PlannedTurn(0, 3),), 5, with_loads=True),
     TOOK_TURNS,

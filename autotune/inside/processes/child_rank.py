@@ -138,9 +138,9 @@ def begin(
     if wire is not None:
         link = Link(wire)
         listener = _leader(child, start, group, link)
-        SourcesSeam(link, (*start.open_places, start.shadow_dir)).install()
     else:
         listener = rank_process.follower(start, group)
+    SourcesSeam(Path(child.shared), (*start.open_places, start.shadow_dir)).install()
     listener.seams.fence.guard_files(start)
     listener.config_reads = child.config_reads
     seams = listener.seams

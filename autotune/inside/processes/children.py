@@ -34,7 +34,6 @@ from autotune.rig.local_ranks import LOOPBACK
 from autotune.rig.wire import (
     Close,
     Ended,
-    Imported,
     Link,
     LinkClosed,
     Message,
@@ -207,7 +206,7 @@ class Children(Host):
         """
         with suppress(LinkClosed):
             for message in child.messages():
-                if child is not self._leads and not isinstance(message, Warned | Imported):
+                if child is not self._leads and not isinstance(message, Warned):
                     if isinstance(message, Progress) and not message.steps:
                         continue
                     if self._listener.steps or self._leads is not None:
