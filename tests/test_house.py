@@ -15,9 +15,9 @@ BREACHES: dict[str, dict[str, int]] = {
     "at most 3 tuned constants per 1,000 code lines": {"constants": 377},
     "lines per room": {
         "cli": 1980,
-        "inside": 13788,
+        "inside": 13813,
         "measurement": 1923,
-        "rig": 4228,
+        "rig": 4255,
         "tuning": 7022,
     },
 }

@@ -4,7 +4,8 @@ A search measures one program. A file that is edited meanwhile makes two of it, 
 imports is compared with what the first ones did.
 
 Covered: Python and extension modules, wherever they lie but in the standard library and in
-site-packages. Not covered: data and configuration files, libraries that are loaded by their path.
+site-packages. Not covered: data and configuration files, Python that is run and not imported
+(``runpy``, ``exec``), libraries that are loaded by their path.
 """
 
 from __future__ import annotations

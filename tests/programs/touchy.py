@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 print("Error: this word alone is no failure")
 trouble = sys.argv[1]
 loader = DataLoader(TensorDataset(torch.randn(4096, 8)), batch_size=16)
+LONG = 7_000_000  # more than a message or a log may have
 model = nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 for _ in range(10_000):
@@ -25,7 +26,7 @@ for _ in range(10_000):
             elif trouble == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             elif trouble == "crash":
-                raise ValueError("expected 16 rows [not more]")
+                raise ValueError("expected 16 rows [not more]" + " and so on" * LONG)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -176,6 +176,8 @@ def test_what_goes_wrong_under_a_config_is_told_apart(
         assert "expected 16 rows [not more]" in ending.reason
         assert "touchy.py" in ending.program_traceback
         assert "autotune/inside" not in ending.program_traceback.split("touchy.py")[0]
+        assert len(ending.program_traceback) < 1 << 20
+        assert opened.rig.log.stat().st_size < 10_000
 
 
 def test_a_function_reads_its_config_and_the_seams_leave_that_knob_alone(tmp_path: Path) -> None:

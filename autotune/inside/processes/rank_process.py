@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import psutil
 
+from autotune.files import access
 from autotune.inside import run_program
 from autotune.inside.ranks.group import Group
 from autotune.machine.probes.torch_memory import is_device_full
@@ -135,7 +136,15 @@ def run(
         trace = "".join(shown)
         (sys.__stderr__ or sys.stderr).write(trace)
     is_full = bool(exception) and is_device_full()
-    ended = Ended(0, exception, trace, exit_code, group.rank, time(), is_device_full=is_full)
+    ended = Ended(
+        0,
+        _bounded(exception),
+        _bounded(trace),
+        exit_code,
+        group.rank,
+        time(),
+        is_device_full=is_full,
+    )
     if listener is not None:
         ended = replace(
             ended,
@@ -145,6 +154,12 @@ def run(
             suspect=listener.suspect,
         )
     return ended, raised
+
+
+def _bounded(text: str) -> str:
+    """Return a text, or its begin and end where it has more than a last message may."""
+    half = access.MOST_LEFT_BYTES // 16
+    return text if len(text) <= 2 * half else f"{text[:half]}\n[…]\n{text[-half:]}"
 
 
 def _wait_as_python_does() -> None:
