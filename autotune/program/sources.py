@@ -1,11 +1,9 @@
 """The files that a program is made of: its script, and what it imports of the user's.
 
-A search measures one program. A file that is edited meanwhile makes two of it, so what each process
-imports is compared with what the first ones did.
+An edit during a search makes two programs of one, so what each process imports is compared.
 
 Covered: Python and extension modules, wherever they lie but in the standard library and in
-site-packages. Not covered: data and configuration files, Python that is run and not imported
-(``runpy``, ``exec``), libraries that are loaded by their path.
+site-packages. Not covered: data, Python that is run and not imported, libraries loaded by path.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from autotune.errors import ProgramError
@@ -50,8 +47,7 @@ def listed(names: Sequence[str]) -> str:
 
 def shown(path: str) -> str:
     """Return a path relative to the present directory, if it lies below."""
-    relative = os.path.relpath(path)
-    return path if relative.startswith(os.pardir) else relative
+    return path if (near := os.path.relpath(path)).startswith(os.pardir) else near
 
 
 class Sources:
@@ -62,8 +58,7 @@ class Sources:
         apart: Folders of caches: what libraries download or compile there is not the user's.
 
     Attributes:
-        known: The user's files. What a trial has made behind its fence is none: the disk has it
-            not, or otherwise.
+        known: The user's files; what a trial has made behind its fence is none of them.
     """
 
     def __init__(self, known: Files, apart: Sequence[Path] = ()) -> None:
@@ -75,8 +70,7 @@ class Sources:
         """Note that a process has imported a file with this content.
 
         Args:
-            changed_ns: When the file that it saw was last changed. Of what it has made behind the
-                fence, the disk may have an older copy with the same content.
+            changed_ns: When it was changed; the disk may have an equal copy of what a trial made.
 
         Raises:
             ProgramError: when another one has imported it with another content.
@@ -86,17 +80,12 @@ class Sources:
             return
         first, today = known or self._made.setdefault(path, digest), digest_of(path)
         if known is None:
-            is_apart = any(Path(os.path.realpath(path)).is_relative_to(one) for one in self._apart)
-            is_users = not is_apart and today == digest and _changed_ns(path) == changed_ns
+            is_apart = any(Path(path).resolve().is_relative_to(one) for one in self._apart)
+            is_its_own = today != digest or Path(path).stat().st_mtime_ns != changed_ns
+            is_users = not (is_apart or is_its_own)
         else:
             is_users = today != known  # else a trial has written its own over it, behind its fence
         if is_users and first != digest:
             raise ProgramError(f"{shown(path)} has changed since the search began.")
         if is_users:
             self.known[path] = digest
-
-
-def _changed_ns(path: str) -> int | None:
-    with suppress(OSError):
-        return os.stat(path).st_mtime_ns  # noqa: PTH116 - a str, as it was imported
-    return None
