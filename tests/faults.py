@@ -1,7 +1,7 @@
 """What programs do with which a setting changes the training, and what autotune keeps the same.
 
 Each is a habit of ``tests/programs/planted.py``. ``test_planted.py`` shows that the comparison
-finds each fault as it says here; ``docs/your-training.md`` has them as tables.
+finds each fault as it says here; ``docs/reference/same-training.md`` has them as tables.
 """
 
 from collections.abc import Mapping

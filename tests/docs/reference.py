@@ -1,51 +1,103 @@
-"""Writes docs/commands.md, and the arguments in docs/api.md: ``python -m tests.docs.reference``.
+"""Writes what the pages of docs/reference/ list: ``python -m tests.docs.reference``.
 
 The pages are committed, so that they can be read without building the site. ``test_site.py``
-compares them with what this makes of the commands and of ``SearchRequest``.
+compares them with what this makes of the commands, the settings and ``SearchRequest``.
 """
 
-import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
 import typer
+from autotune.cli.exit_status import ExitStatus
 
 from autotune.cli.app import app
+from autotune.knobs import Knob, registry
 from autotune.tuning.search_request import SearchRequest, described
+from tests.docs.pages import ROOT
 
-PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
-API = PAGE.with_name("api.md")
+FOLDER = ROOT / "docs" / "reference"
+SETTINGS = "| setting | changes | may change | what it sets |\n|---|---|---|---|\n"
 ARGUMENTS = "| argument | meaning |\n|---|---|\n"
-INTRO = """\
+STATUSES = "| status | meaning |\n|---|---|\n"
+OPTIONS = "| option | meaning |\n|---|---|\n"
+COMMANDS = """\
 # Commands
 
-You find here every command and option of autotune. `autotune COMMAND --help` prints the same.
+Seven commands; `autotune COMMAND --help` prints the same as this page.
 
-autotune's own options come before the program. `LINE` is what you want to train: `train.py`, or
-your usual [command line](command-lines.md). Options and defaults below are read from the program;
-`python -m tests.docs.reference` writes this page.
+```console
+autotune --help
+```
+
+autotune's own options come before the program. `PROGRAM` is what you want to train: `train.py`, or
+[your usual command line](../use/your-command-line.md).
+"""
+ENDED = """\
+## Exit statuses
+
+`autotune run` becomes the training, so its status is the training's. All other commands end with:
+
 """
 
 
-def markdown() -> str:
+def commands(_page: str) -> str:
+    """Return the page about the commands and how they end."""
     group: Any = typer.main.get_command(app)
-    commands = {name: one for name, one in group.commands.items() if not one.hidden}
-    return "\n".join([INTRO, *(_section(name, one) for name, one in commands.items())])
+    visible = {name: one for name, one in group.commands.items() if not one.hidden}
+    statuses = (f"| {int(one)} | {_cell(one.meaning)} |" for one in ExitStatus)
+    return "\n".join(
+        [COMMANDS, *(_section(name, one) for name, one in visible.items()), ENDED]
+    ) + _table(STATUSES, statuses)
 
 
-def api_page(page: str) -> str:
-    """Return the page about the Python API with the arguments of ``search()`` as they are."""
-    rows = "".join(
-        f"| `{name}` | {_cell(one.help)} |\n" for name, one in described(SearchRequest).items()
-    )
-    before, after = re.split(re.escape(ARGUMENTS) + r"(?:\|.*\n)*", page)
-    return f"{before}{ARGUMENTS}{rows}{after}"
+def settings(page: str) -> str:
+    """Return the page about the settings with its two tables as the settings are."""
+    known = registry().items()
+    shown = [_setting(name, one) for name, one in known if not one.is_hidden]
+    hidden = [_setting(name, one) for name, one in known if one.is_hidden]
+    before, first, second = _around(page, SETTINGS, 2)
+    return f"{before}{_table(SETTINGS, shown)}{first}{_table(SETTINGS, hidden)}{second}"
+
+
+def api(page: str) -> str:
+    """Return the page about Python with the arguments of ``search()`` as they are."""
+    rows = (f"| `{name}` | {_cell(one.help)} |" for name, one in described(SearchRequest).items())
+    before, after = _around(page, ARGUMENTS, 1)
+    return f"{before}{_table(ARGUMENTS, rows)}{after}"
+
+
+PAGES: dict[Path, Callable[[str], str]] = {
+    FOLDER / "commands.md": commands,
+    FOLDER / "settings.md": settings,
+    FOLDER / "api.md": api,
+}
+
+
+def _table(head: str, rows: Iterable[str]) -> str:
+    return head + "".join(f"{row}\n" for row in rows)
+
+
+def _around(page: str, head: str, tables: int) -> list[str]:
+    """Return what stands before, between and after the tables with this head."""
+    before, *rest = page.split(head)
+    assert len(rest) == tables, head
+    lines = (part.splitlines(keepends=True) for part in rest)
+    return [before, *("".join(dropwhile(_is_row, part)) for part in lines)]
+
+
+def _is_row(line: str) -> bool:
+    return line.startswith("|")
+
+
+def _setting(name: str, knob: Knob) -> str:
+    return f"| `{name}` | {knob.scope} | {knob.changes} | {_cell(knob.summary)} |"
 
 
 def _section(name: str, command: Any) -> str:
-    lines = [f"## autotune {name}", "", command.help or "", "", "| option | meaning |", "|---|---|"]
-    return "\n".join([*lines, *_rows(command), ""])
+    head = f"## autotune {name}\n\n{command.help or ''}\n\n"
+    return head + _table(OPTIONS, _rows(command))
 
 
 def _rows(command: Any) -> Iterator[str]:
@@ -75,5 +127,6 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(markdown(), encoding="utf-8")
-    API.write_text(api_page(API.read_text(encoding="utf-8")), encoding="utf-8")
+    for path, make in PAGES.items():
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        path.write_text(make(text), encoding="utf-8")

@@ -13,29 +13,50 @@ from statistics import fmean
 import pytest
 from PIL import Image
 
-from tests.docs import picture, reference, training
-from tests.docs.pages import PAGES, ROOT, blocks_in
+from autotune.knobs import registry
+from tests.docs import picture, recording, reference, terminal, training
+from tests.docs.pages import FENCE, PAGES, ROOT
 
 README = ROOT / "README.md"
+NUMBERS = ROOT / "docs" / "trust" / "the-numbers.md"
+MEMORY_SAVERS = {"accumulation_steps", "activation_checkpointing", "cuda_allocator"}
 REPLAYED = ROOT / "benchmarks" / "results" / "2026-11-26-replay-cpu.json"
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
 
 
-def test_the_readme_is_short_and_its_picture_is_small() -> None:
-    assert len(README.read_text(encoding="utf-8").splitlines()) <= 200
+def test_the_readme_is_short_and_pictures_are_small() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 120
     for image in (ROOT / "docs" / "images").iterdir():
-        assert image.stat().st_size <= 150_000, image
+        assert image.stat().st_size <= 200_000, image
 
 
-def test_the_picture_and_the_outputs_are_of_one_run() -> None:
-    printed = " ".join(picture.printed().split())
-    outputs = [block for block in blocks_in("text") if "confirmed in fresh" in block.text]
-    assert len(outputs) == 2
-    for block in outputs:  # as they are wrapped and cut there
-        shown = " ".join(block.text.removesuffix("…\n").split())
-        assert printed.startswith(shown), block.place
+def test_picture_recording_and_verdicts_are_of_one_search() -> None:
+    named = terminal.title_of(recording.RECORDING)
+    assert picture.search_id() == named
+    shown = recording.verdict(terminal.last_screen(recording.RECORDING))
+    assert len(shown.splitlines()) <= 15
+    for page in recording.FILLED:
+        assert recording.verdict_in(page) == (named, shown), page
     with Image.open(picture.PICTURE) as image:
         assert image.convert("RGB").getpixel((0, 0)) == (255, 255, 255), "the page is light"
+
+
+def test_a_recording_shows_what_a_terminal_shows_and_needs_no_script(tmp_path: Path) -> None:
+    said = "import time; print('\\033[1;31ma < b\\033[0m', end='', flush=True); time.sleep(.3)"
+    printed, status = terminal.record([sys.executable, "-c", f"{said}; print('\\r  c &')"])
+    shown = terminal.screens("autotune", printed)
+    assert status == 0
+    assert [terminal.text_of(screen)[:2] for _, screen in shown[-2:]] == [
+        ["$ autotune", "a < b"],
+        ["$ autotune", "  c &"],
+    ]
+    picture_of_it = tmp_path / "recording.svg"
+    picture_of_it.write_text(terminal.svg("an id", shown), encoding="utf-8")
+    assert terminal.last_screen(picture_of_it) == terminal.text_of(shown[-1][1])
+    assert terminal.title_of(picture_of_it) == "an id"
+    text = picture_of_it.read_text(encoding="utf-8")
+    assert "prefers-reduced-motion" in text
+    assert "<script" not in text
 
 
 def test_each_mark_that_is_declared_or_named_is_carried_by_a_test() -> None:
@@ -73,26 +94,42 @@ def test_each_link_leads_to_a_file_and_each_file_that_is_named_exists(page: Path
         assert (ROOT / named).exists(), named
 
 
-def test_the_page_of_commands_says_what_the_commands_say() -> None:
-    text = reference.PAGE.read_text(encoding="utf-8")
-    assert text == reference.markdown(), "write it again: python -m tests.docs.reference"
-    text = reference.API.read_text(encoding="utf-8")
-    assert text == reference.api_page(text), "write it again: python -m tests.docs.reference"
+@pytest.mark.parametrize("page", reference.PAGES, ids=lambda page: page.name)
+def test_a_page_of_the_reference_says_what_the_program_says(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text == reference.PAGES[page](text), "write it again: python -m tests.docs.reference"
 
 
-def test_the_page_of_your_training_says_what_is_planted_in_tests() -> None:
+def test_the_readme_says_of_each_setting_what_it_may_change() -> None:
+    text = README.read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| `(\w+)` \| [^|]+ \| (\w+) \|$", text, re.MULTILINE))
+    shown = {name: str(one.changes) for name, one in registry().items() if not one.is_hidden}
+    assert told == {name: level for name, level in shown.items() if name not in MEMORY_SAVERS}
+    assert set(shown) >= MEMORY_SAVERS
+
+
+def test_a_page_answers_in_its_first_line_and_then_has_a_command() -> None:
+    for page in PAGES:
+        if page.parent != ROOT:
+            text = page.read_text(encoding="utf-8")
+            assert re.match(r"# .+\n\n[^|#`\n*-]", text), page
+            assert re.match("You (get|learn|find)", text.split("\n\n")[1]) is None, page
+            first = FENCE.search(text)
+            assert first is not None, page
+            assert first.group(1) in {"console", "python"}, page
+
+
+def test_the_page_of_the_comparison_says_what_is_planted_in_tests() -> None:
     text = training.PAGE.read_text(encoding="utf-8")
     assert text == training.markdown(text), "write it again: python -m tests.docs.training"
-    besides = [line for line in text.splitlines() if not line.startswith("|")]
-    assert len(besides) <= 60
 
 
-def test_the_comparison_in_the_readme_is_what_was_recorded() -> None:
+def test_the_comparison_of_ways_to_choose_is_what_was_recorded() -> None:
     """Mean over the programs, and the least of their 5th percentiles."""
     figures = json.loads(REPLAYED.read_text(encoding="utf-8"))["figures"]
     assert figures.pop("runs") == 12
     budgets = [f"{seconds:g} s" for seconds in figures.pop("budgets_s")]
-    text = README.read_text(encoding="utf-8")
+    text = NUMBERS.read_text(encoding="utf-8")
     for way in next(iter(figures.values())):
         marks = [
             [program[way][budget]["recommended"] for program in figures.values()]
@@ -100,6 +137,19 @@ def test_the_comparison_in_the_readme_is_what_was_recorded() -> None:
         ]
         cells = [f"{fmean(m for m, _ in at):.3f} ({min(w for _, w in at):.3f})" for at in marks]
         assert f" | {' | '.join(cells)} |" in text, (way, cells)
+
+
+def test_each_benchmark_is_listed_with_its_date_and_rows_of_others_are_theirs() -> None:
+    text = NUMBERS.read_text(encoding="utf-8")
+    for result in (ROOT / "benchmarks" / "results").glob("*.json"):
+        listed = [line for line in text.splitlines() if f"results/{result.name}`" in line]
+        assert any(f"| {result.name[:10]} |" in line for line in listed), result.name
+    made = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    scripts = text[text.index("| script | claimed |") : text.index("All of the 15 gains")]
+    assert scripts.strip() in made
+    first = README.read_text(encoding="utf-8")
+    for row in scripts.splitlines()[2:8]:
+        assert row.rsplit(" | ", 1)[0].replace(" | ", " | CPU, 90 s | ", 1) in first, row
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/your-training.md: ``python -m tests.docs.training``.
+"""Writes the tables of docs/reference/same-training.md: ``python -m tests.docs.training``.
 
 Their rows are what ``tests/test_planted.py`` plants. ``test_site.py`` compares the page with them.
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.faults import FAULTS, KEPT, setting
 
-PAGE = Path(__file__).parents[2] / "docs" / "your-training.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "same-training.md"
 BARS = "\n|---|---|---|"
 FOUND = "| what a program may do | setting that would change its training | found by |" + BARS
 DONE = "| what a program may do | setting | what autotune does |" + BARS
