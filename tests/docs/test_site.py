@@ -112,7 +112,7 @@ def test_a_page_answers_in_its_first_line_and_then_has_a_command() -> None:
     for page in PAGES:
         if page.parent != ROOT:
             text = page.read_text(encoding="utf-8")
-            assert re.match(r"# .+\n\n[^|#`\n*-]", text), page
+            assert re.match(r"# .+\n\n[^|#\n*-]", text), page
             assert re.match("You (get|learn|find)", text.split("\n\n")[1]) is None, page
             first = FENCE.search(text)
             assert first is not None, page
