@@ -78,3 +78,20 @@ def _why(found: Verdict) -> Iterator[RenderableType]:
     if found.why:
         yield Text("Why:", style="bold")
         yield from (Text(f"{INDENT}{sentence}") for sentence in found.why)
+
+
+def details(result: SearchResult) -> None:
+    """Print what a search found, and what led to it."""
+    show(result, result.own_file)
+
+
+def trials(result: SearchResult) -> None:
+    """Print all trials of a search as a table."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("trial", "speedup", "why", "ended"):
+        table.add_column(column, overflow="fold")
+    for trial in result.trials:
+        speedup = "" if trial["speedup"] is None else f"{trial['speedup']:.2f}x"
+        cells = (trial["trial"], speedup, trial["why"], trial["outcome"])
+        table.add_row(*(Text(str(cell)) for cell in cells))
+    results_console().print(table)

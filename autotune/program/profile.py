@@ -331,8 +331,8 @@ class Profile:
             return domain
         return NotOffered(
             f"the program makes a fixed number of steps ({self.loop.length.where}): more samples "
-            "in each would be more training, not an earlier end; name the knob in --tune or --fix "
-            "to try it",
+            "in each would be more training, not an earlier end; name it in --tune or --set to try "
+            "it",
             by_name=domain,
         )
 

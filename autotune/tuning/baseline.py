@@ -50,7 +50,6 @@ def measure_baseline(session: Session) -> Baseline:
     """
     baseline = _from_record(session)
     if baseline is not None:
-        session.warn_if_short()
         return baseline
     if session.budget.total_s < MIN_BUDGET_S:
         raise BudgetError(
@@ -127,7 +126,6 @@ def _measure(session: Session) -> Baseline:
     # takes, and a search that is killed need not measure the baseline again.
     study.facts = facts
     session.divide(needs_pairs=bool(space.asked))
-    session.warn_if_short()
     worth_s = max(PROFILE_WORTH_S, PROFILE_WORTH_STEPS * facts.step_s)
     if session.budget.left_s - session.plan.reserve_s > worth_s:
         study.facts = facts = replace(
