@@ -29,7 +29,8 @@ from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.line import read as read_line
 from autotune.program.line import words_of
 from autotune.program.program import Program, program_of
-from autotune.results.output import Output, write_own
+from autotune.results.bestfile import CANDIDATE, RESULT
+from autotune.results.output import BEST, Output, write_own
 from autotune.results.record import SearchInfo
 from autotune.results.result import SearchResult
 from autotune.results.verdict import changes_of
@@ -328,16 +329,28 @@ class Logged(Events):
 def _finish(result: SearchResult, output: Output | None, events: Events) -> None:
     """Write what a search found; where that fails it is said, because the record has it."""
     from autotune.report import html
+    from autotune.results.as_data import as_text
 
-    own = result.own_file
-    try:
-        write_own(own, result.best_file().text())
-    except UsageError as error:
-        again = f"'{result.head.to_resume(result.run_dir.name)}' writes it."
-        events.warn(f"{error} Make room; {again}")
+    again = f"Make room; '{result.head.to_resume(result.run_dir.name)}' writes it."
+    _write_config(result, events, again)
     if output is not None and (said := result.put_into(output)):
         events.warn(said)
+    found = result.found_in(output)
+    for name, text in ((RESULT, as_text(result, found)), ("report.html", html(result, found))):
+        try:
+            write_own(result.own_file.with_name(name), text)
+        except UsageError as error:
+            events.warn(f"{error} {again}")
+
+
+def _write_config(result: SearchResult, events: Events, again: str) -> None:
+    """Write the best or candidate config; of what went on, the folder keeps no earlier one."""
+    own = result.own_file
+    for name in {BEST.name, CANDIDATE} - {own.name}:
+        own.with_name(name).unlink(missing_ok=True)
+    if own.name == RESULT:
+        return
     try:
-        write_own(own.with_name("report.html"), html(result, result.found_in(output)))
+        write_own(own, result.best_file().text(own.name))
     except UsageError as error:
-        events.warn(str(error))
+        events.warn(f"{error} {again}")

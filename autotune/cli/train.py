@@ -126,9 +126,9 @@ def _checked_plan(
         messages.warn(line)
     subject = program_typed(context, messages, program, args)
     machine = hardware.detect(subject.visible_devices)
-    for warning in file.warnings(machine, subject):
+    for warning in file.warnings(machine, subject, best):
         messages.warn(warning)
-    if subject.ranks is not None and subject.ranks != (searched := file.program.ranks):
+    if subject.ranks is not None and subject.ranks != (searched := file.ranks):
         used = "one process" if searched is None else f"{searched} ranks"
         messages.warn(
             f"The search of {best.name} used {used}, and this line starts {subject.ranks} ranks. "
@@ -182,7 +182,7 @@ def run_plan(best: BestFile, path: Path, program: Program, machine: Hardware) ->
     from autotune.knobs import launch_plan_for
     from autotune.program.program import python_plan
 
-    ranks = best.program.ranks if program.ranks is None else program.ranks
+    ranks = best.ranks if program.ranks is None else program.ranks
     own = program.own_plan if best.applied.is_as_written and ranks is None else None
     plan = own or python_plan(
         "autotune.inside.train", str(path), *program.words, cwd=".", options=program.python_options
@@ -192,7 +192,7 @@ def run_plan(best: BestFile, path: Path, program: Program, machine: Hardware) ->
     plan = launch_plan_for(best.applied, plan)
     gpus = len(machine.gpus)
     # With 0 GPUs nothing is known (NVML may not answer), so the program itself has to complain.
-    if best.program.traits.device == "cuda" and plan.ranks is not None and 0 < gpus < plan.ranks:
+    if best.facts.device == "cuda" and plan.ranks is not None and 0 < gpus < plan.ranks:
         raise UsageError(
             f"{path} trains in {plan.ranks} ranks with a GPU each, and {gpus} are visible here. "
             "Search again on this machine, or lower the number in 'devices' in the file."
