@@ -137,6 +137,7 @@ def _end(
     Without a signal, it tells scripts if no config was measured.
     """
     from autotune.cli import search_report
+    from autotune.results.finding import Finding
 
     status = 0
     with errors_told(messages, resumable=True):
@@ -147,5 +148,5 @@ def _end(
                 raise
             result, status = end.result, end.code
     search_report.show(result, result.found_in(place), as_json=as_json)
-    if status or result.has_measured_nothing:
+    if status or result.finding is Finding.NOT_MEASURED:
         raise typer.Exit(status or ExitStatus.NOTHING_MEASURED)

@@ -151,7 +151,7 @@ def _recorded_line(best: Path, file: BestFile) -> list[str]:
     from autotune.program.program import ProgramKind
     from autotune.tuning.storage import search_dir
 
-    line = file.program.command
+    line = file.program
     for search in search_dir.every():
         with suppress(AutotuneError):  # one that cannot be read, or is another user's
             program = search.load_study().head.program

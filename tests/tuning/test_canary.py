@@ -10,7 +10,7 @@ import pytest
 from autotune.measurement.learning.training_trace import Sameness
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config, KnobValue
-from autotune.results.result import Finding
+from autotune.results.finding import Finding
 from autotune.tuning.checking.canary import exact_settings
 from autotune.tuning.checking.self_check import is_exact
 from tests.made import make_hardware, make_profile, make_space
