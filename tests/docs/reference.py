@@ -1,7 +1,8 @@
 """Writes what the pages of docs/reference/ list: ``python -m tests.docs.reference``.
 
 The pages are committed, so that they can be read without building the site. ``test_site.py``
-compares them with what this makes of the commands, the settings and ``SearchRequest``.
+compares them with what this makes of the commands, the settings, ``SearchRequest`` and the keys that
+the instructions for agents list.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -10,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from autotune.cli.exit_status import ExitStatus
 
 from autotune.cli.app import app
+from autotune.cli.exit_status import ExitStatus
 from autotune.knobs import Knob, registry
 from autotune.tuning.search_request import SearchRequest, described
 from tests.docs.pages import ROOT
@@ -20,6 +21,8 @@ from tests.docs.pages import ROOT
 FOLDER = ROOT / "docs" / "reference"
 SETTINGS = "| setting | changes | may change | what it sets |\n|---|---|---|---|\n"
 ARGUMENTS = "| argument | meaning |\n|---|---|\n"
+KEYS = "## Keys\n"
+SKILL = ROOT / "autotune" / "cli" / "SKILL.md"
 STATUSES = "| status | meaning |\n|---|---|\n"
 OPTIONS = "| option | meaning |\n|---|---|\n"
 COMMANDS = """\
@@ -68,10 +71,20 @@ def api(page: str) -> str:
     return f"{before}{_table(ARGUMENTS, rows)}{after}"
 
 
+def keys(page: str) -> str:
+    """Return the page about ``result.json`` with the keys that agents are told."""
+    before, mark, _ = page.partition(KEYS)
+    assert mark
+    _, _, told = SKILL.read_text(encoding="utf-8").partition("## Keys of `--json`\n")
+    assert told
+    return f"{before}{mark}{told}"
+
+
 PAGES: dict[Path, Callable[[str], str]] = {
     FOLDER / "commands.md": commands,
     FOLDER / "settings.md": settings,
     FOLDER / "api.md": api,
+    FOLDER / "json.md": keys,
 }
 
 
@@ -101,13 +114,19 @@ def _section(name: str, command: Any) -> str:
 
 
 def _rows(command: Any) -> Iterator[str]:
-    for parameter in command.params:
-        if parameter.name == "help" or getattr(parameter, "hidden", False):
-            continue
+    for parameter in sorted(command.params, key=_is_hidden):
         is_argument = parameter.param_type_name == "argument"
+        if parameter.name == "help" or not parameter.help:
+            continue
         words = (parameter.metavar or parameter.name.upper(),) if is_argument else parameter.opts
         typed = ", ".join(f"`{word}`" for word in words)
-        yield f"| {typed} | {_cell(parameter.help or '')}{_default(parameter)} |"
+        rare = " Rarely typed, so `--help` leaves it out." if _is_hidden(parameter) else ""
+        default = "" if is_argument else _default(parameter)
+        yield f"| {typed} | {_cell(parameter.help)}{default}{rare} |"
+
+
+def _is_hidden(parameter: Any) -> bool:
+    return bool(getattr(parameter, "hidden", False))
 
 
 def _default(parameter: Any) -> str:
