@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from autotune.knobs import Domain, Here, Knob, KnobValue, Profile, Seams
+from autotune.knobs import Domain, Here, Knob, KnobValue, MayChange, Profile, Seams
 
 
 class GcThreshold(Knob):
@@ -13,6 +13,7 @@ class GcThreshold(Knob):
     name = "gc_threshold"
     value_type = int
     minimum = 1
+    changes = MayChange.NOTHING  # of a training
 
     def domain(self, here: Here) -> Domain:
         """Return Python's own threshold, and rarer collections."""

@@ -1,8 +1,8 @@
 """Writes what the pages of docs/reference/ list: ``python -m tests.docs.reference``.
 
 The pages are committed, so that they can be read without building the site. ``test_site.py``
-compares them with what this makes of the commands, the settings, ``SearchRequest`` and the keys that
-the instructions for agents list.
+compares them with what this makes of commands, settings, ``SearchRequest`` and the instructions for
+agents.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +22,7 @@ FOLDER = ROOT / "docs" / "reference"
 SETTINGS = "| setting | changes | may change | what it sets |\n|---|---|---|---|\n"
 ARGUMENTS = "| argument | meaning |\n|---|---|\n"
 KEYS = "## Keys\n"
+NEXT = "\n\n## "  # a section of a page begins
 SKILL = ROOT / "autotune" / "cli" / "SKILL.md"
 STATUSES = "| status | meaning |\n|---|---|\n"
 OPTIONS = "| option | meaning |\n|---|---|\n"
@@ -77,7 +78,7 @@ def keys(page: str) -> str:
     assert mark
     _, _, told = SKILL.read_text(encoding="utf-8").partition("## Keys of `--json`\n")
     assert told
-    return f"{before}{mark}{told}"
+    return f"{before}{mark}{told.partition(NEXT)[0]}\n"
 
 
 PAGES: dict[Path, Callable[[str], str]] = {

@@ -12,7 +12,7 @@ import pytest
 from autotune.knobs import Here, Knob
 from autotune.knobs.space import spacefile
 from autotune.knobs.strategies import Strategy
-from autotune.results.bestfile import BestFile
+from autotune.results import bestfile
 from tests.docs import recording
 from tests.docs.pages import Block, blocks, blocks_in
 from tests.docs.project import CUSTOM_KNOB, SLOW, TRAINED, records_in_memory, scripted
@@ -79,7 +79,7 @@ def test_yaml_is_a_search_space_or_a_best_file(block: Block, tmp_path: Path) -> 
     path = tmp_path / "file.yaml"
     path.write_text(block.text, encoding="utf-8")
     if "made_on:" in block.text:
-        assert BestFile.read(path).to_yaml() == block.text
+        assert bestfile.read(path).text() == block.text
     else:
         assert spacefile.load(str(path)).knobs
 
