@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.cli.console import results_console
-from autotune.results.as_data import as_data
+from autotune.results.as_data import as_text
 from autotune.results.result import SearchResult
 from autotune.results.verdict import Verdict, verdict
 
@@ -25,8 +24,7 @@ INDENT = "  "
 def show(result: SearchResult, output: Path, *, as_json: bool = False) -> None:
     """Print what a search found."""
     if as_json:
-        data = {**as_data(result), "config": str(output)}
-        sys.stdout.write(f"{json.dumps(data, indent=1, default=str)}\n")
+        sys.stdout.write(as_text(result, output))
         return
     found = verdict(result, output)
     out = results_console()
@@ -78,3 +76,20 @@ def _why(found: Verdict) -> Iterator[RenderableType]:
     if found.why:
         yield Text("Why:", style="bold")
         yield from (Text(f"{INDENT}{sentence}") for sentence in found.why)
+
+
+def details(result: SearchResult) -> None:
+    """Print what a search found, and what led to it."""
+    show(result, result.own_file)
+
+
+def trials(result: SearchResult) -> None:
+    """Print all trials of a search as a table."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("trial", "speedup", "why", "ended"):
+        table.add_column(column, overflow="fold")
+    for trial in result.trials:
+        speedup = "" if trial["speedup"] is None else f"{trial['speedup']:.2f}x"
+        cells = (trial["trial"], speedup, trial["why"], trial["outcome"])
+        table.add_row(*(Text(str(cell)) for cell in cells))
+    results_console().print(table)

@@ -51,7 +51,6 @@ def measure_baseline(session: Session) -> Baseline:
     """
     baseline = _from_record(session)
     if baseline is not None:
-        session.warn_if_short()
         return baseline
     if session.budget.total_s < MIN_BUDGET_S:
         raise BudgetError(
@@ -91,13 +90,13 @@ def _measure(session: Session) -> Baseline:
     if isinstance(ready, Ending):
         raise _failure(session, ready)
     hardware = session.rigs.hardware  # with the GPUs that the program sees
-    space = head.space.resolve(hardware, ready.profile)
+    space = head.resolve(hardware, ready.profile)
     applied = _applied(space, ready.profile, head)
     live.set_up(space, applied)
     record = _record(session, space)
     profile = _with_worth(session, ready.profile, record)
     if profile != ready.profile:
-        space = head.space.resolve(hardware, profile)
+        space = head.resolve(hardware, profile)
         applied = _applied(space, profile, head)
         live.set_up(space, applied)
         record = replace(record, config=space.baseline)
@@ -128,7 +127,6 @@ def _measure(session: Session) -> Baseline:
     # takes, and a search that is killed need not measure the baseline again.
     study.facts = facts
     session.divide(needs_pairs=bool(space.asked))
-    session.warn_if_short()
     worth_s = max(PROFILE_WORTH_S, PROFILE_WORTH_STEPS * facts.step_s)
     if session.budget.left_s - session.plan.reserve_s > worth_s:
         study.facts = facts = replace(

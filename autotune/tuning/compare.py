@@ -21,6 +21,7 @@ from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.fence_options import STRONGEST, FenceOptions
+from autotune.program.lr import PARTS
 from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.program.revision import WRITTEN
@@ -226,7 +227,7 @@ def _space(
 def _applied(
     space: ResolvedSpace, profile: Profile, config: Config, files: Sequence[BestFile]
 ) -> AppliedConfig:
-    rules = {file.learning.lr_rule for file in files}
+    rules = {file.lr_rule for file in files if file.applied.changes().keys() & {*PARTS}}
     if len(rules) > 1:
         raise UsageError(
             "The two files scale learning rates by different rules "
