@@ -35,8 +35,8 @@ from autotune.results.record import SearchInfo
 from autotune.results.result import SearchResult
 from autotune.results.verdict import changes_of
 from autotune.tuning.budget import parse_duration
-from autotune.tuning.events import Events
-from autotune.tuning.search_request import SearchRequest, described, level_named
+from autotune.tuning.events import Events, Phase
+from autotune.tuning.search_request import SearchRequest, described, level_named, refuse_gone
 from autotune.tuning.storage import search_dir
 from autotune.tuning.storage.study import Study
 from autotune.tuning.workflow import Outlook
@@ -58,6 +58,7 @@ def _with_arguments_of(
 
     def decorate(function: Callable[[SearchRequest], R]) -> Callable[P, R]:
         def taking(*given: P.args, **options: P.kwargs) -> R:
+            refuse_gone(options)
             return function(request(*given, **options))
 
         taking.__name__, taking.__qualname__ = function.__name__, function.__qualname__
@@ -297,9 +298,9 @@ class Logged(Events):
     def __init__(self) -> None:
         self._best = ""
 
-    def on_phase(self, name: str) -> None:
+    def on_phase(self, phase: Phase) -> None:
         """Log which phase begins."""
-        logger.info(name)
+        logger.info(phase)
 
     def on_rounds(self, best: Config, speedup: float, space: ResolvedSpace) -> None:
         """Log the best config so far, where it is another one than before."""

@@ -21,6 +21,7 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.profile import Profile
 from autotune.results.record import BaselineInfo, SearchInfo, TrialRecord
 from autotune.rig.failures import program_error
+from autotune.tuning.events import Phase
 from autotune.tuning.live_rig import MAX_STARTS, Stay, over_limit
 from autotune.tuning.session import Baseline, Session
 from autotune.tuning.start.first_start import examined
@@ -83,7 +84,7 @@ def _measure(session: Session) -> Baseline:
     study, live = session.study, session.live
     study.failure = ""  # the program may have been mended since
     head = study.head
-    session.begin("baseline")
+    session.begin(Phase.AS_WRITTEN)
     began = session.rigs.clock()
     ready = live.observe(session.until_over)
     if isinstance(ready, Ending):

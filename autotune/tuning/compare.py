@@ -166,7 +166,7 @@ def compare(
             )
             if side is sides[0]:
                 events.on_fence(rigs.fence)
-            events.on_phase(f"observing {side.name if side.commit else 'the program'}")
+            events.note(f"Observing {side.name if side.commit else 'the program'}.")
             started = first_start.observe(rigs, should_stop)
             if isinstance(started, Ending):
                 raise _failure(side, started)
@@ -190,7 +190,7 @@ def compare(
         what = "two programs" if other is not None else "two configs"
         if other is None and one.applied.config == winner:
             what = "the program with itself"
-        events.on_phase(f"comparing {what}, in fresh processes")
+        events.note(f"Comparing {what}, in fresh processes.")
         outcome = prove(
             match,
             [],

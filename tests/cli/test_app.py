@@ -38,12 +38,16 @@ def test_wrong_options_are_refused_with_the_mend_and_leave_no_run(workplace: Pat
     batches = "--keep-global-batch --tune batch_size"
     for options, said in {
         "trian.py": "There is no program 'trian.py'. Did you mean 'train.py'?",
-        "--tune batchsize train.py": "--tune: Unknown knob 'batchsize'. Did you mean",
+        "--tune batchsize train.py": "--tune: Unknown setting 'batchsize'. Did you mean",
         "--space defualt train.py": "There is no search space 'defualt'. Did you mean 'default'?",
         "--space 'my space.yaml' train.py": "my space.yaml:4: Unknown key 'extra'.",
-        "--fix workers=many train.py": "knob 'workers' takes a whole number",
-        "--fix precision train.py": "--fix takes NAME=VALUE, not 'precision'.",
-        "--values precision=fp8 train.py": "knob 'precision' takes fp32 or tf32 or medium or",
+        "--set workers=many train.py": "setting 'workers' takes a whole number",
+        "--set precision train.py": "--set takes NAME=VALUE or NAME=VALUE,VALUE, not 'precision'.",
+        "--set precision=bf16,fp8 train.py": "setting 'precision' takes fp32 or tf32 or medium or",
+        "--set hidden=3 train.py": "--set: Unknown setting 'hidden'.",
+        "--may-change all train.py": "There is no level 'all'",
+        "": "What should be searched? autotune search train.py",
+        "--dry-run": "What should be searched? autotune search --dry-run train.py",
         "--budget soon train.py": "'soon' is not a duration. Write for example 90s, 3m or 1h30m.",
         "--lr-rule cubic train.py": "There is no learning-rate rule 'cubic'",
         f"{batches} train.py": "but --keep-global-batch keeps the samples",
@@ -64,7 +68,7 @@ def test_a_script_that_fails_by_itself_ends_the_search_with_its_traceback(workpl
     shown = said_here("show")
     assert "measured nothing" in shown
     assert "resume" not in shown
-    assert "the program failed" in said_here("runs", status=0)
+    assert "the program failed" in said_here("show", "--list", status=0)
 
 
 def test_a_program_that_cannot_be_searched_is_refused_with_the_reason(workplace: Path) -> None:
@@ -90,7 +94,7 @@ def test_each_command_reads_a_line_and_names_itself_in_the_line_to_type(workplac
     for command in (
         ["search", "--budget", "9s"],
         ["doctor"],
-        ["knobs"],
+        ["search", "--dry-run", "--budget", "9s"],
         ["run", "best.yaml"],
     ):
         done = CliRunner().invoke(app, [*command, "--", "uv", "run", "python", "train.py"])
@@ -116,7 +120,7 @@ def test_a_budget_without_a_baseline_is_refused_and_its_run_is_found(workplace: 
     assert "It is a search of:" in other
     assert "plain.py" in other
     assert "or choose another --name" in other
-    assert "There is no run 'shrot'" in (mistyped := said_here("resume", "shrot"))
+    assert "There is no search 'shrot'" in (mistyped := said_here("resume", "shrot"))
     assert "Did you mean 'short'?" in mistyped
 
 
