@@ -102,6 +102,7 @@ def _autotune(words: Sequence[str], folder: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(webbrowser, "open", opened.append)  # nobody looks at it
     # 'autotune run' becomes the program; here it may not, and tests/test_api.py trains with it
     monkeypatch.setattr(os, "execve", _replace)
+    monkeypatch.setattr(os, "execv", _replace)
     with ExitStack() as around:
         around.enter_context(scripted(SLOW))
         around.enter_context(records_in_memory())
