@@ -5,7 +5,6 @@ The words are the same on a terminal and in a pipe; colours and the mark are a t
 
 from __future__ import annotations
 
-import json
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.cli.console import results_console
-from autotune.results.as_data import as_data
+from autotune.results.as_data import as_text
 from autotune.results.details import choice
 from autotune.results.details import details as details_of
 from autotune.results.finding import Finding
@@ -52,8 +51,7 @@ class Line:
 def show(result: SearchResult, output: Path, *, as_json: bool = False) -> None:
     """Print what a search found."""
     if as_json:
-        data = {**as_data(result), "config": str(output)}
-        sys.stdout.write(f"{json.dumps(data, indent=1, default=str)}\n")
+        sys.stdout.write(as_text(result, output))
         return
     found, out = verdict(result, output), results_console()
     mark, colour = MARKS[found.finding] if out.is_terminal else ("", "default")

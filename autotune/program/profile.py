@@ -62,7 +62,7 @@ def told_by(flags: Iterable[Flag]) -> RunLength:
     return RunLength()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LoaderFacts:
     """One DataLoader as the program built it.
 
@@ -85,13 +85,13 @@ class LoaderFacts:
     dataset_len: int | None
     batch_size: int | None
     num_workers: int
-    prefetch_factor: int | None
-    pin_memory: bool
-    persistent_workers: bool
+    prefetch_factor: int | None = None
+    pin_memory: bool = False
+    persistent_workers: bool = False
     sampler: str
-    has_batch_sampler: bool
-    iterable: bool
-    drop_last: bool
+    has_batch_sampler: bool = False
+    iterable: bool = False
+    drop_last: bool = False
     ordinal: int = 0
     in_order: bool = True
     start_method: str = "fork"
@@ -336,8 +336,8 @@ class Profile:
             return domain
         return NotOffered(
             f"the program makes a fixed number of steps ({self.loop.length.where}): more samples "
-            "in each would be more training, not an earlier end; name the knob in --tune or --fix "
-            "to try it",
+            "in each would be more training, not an earlier end; name it in --tune or --set to try "
+            "it",
             by_name=domain,
         )
 

@@ -22,7 +22,7 @@ SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")  # what Markdown reads in a line
 
 def html(result: SearchResult, output: Path) -> str:
     """Return the report as HTML; *output* is where best.yaml was written."""
-    raw = json.dumps(as_data(result), separators=(",", ":"), default=str)
+    raw = json.dumps(as_data(result, output), separators=(",", ":"))
     # So that the figures cannot end the element that they stand in
     safe = raw.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
     return (

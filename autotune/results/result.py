@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
+from autotune.errors import UsageError
 from autotune.knobs import launch_plan_for
 from autotune.machine.hardware import Hardware
 from autotune.measurement.goal import Objective
@@ -22,6 +22,7 @@ from autotune.measurement.learning.training_trace import NO_TIME
 from autotune.measurement.readings import Compilation, Memory
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
+from autotune.program.lr import LrRule
 from autotune.program.program import LaunchPlan
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
@@ -60,15 +61,22 @@ class Contribution:
 
 @dataclass(frozen=True)
 class LargerBatch:
-    """A config that makes larger steps, of which nobody checked what they learn.
+    """The fastest config with other samples in a step, where these may not be recommended.
 
     Attributes:
-        speedup: As the search measured it, not confirmed.
+        speedup: From its claim if that has enough processes, else as the search measured it.
+        check_s: Seconds that checking what it learns would take.
+        claim: The processes in which it was compared with the program as written.
+        lr_rule: The rule under which the rate followed its batch best; AUTO for the usual one.
+        is_confirmed: Whether its claim is above 1 and it was seen to learn as much.
     """
 
     config: Config
     speedup: Interval
     check_s: float
+    claim: tuple[ClaimProcess, ...] = ()
+    lr_rule: LrRule = LrRule.AUTO
+    is_confirmed: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,8 +108,8 @@ class SearchResult:
         unclaimed: Speedup of ``candidate`` in fresh processes that were too few for a claim; None
             if there were enough, or none.
         larger_batch: The fastest config of those with another number of samples per step, if it was
-            faster in the search than what is recommended; None if there is none, or if such configs
-            may be recommended.
+            clearly faster than what is recommended; None if there is none, or if such configs may
+            be recommended.
         training_steps: Those of the whole training; None if their number is unknown.
         bottleneck: What limits the program as written, such as ``input-bound``; empty if unknown.
         bottleneck_evidence: What was measured to say so, as a sentence without its full stop.
@@ -188,7 +196,7 @@ class SearchResult:
         """The knobs that were not searched, with the reasons as clauses; empty if unknown."""
         if self.facts is None:
             return {}
-        space = self.head.space.resolve(self.hardware, self.facts.profile)
+        space = self.head.resolve(self.hardware, self.facts.profile)
         found = {} if self.canary is None else self.canary.refused
         return space.without(found).refused
 
@@ -310,15 +318,19 @@ class SearchResult:
         """Write best.yaml to *path*, and return the file that holds the result.
 
         Missing folders are created. What an older best.yaml of the program changes is kept as
-        ``NAME.1``; where this search confirmed no gain, it stays, and the result is in its folder.
+        ``NAME.1``.
 
         Args:
             force: Replace the file, whatever it is.
 
         Raises:
-            UsageError: It cannot be written, or autotune did not write what is there for the
-                program.
+            UsageError: The search found nothing faster, the file cannot be written, or autotune
+                did not write what is there for the program.
         """
+        if self.finding is not Finding.FASTER:
+            raise UsageError(
+                f"There is nothing to save: {self.finding}. {self.own_file} holds what was found."
+            )
         output = Output.typed(path, force=force)
         output.check(program=self.head.program)
         if said := self.put_into(output):
@@ -326,102 +338,63 @@ class SearchResult:
         return self.found_in(output)
 
     def put_into(self, output: Output) -> str:
-        """Write best.yaml where that may be, and return what to say of it; see ``Output.take``."""
+        """Write best.yaml where that may be, and return what to say of it; see ``Output.take``.
+
+        A search that has confirmed nothing faster writes none.
+        """
+        if self.finding is not Finding.FASTER:
+            return ""
         return output.take(self.best_file(), self.head.program, self.own_file)
 
     def found_in(self, output: Output | None) -> Path:
-        """Return the best.yaml in which people find the result."""
-        if output is not None and output.holds(self.best_file()):
-            return output.path
-        return self.own_file
+        """Return the file in which people find the result: that best.yaml, or ``own_file``."""
+        if output is None or self.finding is not Finding.FASTER:
+            return self.own_file
+        return output.path if output.holds(self.best_file()) else self.own_file
 
     @property
     def own_file(self) -> Path:
-        """The best.yaml in the search's folder, as people would type it."""
-        return as_typed(self.run_dir / BEST)
+        """The file in the search's folder that holds what it found, as people would type it.
+
+        best.yaml if a config was confirmed to be faster, candidate.yaml if one only looks faster,
+        else result.json.
+        """
+        return as_typed(self.run_dir / self._file_name)
+
+    @property
+    def _file_name(self) -> str:
+        if self.finding is Finding.FASTER:
+            return BEST.name
+        is_open = self.finding is Finding.UNCONFIRMED and self.candidate is not None
+        return bestfile.CANDIDATE if is_open else bestfile.RESULT
 
     def best_file(self) -> BestFile:
-        """Return the content of best.yaml.
+        """Return the content of best.yaml, or of candidate.yaml where nothing is confirmed.
 
-        Figures are rounded for readers; ``config`` and ``baseline`` are exact.
+        Its config is empty where nothing looked faster. Figures are rounded for readers.
         """
+        config, speedup = self.best, self.speedup
+        if self._file_name == bestfile.CANDIDATE and self.candidate is not None:
+            config, speedup = self.candidate, self.candidate_speedup or self.speedup
         # As NVML names the GPUs, as it will for another command; else what the program saw
-        hardware = self.head.hardware if self.head.hardware.gpus else self.hardware
-        compilation, sides = self.compilation, ("baseline", "best")
-        steps, training = self.training_steps, self.figures.training
-        return BestFile(
-            program=bestfile.ProgramSection(
-                command=str(self.head.program),
-                fingerprint=self.head.program.fingerprint,
-                imports=bestfile.imports_of(
-                    self.head.program, {} if self.facts is None else self.facts.files
-                ),
-                ranks=self.head.program.ranks,
-                traits=self.applied.traits,
-            ),
-            config=dict(self.best),
-            baseline=dict(self.baseline),
-            speedup=_rounded(self.speedup),
-            throughput={
-                side: round(rate.estimate, 2)
-                for side, rate in zip(sides, self.throughput, strict=True)
-            },
-            memory=dict(zip(sides, self.memory, strict=True)),
-            learning=self._learning_section(),
-            training_steps=None
-            if steps is None or training is None
-            else bestfile.TrainingStepsSection(
-                epochs=steps.length.epochs,
-                steps=steps.length.steps,
-                seconds=dict(zip(sides, (training.before_s, training.after_s), strict=True)),
-                note=str(training),
-            ),
-            hardware=hardware,
-            versions=dict(hardware.versions),
+        machine = self.head.hardware if self.head.hardware.gpus else self.hardware
+        return BestFile.of(
+            replace(self.applied, config=config),
+            self.head.program,
+            confirmed=self.finding is Finding.FASTER,
+            speedup=rounded(speedup),
+            made_on=bestfile.MadeOn.on(machine),
             search=bestfile.SearchSection(
-                objective=str(self.head.options.goal.objective),
-                trials=len(self.records),
-                seconds=round(self.seconds, 1),
-                compile_seconds=round(compilation.seconds, 1) if compilation else None,
-                break_even_steps=self.break_even_steps,
-                verdict=self.finding,
-                confirmed=self.finding is Finding.FASTER,
-                processes=self.processes,
                 date=self.head.created,
-            ),
-        )
-
-    def _learning_section(self) -> bestfile.LearningSection:
-        def other(
-            config: Config, speedup: Interval | None = None, **about: Any
-        ) -> bestfile.OtherConfig:
-            changes = dict(config.changes_from(self.baseline))
-            live = None if speedup is None else _rounded(speedup)
-            return bestfile.OtherConfig(changes=changes, live_speedup=live, **about)
-
-        sides, learning, larger = ("baseline", "best"), self.learning, self.larger_batch
-        return bestfile.LearningSection(
-            lr_rule=self.applied.lr_rule,
-            lr_factor=round(learning.lr_factor, 6),
-            batch_size=dict(zip(sides, learning.global_batches, strict=True)),
-            note=learning.note,
-            larger_batch=None
-            if larger is None
-            else other(larger.config, larger.speedup, check_seconds=round(larger.check_s)),
-            training=self.training_note,
-            refused=tuple(
-                other(
-                    record.config,
-                    blame=dict(record.guilty),
-                    why=record.difference or record.failure,
-                )
-                for record in self.rehearsals
-                if record.is_blamed
+                folder=f"{self.run_dir.parent.name}/{self.run_dir.name}",
+                digest=self.head.program.fingerprint[: bestfile.DIGITS],
+                objective=str(self.head.options.goal.objective),
             ),
         )
 
 
-def _rounded(interval: Interval) -> Interval:
+def rounded(interval: Interval) -> Interval:
+    """Return an interval to four decimals, for a file that people read."""
     return Interval(*(round(value, 4) for value in vars(interval).values()))
 
 

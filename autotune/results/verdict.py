@@ -45,7 +45,6 @@ MOST_CHANGES = 4  # rows of changes; the last one says how many more there are
 KEEPS_MEMORY = "keep_freed_memory"  # held in all configs that play, for fair turns
 ROOM = 62  # columns beside the labels of a screen of 80
 KEPT = "nothing was changed"
-CANDIDATE = "candidate.yaml"  # beside the record: a config that is not confirmed
 
 
 @dataclass(frozen=True)
@@ -235,7 +234,7 @@ def _larger_batch(result: SearchResult) -> Iterator[Row]:
     if larger is None or larger.speedup.estimate <= result.speedup.estimate:
         return
     changed = listed(larger.config, result.best)
-    resume = f"{result.head.to_resume(result.run_dir.name)} --check-learning"
+    resume = f"{result.head.to_resume(result.run_dir.name)} --may-change batch"
     yield Row("larger batch", f"{changed}: ~{factor(larger.speedup)}, unchecked; {resume}")
 
 
@@ -351,9 +350,8 @@ def _unconfirmed(result: SearchResult) -> Iterator[Row]:
 
 def _to_confirm(result: SearchResult) -> Iterator[Row]:
     yield from _resume(result, "confirm it")
-    path = result.run_dir / CANDIDATE
-    if path.exists():
-        yield Row("or just try it", _run(result, as_typed(path)), is_command=True)
+    if result.own_file.exists():
+        yield Row("or just try it", _run(result, result.own_file), is_command=True)
     yield _more(result)
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from autotune.knobs import registry
 from autotune.measurement.learning.training_trace import Sameness
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config, KnobValue
 from autotune.results.finding import Finding
 from autotune.tuning.checking.canary import exact_settings
+from autotune.tuning.checking.self_check import is_exact
+from autotune.tuning.events import Phase
 from tests.made import make_hardware, make_profile, make_space
 from tests.scripted import Question, Script, Searched, begin
 from tests.tuning.watched import Heard, told
@@ -47,7 +48,7 @@ def test_each_exact_setting_is_at_the_value_farthest_from_the_programs_own() -> 
     assert far["prefetch_factor"] == 4
     assert far["memory_format"] == "channels_last"
     assert far["precision"] == own["precision"], "it trains something else by design"
-    assert not any(registry()[knob].changes_learning for knob in far.changes_from(own))
+    assert all(map(is_exact, far.changes_from(own)))
 
 
 def test_settings_that_train_the_same_are_cleared_before_the_search(
@@ -55,8 +56,8 @@ def test_settings_that_train_the_same_are_cleared_before_the_search(
 ) -> None:
     heard = Heard()
     search, result = begun(tmp_path, heard, Script(SPEEDS, noise=0.02))
-    assert heard.phases.index("checking") < heard.phases.index("searching")
-    assert "rehearsing" not in heard.phases
+    assert heard.phases.index(Phase.SAME_TRAINING) < heard.phases.index(Phase.TRY)
+    assert "rehearse" not in heard.phases
     said = "Your training is the same within rounding over 36 steps with workers=2 "
     assert any(note.startswith(said) for note in heard.notes)
     canary = search.study.canary
@@ -181,7 +182,7 @@ def test_without_time_nothing_is_refused_and_the_best_is_compared(tmp_path: Path
     heard = Heard()
     script = Script(SPEEDS, noise=0.02)
     search, result = begun(tmp_path, heard, script, 75.0)
-    assert "checking" not in heard.phases
+    assert Phase.SAME_TRAINING not in heard.phases
     assert search.study.canary is None
     assert not result.refused
     assert result.candidate is not None

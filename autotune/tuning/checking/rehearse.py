@@ -15,6 +15,7 @@ from dataclasses import replace
 from autotune.measurement.learning.training_trace import Agreement, Sameness
 from autotune.measurement.outcome import Outcome
 from autotune.program.config import Config
+from autotune.program.may_change import MayChange
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan
 from autotune.results.record import TrialRecord
 from autotune.results.rehearsals import RehearsalRecord, blames, note, survives, warning
@@ -22,6 +23,7 @@ from autotune.tuning.checking.learning_check import learns_enough, samples_ratio
 from autotune.tuning.checking.self_check import SelfCheck, without_one
 from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.choosing.ranking import promising
+from autotune.tuning.events import Phase
 from autotune.tuning.session import Baseline, Session
 from autotune.tuning.storage.study import MOST_CHECKS, Study
 
@@ -57,7 +59,7 @@ def rehearse_best(session: Session, baseline: Baseline) -> bool:
             return False
         if _is_known(study, able[0].config, most_s):
             return False
-        session.begin("rehearsing")
+        session.begin(Phase.CONFIRM)
         session.events.on_rehearsal(able[0].config, baseline.space)
         began_s = session.budget.spent_s
         record = rehearsing.record(most_s)
@@ -108,8 +110,8 @@ class _Rehearsing:
             if not record.is_blamed and not _was_stopped(own):
                 speedup = samples_ratio(self._candidate, self._baseline)
                 record = with_learning(session, self._baseline, record, speedup, self.kept_s)
-            accepts = session.study.head.options.accepts_learning_change
-            return replace(record, guilty={}) if accepts else record
+            is_free = self._space.may_change is MayChange.ANY
+            return replace(record, guilty={}) if is_free else record
         record = self._failed(own, plan)
         most_s = session.time_to_rehearse_s(kept_s=0.0)
         if not plan.traces or not most_s or record.baseline is None or record.is_blamed:
