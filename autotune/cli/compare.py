@@ -76,7 +76,7 @@ def compare(
             raise UsageError(f"Options come first: autotune compare {stray} … A B train.py")
         if not b:
             raise UsageError(USAGE)
-        names, words = _parted(a, b, program, args or [])
+        names, words = parted(a, b, program, args or [])
         if not words:
             raise UsageError(
                 f"Name the program that is to run: autotune compare {quote(a)} {quote(b)} train.py."
@@ -94,7 +94,7 @@ def compare(
     show(found, as_json=as_json)
 
 
-def _parted(a: str, b: str, program: str, args: list[str]) -> tuple[tuple[str, str], list[str]]:
+def parted(a: str, b: str, program: str, args: list[str]) -> tuple[tuple[str, str], list[str]]:
     """Return the names of both sides and the words of the program.
 
     Where the second word names no side, it is the program, and the first side is compared with the
@@ -161,7 +161,7 @@ def best_file(name: str) -> Path:
 def show(found: Comparison, *, as_json: bool) -> None:
     """Print which of two sides is faster."""
     from autotune.cli.console import results_console
-    from autotune.results.wording import bounds
+    from autotune.results.wording import times
     from autotune.tuning.compare import Difference, as_data
 
     if as_json:
@@ -169,7 +169,7 @@ def show(found: Comparison, *, as_json: bool) -> None:
         return
     out = results_console()
     first, second = (plain(side.name) for side in found.sides)
-    speedup = f"{found.speedup.estimate:.3f}x {plain(bounds(found.speedup))}"
+    speedup = times(found.speedup)
     if found.difference is Difference.NONE:
         most = f", so at most {found.most_pct:.0f} %" if found.most_pct < UNCERTAIN_PCT else ""
         said = f"[bold]No difference to be seen[/] between {second} and {first}: {speedup}{most}"

@@ -37,7 +37,8 @@ def show(found: Outlook, about: str, *, as_json: bool) -> None:
     out = results_console()
     budget = format_duration(found.plan.total_s)
     out.print(Text(f"A search of {about} would try", style="bold"))
-    late = {one.what: f"only with --budget {_typed(one.budget_s)}" for one in held.missed}
+    late = dict.fromkeys(held.spare, "if the others leave time")
+    late |= {one.what: f"only with --budget {_typed(one.budget_s)}" for one in held.missed}
     tried = ((*row, late.get(row[0], "")) for row in _tried(found))
     out.print(_table(("setting", "now", "values", ""), tried))
     for name, value in found.space.fixed.items():

@@ -93,7 +93,7 @@ def conclude(
         rehearsals=session.study.rehearsals,
         canary=session.study.canary,
         larger_batch=_larger_batch(session, baseline, best),
-        training_steps=_training_steps(session, baseline, best if is_faster else None, rates),
+        training_steps=_training_steps(session, baseline, best),
         bottleneck="" if diagnosis is None else str(diagnosis.verdict),
         bottleneck_evidence="" if diagnosis is None else diagnosis.evidence,
         contributions=tuple(_contributions(session, baseline, candidate)),
@@ -159,23 +159,18 @@ def _larger_batch(session: Session, baseline: Baseline, shown: Config) -> Larger
     return LargerBatch(able[0].config, speedup, needed_s)
 
 
-def _training_steps(
-    session: Session,
-    baseline: Baseline,
-    best: Config | None,
-    throughput: tuple[Interval, Interval],
-) -> TrainingSteps | None:
+def _training_steps(session: Session, baseline: Baseline, best: Config) -> TrainingSteps | None:
     facts, profile = session.study.facts, baseline.profile
     samples = training_samples(profile.loop.length, baseline.measurement)
     if facts is None or samples is None:
         return None
-    compilation = None if best is None else slowest_compilation(session.study.records, best)
+    compilation = slowest_compilation(session.study.records, best)
+    is_new = best != baseline.space.baseline  # else it compiles as it did
     return TrainingSteps(
         profile.loop.length,
         samples,
         facts.before_steps_s,
-        throughput[:1] if best is None else throughput,
-        0.0 if compilation is None else compilation.seconds,
+        compilation.seconds if compilation is not None and is_new else 0.0,
     )
 
 
