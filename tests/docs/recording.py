@@ -1,4 +1,4 @@
-"""The recording, the picture and the verdicts in the guide: all of one real search.
+"""The recording, the picture and the printed texts in the guide: all of one real search.
 
     python -m tests.docs.recording search --budget 3m examples/digits_cnn/train.py
 
@@ -6,29 +6,32 @@ runs that autotune command in a terminal of 80 x 24, on the machine as it is, an
 
 - ``docs/images/search.svg``: what it showed, as it went by,
 - ``docs/images/report.png``: the page of that search,
-- the verdict in ``README.md`` and ``docs/start/first-search.md``.
+- the verdict in ``README.md`` and ``docs/start/first-search.md``,
+- what ``autotune doctor`` then says of the program, in ``docs/use/find-out-why.md``.
 
 Each carries the id of the search. ``test_site.py`` compares them.
 """
 
 import re
+import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
-from shlex import join
+from shlex import join, split
 
 from autotune import api
+from autotune.results.record import SearchInfo
 from tests.docs import picture, terminal
 from tests.docs.pages import ROOT
 
 RECORDING = ROOT / "docs" / "images" / "search.svg"
-FILLED = (ROOT / "README.md", ROOT / "docs" / "start" / "first-search.md")
+VERDICTS = (ROOT / "README.md", ROOT / "docs" / "start" / "first-search.md")
+EXAMINED = ROOT / "docs" / "use" / "find-out-why.md"
 MARK = re.compile(r"<!-- recorded: (?P<id>.*?) -->\n(?:```text\n(?P<text>.*?)```\n)?", re.DOTALL)
 
 
-def search_id(folder: Path) -> str:
+def search_id(info: SearchInfo) -> str:
     """Return what names a search in all that is made of it: its date, and a digest of it."""
-    info = api.load(str(folder)).head
     return f"{info.created} {sha256(repr(info).encode()).hexdigest()[:12]}"
 
 
@@ -39,19 +42,26 @@ def verdict(rows: list[str]) -> str:
     return "\n".join(rows[starts.index(True) :]).rstrip() + "\n"
 
 
-def verdict_in(page: Path) -> tuple[str, str]:
-    """Return the id and the text of the verdict in a page."""
+def text_in(page: Path) -> tuple[str, str]:
+    """Return the id and the text of the block in a page that is of a search."""
     found = MARK.search(page.read_text(encoding="utf-8"))
     assert found, page
     return found["id"], found["text"]
 
 
 def fill(page: Path, named: str, text: str) -> None:
-    """Write a verdict into a page, in the place of the earlier one."""
+    """Write what was printed into a page, in the place of the earlier text."""
     written = page.read_text(encoding="utf-8")
     assert len(MARK.findall(written)) == 1, page
     block = f"<!-- recorded: {named} -->\n```text\n{text}```\n"
     page.write_text(MARK.sub(lambda _: block, written), encoding="utf-8")
+
+
+def examined(program: str) -> str:
+    """Return what the doctor says of a program, without what it says of the machine before."""
+    doctor = [sys.executable, "-m", "autotune", "doctor", "--quiet", *split(program)]
+    told = subprocess.run(doctor, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return told.partition("\n\n")[2]
 
 
 def main(words: list[str]) -> None:
@@ -59,14 +69,15 @@ def main(words: list[str]) -> None:
     printed, status = terminal.record([sys.executable, "-m", "autotune", *words])
     if status:
         raise SystemExit(f"Nothing is written: the command ended with {status}.")
-    folder = api.load().run_dir
-    named = search_id(folder)
+    result = api.load()
+    named = search_id(result.head)
     shown = terminal.screens(join(["autotune", *words]), printed)
     text = verdict(terminal.text_of(shown[-1][1]))
     RECORDING.write_text(terminal.svg(named, shown), encoding="utf-8")
-    picture.take(folder / "report.html", named)
-    for page in FILLED:
+    picture.take(result.run_dir / "report.html", named)
+    for page in VERDICTS:
         fill(page, named, text)
+    fill(EXAMINED, named, examined(str(result.head.program)))
     sys.stderr.write(f"{RECORDING.stat().st_size / 1000:.0f} KB of search {named}\n")
 
 

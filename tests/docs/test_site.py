@@ -30,13 +30,14 @@ def test_the_readme_is_short_and_pictures_are_small() -> None:
         assert image.stat().st_size <= 200_000, image
 
 
-def test_picture_recording_and_verdicts_are_of_one_search() -> None:
+def test_picture_recording_and_printed_texts_are_of_one_search() -> None:
     named = terminal.title_of(recording.RECORDING)
     assert picture.search_id() == named
     shown = recording.verdict(terminal.last_screen(recording.RECORDING))
     assert len(shown.splitlines()) <= 15
-    for page in recording.FILLED:
-        assert recording.verdict_in(page) == (named, shown), page
+    for page in recording.VERDICTS:
+        assert recording.text_in(page) == (named, shown), page
+    assert recording.text_in(recording.EXAMINED)[0] == named
     with Image.open(picture.PICTURE) as image:
         assert image.convert("RGB").getpixel((0, 0)) == (255, 255, 255), "the page is light"
 
