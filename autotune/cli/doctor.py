@@ -38,9 +38,7 @@ SIZES = (
 )
 
 
-def examine(
-    program: Program | None, console: Talk, fence: FenceOptions, *, as_json: bool
-) -> None:
+def examine(program: Program | None, console: Talk, fence: FenceOptions, *, as_json: bool) -> None:
     """Look at the machine, and at a program if there is one; print what was found on stdout."""
     from autotune.machine import conditions, hardware, preflight
     from autotune.rig.fence import describe_fence
