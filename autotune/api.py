@@ -36,7 +36,7 @@ from autotune.results.result import SearchResult
 from autotune.results.verdict import changes_of
 from autotune.tuning.budget import parse_duration
 from autotune.tuning.events import Events, Phase, answer_to_interrupt
-from autotune.tuning.search_request import SearchRequest, described, level_named
+from autotune.tuning.search_request import SearchRequest, described, level_named, refuse_gone
 from autotune.tuning.storage import search_dir
 from autotune.tuning.storage.study import Study
 from autotune.tuning.workflow import Outlook
@@ -58,6 +58,7 @@ def _with_arguments_of(
 
     def decorate(function: Callable[[SearchRequest], R]) -> Callable[P, R]:
         def taking(*given: P.args, **options: P.kwargs) -> R:
+            refuse_gone(options)
             return function(request(*given, **options))
 
         taking.__name__, taking.__qualname__ = function.__name__, function.__qualname__

@@ -76,7 +76,7 @@ def compare(
             raise UsageError(f"Options come first: autotune compare {stray} … A B train.py")
         if not b:
             raise UsageError(USAGE)
-        names, words = _parted(a, b, program, args or [])
+        names, words = parted(a, b, program, args or [])
         if not words:
             raise UsageError(
                 f"Name the program that is to run: autotune compare {quote(a)} {quote(b)} train.py."
@@ -94,7 +94,7 @@ def compare(
     show(found, as_json=as_json)
 
 
-def _parted(a: str, b: str, program: str, args: list[str]) -> tuple[tuple[str, str], list[str]]:
+def parted(a: str, b: str, program: str, args: list[str]) -> tuple[tuple[str, str], list[str]]:
     """Return the names of both sides and the words of the program.
 
     Where the second word names no side, it is the program, and the first side is compared with the

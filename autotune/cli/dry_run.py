@@ -37,16 +37,15 @@ def show(found: Outlook, about: str, *, as_json: bool) -> None:
     out = results_console()
     budget = format_duration(found.plan.total_s)
     out.print(Text(f"A search of {about} would try", style="bold"))
-    out.print(_table(("setting", "now", "values"), _tried(found)))
+    late = dict.fromkeys(held.spare, "if the others leave time")
+    late |= {one.what: f"only with --budget {_typed(one.budget_s)}" for one in held.missed}
+    tried = ((*row, late.get(row[0], "")) for row in _tried(found))
+    out.print(_table(("setting", "now", "values", ""), tried))
     for name, value in found.space.fixed.items():
         out.print(Text(f"  {name} is held at {as_text(value)}"))
     if found.space.refused:
         out.print(Text("It would not try", style="bold"))
         rows = [(", ".join(names), why) for why, names in by_reason(found.space.refused).items()]
-        out.print(_table((), rows))
-    if held.missed:
-        out.print(Text(f"It has no time for, in {budget}", style="bold"))
-        rows = [(one.what, f"--budget {_typed(one.budget_s)}") for one in held.missed]
         out.print(_table((), rows))
     if flags := found.profile.flags:
         out.print(Text("Flags of the program, which --set=--FLAG=v1,v2 tries", style="bold"))
@@ -95,7 +94,7 @@ def _flag(flag: Flag) -> tuple[str, str, str, str]:
 
 def _typed(seconds: float) -> str:
     """Return a duration as ``--budget`` takes it."""
-    return format_duration(seconds).replace(" ", "")
+    return format_duration(seconds).replace(" ", "").removesuffix("00s")
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

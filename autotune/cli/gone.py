@@ -6,6 +6,8 @@ options of these names stand after the program and are its own.
 
 from __future__ import annotations
 
+from autotune.tuning.search_request import GONE
+
 COMMANDS = {
     "dashboard": "optuna-dashboard sqlite:///.autotune/SEARCH/study.db",
     "env": "autotune doctor --report",
@@ -16,12 +18,6 @@ COMMANDS = {
     "runs": "autotune show --list",
 }
 OPTIONS = {
-    "--accept-learning-change": "--may-change any",
-    "--allow-side-effects": "--fence guard",
-    "--arg": "--set=--FLAG=VALUE,VALUE",
-    "--check-learning": "--may-change batch",
-    "--env": "--set env:NAME=VALUE,VALUE",
-    "--fix": "--set NAME=VALUE",
+    **{f"--{name.replace('_', '-')}": typed for name, (typed, _) in GONE.items()},
     "--format": "--html or --md",
-    "--values": "--set NAME=VALUE,VALUE",
 }

@@ -46,7 +46,7 @@ RanksOption = Annotated[
 AllowEnvOption = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="NAME,…",
+        metavar="NAMES",
         help="Let the file set these environment variables. They are not known to tune and may "
         "load code. Repeatable.",
     ),
@@ -63,7 +63,7 @@ OutputOption = Annotated[
         "--output", "-o", metavar="FILE", help="Where to write the result. Default: ./best.yaml."
     ),
 ]
-METAVARS = {str: "TEXT", int: "N", float: "N", Path: "PATH", list[str]: "…", list[Path]: "PATH"}
+METAVARS = {str: "TEXT", int: "N", float: "N", Path: "PATH", list[str]: "TEXT", list[Path]: "PATH"}
 FORCE = described(SearchRequest)["force"].help
 ForceOption = Annotated[bool, typer.Option("--force", help=FORCE, hidden=True)]
 SearchArgument = Annotated[

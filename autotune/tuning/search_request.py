@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -72,6 +72,28 @@ def described(request: type) -> dict[str, Option]:
 LEARNING, VALUES, GOAL, FILES = "Batch and learning", "Values", "Goal", "Files"
 
 
+# Arguments of earlier versions: what to type now, on the command line and in Python
+GONE = {
+    "accept_learning_change": ("--may-change any", 'may_change="any"'),
+    "allow_side_effects": ("--fence guard", 'fence=FenceOptions(FenceKind("guard"))'),
+    "arg": ("--set=--FLAG=VALUE,VALUE", 'set={"--FLAG": [value, value]}'),
+    "check_learning": ("--may-change batch", 'may_change="batch"'),
+    "env": ("--set env:NAME=VALUE,VALUE", 'set={"env:NAME": [value, value]}'),
+    "fix": ("--set NAME=VALUE", 'set={"NAME": value}'),
+    "values": ("--set NAME=VALUE,VALUE", 'set={"NAME": [value, value]}'),
+}
+
+
+def refuse_gone(arguments: Collection[str]) -> None:
+    """Refuse arguments of earlier versions, each with what to write now; else do nothing.
+
+    Raises:
+        UsageError: One of them is such an argument.
+    """
+    if gone := [f"{name}=… is now {GONE[name][1]}." for name in arguments if name in GONE]:
+        raise UsageError("\n".join(gone))
+
+
 @dataclass(frozen=True)
 class SearchRequest:
     """The arguments of ``autotune.search()``, as they were given.
@@ -105,8 +127,9 @@ class SearchRequest:
     )
     may_change: str = option(
         "rounding",
-        "What may change of the training: nothing, rounding, batch (other samples in a step, "
-        "checked) or any (unchecked).",
+        "What may change: nothing, rounding, batch or any. nothing keeps losses equal bit for bit; "
+        "rounding, the default, keeps samples and step size; batch also makes other steps, which "
+        "were seen to teach as much; any is not checked.",
         str,
         offers=[*MayChange],
     )

@@ -141,7 +141,7 @@ def test_a_newer_gain_replaces_the_older_one_of_the_program_which_is_kept(
 WRITES = {
     "search": ("search", "train.py"),
     "resume": ("resume", "fast"),
-    "report": ("report", "fast"),
+    "report": ("show", "--html", "fast"),
     "export": ("export", "--to", "sbatch", "fast"),
 }
 
