@@ -159,7 +159,7 @@ def best_file(name: str) -> Path:
 def show(found: Comparison, *, as_json: bool) -> None:
     """Print which of two sides is faster."""
     from autotune.cli.console import results_console
-    from autotune.results.wording import bounds
+    from autotune.results.wording import times
     from autotune.tuning.compare import Difference, as_data
 
     if as_json:
@@ -167,7 +167,7 @@ def show(found: Comparison, *, as_json: bool) -> None:
         return
     out = results_console()
     first, second = (plain(side.name) for side in found.sides)
-    speedup = f"{found.speedup.estimate:.3f}x {plain(bounds(found.speedup))}"
+    speedup = times(found.speedup)
     if found.difference is Difference.NONE:
         most = f", so at most {found.most_pct:.0f} %" if found.most_pct < UNCERTAIN_PCT else ""
         said = f"[bold]No difference to be seen[/] between {second} and {first}: {speedup}{most}"
