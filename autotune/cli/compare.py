@@ -28,7 +28,7 @@ from autotune.cli.typed_line import program_typed
 from autotune.errors import RunDirectoryError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
-    from autotune.cli.console import Console
+    from autotune.cli.console import Talk
     from autotune.program.program import Program
     from autotune.tuning.compare import ComparedSide, Comparison
 
@@ -64,13 +64,13 @@ def compare(
 
     With one side, it is compared with the program as written.
     """
-    from autotune.cli.console import Console
+    from autotune.cli.console import Talk
     from autotune.knobs.space import options
     from autotune.machine import hardware
     from autotune.tuning import compare as comparing
     from autotune.tuning.budget import parse_duration
 
-    console = Console(verbosity(quiet=quiet))
+    console = Talk(verbosity(quiet=quiet))
     with errors_told(console), ExitStack() as stack:
         if stray := next((word for word in (b, program) if word[:2] == "--" != word), ""):
             raise UsageError(f"Options come first: autotune compare {stray} … A B train.py")
@@ -112,9 +112,7 @@ def parted(a: str, b: str, program: str, args: list[str]) -> tuple[tuple[str, st
 
 
 @contextmanager
-def _side(
-    name: str, program: Program, console: Console, allowed: list[str]
-) -> Iterator[ComparedSide]:
+def _side(name: str, program: Program, console: Talk, allowed: list[str]) -> Iterator[ComparedSide]:
     """Read a side; where it is a commit, its files exist until the end."""
     from autotune.program.revision import COMMIT, WRITTEN, at_revision
     from autotune.results import bestfile
@@ -161,7 +159,7 @@ def best_file(name: str) -> Path:
 def show(found: Comparison, *, as_json: bool) -> None:
     """Print which of two sides is faster."""
     from autotune.cli.console import results_console
-    from autotune.results.wording import bounds
+    from autotune.results.wording import times
     from autotune.tuning.compare import Difference, as_data
 
     if as_json:
@@ -169,7 +167,7 @@ def show(found: Comparison, *, as_json: bool) -> None:
         return
     out = results_console()
     first, second = (plain(side.name) for side in found.sides)
-    speedup = f"{found.speedup.estimate:.3f}x {plain(bounds(found.speedup))}"
+    speedup = times(found.speedup)
     if found.difference is Difference.NONE:
         most = f", so at most {found.most_pct:.0f} %" if found.most_pct < UNCERTAIN_PCT else ""
         said = f"[bold]No difference to be seen[/] between {second} and {first}: {speedup}{most}"

@@ -40,10 +40,15 @@ class RunLength:
         """What fixes the number of steps, whatever a batch holds; empty if nothing was seen to."""
         return "" if self.steps is None else self.where
 
+    @property
+    def count(self) -> str:
+        """How long that is: ``25 epochs``, ``5,000 steps``."""
+        if self.steps is not None:
+            return f"{self.steps:,.0f} steps"
+        return f"{self.epochs:g} {'epoch' if self.epochs == 1 else 'epochs'}"
+
     def __str__(self) -> str:
-        noun = "epoch" if self.epochs == 1 else "epochs"
-        count = f"{self.epochs:g} {noun}" if self.steps is None else f"{self.steps:,.0f} steps"
-        return f"{count} ({self.where})"
+        return f"{self.count} ({self.where})"
 
 
 def told_by(flags: Iterable[Flag]) -> RunLength:
@@ -282,6 +287,16 @@ class Profile:
         """Whether nothing but ``nn.DataParallel`` has the program train on several devices."""
         is_alone = not (self.ranks.distributed_by or self.ranks.started_by)
         return self.model.replicas > 1 and is_alone
+
+    @property
+    def arithmetic(self) -> str:
+        """The data type of most of the arithmetic: "bf16", "fp16", "tf32" or "fp32".
+
+        On CUDA, torch lets convolutions use TF32 by default, so a model with some counts as "tf32".
+        """
+        autocast = {"bfloat16": "bf16", "float16": "fp16"}.get(self.precision.autocast or "")
+        has_tf32 = self.device == "cuda" and self.model.conv2d_layers
+        return autocast or ("tf32" if has_tf32 else "fp32")
 
     @property
     def training_loader(self) -> LoaderFacts | None:

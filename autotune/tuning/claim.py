@@ -481,11 +481,10 @@ def _prove_in_time(
         ending = match.should_stop() or Ending(Outcome.INTERRUPTED, "")
         return read(processes, match.tau) or Failure(is_of_winner=False, ending=ending)
     needed_s = session.plan.claim_s(is_apart=match.is_apart)
-    left_s = session.budget.overdraft_s
-    if not fresh_of(earlier) and left_s < needed_s:
+    if not fresh_of(earlier) and session.budget.overdraft_s < needed_s:
         reason = (
             f"fresh processes take about {needed_s:.0f} s, but the budget had only "
-            f"{max(0, left_s):.0f} s left"
+            f"{max(0, session.budget.left_s):.0f} s left"
         )
         return Failure(is_of_winner=match.is_apart, ending=Ending(Outcome.OUT_OF_TIME, reason))
     session.begin(Phase.CONFIRM)
@@ -501,6 +500,7 @@ def _prove_in_time(
     def keep(process: ClaimProcess) -> None:
         study.claim = (*study.claim, process)
         study.spent_s = session.budget.spent_s
+        session.events.on_process(process)
 
     plan = session.plan
     return prove(match, earlier, keep, time_left_s, plan.process_s, plan.turns_s)
