@@ -13,6 +13,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -323,7 +324,8 @@ def _write_config(result: SearchResult, events: Events, again: str) -> None:
     """Write the best or candidate config; of what went on, the folder keeps no earlier one."""
     own = result.own_file
     for name in {BEST.name, CANDIDATE} - {own.name}:
-        own.with_name(name).unlink(missing_ok=True)
+        with suppress(OSError):
+            own.with_name(name).unlink()
     if own.name == RESULT:
         return
     try:
