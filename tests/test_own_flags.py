@@ -11,8 +11,8 @@ import autotune
 from autotune.knobs.space.space import ResolvedSpace, SearchSpace
 from autotune.machine import hardware
 from autotune.program.config import KnobValue
+from autotune.results.finding import Finding
 from autotune.results.record import TrialRecord
-from autotune.results.result import Finding
 from autotune.tuning.events import Events
 from tests.made import changed
 from tests.rigging import PROGRAMS, open_rig, run_command

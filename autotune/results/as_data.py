@@ -21,7 +21,8 @@ from autotune.measurement.readings import Memory
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import LrRule
 from autotune.results import bestfile
-from autotune.results.result import Finding, SearchResult, rounded
+from autotune.results.finding import Finding
+from autotune.results.result import SearchResult, rounded
 
 T = TypeVar("T")
 

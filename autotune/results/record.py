@@ -30,7 +30,7 @@ from autotune.program.program import Program
 from autotune.program.sources import Files
 
 # Increased when older records cannot be read, or lack something that is needed to go on
-FORMAT = 10
+FORMAT = 11
 
 
 @dataclass(frozen=True)

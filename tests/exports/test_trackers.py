@@ -14,7 +14,8 @@ from autotune.cli.app import app
 from autotune.errors import UsageError
 from autotune.exports import TRACKERS, log, tracked
 from autotune.report import html
-from autotune.results.result import Finding, SearchResult
+from autotune.results.finding import Finding
+from autotune.results.result import SearchResult
 from tests.exports.stored import stored
 
 __all__ = ["stored"]
