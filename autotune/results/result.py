@@ -21,6 +21,7 @@ from autotune.measurement.learning.training_trace import NO_TIME
 from autotune.measurement.readings import Compilation, Memory
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
+from autotune.program.lr import LrRule
 from autotune.program.program import LaunchPlan
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
@@ -58,15 +59,22 @@ class Contribution:
 
 @dataclass(frozen=True)
 class LargerBatch:
-    """A config that makes larger steps, of which nobody checked what they learn.
+    """The fastest config with other samples in a step, where these may not be recommended.
 
     Attributes:
-        speedup: As the search measured it, not confirmed.
+        speedup: From its claim if that has enough processes, else as the search measured it.
+        check_s: Seconds that checking what it learns would take.
+        claim: The processes in which it was compared with the program as written.
+        lr_rule: The rule under which the rate followed its batch best; AUTO for the usual one.
+        is_confirmed: Whether its claim is above 1 and it was seen to learn as much.
     """
 
     config: Config
     speedup: Interval
     check_s: float
+    claim: tuple[ClaimProcess, ...] = ()
+    lr_rule: LrRule = LrRule.AUTO
+    is_confirmed: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,8 +106,8 @@ class SearchResult:
         unclaimed: Speedup of ``candidate`` in fresh processes that were too few for a claim; None
             if there were enough, or none.
         larger_batch: The fastest config of those with another number of samples per step, if it was
-            faster in the search than what is recommended; None if there is none, or if such configs
-            may be recommended.
+            clearly faster than what is recommended; None if there is none, or if such configs may
+            be recommended.
         training_steps: How long the steps of the whole training take, estimated; None if their
             number is unknown.
         bottleneck: What limits the program as written, such as ``input-bound``; empty if unknown.
@@ -187,7 +195,7 @@ class SearchResult:
         """The knobs that were not searched, with the reasons as clauses; empty if unknown."""
         if self.facts is None:
             return {}
-        space = self.head.space.resolve(self.hardware, self.facts.profile)
+        space = self.head.resolve(self.hardware, self.facts.profile)
         found = {} if self.canary is None else self.canary.refused
         return space.without(found).refused
 
@@ -291,7 +299,7 @@ class SearchResult:
             UsageError: The search found nothing faster, the file cannot be written, or autotune
                 did not write what is there for the program.
         """
-        if self.finding is not Finding.FASTER:
+        if self._file_name != BEST.name:
             raise UsageError(
                 f"There is nothing to save: {self.finding}. {self.own_file} holds what was found."
             )
@@ -306,13 +314,13 @@ class SearchResult:
 
         A search that has confirmed nothing faster writes none.
         """
-        if self.finding is not Finding.FASTER:
+        if self._file_name != BEST.name:
             return ""
         return output.take(self.best_file(), self.head.program, self.own_file)
 
     def found_in(self, output: Output | None) -> Path:
         """Return the file in which people find the result: that best.yaml, or ``own_file``."""
-        if output is None or self.finding is not Finding.FASTER:
+        if output is None or self._file_name != BEST.name:
             return self.own_file
         return output.path if output.holds(self.best_file()) else self.own_file
 
@@ -320,8 +328,8 @@ class SearchResult:
     def own_file(self) -> Path:
         """The file in the search's folder that holds what it found, as people would type it.
 
-        best.yaml if a config was confirmed to be faster, candidate.yaml if one only looks faster,
-        else result.json.
+        best.yaml if a config was confirmed to be faster, were it one with larger steps;
+        candidate.yaml if one only looks faster; else result.json.
         """
         return as_typed(self.run_dir / self._file_name)
 
@@ -329,13 +337,14 @@ class SearchResult:
     def _file_name(self) -> str:
         if self.finding is Finding.FASTER:
             return BEST.name
-        is_open = self.finding is Finding.UNCONFIRMED and self.candidate is not None
-        return bestfile.CANDIDATE if is_open else bestfile.RESULT
+        if self.finding is Finding.UNCONFIRMED and self.candidate is not None:
+            return bestfile.CANDIDATE
+        return bestfile.RESULT if self._larger_section() is None else BEST.name
 
     def best_file(self) -> BestFile:
         """Return the content of best.yaml, or of candidate.yaml where nothing is confirmed.
 
-        Its config is empty where nothing looked faster. Figures are rounded for readers.
+        Its config is empty where nothing looked faster but larger steps. Figures are rounded for readers.
         """
         config, speedup = self.best, self.speedup
         if self._file_name == bestfile.CANDIDATE and self.candidate is not None:
@@ -345,7 +354,8 @@ class SearchResult:
         return BestFile.of(
             replace(self.applied, config=config),
             self.head.program,
-            confirmed=self.finding is Finding.FASTER,
+            confirmed=self._file_name != bestfile.CANDIDATE,
+            larger_batch=self._larger_section(),
             speedup=rounded(speedup),
             made_on=bestfile.MadeOn.on(machine),
             search=bestfile.SearchSection(
@@ -354,6 +364,16 @@ class SearchResult:
                 digest=self.head.program.fingerprint[: bestfile.DIGITS],
                 objective=str(self.head.options.goal.objective),
             ),
+        )
+
+    def _larger_section(self) -> bestfile.LargerBatch | None:
+        larger = self.larger_batch
+        if larger is None or not larger.is_confirmed:
+            return None
+        return bestfile.LargerBatch(
+            config=larger.config.changes_from(self.baseline),
+            speedup=rounded(larger.speedup),
+            lr_rule=larger.lr_rule,
         )
 
 
