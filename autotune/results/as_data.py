@@ -28,9 +28,7 @@ T = TypeVar("T")
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, json_schema_serialization_defaults_required=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Sides(_Part, Generic[T]):
@@ -256,8 +254,12 @@ def as_text(result: SearchResult, file: Path | None = None) -> str:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema of ``as_data()``."""
-    return ResultData.model_json_schema(mode="serialization", by_alias=True)
+    """Return the JSON Schema of ``as_data()``, which ``schema/result-1.json`` holds."""
+    found = ResultData.model_json_schema(mode="serialization")
+    for one in (found, *found["$defs"].values()):
+        if "properties" in one:  # pydantic thinks that those with a default may be missing
+            one["required"] = [*one["properties"]]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
 
 
 def _program(result: SearchResult) -> ProgramPart:

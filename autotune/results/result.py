@@ -344,7 +344,7 @@ class SearchResult:
     def best_file(self) -> BestFile:
         """Return the content of best.yaml, or of candidate.yaml where nothing is confirmed.
 
-        Its config is empty where nothing looked faster but larger steps. Figures are rounded for readers.
+        Its config is empty where nothing looked faster but larger steps. Figures are rounded.
         """
         config, speedup = self.best, self.speedup
         if self._file_name == bestfile.CANDIDATE and self.candidate is not None:

@@ -173,8 +173,7 @@ def test_deepspeed_gets_its_stage_and_the_line_that_starts_its_ranks(tmp_path: P
     assert json.loads(alone.text)["zero_optimization"] == {
         "stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"},
     }  # fmt: skip
-    back = made(tmp_path, devices="single")
-    back = back.model_copy(update={"as_written": {"devices": "own-2"}})
+    back = made(tmp_path, before={"devices": "own-2"}, devices="single")
     started = "start it by: deepspeed --num_gpus 1"
     assert exported("deepspeed", back).besides == {"devices=single": started}
 
