@@ -15,23 +15,32 @@ import jsonschema
 import pytest
 
 from autotune.measurement.outcome import Ending, Outcome
+from autotune.program.config import Config
 from autotune.results.as_data import as_data, as_text, schema
 from autotune.results.finding import Finding
 from autotune.results.result import SearchResult
-from tests.scripted import Script, begin
+from tests.scripted import Question, Script, begin
+from tests.tuning.watched import Knobs
 
 SCHEMA = files("autotune.results").joinpath("schema", "result-1.json")
-KNOBS = {"workers": (0, 1, 2), "batch_size": (64, 128), "precision": ("fp32", "bf16")}
-CRASH = Ending(Outcome.CRASHED, "ValueError: no")
-SEARCHES = {
-    Finding.FASTER: (Script({"workers": {1: 1.5}}), 180.0),
-    Finding.NOTHING_FOUND: (Script({"workers": {1: 0.9, 2: 0.8}}), 180.0),
-    Finding.TOO_NOISY: (Script({"workers": {1: 1.1}}, noise=0.5), 120.0),
-    Finding.UNCONFIRMED: (Script({"workers": {1: 1.5}}, start_s=20.0), 45.0),
-    Finding.NOT_MEASURED: (
-        Script({}, ends=lambda q: CRASH if q.config and q.config["workers"] else None),
-        180.0,
-    ),
+KNOBS: Knobs = {"workers": (0, 1, 2), "batch_size": (64, 128), "precision": ("fp32", "bf16")}
+WORKERS: Knobs = {"workers": (0, 1)}
+FEW: Knobs = {**WORKERS, "precision": ("fp32", "bf16")}
+WRITTEN = {"workers": 0, "batch_size": 64, "precision": "fp32"}
+
+
+def fails(question: Question) -> Ending | None:
+    """End whatever is not as written."""
+    is_written = (question.config or Config({})).items() <= WRITTEN.items()
+    return None if is_written else Ending(Outcome.OUT_OF_MEMORY, "the GPU's memory is full")
+
+
+SEARCHES: dict[Finding, tuple[Script, Knobs, float]] = {
+    Finding.FASTER: (Script({"workers": {1: 1.5}}), KNOBS, 180.0),
+    Finding.NOTHING_FOUND: (Script({"workers": {1: 0.9, 2: 0.8}}), KNOBS, 180.0),
+    Finding.TOO_NOISY: (Script({}, noise=0.8, ratio_noise=0.2), FEW, 240.0),
+    Finding.UNCONFIRMED: (Script({"workers": {1: 1.5}}, start_s=20.0), KNOBS, 45.0),
+    Finding.NOT_MEASURED: (Script(ends=fails), KNOBS, 150.0),
 }
 
 
@@ -39,8 +48,7 @@ SEARCHES = {
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[Finding, SearchResult]:
     """A real result for each finding; a machine at its limit is said to be so."""
     found = {}
-    for finding, (script, budget_s) in SEARCHES.items():
-        knobs = {"workers": (0, 1)} if finding is Finding.NOT_MEASURED else KNOBS
+    for finding, (script, knobs, budget_s) in SEARCHES.items():
         made = (begin(tmp_path_factory.mktemp("it"), script, knobs, seed) for seed in range(9))
         results = (search.go_on(budget_s) for search in made)
         found[finding] = next(one for one in results if one.finding is finding)
@@ -80,7 +88,11 @@ def test_every_finding_is_of_a_real_search_and_its_result_is_as_the_schema_says(
     assert {*names.values()} == {"result.json"}
 
 
-OPEN = {"imports", "config", "as_written", "changes", "blame", "untried", "versions"}  # any names
+# What may have any names
+OPEN = {
+    "bounds", "shares", "imports", "config", "as_written", "changes", "blame", "untried",
+    "versions",
+}  # fmt: skip
 
 
 def test_no_key_may_be_missing_and_none_may_be_added(
