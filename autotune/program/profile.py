@@ -40,10 +40,15 @@ class RunLength:
         """What fixes the number of steps, whatever a batch holds; empty if nothing was seen to."""
         return "" if self.steps is None else self.where
 
+    @property
+    def count(self) -> str:
+        """How long that is: ``25 epochs``, ``5,000 steps``."""
+        if self.steps is not None:
+            return f"{self.steps:,.0f} steps"
+        return f"{self.epochs:g} {'epoch' if self.epochs == 1 else 'epochs'}"
+
     def __str__(self) -> str:
-        noun = "epoch" if self.epochs == 1 else "epochs"
-        count = f"{self.epochs:g} {noun}" if self.steps is None else f"{self.steps:,.0f} steps"
-        return f"{count} ({self.where})"
+        return f"{self.count} ({self.where})"
 
 
 def told_by(flags: Iterable[Flag]) -> RunLength:
@@ -57,7 +62,7 @@ def told_by(flags: Iterable[Flag]) -> RunLength:
     return RunLength()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LoaderFacts:
     """One DataLoader as the program built it.
 
@@ -80,13 +85,13 @@ class LoaderFacts:
     dataset_len: int | None
     batch_size: int | None
     num_workers: int
-    prefetch_factor: int | None
-    pin_memory: bool
-    persistent_workers: bool
+    prefetch_factor: int | None = None
+    pin_memory: bool = False
+    persistent_workers: bool = False
     sampler: str
-    has_batch_sampler: bool
-    iterable: bool
-    drop_last: bool
+    has_batch_sampler: bool = False
+    iterable: bool = False
+    drop_last: bool = False
     ordinal: int = 0
     in_order: bool = True
     start_method: str = "fork"
@@ -284,6 +289,16 @@ class Profile:
         return self.model.replicas > 1 and is_alone
 
     @property
+    def arithmetic(self) -> str:
+        """The data type of most of the arithmetic: "bf16", "fp16", "tf32" or "fp32".
+
+        On CUDA, torch lets convolutions use TF32 by default, so a model with some counts as "tf32".
+        """
+        autocast = {"bfloat16": "bf16", "float16": "fp16"}.get(self.precision.autocast or "")
+        has_tf32 = self.device == "cuda" and self.model.conv2d_layers
+        return autocast or ("tf32" if has_tf32 else "fp32")
+
+    @property
     def training_loader(self) -> LoaderFacts | None:
         """The loader that trains; None if there is not exactly one."""
         return self.loaders[0] if len(self.loaders) == 1 else None
@@ -331,8 +346,8 @@ class Profile:
             return domain
         return NotOffered(
             f"the program makes a fixed number of steps ({self.loop.length.where}): more samples "
-            "in each would be more training, not an earlier end; name the knob in --tune or --fix "
-            "to try it",
+            "in each would be more training, not an earlier end; name it in --tune or --set to try "
+            "it",
             by_name=domain,
         )
 

@@ -37,6 +37,7 @@ from autotune.rig.open_rig import ShouldStop
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.checking.learning_check import learns_enough, to_check_s
 from autotune.tuning.choosing.ranking import deferred_batch, promising
+from autotune.tuning.events import Phase
 from autotune.tuning.live_rig import (
     ALONE_S,
     MAX_STARTS,
@@ -563,16 +564,16 @@ def prove_in_time(
         processes = [one for one in earlier if one.is_pair is match.is_apart]
         ending = match.should_stop() or Ending(Outcome.INTERRUPTED, "")
         return read(processes, match.tau) or Failure(BASE, ending)
-    plan, left_s = session.plan, session.budget.overdraft_s
-    if not fresh_of(earlier) and left_s < plan.claim_s(is_apart=match.is_apart, processes=1):
+    plan, one_s = session.plan, session.plan.claim_s(is_apart=match.is_apart, processes=1)
+    if not fresh_of(earlier) and session.budget.overdraft_s < one_s:
         needed_s = plan.claim_s(is_apart=match.is_apart)
         reason = (
             f"fresh processes take about {needed_s:.0f} s, but the budget had only "
-            f"{max(0, left_s):.0f} s left"
+            f"{max(0, session.budget.left_s):.0f} s left"
         )
         of = WINNER if match.is_apart else BASE  # the next one may share a process
         return Failure(of, Ending(Outcome.OUT_OF_TIME, reason))
-    session.begin("confirming")
+    session.begin(Phase.CONFIRM)
     session.events.on_confirmation(candidate, match.space)
 
     def time_left_s(fresh: int) -> float:
@@ -585,6 +586,7 @@ def prove_in_time(
     def keep(process: ClaimProcess) -> None:
         study.claim = (*study.claim, process)
         study.spent_s = session.budget.spent_s
+        session.events.on_process(process)
 
     return prove(match, earlier, keep, time_left_s, plan.process_s, plan.turns_s)
 

@@ -11,9 +11,11 @@ from autotune.measurement.learning.training_trace import Sameness
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config, KnobValue
 from autotune.program.may_change import MayChange
-from autotune.results.result import Finding
+from autotune.results.as_data import as_data
+from autotune.results.finding import Finding
 from autotune.tuning.checking.canary import exact_settings
 from autotune.tuning.checking.self_check import is_exact
+from autotune.tuning.events import Phase
 from tests.made import make_hardware, make_profile, make_space
 from tests.scripted import Question, Script, Searched, begin
 from tests.tuning.watched import Heard, told
@@ -56,8 +58,8 @@ def test_settings_that_train_the_same_are_cleared_before_the_search(
 ) -> None:
     heard = Heard()
     search, result = begun(tmp_path, heard, Script(SPEEDS, noise=0.02))
-    assert heard.phases.index("checking") < heard.phases.index("searching")
-    assert "rehearsing" not in heard.phases
+    assert heard.phases.index(Phase.SAME_TRAINING) < heard.phases.index(Phase.TRY)
+    assert "rehearse" not in heard.phases
     said = "Your training is the same within rounding over 36 steps with workers=2 "
     assert any(note.startswith(said) for note in heard.notes)
     canary = search.study.canary
@@ -67,9 +69,9 @@ def test_settings_that_train_the_same_are_cleared_before_the_search(
     assert result.finding is Finding.FASTER
     note = "Training: same within rounding over 36 steps."
     assert note in told(result, capsys)
-    learning = result.best_file().learning
-    assert learning.training == note
-    assert not learning.refused
+    learning = as_data(result)["learning"]
+    assert learning["training"] == note
+    assert not learning["refused"]
     asked = len(rehearsed(search))
     search.go_on(240.0)
     assert len(rehearsed(search)) == asked, "a resumed search knows it"
@@ -203,7 +205,7 @@ def test_without_time_nothing_is_refused_and_the_best_is_compared(tmp_path: Path
     heard = Heard()
     script = Script(SPEEDS, noise=0.02)
     search, result = begun(tmp_path, heard, script, 75.0)
-    assert "checking" not in heard.phases
+    assert Phase.SAME_TRAINING not in heard.phases
     assert search.study.canary is None
     assert not result.refused
     assert result.candidate is not None

@@ -11,7 +11,9 @@ import pytest
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config, KnobValue
 from autotune.program.may_change import MayChange
-from autotune.results.result import Finding
+from autotune.results.as_data import as_data
+from autotune.results.finding import Finding
+from autotune.tuning.events import Phase
 from tests.made import A100, GIB, make_profile, make_space
 from tests.scripted import CRASH, Question, Script, Searched, begin
 from tests.tuning.watched import Heard, told
@@ -60,9 +62,7 @@ def test_the_global_batch_stays_where_a_check_takes_too_long_and_its_price_is_to
     needed = f"{math.ceil(larger.check_s / 60)} min more"
     assert f"What they learn was not checked; that needs {needed}: autotune resume" in out
     assert "--may-change batch" in out
-    section = result.best_file().learning.larger_batch
-    assert section is not None
-    assert (section.check_seconds or 0.0) > 0.15 * 180
+    assert as_data(result)["learning"]["larger_batch"]["check_seconds"] > 0.15 * 180
     late = [record.config["batch_size"] != 64 for record in result.records]
     assert not any(late[: len(late) // 2]), "the time goes into what may be recommended"
 
@@ -155,7 +155,7 @@ def test_batches_may_win_where_the_claim_has_left_the_time_to_check_them(tmp_pat
 def test_a_larger_batch_alone_gets_processes_of_its_own(tmp_path: Path) -> None:
     script = Script({"batch_size": {128: 1.4}}, noise=0.02, process_noise=0.01)
     result = begin(tmp_path, script, {"batch_size": (64, 128)}).go_on(300.0)
-    assert (result.finding, dict(result.changes)) == (Finding.NO_GAIN, {})
+    assert (result.finding, dict(result.changes)) == (Finding.NOTHING_FOUND, {})
     assert result.larger_batch is not None
     assert result.larger_batch.is_confirmed
     assert result.larger_batch.speedup.low <= 1.4 <= result.larger_batch.speedup.high
@@ -179,7 +179,7 @@ def test_a_larger_batch_that_fails_while_it_plays_along_leaves_the_claim_as_it_i
 
     def ends(question: Question) -> Ending | None:
         is_large = question.config is not None and question.config.get("batch_size", 64) != 64
-        is_claim = heard.phases[-1:] == ["confirming"]
+        is_claim = heard.phases[-1:] == [Phase.CONFIRM]
         return CRASH if is_large and is_claim and question.kind == "measure" else None
 
     search = begun(tmp_path, ends=ends)

@@ -13,7 +13,8 @@ from autotune.measurement.learning.training_trace import Sameness, TrainingTrace
 from autotune.program.config import Config, KnobValue
 from autotune.program.may_change import MayChange
 from autotune.results.as_data import as_data
-from autotune.results.result import Finding, SearchResult
+from autotune.results.finding import Finding
+from autotune.results.result import SearchResult
 from autotune.tuning.checking.self_check import SelfCheck, by_design
 from autotune.tuning.plan import Plan
 from tests.made import A100, make_hardware, make_profile, make_space
@@ -62,7 +63,7 @@ def test_the_change_that_trains_something_else_is_found_and_the_search_goes_on_w
         "Not recommended: memory_format=channels_last changes the training: losses differ by" in out
     )
     assert "from step 1 on" in out
-    (refused,) = as_data(result)["best"]["learning"]["refused"]
+    (refused,) = as_data(result)["learning"]["refused"]
     assert refused["blame"] == {"memory_format": "channels_last"}
     assert refused["changes"].items() > {"memory_format": "channels_last"}.items()
     assert refused["why"].startswith("losses differ by")

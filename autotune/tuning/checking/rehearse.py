@@ -23,6 +23,7 @@ from autotune.tuning.checking.learning_check import learns_enough, samples_ratio
 from autotune.tuning.checking.self_check import SelfCheck, without_one
 from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.choosing.ranking import promising
+from autotune.tuning.events import Phase
 from autotune.tuning.session import Baseline, Session
 from autotune.tuning.storage.study import MOST_CHECKS, Study
 
@@ -151,7 +152,7 @@ def _rehearsed(rehearsing: _Rehearsing, most_s: float) -> RehearsalRecord | None
     # Rehearse and record what was found; None if the user stopped it
     session = rehearsing.session
     study, budget = session.study, session.budget
-    session.begin("rehearsing")
+    session.begin(Phase.CONFIRM)
     session.events.on_rehearsal(rehearsing.config, rehearsing.space)
     began_s = budget.spent_s
     record = rehearsing.record(most_s)

@@ -36,6 +36,7 @@ from autotune.program.domain import Domain
 from autotune.program.may_change import MayChange
 from autotune.program.sources import Files
 from autotune.results.blame import judged
+from autotune.results.finding import Finding
 from autotune.results.record import (
     FORMAT,
     BaselineInfo,
@@ -45,8 +46,8 @@ from autotune.results.record import (
     TrialRecord,
 )
 from autotune.results.rehearsals import Canary, RehearsalRecord
-from autotune.results.result import Finding, SearchResult
-from autotune.results.wording import times
+from autotune.results.result import SearchResult
+from autotune.results.wording import factor
 from autotune.tuning.storage.lease import Lease
 from autotune.tuning.storage.record_storage import RecordStorage, faults_told
 
@@ -309,7 +310,7 @@ class Study:
             return None
         finding = self.parsed(Finding, raw.get("finding"))
         speedup = self.parsed(Interval, raw.get("speedup"))
-        return f"{times(speedup)} faster" if finding is Finding.FASTER else str(finding)
+        return f"{factor(speedup)} faster" if finding is Finding.FASTER else str(finding)
 
     @property
     def guilty(self) -> list[Mapping[str, KnobValue]]:

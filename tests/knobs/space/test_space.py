@@ -155,13 +155,42 @@ def test_all_unknown_knobs_and_values_are_named_with_their_option_and_the_neares
     with pytest.raises(UsageError) as refusal:
         SPACE.tune(["batchsize", "precision", "zzz"])
     message = str(refusal.value)
-    assert "--tune: Unknown knob 'batchsize'. Did you mean 'batch_size'?" in message
-    assert "--tune: Unknown knob 'zzz'. 'autotune knobs' lists them." in message
+    assert "--tune: Unknown setting 'batchsize'. Did you mean 'batch_size'?" in message
+    assert "--tune: Unknown setting 'zzz'. Settings: workers, pinning, " in message
     for typed, meant in (("num_worker", "workers"), ("pin_memory", "pinning")):
-        with pytest.raises(UsageError, match=f"--values: Unknown.*Did you mean '{meant}'"):
+        with pytest.raises(UsageError, match=f"--set: Unknown.*Did you mean '{meant}'"):
             SPACE.with_values({typed: [2]})
-    with pytest.raises(UsageError, match="--fix: knob 'precision' takes fp32 or tf32 or medium"):
+    with pytest.raises(UsageError, match="--set: setting 'precision' takes fp32 or tf32 or medium"):
         SPACE.fix({"precision": "fp8"})
+
+
+def test_one_value_holds_a_setting_and_several_are_candidates_whatever_the_name() -> None:
+    flag, keyword = "--hidden", "keyword.width"
+    given = SPACE.set(
+        {
+            "precision": "bf16",
+            "workers": [0, 2],
+            flag: ["8", "16"],
+            "width": 4,
+            "env:OMP_NUM_THREADS": ["1", "2"],
+        },
+        has_keywords=True,
+    )
+    assert given.fixed == {"precision": "bf16", keyword: 4}
+    assert given.knobs["workers"] == (0, 2)
+    assert given.knobs[flag] == ("8", "16")
+    assert given.knobs["$OMP_NUM_THREADS"] == ("1", "2")
+    assert "precision" not in given.knobs
+    assert given.requested == {"precision", "workers", flag, keyword, "$OMP_NUM_THREADS"}
+    again = given.set({"precision": ["fp32", "bf16"]})
+    assert again.knobs["precision"] == ("fp32", "bf16")
+    assert "precision" not in again.fixed
+    for wrong, said in (
+        ({"width": 4}, "--set: Unknown setting 'width'"),
+        ({"precision": []}, "--set precision has no value"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            SPACE.set(wrong)
 
 
 def test_a_resolved_space_offers_what_fits_and_says_why_the_rest_does_not() -> None:
