@@ -38,9 +38,7 @@ SIZES = (
 )
 
 
-def examine(
-    program: Program | None, console: Talk, fence: FenceOptions, *, as_json: bool
-) -> None:
+def examine(program: Program | None, console: Talk, fence: FenceOptions, *, as_json: bool) -> None:
     """Look at the machine, and at a program if there is one; print what was found on stdout."""
     from autotune.machine import conditions, hardware, preflight
     from autotune.rig.fence import describe_fence
@@ -215,7 +213,11 @@ def _ceilings(report: DoctorReport) -> Iterator[tuple[str, str, str]]:
             breakdown.flops_per_step / report.measurement.step_s,
             report.roofline_share,
         )
-        peak = "peak unknown here" if share is None else f"{share:.0%} of the {report.dtype} peak"
+        peak = (
+            "peak unknown here"
+            if share is None
+            else f"{share:.0%} of the {report.profile.arithmetic} peak"
+        )
         yield "arithmetic", f"{flops_per_s / 1e9:,.1f} GFLOP/s", peak
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from autotune.cli.messages import printable
+from autotune.cli.failure_screen import printable
 from autotune.results.wording import format_duration
 from autotune.tuning.budget import Budget
 from autotune.tuning.events import Phase

@@ -119,7 +119,7 @@ def verdict(result: SearchResult, output: Path) -> Verdict:
             headline, facts = f"Ended before anything faster was found; {KEPT}", _ended(result)
         case Finding.AT_LIMIT:
             headline = "Already at this machine's limit; no setting can make it much faster"
-            facts = _nothing_found(result)
+            facts = _at_limit(result)
         case Finding.NOT_MEASURED:
             headline = f"Only the program as written could be measured; {KEPT}"
             facts = _ended(result)
@@ -305,6 +305,20 @@ def _nothing_found(result: SearchResult) -> Iterator[Row]:
     elif len(result.records) < 2 and not result.untried:
         yield Row("tried", "nothing: no other setting can act on this program here")
     yield from _why(result)
+
+
+def _at_limit(result: SearchResult) -> Iterator[Row]:
+    yield from _as_written(result)
+    if (limit := result.limit) is not None:
+        shares = sorted(limit.shares.items(), key=lambda part: -part[1])
+        yield Row("a step", " · ".join(f"{name} {share:.0%}" for name, share in shares))
+        if limit.peak_share is not None:
+            yield Row("arithmetic", f"{limit.peak_share:.0%} of the GPU's published peak")
+        gains = " · ".join(f"{name} {gain:.2f}x" for name, gain in limit.bounds.items())
+        yield Row("at no cost", f"{gains}: not more to gain")
+    yield from _attempt(result)
+    yield Row("what is left", "the model: fewer operations, other kernels, more devices")
+    yield Row("time", f"the search took {format_duration(result.seconds)}")
 
 
 def _too_noisy(result: SearchResult) -> str:

@@ -185,5 +185,5 @@ def _failure(session: Session, ending: Ending) -> AutotuneError:
     error = program_error(program, ending)
     if ending.outcome is Outcome.INTERRUPTED:  # nobody's failure
         return error
-    session.study.failure = str(error).partition("\n")[0].rstrip(" .:")
+    session.study.failure = error.headline
     return error
