@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from autotune.cli.app import app
 from autotune.knobs import KnobValue, registry
 from autotune.program.flags import Flag
+from autotune.results import bestfile
 from autotune.results.record import SearchInfo
 from autotune.tuning.storage import search_dir
 from autotune.tuning.storage.record_storage import RecordStorage
@@ -142,6 +143,13 @@ def custom_knob_installed(folder: Path) -> Iterator[None]:
         registry.cache_clear()
         yield
     registry.cache_clear()
+
+
+def give_a_larger_batch(path: Path) -> None:
+    """Let a best.yaml hold a second config with larger steps, as a search that found one does."""
+    file = bestfile.read(path)
+    larger = bestfile.LargerBatch(config={**file.config, "batch_size": 64}, speedup=file.speedup)
+    path.write_text(file.model_copy(update={"larger_batch": larger}).text(), encoding="utf-8")
 
 
 def make_project(folder: Path) -> None:

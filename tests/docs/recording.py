@@ -7,6 +7,7 @@ runs that autotune command in a terminal of 80 x 24, on the machine as it is, an
 - ``docs/images/search.svg``: what it showed, as it went by,
 - ``docs/images/report.png``: the page of that search,
 - the verdict in ``README.md`` and ``docs/start/first-search.md``,
+- the file that it wrote, in ``docs/reference/best-yaml.md``,
 - what ``autotune doctor`` then says of the program, in ``docs/use/find-out-why.md``.
 
 Each carries the id of the search. ``test_site.py`` compares them.
@@ -20,14 +21,18 @@ from pathlib import Path
 from shlex import join, split
 
 from autotune import api
+from autotune.results.finding import Finding
+from autotune.results.output import BEST
 from autotune.results.record import SearchInfo
+from autotune.results.result import SearchResult
 from tests.docs import picture, terminal
 from tests.docs.pages import ROOT
 
 RECORDING = ROOT / "docs" / "images" / "search.svg"
 VERDICTS = (ROOT / "README.md", ROOT / "docs" / "start" / "first-search.md")
 EXAMINED = ROOT / "docs" / "use" / "find-out-why.md"
-MARK = re.compile(r"<!-- recorded: (?P<id>.*?) -->\n(?:```text\n(?P<text>.*?)```\n)?", re.DOTALL)
+WRITTEN = ROOT / "docs" / "reference" / "best-yaml.md"
+MARK = re.compile(r"<!-- recorded: (?P<id>.*?) -->\n(?:```\w+\n(?P<text>.*?)```\n)?", re.DOTALL)
 
 
 def search_id(info: SearchInfo) -> str:
@@ -49,12 +54,18 @@ def text_in(page: Path) -> tuple[str, str]:
     return found["id"], found["text"]
 
 
-def fill(page: Path, named: str, text: str) -> None:
+def fill(page: Path, named: str, text: str, language: str = "text") -> None:
     """Write what was printed into a page, in the place of the earlier text."""
     written = page.read_text(encoding="utf-8")
     assert len(MARK.findall(written)) == 1, page
-    block = f"<!-- recorded: {named} -->\n```text\n{text}```\n"
+    block = f"<!-- recorded: {named} -->\n```{language}\n{text}```\n"
     page.write_text(MARK.sub(lambda _: block, written), encoding="utf-8")
+
+
+def config_of(result: SearchResult) -> str:
+    """Return the file that holds what a search found."""
+    found = Path(BEST) if result.finding is Finding.FASTER else result.own_file
+    return found.read_text(encoding="utf-8")
 
 
 def examined(program: str) -> str:
@@ -77,6 +88,7 @@ def main(words: list[str]) -> None:
     picture.take(result.run_dir / "report.html", named)
     for page in VERDICTS:
         fill(page, named, text)
+    fill(WRITTEN, named, config_of(result), "yaml")
     fill(EXAMINED, named, examined(str(result.head.program)))
     sys.stderr.write(f"{RECORDING.stat().st_size / 1000:.0f} KB of search {named}\n")
 

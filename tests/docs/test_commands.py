@@ -21,6 +21,7 @@ from tests.docs.project import (
     RANKS,
     SLOW,
     custom_knob_installed,
+    give_a_larger_batch,
     make_project,
     records_in_memory,
     scripted,
@@ -98,6 +99,8 @@ def _autotune(words: Sequence[str], folder: Path, monkeypatch: pytest.MonkeyPatc
         shutil.rmtree(".autotune")
     if "--nnodes" in words:
         shutil.copy(RANKS, "best.yaml")
+    if "--larger-batch" in words:
+        give_a_larger_batch(folder / "best.yaml")
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)  # nobody looks at it
     # 'autotune run' becomes the program; here it may not, and tests/test_api.py trains with it

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from autotune.knobs import registry
+from autotune.results import bestfile
 from tests.docs import picture, recording, reference, terminal, training
 from tests.docs.pages import FENCE, PAGES, ROOT
 
@@ -37,7 +38,8 @@ def test_picture_recording_and_printed_texts_are_of_one_search() -> None:
     assert len(shown.splitlines()) <= 15
     for page in recording.VERDICTS:
         assert recording.text_in(page) == (named, shown), page
-    assert recording.text_in(recording.EXAMINED)[0] == named
+    for page in (recording.EXAMINED, recording.WRITTEN):
+        assert recording.text_in(page)[0] == named, page
     with Image.open(picture.PICTURE) as image:
         assert image.convert("RGB").getpixel((0, 0)) == (255, 255, 255), "the page is light"
 
@@ -99,6 +101,12 @@ def test_each_link_leads_to_a_file_and_each_file_that_is_named_exists(page: Path
 def test_a_page_of_the_reference_says_what_the_program_says(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert text == reference.PAGES[page](text), "write it again: python -m tests.docs.reference"
+
+
+def test_the_page_of_best_yaml_has_all_of_its_keys() -> None:
+    text = recording.WRITTEN.read_text(encoding="utf-8")
+    for section in (bestfile.BestFile, bestfile.MadeOn, bestfile.SearchSection):
+        assert set(section.model_fields) <= set(re.findall(r"`(\w+)`", text)), section
 
 
 def test_the_readme_says_of_each_setting_what_it_may_change() -> None:

@@ -76,7 +76,8 @@ def test_yaml_is_a_search_space_or_a_best_file(block: Block, tmp_path: Path) -> 
     path = tmp_path / "file.yaml"
     path.write_text(block.text, encoding="utf-8")
     if "made_on:" in block.text:
-        assert bestfile.read(path).text() == block.text
+        written = bestfile.read(path).text()
+        assert written.splitlines()[1:] == block.text.splitlines()[1:], "the first has its name"
     else:
         assert spacefile.load(str(path)).knobs
 
