@@ -6,6 +6,7 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.program.config import Config
+from autotune.program.may_change import MayChange
 from autotune.program.profile import RunLength
 from tests.made import MACHINES, configs_of, make_hardware, make_loader, make_profile, make_space
 
@@ -54,6 +55,29 @@ def test_every_demanded_knob_that_cannot_act_is_named_with_its_reason() -> None:
     assert "Leave them out" in message
 
 
+def test_a_level_says_what_is_searched_and_who_names_a_setting_has_decided() -> None:
+    usual = make_space(["workers", "in_order", "precision", "batch_size"])
+    named = usual.with_values({"in_order": [True, False]})
+    nothing, rounding = {"workers"}, {"workers", "precision", "batch_size"}
+    searched = {
+        MayChange.NOTHING: nothing,
+        MayChange.ROUNDING: rounding,
+        MayChange.BATCH: {*rounding, "in_order"},
+        MayChange.ANY: {*rounding, "in_order"},
+    }
+    for level, knobs in searched.items():
+        resolved = usual.resolve(HARDWARE, PROFILE, level)
+        assert resolved.domains.keys() == knobs, level
+        assert resolved.defers_growth is (level is MayChange.ROUNDING)
+        assert resolved.defers(OWN.replace(batch_size=128)) is resolved.defers_growth
+    assert resolved.refused == {}
+    assert "in_order" in named.resolve(HARDWARE, PROFILE, MayChange.ROUNDING).domains
+    for wish in (named, usual.fix({"precision": "bf16"}), usual.tune(["batch_size"])):
+        with pytest.raises(UsageError, match="only with --may-change "):
+            wish.resolve(HARDWARE, PROFILE, MayChange.NOTHING)
+
+
+OWN = BATCHES.resolve(HARDWARE, PROFILE).baseline
 RESOLVED = SPACE.resolve(HARDWARE, PROFILE)
 WITH_START = make_space([*SPACE.knobs, "flush_denormal"]).resolve(HARDWARE, PROFILE)
 
