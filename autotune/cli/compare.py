@@ -112,6 +112,8 @@ def _side(
 def best_file(name: str) -> Path:
     """Return the best.yaml that is named by its path, or as that of a run; else UsageError."""
     from autotune.program.revision import WRITTEN
+    from autotune.results.bestfile import CANDIDATE, RESULT
+    from autotune.results.wording import as_typed
     from autotune.tuning.storage import search_dir
 
     if Path(name).is_file() or Path(name).suffix in YAML:
@@ -125,13 +127,16 @@ def best_file(name: str) -> Path:
             f"There is no best.yaml and no run '{name}'.{did_you_mean(name, [WRITTEN, *runs])} "
             f"{USAGE}. Runs here: {listed}"
         ) from error
-    best = run.path / "best.yaml"
-    if not best.is_file():
-        raise UsageError(
-            f"The run '{name}' has no best.yaml, because it has not ended. "
-            f"'autotune resume {name}' goes on with it."
-        )
-    return best
+    best, candidate = run.path / "best.yaml", run.path / CANDIDATE
+    if best.is_file():
+        return best
+    if candidate.is_file():
+        why = f"its config is not confirmed. Name it by its file: {as_typed(candidate)}"
+    elif (run.path / RESULT).is_file():
+        why = f"it found nothing faster. 'autotune show {name}' says why"
+    else:
+        why = f"it has not ended. 'autotune resume {name}' goes on with it"
+    raise UsageError(f"The search '{name}' has no best.yaml: {why}.")
 
 
 def show(found: Comparison, *, as_json: bool) -> None:
