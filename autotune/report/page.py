@@ -13,9 +13,9 @@ from markupsafe import Markup
 
 from autotune.report import figures
 from autotune.results.as_data import as_data
+from autotune.results.details import details
 from autotune.results.result import SearchResult
 from autotune.results.verdict import verdict
-from autotune.results.wording import by_reason
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")  # what Markdown reads in a line
 
@@ -58,7 +58,7 @@ def _content(result: SearchResult, output: Path) -> dict[str, Any]:
         "created": result.head.created,
         "machine": machine(result),
         "verdict": verdict(result, output),
-        "refused": by_reason(result.refused),
+        "details": details(result),
         "rows": figures.rows(result),
     }
 

@@ -329,15 +329,14 @@ def _learning(result: SearchResult) -> LearningPart:
 
 
 def _training_steps(result: SearchResult) -> TrainingStepsPart | None:
-    steps = result.training_steps
-    if steps is None:
+    steps, time = result.training_steps, result.figures.training
+    if steps is None or time is None:
         return None
-    seconds = {side: round(value, 1) for side, value in steps.seconds.items()}
     return TrainingStepsPart(
         epochs=steps.length.epochs,
         steps=steps.length.steps,
-        seconds=Sides(as_written=seconds["baseline"], best=seconds.get("best")),
-        note=" ".join(steps.sentences),
+        seconds=Sides(as_written=time.before_s, best=time.after_s if result.changes else None),
+        note=str(time),
     )
 
 

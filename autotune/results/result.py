@@ -16,6 +16,7 @@ from statistics import fmean
 from autotune.errors import UsageError
 from autotune.knobs import launch_plan_for
 from autotune.machine.hardware import Hardware
+from autotune.measurement.goal import Objective
 from autotune.measurement.interval import Interval
 from autotune.measurement.learning.training_trace import NO_TIME
 from autotune.measurement.limit import Limit
@@ -26,6 +27,7 @@ from autotune.program.lr import LrRule
 from autotune.program.program import LaunchPlan
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
+from autotune.results.figures import Figures, Quantity, hours_of
 from autotune.results.finding import Finding
 from autotune.results.learning import Learning
 from autotune.results.output import BEST, Output
@@ -38,7 +40,7 @@ from autotune.results.record import (
 )
 from autotune.results.rehearsals import Canary, RehearsalRecord, trained
 from autotune.results.training_steps import TrainingSteps
-from autotune.results.wording import as_typed, times
+from autotune.results.wording import as_typed, factor, printed, printed_duration
 
 
 @dataclass(frozen=True)
@@ -109,8 +111,7 @@ class SearchResult:
         larger_batch: The fastest config of those with another number of samples per step, if it was
             clearly faster than what is recommended; None if there is none, or if such configs may
             be recommended.
-        training_steps: How long the steps of the whole training take, estimated; None if their
-            number is unknown.
+        training_steps: Those of the whole training; None if their number is unknown.
         bottleneck: What limits the program as written, such as ``input-bound``; empty if unknown.
         bottleneck_evidence: What was measured to say so, as a sentence without its full stop.
         limit: What is left to gain for the program as written; None if no step was profiled.
@@ -156,7 +157,7 @@ class SearchResult:
         changes = " ".join(f"{knob}={value}" for knob, value in self.changes.items())
         found = f"{self.finding}: {self.reason}" if self.reason else str(self.finding)
         if self.finding is Finding.FASTER:
-            found = f"{times(self.speedup)} {self.head.options.goal.better}"
+            found = f"{factor(self.speedup)} {self.head.options.goal.better}"
         return f"<SearchResult: {found}{f'; {changes}' if changes else ''}>"
 
     @property
@@ -238,6 +239,33 @@ class SearchResult:
             return ""
         record = trained(self.rehearsals, self.best)
         return f"Training: not compared: {NO_TIME}." if record is None else record.training_note
+
+    @property
+    def figures(self) -> Figures:
+        """What is printed about speed, computed from the claim as it is printed."""
+        claim, goal, steps = printed(self.speedup), self.head.options.goal, self.training_steps
+        training = None
+        if goal.objective is Objective.THROUGHPUT and goal.hours is not None:
+            training = hours_of(goal.hours, claim)
+        elif goal.objective is Objective.THROUGHPUT and steps is not None:
+            training = steps.time(self.throughput[0].estimate, claim)
+        return Figures(claim, self._quantity, training, printed_duration(self.seconds))
+
+    @property
+    def _quantity(self) -> Quantity | None:
+        """What the claim is about, of the program as written; None where it was not read."""
+        samples_per_s, memory = self.throughput[0].estimate, self.memory[0].peak_bytes
+        first = self.records[0].measurement if self.records else None
+        match self.head.options.goal.objective:
+            case Objective.THROUGHPUT:
+                return Quantity("training speed", samples_per_s, "samples/s")
+            case Objective.STEP_TIME if first is not None:
+                return Quantity("steps", samples_per_s / first.samples_per_step, "steps/s")
+            case Objective.MEMORY if memory is not None:
+                return Quantity("peak memory", memory / 2**30, "GiB", shrinks=True)
+            case Objective.ENERGY if first is not None and first.joules_per_sample is not None:
+                return Quantity("energy", first.joules_per_sample, "J/sample", shrinks=True)
+        return None
 
     @property
     def compilation(self) -> Compilation | None:

@@ -166,7 +166,7 @@ def compare(
             )
             if side is sides[0]:
                 events.on_fence(rigs.fence)
-            events.on_phase(f"observing {side.name if side.commit else 'the program'}")
+            events.note(f"Observing {side.name if side.commit else 'the program'}.")
             started = first_start.observe(rigs, should_stop)
             if isinstance(started, Ending):
                 raise _failure(side, started)
@@ -190,7 +190,7 @@ def compare(
         what = "two programs" if other is not None else "two configs"
         if other is None and one.applied.config == winner:
             what = "the program with itself"
-        events.on_phase(f"comparing {what}, in fresh processes")
+        events.note(f"Comparing {what}, in fresh processes.")
         outcome = prove(
             match,
             [],
@@ -210,7 +210,7 @@ def _failure(side: ComparedSide, ending: Ending) -> ProgramError | BudgetError:
     error = program_error(side.program, ending)
     if not side.commit:
         return error
-    return type(error)(f"{side.name}: {error}", error.program_traceback)
+    return error.of(side.name)
 
 
 def _space(

@@ -40,6 +40,7 @@ from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.proposals import Proposals
 from autotune.tuning.choosing.ranking import able_to_win, recommended
+from autotune.tuning.events import Phase
 from autotune.tuning.live_rig import ALONE_S, METERED_S, PLAY_S, WARM_UP_S, Stay, over_limit
 from autotune.tuning.session import Baseline, Session
 
@@ -335,7 +336,8 @@ class Race:
             self._played.update(configs)
         self._study.spent_s = self._session.budget.spent_s  # a search may be killed
         best, speeds = self._best(), self._study.speeds
-        if speeds is not None and best in speeds:
+        counts = min(self._played[one] for one in (best, self._written)) >= LEAST_ROUNDS
+        if counts and speeds is not None and best in speeds:
             self._session.events.on_rounds(
                 best, math.exp(speeds.of(best).value), self._baseline.space
             )
@@ -458,7 +460,7 @@ def tell(session: Session, space: ResolvedSpace, proposal: Proposal, record: Tri
 
 def race(session: Session, baseline: Baseline, diagnosis: Diagnosis) -> None:
     """Race the configs of a search; a failed trial does not end it."""
-    session.begin("searching")
+    session.begin(Phase.TRY)
     plan, asked = session.plan, Proposals(session.study, baseline.space, diagnosis).asked
     if asked:  # one more than these, because the race ends with a whole round
         most_s = max(0.0, session.budget.left_s - plan.kept_s) / 2
