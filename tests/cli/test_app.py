@@ -263,7 +263,7 @@ def test_run_warns_when_machine_torch_or_program_differ(workplace: Path) -> None
     write_best(best, baseline={"workers": 0})
     text = best.read_text()
     best.write_text(
-        re.sub(r"torch: .*", "torch: 1.0.0", text).replace("cpu_quota: ", "cpu_quota: 9")
+        re.sub(r"torch: [\d.]+", "torch: 1.0.0", text).replace("cores: ", "cores: 9")
     )
     done = run_command("run", "best.yaml", str(PROGRAMS / "never_trains.py"))
     assert done.returncode == 0
