@@ -115,7 +115,6 @@ def test_one_interrupt_ends_the_search_with_what_was_found(tmp_path: Path, phase
     except AutotuneError:
         assert phase == Phase.AS_WRITTEN  # there is nothing to say yet
         return
-    assert result.finding is not Finding.NOT_MEASURED
     if phase in {"rehearse", "claim"}:
         assert result.finding is Finding.FASTER, (
             "one Ctrl-C ends the search, not what a claim needs"
@@ -225,11 +224,12 @@ def test_an_edit_ends_the_search_with_what_the_first_version_measured(
     assert max(started) == edited_before, "nothing is started any more"
     assert "model.py has changed" in result.reason
     assert any("model.py has changed" in warning for warning in heard.warnings)
-    assert result.finding in {Finding.UNCONFIRMED, Finding.FASTER}
+    is_open = result.finding in {Finding.UNCONFIRMED, Finding.NOT_MEASURED}
+    assert is_open or result.finding is Finding.FASTER
     for worth_s in (result.worth_s, 300.0):  # "resume" is not advised where it refuses
-        commands = verdict(replace(result, worth_s=worth_s), Path("best.yaml")).next
-        is_told = worth_s is not None and result.finding is Finding.UNCONFIRMED
-        assert any("autotune resume" in command.text for command in commands) is is_told
+        rows = verdict(replace(result, worth_s=worth_s), Path("best.yaml")).rest
+        is_told = worth_s is not None and is_open
+        assert any("autotune resume" in row.text for row in rows) is is_told
     before = [one for one in search.study.claim if not one.is_of_search]
     assert len(before) < edited_before, "no process that saw the other version counts"
     study = search.study
