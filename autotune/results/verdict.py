@@ -166,8 +166,8 @@ def _pays(figures: Figures) -> str:
         case None:
             return f"not in a training this short ({cost})"
         case 1:
-            saved = format_duration(figures.training.saved_s)
-            return f"in the first training: it saves {saved}, {cost}"
+            saved, whole = figures.training.saved_s, figures.training.before_s
+            return f"saves {format_duration(saved)} of {format_duration(whole)}; {cost}"
         case number:
             return f"from the {_ordinal(number)} training on ({cost})"
 
