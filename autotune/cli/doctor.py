@@ -23,7 +23,7 @@ from autotune.results.doctor_report import DoctorReport
 from autotune.results.wording import gib, rate
 
 if TYPE_CHECKING:
-    from autotune.cli.console import Console
+    from autotune.cli.console import Talk
     from autotune.program.fence_options import FenceOptions
     from autotune.program.program import Program
 
@@ -38,9 +38,7 @@ SIZES = (
 )
 
 
-def examine(
-    program: Program | None, console: Console, fence: FenceOptions, *, as_json: bool
-) -> None:
+def examine(program: Program | None, console: Talk, fence: FenceOptions, *, as_json: bool) -> None:
     """Look at the machine, and at a program if there is one; print what was found on stdout."""
     from autotune.machine import conditions, hardware, preflight
     from autotune.rig.fence import describe_fence

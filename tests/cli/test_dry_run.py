@@ -39,7 +39,7 @@ class Tuned(Events):
 
     space: ResolvedSpace | None = None
 
-    def on_diagnosis(self, _diagnosis: Diagnosis, space: ResolvedSpace) -> None:
+    def on_diagnosis(self, _diagnosis: Diagnosis, space: ResolvedSpace, *_: object) -> None:
         self.space = space
 
 
@@ -98,7 +98,7 @@ def test_it_says_what_is_tried_what_is_not_and_what_the_budget_holds(workplace: 
         data["fence"],
         "--hidden",
         "a whole number",
-        "3m,",
+        "take 3m,",
     ):
         assert text in " ".join(said.stdout.split())
     for what, seconds in data["needs_budget_s"].items():

@@ -20,7 +20,7 @@ from autotune.cli.app import app
 COLUMNS = 80
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 COLOURS = re.compile(r"\x1b\[[0-9;]*3[0-9][0-9;]*m")
-SHOWN = [["show", "--list"], ["show", "fast"], ["search", "--help"]]
+SHOWN = [["show", "--list"], ["show", "fast"], ["show", "--trials", "fast"]]
 END = "end of the command"
 # Several commands in one process, because loading Optuna takes longer than they do
 COMMANDS = f"""
