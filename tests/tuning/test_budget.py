@@ -95,7 +95,7 @@ def test_the_mend_fits_what_the_program_waited_for() -> None:
         seen = StartUp(VirtualClock())
         seen.hear(Progress("start-up", 0, 7.5, doing))
         text = said(seen, 8.0)
-        assert "made no step in its budget of 8s" in text
+        assert "made no step in its budget of 8 s" in text
         assert doing in text
         assert mend in text
         assert str(LOG) in text
