@@ -17,7 +17,7 @@ from autotune.knobs.space.tuning_variables import unlisted
 from autotune.measurement.outcome import Outcome
 from autotune.program.config import Config
 from autotune.program.program import ProgramKind
-from autotune.results.advice import switches_left_on
+from autotune.results.advice import doubts
 from autotune.results.blame import FAILURES
 from autotune.results.rank_notes import parallel_notes
 from autotune.results.rehearsals import blames, note
@@ -277,9 +277,9 @@ def _larger_batch(result: SearchResult) -> Iterator[str]:
 
 def _notes(result: SearchResult) -> Iterator[str]:
     yield from result.warnings
-    if result.facts is not None:
-        for _, problem, mend in switches_left_on(result.facts.profile):
-            yield f"{problem} It slows each step, and was not searched. {mend}"
+    own = result.records[0].measurement
+    if result.facts is not None and own is not None:
+        yield from doubts(result.facts.profile, own, result.facts.breakdown)
     if result.steps_note:
         yield result.steps_note
     # What the best config passed after its training loop, then which others failed there

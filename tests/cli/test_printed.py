@@ -115,7 +115,7 @@ def test_a_reason_for_several_knobs_is_said_once(capsys: pytest.CaptureFixture[s
     space = make_space(["workers"]).resolve(make_hardware(), make_profile())
     refused = {"pinning": "on the CPU", "batch_size": "sums", "cudnn": "on the CPU"}
     Console(Verbosity.VERBOSE).on_diagnosis(
-        Diagnosis(Bottleneck.INPUT_BOUND, "it waits", ()), replace(space, refused=refused)
+        Diagnosis(Bottleneck.INPUT_BOUND, "It waits"), replace(space, refused=refused)
     )
     lines = capsys.readouterr().err.splitlines()
     assert lines[-2:] == [

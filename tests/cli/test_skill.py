@@ -136,7 +136,7 @@ def printed(stored: SearchResult) -> dict[str, Any]:
         Events(),
         surroundings=ScriptedMachine(Script()).surroundings,
     )
-    wasteful = StepBreakdown(operators=Operators(1000, 1e-4))
+    wasteful = StepBreakdown(operators=Operators(1000, 1e-4, 0.1))
     report = examine(
         PROGRAM,
         HARDWARE,
