@@ -12,7 +12,8 @@ import inspect
 import logging
 import os
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from types import FunctionType
 from typing import ParamSpec, TypeVar
 
 from autotune.errors import FenceError, RunDirectoryError, UsageError
+from autotune.files.scratch import Scratch, short_place
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.machine import hardware
 from autotune.program.config import Config
@@ -28,14 +30,18 @@ from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.line import read as read_line
 from autotune.program.line import words_of
 from autotune.program.program import Program, program_of
-from autotune.results.output import Output, write_own
+from autotune.results.bestfile import CANDIDATE, RESULT
+from autotune.results.output import BEST, Output, write_own
 from autotune.results.record import SearchInfo
 from autotune.results.result import SearchResult
 from autotune.results.verdict import changes_of
 from autotune.tuning.budget import parse_duration
-from autotune.tuning.events import Events
-from autotune.tuning.search_request import SearchRequest, described
+from autotune.tuning.events import Events, Phase, answer_to_interrupt
+from autotune.tuning.search_request import SearchRequest, described, level_named, refuse_gone
 from autotune.tuning.storage import search_dir
+from autotune.tuning.storage.study import Study
+from autotune.tuning.workflow import Outlook
+from autotune.tuning.workflow import outlook as run_outlook
 from autotune.tuning.workflow import search as run_search
 
 __all__ = ["load", "log", "resume", "search"]
@@ -53,6 +59,7 @@ def _with_arguments_of(
 
     def decorate(function: Callable[[SearchRequest], R]) -> Callable[P, R]:
         def taking(*given: P.args, **options: P.kwargs) -> R:
+            refuse_gone(options)
             return function(request(*given, **options))
 
         taking.__name__, taking.__qualname__ = function.__name__, function.__qualname__
@@ -90,20 +97,13 @@ def search(request: SearchRequest) -> SearchResult:
         Terminated: SIGTERM or SIGHUP has ended the search. It holds the result of what was
             measured, whose files are written; not caught, it ends the process.
     """
-    searched, options = request.space_searched(), request.options()
     events = request.events or Logged()
-    program, output = _program(request, events), _output(request.output, force=request.force)
+    request = replace(request, program=_program(request, events), command=None)
+    output = _output(request.output, force=request.force)
     if output is not None:
-        output.check(program=program if isinstance(program, Program) else None)
-    run, subject = _begin(program, request)
-    head = SearchInfo(
-        program=subject,
-        space=searched,
-        options=options,
-        hardware=hardware.detect(subject.visible_devices),
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    )
-    study = run.create_study(head)
+        output.check(program=request.program if isinstance(request.program, Program) else None)
+    run, study = _begin(request)
+    options = study.head.options
     study.take_lease()
     try:
         return run_search(
@@ -119,11 +119,27 @@ def search(request: SearchRequest) -> SearchResult:
         raise
 
 
+def outlook(request: SearchRequest) -> Outlook:
+    """Start the program once, as written, and return what a search of it would try.
+
+    Nothing is kept: the record lies in a temporary folder.
+
+    Raises:
+        AutotuneError: As ``search()`` does.
+    """
+    events = request.events or Logged()
+    request = replace(request, program=_program(request, events), command=None)
+    with Scratch(short_place()) as scratch:
+        run, study = _begin(request, scratch.path)
+        study.take_lease()
+        return run_outlook(run, study, events)
+
+
 def resume(
     run_name: str | None = None,
     *,
     budget: str | float | None = None,
-    check_learning: bool = False,
+    may_change: str | None = None,
     output: str | os.PathLike[str] | Output | None = None,
     force: bool = False,
     fence: FenceOptions = STRONGEST,
@@ -133,11 +149,11 @@ def resume(
     """Continue a search that was stopped or killed; finished trials are not repeated.
 
     Args:
-        run_name: Name or path of the run; None takes the most recent one.
+        run_name: Name or path of the search; None takes the most recent one.
         budget: New total budget, in which the time already spent counts; None keeps the original
             one.
-        check_learning: Compare what the fastest config learns, as in ``search()``, and confirm it;
-            the time for that is added to the budget.
+        may_change: What may change of the training, as in ``search()``; None keeps what the search
+            was begun with. The time that checking other batches takes is added to the budget.
         output: Where to write best.yaml in addition to the run directory; None writes no second
             copy.
         force: Take over a run whose process ran on another machine or container that no longer
@@ -169,8 +185,8 @@ def resume(
     options = study.head.options
     if (going_on := fence.going_on_from(options.fence)) != options.fence:
         study.head = replace(study.head, options=replace(options, fence=going_on))
-    if check_learning:
-        study.checks_learning = True
+    if may_change is not None:
+        study.allow(level_named(may_change))
     finish = partial(_finish, output=place, events=events)
     return run_search(run, study, budget_s, events, finish=finish)
 
@@ -255,15 +271,26 @@ def _program(request: SearchRequest, events: Events) -> Program | FunctionType:
     return line.program
 
 
-def _begin(
-    program: Program | FunctionType, request: SearchRequest
-) -> tuple[search_dir.SearchDir, Program]:
-    """Create the run directory, and return it with the program."""
-    if isinstance(program, Program):
-        return search_dir.new(request.name, program.name), program
-    # A function may have to be pickled into the run directory, so that is created first.
-    run = search_dir.new(request.name, program.__name__)
-    return run, replace(program_of(program, request.args, run.path), ranks=request.ranks)
+def _begin(request: SearchRequest, base: Path | None = None) -> tuple[search_dir.SearchDir, Study]:
+    """Begin the record of a search in *base* or the current directory.
+
+    Args:
+        request: Its program has been read.
+    """
+    program, searched, options = request.program, request.space_searched(), request.options()
+    assert isinstance(program, Program | FunctionType)
+    short = program.name if isinstance(program, Program) else program.__name__
+    run = search_dir.new(request.name, short, base)
+    if isinstance(program, FunctionType):  # it may have to be pickled into that folder
+        program = replace(program_of(program, request.args, run.path), ranks=request.ranks)
+    head = SearchInfo(
+        program=program,
+        space=searched,
+        options=options,
+        hardware=hardware.detect(program.visible_devices),
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+    return run, run.create_study(head)
 
 
 class Logged(Events):
@@ -272,9 +299,9 @@ class Logged(Events):
     def __init__(self) -> None:
         self._best = ""
 
-    def on_phase(self, name: str) -> None:
+    def on_phase(self, phase: Phase) -> None:
         """Log which phase begins."""
-        logger.info(name)
+        logger.info(phase)
 
     def on_rounds(self, best: Config, speedup: float, space: ResolvedSpace) -> None:
         """Log the best config so far, where it is another one than before."""
@@ -283,14 +310,9 @@ class Logged(Events):
             self._best = changes
             logger.info("about %.2gx  %s", speedup, changes or "as written")
 
-    def on_interrupt(self, requests: int) -> None:
+    def on_interrupt(self, requests: int, confirm_s: float) -> None:
         """Log what the interrupt does, and what another one would do."""
-        logger.warning(
-            "Ending the search. A config that looks faster is still confirmed; interrupt again to "
-            "skip that."
-            if requests == 1
-            else "Skipping the confirmation. Interrupt again to abort at once."
-        )
+        logger.warning(answer_to_interrupt(requests, confirm_s))
 
     def note(self, text: str) -> None:
         """Log a sentence."""
@@ -304,16 +326,29 @@ class Logged(Events):
 def _finish(result: SearchResult, output: Output | None, events: Events) -> None:
     """Write what a search found; where that fails it is said, because the record has it."""
     from autotune.report import html
+    from autotune.results.as_data import as_text
 
-    own = result.own_file
-    try:
-        write_own(own, result.best_file().text())
-    except UsageError as error:
-        again = f"'{result.head.to_resume(result.run_dir.name)}' writes it."
-        events.warn(f"{error} Make room; {again}")
+    config, own = result.own_file, result.own_file.with_name
+    for name in {BEST.name, CANDIDATE} - {config.name}:  # of an earlier session
+        with suppress(OSError):
+            own(name).unlink()
+    files = {} if config.name == RESULT else {config.name: result.best_file().text(config.name)}
+    failures = _written(own, files)
     if output is not None and (said := result.put_into(output)):
         events.warn(said)
-    try:
-        write_own(own.with_name("report.html"), html(result, result.found_in(output)))
-    except UsageError as error:
-        events.warn(str(error))
+    found = result.found_in(output)
+    files = {RESULT: as_text(result, found), "report.html": html(result, found)}
+    if failures := [*failures, *_written(own, files)]:
+        again = result.head.to_resume(result.run_dir.name)
+        events.warn(f"{failures[0]} Make room; '{again}' writes it.")
+
+
+def _written(own: Callable[[str], Path], files: Mapping[str, str]) -> list[str]:
+    """Write files in the search's folder; return why which cannot be written, as sentences."""
+    failures = []
+    for name, text in files.items():
+        try:
+            write_own(own(name), text)
+        except UsageError as error:
+            failures.append(str(error))
+    return failures

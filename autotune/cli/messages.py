@@ -21,12 +21,13 @@ import typer
 from rich.console import Console as RichConsole
 from rich.text import Text
 
-from autotune.errors import AutotuneError, NothingMeasured, ProgramError, Terminated
+from autotune.cli.exit_status import ExitStatus
+from autotune.cli.failure_screen import lines_of, printable
+from autotune.errors import AutotuneError, NothingMeasured, Terminated, UnmeasuredError
 
+ERROR = Text("autotune: ", style="bold red")
 COMMAND = "autotune "  # how a command to copy begins
-FAILED = 2
 GONE = {errno.EPIPE, errno.EIO}  # the reader of a pipe; a terminal
-INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 class Verbosity(IntEnum):
@@ -66,14 +67,18 @@ class Messages:
         soft_wrap = True if COMMAND in text else None
         self._talk.print(f"[yellow]{plain(text)}[/]", soft_wrap=soft_wrap)
 
-    def error(self, message: str, program_traceback: str = "") -> None:
-        """Print an error; the program's own traceback comes first."""
+    def error(self, message: str) -> None:
+        """Print an error."""
         self.end()
-        if program_traceback:
-            self._talk.print(Text(printable(program_traceback.rstrip())), soft_wrap=True)
-        self._talk.print(
-            Text("autotune: ", style="bold red") + Text(printable(message)), soft_wrap=True
-        )
+        self._talk.print(ERROR + Text(printable(message)), soft_wrap=True)
+
+    def unmeasured(self, error: UnmeasuredError) -> None:
+        """Print why a program was not measured: what it printed last, and what to do."""
+        self.end()
+        first, *others = lines_of(error)
+        self._talk.print(ERROR + Text(first), soft_wrap=True)
+        for line in others:
+            self._talk.print(Text(line), soft_wrap=True)
 
     def _say(self, markup: str) -> None:
         if self._verbosity > Verbosity.QUIET:
@@ -125,17 +130,12 @@ class _Outliving:
             os.close(nowhere)
             if error.errno not in GONE and self._stream is sys.__stdout__:  # whoever wants it waits
                 Messages().error(f"The output cannot be written: {error.strerror}.")
-                raise SystemExit(FAILED) from None
+                raise SystemExit(ExitStatus.REFUSED) from None
 
 
 def plain(value: object) -> str:
     """Return printable text with its square brackets escaped, so that rich sees no markup."""
     return printable(str(value)).replace("[", r"\[")
-
-
-def printable(text: str) -> str:
-    """Return text without control characters: it may quote a file of somebody else's."""
-    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
 @contextmanager
@@ -158,15 +158,19 @@ def errors_told(messages: Messages, *, resumable: bool = False) -> Iterator[None
     try:
         yield
     except AutotuneError as error:
-        traceback = error.program_traceback if isinstance(error, ProgramError) else ""
-        messages.error(str(error), traceback)
-        raise typer.Exit(INTERRUPTED if isinstance(error, NothingMeasured) else FAILED) from None
+        if isinstance(error, UnmeasuredError):
+            messages.unmeasured(error)
+        else:
+            messages.error(str(error))
+        is_interrupted = isinstance(error, NothingMeasured)
+        status = ExitStatus.INTERRUPTED if is_interrupted else ExitStatus.REFUSED
+        raise typer.Exit(status) from None
     except Terminated as end:
         messages.error(f"This command was {end.reason}.{mend}")
         raise typer.Exit(end.code) from None
     except KeyboardInterrupt:
         messages.error(f"Interrupted.{mend}")
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(ExitStatus.INTERRUPTED) from None
     finally:
         messages.end()
         for number, handler in before.items():

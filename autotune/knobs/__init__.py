@@ -33,6 +33,7 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.flags import KEYWORD, Flag
+from autotune.program.may_change import MayChange
 from autotune.program.profile import Profile
 from autotune.program.program import LaunchPlan
 
@@ -45,6 +46,7 @@ __all__ = [
     "Knob",
     "KnobValue",
     "LaunchPlan",
+    "MayChange",
     "NotOffered",
     "Profile",
     "Registry",
@@ -156,10 +158,10 @@ def registry() -> Registry:
 def unknown_knob(name: str) -> str:
     """Return what is wrong with a name that no knob has, as sentences that end with the mend."""
     usual = {flag: knob.name for knob in registry().values() for flag in knob.flag_names}
-    hint = did_you_mean(name, registry())
+    hint, listed = did_you_mean(name, registry()), ", ".join(registry())
     if name in usual:  # people type what torch and many programs call it
         hint = f" Did you mean '{usual[name]}'?"
-    return f"Unknown knob '{name}'.{hint} 'autotune knobs' lists them."
+    return f"Unknown setting '{name}'.{hint or f' Settings: {listed}.'}"
 
 
 def parse_value(name: str, raw: object, where: str) -> KnobValue:
@@ -174,4 +176,4 @@ def parse_value(name: str, raw: object, where: str) -> KnobValue:
     try:
         return knob.parse(raw)
     except ValueError as error:
-        raise UsageError(f"{where}: knob '{name}' {error}.") from error
+        raise UsageError(f"{where}: setting '{name}' {error}.") from error

@@ -14,6 +14,7 @@ from autotune.program import flags
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.flags import AS_WRITTEN, KEYWORD
+from autotune.program.may_change import MayChange
 from autotune.program.profile import Profile
 from autotune.program.program import LaunchPlan
 
@@ -24,13 +25,13 @@ VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # POSIX names, and lower 
 class ProgramFlag(Knob):
     """One of the program's own flags, such as ``--hidden``; for a function ``keyword.hidden``.
 
-    Its values come from ``--arg``. autotune does not know what the flag does, so the user must
+    Its values come from ``--set``. autotune does not know what the flag does, so the user must
     judge whether its values train the same thing.
     """
 
     scope = Scope.RESTART
     value_type = str
-    changes_learning = True
+    changes = MayChange.ANY
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -70,13 +71,14 @@ class ProgramFlag(Knob):
 
 
 class EnvironmentVariable(Knob):
-    """An environment variable, such as ``$KMP_BLOCKTIME``; its values come from ``--env``.
+    """An environment variable, such as ``$KMP_BLOCKTIME``; its values come from ``--set``.
 
     autotune knows nothing about its meaning. Which variables a file may set without a word of the
     user's, ``space.tuning_variables`` decides.
     """
 
     scope = Scope.RESTART
+    changes = MayChange.ROUNDING  # what trains otherwise is found where it is compared
     value_type = str
 
     def __init__(self, name: str) -> None:

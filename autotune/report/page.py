@@ -13,16 +13,16 @@ from markupsafe import Markup
 
 from autotune.report import figures
 from autotune.results.as_data import as_data
+from autotune.results.details import details
 from autotune.results.result import SearchResult
 from autotune.results.verdict import verdict
-from autotune.results.wording import by_reason
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")  # what Markdown reads in a line
 
 
 def html(result: SearchResult, output: Path) -> str:
     """Return the report as HTML; *output* is where best.yaml was written."""
-    raw = json.dumps(as_data(result), separators=(",", ":"), default=str)
+    raw = json.dumps(as_data(result, output), separators=(",", ":"))
     # So that the figures cannot end the element that they stand in
     safe = raw.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
     return (
@@ -58,7 +58,7 @@ def _content(result: SearchResult, output: Path) -> dict[str, Any]:
         "created": result.head.created,
         "machine": machine(result),
         "verdict": verdict(result, output),
-        "refused": by_reason(result.refused),
+        "details": details(result),
         "rows": figures.rows(result),
     }
 

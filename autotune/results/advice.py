@@ -16,7 +16,7 @@ from autotune.measurement.measurement import Measurement
 from autotune.measurement.readings import RankLoad
 from autotune.program.profile import Profile
 from autotune.results.doctor_report import DoctorReport, growth_per_step
-from autotune.results.wording import HOUR, estimated_duration, measured_duration, percent
+from autotune.results.wording import HOUR, format_duration, measured_duration, percent
 
 # Below both, faster loading is not worth an edit: a share of waiting, a speedup with ready data
 MIN_WAIT, MIN_GAIN = 0.15, 1.1
@@ -236,17 +236,20 @@ def host_reads(report: DoctorReport) -> Iterator[Advice]:
     )
 
 
-def doubts(profile: Profile, measurement: Measurement, breakdown: StepBreakdown) -> Iterator[str]:
+def unsearched(
+    profile: Profile, measurement: Measurement, breakdown: StepBreakdown
+) -> Iterator[str]:
     """Yield what slows a program down that a search does not change, one sentence each."""
     for name, problem, mend in switches_left_on(profile):
         gain = switch_gain(name, measurement, breakdown)
-        cost = "It slows each step." if gain is None else f"Off gives {gain.most:.2f}x."
-        yield f"{problem} {cost} {mend}"
+        cost = "it slows each step" if gain is None else f"off gives {gain.most:.2f}x"
+        yield f"{problem.rstrip('.')}: {cost}. {mend}"
     found = None if breakdown.batches is None else breakdown.batches.padding
     if found is not None and found.share >= MIN_PADDING:
+        most = padding_gain(breakdown)
         yield (
-            f"{percent(found.share)} of the tokens are padding: batches of samples of like length "
-            f"can give at most {padding_gain(breakdown):.1f}x."
+            f"{percent(found.share)} of tokens are padding: sorting gives at most {most:.1f}x. "
+            "Batches of samples of like length need less of it."
         )
 
 
@@ -341,7 +344,7 @@ def memory_growth(report: DoctorReport) -> Iterator[Advice]:
         "memory growth",
         f"The {'GPU memory' if on_device else 'memory of the host'} grows with each step.",
         f"It grew by {size(grown)} a step, in stretches of "
-        f"{growth.steps} steps. At this pace it is full in {estimated_duration(hours * HOUR)}.",
+        f"{growth.steps} steps. At this pace it is full in {format_duration(hours * HOUR)}.",
         "Keep numbers of past steps, not tensors with their graphs: losses.append(loss.item()), "
         "total += loss.detach(). Look for a list, dict or cache that the loop or the data set adds "
         "to. Workers copy the pages of Python objects that they read, which arrays avoid.",

@@ -152,11 +152,11 @@ class Output:
         before = _read(path)
         if isinstance(before, str):
             yield f"it cannot be read ({before})"
-        elif not before.program.is_of(program):
-            yield f"it is about another program ({before.program.command})"
-        elif best and best.applied.is_as_written and not before.applied.is_as_written:
+        elif not before.is_of(program):
+            yield f"it is about another program ({before.program})"
+        elif best is not None and best.applied.is_as_written and not before.applied.is_as_written:
             gain = f"{before.speedup.estimate:.2f}x"
-            yield f"what it changes gave {gain}, and this search confirmed no gain"
+            yield f"it gave {gain}, and this search confirmed a gain with a larger batch alone"
 
     def _replace(self, text: str, *, keeps: bool = True) -> Path | None:
         """Write the text, and return where the file that was there is kept."""

@@ -10,22 +10,25 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
+from autotune.errors import UsageError
 from autotune.knobs import launch_plan_for
 from autotune.machine.hardware import Hardware
+from autotune.measurement.goal import Objective
 from autotune.measurement.interval import Interval
 from autotune.measurement.learning.training_trace import NO_TIME
 from autotune.measurement.limit import Limit
 from autotune.measurement.readings import Compilation, Memory
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
+from autotune.program.lr import LrRule
 from autotune.program.program import LaunchPlan
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
+from autotune.results.figures import Figures, Quantity, hours_of
+from autotune.results.finding import Finding
 from autotune.results.learning import Learning
 from autotune.results.output import BEST, Output
 from autotune.results.record import (
@@ -37,7 +40,7 @@ from autotune.results.record import (
 )
 from autotune.results.rehearsals import Canary, RehearsalRecord, trained
 from autotune.results.training_steps import TrainingSteps
-from autotune.results.wording import as_typed, times
+from autotune.results.wording import as_typed, factor, printed, printed_duration
 
 
 @dataclass(frozen=True)
@@ -57,34 +60,24 @@ class Contribution:
     gain: Interval
 
 
-class Finding(StrEnum):
-    """How a search came out.
-
-    - ``FASTER``: a config was confirmed to be faster than the baseline.
-    - ``NO_GAIN``: no config looked faster, or the confirmation did not show that it is; the
-      program's config stays the best one.
-    - ``UNCONFIRMED``: the search stopped before a claim was confirmed, or before any config but the
-      baseline was measured.
-    - ``NOTHING``: no config but the baseline could be measured.
-    """
-
-    FASTER = "faster"
-    NO_GAIN = "no significant gain"
-    UNCONFIRMED = "not confirmed"
-    NOTHING = "nothing could be measured"
-
-
 @dataclass(frozen=True)
 class LargerBatch:
-    """A config that makes larger steps, of which nobody checked what they learn.
+    """The fastest config with other samples in a step, where these may not be recommended.
 
     Attributes:
-        speedup: As the search measured it, not confirmed.
+        speedup: From its claim if that has enough processes, else as the search measured it.
+        check_s: Seconds that checking what it learns would take.
+        claim: The processes in which it was compared with the program as written.
+        lr_rule: The rule under which the rate followed its batch best; AUTO for the usual one.
+        is_confirmed: Whether its claim is above 1 and it was seen to learn as much.
     """
 
     config: Config
     speedup: Interval
     check_s: float
+    claim: tuple[ClaimProcess, ...] = ()
+    lr_rule: LrRule = LrRule.AUTO
+    is_confirmed: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,6 +88,8 @@ class SearchResult:
         best: The config to use; the baseline unless a faster one was confirmed.
         baseline: The program's values of the knobs.
         candidate: The config that the confirmation was about; None if nothing looked faster.
+        attempt: The candidate, or else the config that came nearest to being one; None if none may
+            be recommended.
         speedup: Of ``best`` over ``baseline``, from fresh processes, with its 95 % interval.
         candidate_speedup: Of ``candidate``: confirmed, or live if there was no confirmation.
         throughput: Samples/s of ``baseline`` and ``best``: median and range of the
@@ -114,12 +109,11 @@ class SearchResult:
         unclaimed: Speedup of ``candidate`` in fresh processes that were too few for a claim; None
             if there were enough, or none.
         larger_batch: The fastest config of those with another number of samples per step, if it was
-            faster in the search than what is recommended; None if there is none, or if such configs
-            may be recommended.
-        training_steps: How long the steps of the whole training take, estimated; None if their
-            number is unknown.
+            clearly faster than what is recommended; None if there is none, or if such configs may
+            be recommended.
+        training_steps: Those of the whole training; None if their number is unknown.
         bottleneck: What limits the program as written, such as ``input-bound``; empty if unknown.
-        bottleneck_evidence: What was measured to say so, as a sentence without its full stop.
+        bottleneck_evidence: What was measured to say so: sentences, without the last full stop.
         limit: What is left to gain for the program as written; None if no step was profiled.
         facts: What was learned from the program as written; None if it was not measured.
         claim: The processes in which ``candidate`` was compared with the program as written.
@@ -156,13 +150,14 @@ class SearchResult:
     facts: BaselineInfo | None = None
     claim: tuple[ClaimProcess, ...] = ()
     canary: Canary | None = None
+    attempt: Config | None = None
 
     def __repr__(self) -> str:
         """Return the finding on one line."""
         changes = " ".join(f"{knob}={value}" for knob, value in self.changes.items())
         found = f"{self.finding}: {self.reason}" if self.reason else str(self.finding)
         if self.finding is Finding.FASTER:
-            found = f"{times(self.speedup)} {self.head.options.goal.better}"
+            found = f"{factor(self.speedup)} {self.head.options.goal.better}"
         return f"<SearchResult: {found}{f'; {changes}' if changes else ''}>"
 
     @property
@@ -204,19 +199,16 @@ class SearchResult:
         """The knobs that were not searched, with the reasons as clauses; empty if unknown."""
         if self.facts is None:
             return {}
-        space = self.head.space.resolve(self.hardware, self.facts.profile)
+        space = self.head.resolve(self.hardware, self.facts.profile)
         found = {} if self.canary is None else self.canary.refused
         return space.without(found).refused
 
     @property
-    def has_measured_nothing(self) -> bool:
-        """Whether the search set out to try configs but measured none besides the baseline.
-
-        The command then has a separate exit status, because "no gain" would be wrong.
-        """
-        is_open = self.finding is Finding.UNCONFIRMED and self.candidate is None
-        was_measured = any(record.measurement is not None for record in self.records[1:])
-        return self.finding is Finding.NOTHING or (is_open and not was_measured)
+    def attempt_speedup(self) -> Interval | None:
+        """Of ``attempt``: confirmed, or as the rounds of the search measured it."""
+        if self.attempt == self.candidate:
+            return self.candidate_speedup
+        return next((r.speedup for r in self.records if r.config == self.attempt), None)
 
     @property
     def changes(self) -> Mapping[str, KnobValue]:
@@ -247,6 +239,33 @@ class SearchResult:
             return ""
         record = trained(self.rehearsals, self.best)
         return f"Training: not compared: {NO_TIME}." if record is None else record.training_note
+
+    @property
+    def figures(self) -> Figures:
+        """What is printed about speed, computed from the claim as it is printed."""
+        claim, goal, steps = printed(self.speedup), self.head.options.goal, self.training_steps
+        training = None
+        if goal.objective is Objective.THROUGHPUT and goal.hours is not None:
+            training = hours_of(goal.hours, claim)
+        elif goal.objective is Objective.THROUGHPUT and steps is not None:
+            training = steps.time(self.throughput[0].estimate, claim)
+        return Figures(claim, self._quantity, training, printed_duration(self.seconds))
+
+    @property
+    def _quantity(self) -> Quantity | None:
+        """What the claim is about, of the program as written; None where it was not read."""
+        samples_per_s, memory = self.throughput[0].estimate, self.memory[0].peak_bytes
+        first = self.records[0].measurement if self.records else None
+        match self.head.options.goal.objective:
+            case Objective.THROUGHPUT:
+                return Quantity("training speed", samples_per_s, "samples/s")
+            case Objective.STEP_TIME if first is not None:
+                return Quantity("steps", samples_per_s / first.samples_per_step, "steps/s")
+            case Objective.MEMORY if memory is not None:
+                return Quantity("peak memory", memory / 2**30, "GiB", shrinks=True)
+            case Objective.ENERGY if first is not None and first.joules_per_sample is not None:
+                return Quantity("energy", first.joules_per_sample, "J/sample", shrinks=True)
+        return None
 
     @property
     def compilation(self) -> Compilation | None:
@@ -302,15 +321,19 @@ class SearchResult:
         """Write best.yaml to *path*, and return the file that holds the result.
 
         Missing folders are created. What an older best.yaml of the program changes is kept as
-        ``NAME.1``; where this search confirmed no gain, it stays, and the result is in its folder.
+        ``NAME.1``.
 
         Args:
             force: Replace the file, whatever it is.
 
         Raises:
-            UsageError: It cannot be written, or autotune did not write what is there for the
-                program.
+            UsageError: The search found nothing faster, the file cannot be written, or autotune
+                did not write what is there for the program.
         """
+        if self._file_name != BEST.name:
+            raise UsageError(
+                f"There is nothing to save: {self.finding}. {self.own_file} holds what was found."
+            )
         output = Output.typed(path, force=force)
         output.check(program=self.head.program)
         if said := self.put_into(output):
@@ -318,102 +341,75 @@ class SearchResult:
         return self.found_in(output)
 
     def put_into(self, output: Output) -> str:
-        """Write best.yaml where that may be, and return what to say of it; see ``Output.take``."""
+        """Write best.yaml where that may be, and return what to say of it; see ``Output.take``.
+
+        A search that has confirmed nothing faster writes none.
+        """
+        if self._file_name != BEST.name:
+            return ""
         return output.take(self.best_file(), self.head.program, self.own_file)
 
     def found_in(self, output: Output | None) -> Path:
-        """Return the best.yaml in which people find the result."""
-        if output is not None and output.holds(self.best_file()):
-            return output.path
-        return self.own_file
+        """Return the file in which people find the result: that best.yaml, or ``own_file``."""
+        if output is None or self._file_name != BEST.name:
+            return self.own_file
+        return output.path if output.holds(self.best_file()) else self.own_file
 
     @property
     def own_file(self) -> Path:
-        """The best.yaml in the search's folder, as people would type it."""
-        return as_typed(self.run_dir / BEST)
+        """The file in the search's folder that holds what it found, as people would type it.
+
+        best.yaml if a config was confirmed to be faster, were it one with larger steps;
+        candidate.yaml if one only looks faster; else result.json.
+        """
+        return as_typed(self.run_dir / self._file_name)
+
+    @property
+    def _file_name(self) -> str:
+        if self.finding is Finding.FASTER:
+            return BEST.name
+        if self.finding is Finding.UNCONFIRMED and self.candidate is not None:
+            return bestfile.CANDIDATE
+        return bestfile.RESULT if self._larger_section() is None else BEST.name
 
     def best_file(self) -> BestFile:
-        """Return the content of best.yaml.
+        """Return the content of best.yaml, or of candidate.yaml where nothing is confirmed.
 
-        Figures are rounded for readers; ``config`` and ``baseline`` are exact.
+        Its config is empty where nothing looked faster but larger steps. Figures are rounded.
         """
+        config, speedup = self.best, self.speedup
+        if self._file_name == bestfile.CANDIDATE and self.candidate is not None:
+            config, speedup = self.candidate, self.candidate_speedup or self.speedup
         # As NVML names the GPUs, as it will for another command; else what the program saw
-        hardware = self.head.hardware if self.head.hardware.gpus else self.hardware
-        compilation, sides = self.compilation, ("baseline", "best")
-        steps = self.training_steps
-        return BestFile(
-            program=bestfile.ProgramSection(
-                command=str(self.head.program),
-                fingerprint=self.head.program.fingerprint,
-                imports=bestfile.imports_of(
-                    self.head.program, {} if self.facts is None else self.facts.files
-                ),
-                ranks=self.head.program.ranks,
-                traits=self.applied.traits,
-            ),
-            config=dict(self.best),
-            baseline=dict(self.baseline),
-            speedup=_rounded(self.speedup),
-            throughput={
-                side: round(rate.estimate, 2)
-                for side, rate in zip(sides, self.throughput, strict=True)
-            },
-            memory=dict(zip(sides, self.memory, strict=True)),
-            learning=self._learning_section(),
-            training_steps=None
-            if steps is None
-            else bestfile.TrainingStepsSection(
-                epochs=steps.length.epochs,
-                steps=steps.length.steps,
-                seconds={side: round(value, 1) for side, value in steps.seconds.items()},
-                note=" ".join(steps.sentences),
-            ),
-            hardware=hardware,
-            versions=dict(hardware.versions),
+        machine = self.head.hardware if self.head.hardware.gpus else self.hardware
+        return BestFile.of(
+            replace(self.applied, config=config),
+            self.head.program,
+            confirmed=self._file_name != bestfile.CANDIDATE,
+            larger_batch=self._larger_section(),
+            speedup=rounded(speedup),
+            made_on=bestfile.MadeOn.on(machine),
             search=bestfile.SearchSection(
-                objective=str(self.head.options.goal.objective),
-                trials=len(self.records),
-                seconds=round(self.seconds, 1),
-                compile_seconds=round(compilation.seconds, 1) if compilation else None,
-                break_even_steps=self.break_even_steps,
-                verdict=self.finding,
-                confirmed=self.finding is Finding.FASTER,
-                processes=self.processes,
                 date=self.head.created,
+                folder=f"{self.run_dir.parent.name}/{self.run_dir.name}",
+                digest=self.head.program.fingerprint[: bestfile.DIGITS],
+                objective=str(self.head.options.goal.objective),
             ),
         )
 
-    def _learning_section(self) -> bestfile.LearningSection:
-        def other(
-            config: Config, speedup: Interval | None = None, **about: Any
-        ) -> bestfile.OtherConfig:
-            changes = dict(config.changes_from(self.baseline))
-            live = None if speedup is None else _rounded(speedup)
-            return bestfile.OtherConfig(changes=changes, live_speedup=live, **about)
-
-        sides, learning, larger = ("baseline", "best"), self.learning, self.larger_batch
-        return bestfile.LearningSection(
-            lr_rule=self.applied.lr_rule,
-            lr_factor=round(learning.lr_factor, 6),
-            batch_size=dict(zip(sides, learning.global_batches, strict=True)),
-            note=learning.note,
-            larger_batch=None
-            if larger is None
-            else other(larger.config, larger.speedup, check_seconds=round(larger.check_s)),
-            training=self.training_note,
-            refused=tuple(
-                other(
-                    record.config,
-                    blame=dict(record.guilty),
-                    why=record.difference or record.failure,
-                )
-                for record in self.rehearsals
-                if record.is_blamed
-            ),
+    def _larger_section(self) -> bestfile.LargerBatch | None:
+        larger = self.larger_batch
+        if larger is None or not larger.is_confirmed:
+            return None
+        return bestfile.LargerBatch(
+            config=larger.config.changes_from(self.baseline),
+            speedup=rounded(larger.speedup),
+            lr_rule=larger.lr_rule,
         )
 
 
-def _rounded(interval: Interval) -> Interval:
+def rounded(interval: Interval) -> Interval:
+    """Return an interval to four decimals, for a file that people read."""
     return Interval(*(round(value, 4) for value in vars(interval).values()))
 
 

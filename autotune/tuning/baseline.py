@@ -21,6 +21,8 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.profile import Profile
 from autotune.results.record import BaselineInfo, SearchInfo, TrialRecord
 from autotune.rig.failures import program_error
+from autotune.rig.open_rig import last_line_of
+from autotune.tuning.events import Phase
 from autotune.tuning.live_rig import MAX_STARTS, Stay, over_limit
 from autotune.tuning.session import Baseline, Session
 from autotune.tuning.start.first_start import examined
@@ -50,7 +52,6 @@ def measure_baseline(session: Session) -> Baseline:
     """
     baseline = _from_record(session)
     if baseline is not None:
-        session.warn_if_short()
         return baseline
     if session.budget.total_s < MIN_BUDGET_S:
         raise BudgetError(
@@ -84,19 +85,20 @@ def _measure(session: Session) -> Baseline:
     study, live = session.study, session.live
     study.failure = ""  # the program may have been mended since
     head = study.head
-    session.begin("baseline")
+    session.begin(Phase.AS_WRITTEN)
     began = session.rigs.clock()
+    session.events.on_start(lambda: last_line_of(session.rigs.log))
     ready = live.observe(session.until_over)
     if isinstance(ready, Ending):
         raise _failure(session, ready)
     hardware = session.rigs.hardware  # with the GPUs that the program sees
-    space = head.space.resolve(hardware, ready.profile)
+    space = head.resolve(hardware, ready.profile)
     applied = _applied(space, ready.profile, head)
     live.set_up(space, applied)
     record = _record(session, space)
     profile = _with_worth(session, ready.profile, record)
     if profile != ready.profile:
-        space = head.space.resolve(hardware, profile)
+        space = head.resolve(hardware, profile)
         applied = _applied(space, profile, head)
         live.set_up(space, applied)
         record = replace(record, config=space.baseline)
@@ -127,7 +129,6 @@ def _measure(session: Session) -> Baseline:
     # takes, and a search that is killed need not measure the baseline again.
     study.facts = facts
     session.divide(needs_pairs=bool(space.asked))
-    session.warn_if_short()
     worth_s = max(PROFILE_WORTH_S, PROFILE_WORTH_STEPS * facts.step_s)
     if session.budget.left_s - session.plan.reserve_s > worth_s:
         study.facts = facts = replace(
@@ -180,10 +181,9 @@ def _failure(session: Session, ending: Ending) -> AutotuneError:
     # is reported as failed even if time ran out.
     program = session.study.head.program
     if ending.outcome is Outcome.OUT_OF_TIME and ending.cause is not Cause.INPUT:
-        log = session.rigs.directory / "rigs" / f"{session.rigs.started:03d}" / "log.txt"
-        return unmeasured(program, session.budget.total_s, session.startup, log)
+        return unmeasured(program, session.budget.total_s, session.startup, session.rigs.log)
     error = program_error(program, ending)
     if ending.outcome is Outcome.INTERRUPTED:  # nobody's failure
         return error
-    session.study.failure = str(error).partition("\n")[0].rstrip(" .:")
+    session.study.failure = error.headline
     return error

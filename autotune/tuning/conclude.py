@@ -21,20 +21,19 @@ from autotune.program.lr import LrRule
 from autotune.program.sources import changed
 from autotune.results.blame import judged
 from autotune.results.doctor_report import data_gain, roofline_share
+from autotune.results.finding import WORTH_FINDING, Finding
 from autotune.results.record import TrialRecord, slowest_compilation
 from autotune.results.rehearsals import trained, warning
-from autotune.results.result import Contribution, Finding, LargerBatch, SearchResult
+from autotune.results.result import Contribution, SearchResult
 from autotune.results.training_steps import TrainingSteps, training_samples
-from autotune.tuning.checking.learning_check import check_s, samples_ratio
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
 from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.proposals import restarts
 from autotune.tuning.choosing.ranking import ranked
 from autotune.tuning.choosing.worth import one_fewer
 from autotune.tuning.claim import ClaimResult, Confirmation
+from autotune.tuning.larger import larger_found
 from autotune.tuning.session import Baseline, Session
-
-WORTH_TELLING = 1.05  # speedup over what is recommended
 
 
 def conclude(
@@ -53,7 +52,9 @@ def conclude(
     alone = ((), ()) if confirmation is None else confirmation.alone
     is_faster = confirmation is not None and confirmation.is_faster
     base_side = alone[0] or (baseline.measurement,)
-    best_side = (alone[1] if is_faster else ()) or base_side
+    best_side = base_side
+    if is_faster and candidate is not None:
+        best_side = alone[1] or tuple(filter(None, [candidate.measurement])) or base_side
     says_enough = confirmation is not None and confirmation.is_enough
     own = Interval(1.0, 1.0, 1.0)  # the program against itself
     # Judged again: a later trial may show that an earlier crash was not its config's fault.
@@ -65,14 +66,19 @@ def conclude(
     if learns is not None and learns.lr_rule is not LrRule.AUTO:
         applied = replace(applied, lr_rule=learns.lr_rule)
     unseen = warning(session.study.rehearsals, best) if is_faster else ""
-    live_speedup = None if candidate is None else candidate.speedup
+    attempt = candidate or next(iter(ranked(session.study, baseline.space)), None)
+    nearest = None if attempt is None else attempt.speedup
+    if confirmation is not None and says_enough:
+        nearest = confirmation.speedup
+    limit = _limit(session, baseline, records)
     return SearchResult(
-        finding=_finding(confirmed, records),
+        finding=_finding(confirmed, records, nearest, limit),
         best=best,
         baseline=baseline.space.baseline,
         candidate=candidate.config if candidate is not None else None,
         speedup=confirmation.speedup if confirmation and is_faster else own,
-        candidate_speedup=confirmation.speedup if confirmation and says_enough else live_speedup,
+        attempt=attempt.config if attempt is not None else None,
+        candidate_speedup=None if candidate is None else nearest,
         throughput=rates,
         memory=(_peak(base_side), _peak(best_side)),
         reason=_reason(session, confirmed, records),
@@ -89,11 +95,11 @@ def conclude(
         unclaimed=confirmation.speedup if confirmation and not says_enough else None,
         rehearsals=session.study.rehearsals,
         canary=session.study.canary,
-        larger_batch=_larger_batch(session, baseline, best),
-        training_steps=_training_steps(session, baseline, best if is_faster else None, rates),
+        larger_batch=larger_found(session, baseline, confirmed),
+        training_steps=_training_steps(session, baseline, best),
         bottleneck="" if diagnosis is None else str(diagnosis.verdict),
         bottleneck_evidence="" if diagnosis is None else diagnosis.evidence,
-        limit=_limit(session, baseline, records),
+        limit=limit,
         contributions=tuple(_contributions(session, baseline, candidate)),
         facts=session.study.facts,
         claim=() if confirmation is None else confirmation.processes,
@@ -156,37 +162,18 @@ def _throughput(
     return (rate([replace(one, cost=one.seconds, work=one.samples) for one in own]),) * 2
 
 
-def _larger_batch(session: Session, baseline: Baseline, shown: Config) -> LargerBatch | None:
-    # Configs that were seen to fail, or to learn less, are left out.
-    study, space = session.study, replace(baseline.space, defers_growth=False)
-    able = [record for record in ranked(study, space) if space.grows(record.config)]
-    if space.grows(shown) or not able or able[0].speedup is None:
-        return None
-    own = {r.config: r.speedup.estimate for r in study.records if r.speedup is not None}
-    if able[0].speedup.estimate < WORTH_TELLING * own.get(shown, 1.0):
-        return None
-    speedup = able[0].speedup
-    needed_s = check_s(session, baseline, able[0].config, samples_ratio(able[0], baseline))
-    return LargerBatch(able[0].config, speedup, needed_s)
-
-
-def _training_steps(
-    session: Session,
-    baseline: Baseline,
-    best: Config | None,
-    throughput: tuple[Interval, Interval],
-) -> TrainingSteps | None:
+def _training_steps(session: Session, baseline: Baseline, best: Config) -> TrainingSteps | None:
     facts, profile = session.study.facts, baseline.profile
     samples = training_samples(profile.loop.length, baseline.measurement)
     if facts is None or samples is None:
         return None
-    compilation = None if best is None else slowest_compilation(session.study.records, best)
+    compilation = slowest_compilation(session.study.records, best)
+    is_new = best != baseline.space.baseline  # else it compiles as it did
     return TrainingSteps(
         profile.loop.length,
         samples,
         facts.before_steps_s,
-        throughput[:1] if best is None else throughput,
-        0.0 if compilation is None else compilation.seconds,
+        compilation.seconds if compilation is not None and is_new else 0.0,
     )
 
 
@@ -211,13 +198,24 @@ def _reason(session: Session, confirmed: ClaimResult, records: Sequence[TrialRec
     return why if cut in why else "; ".join(filter(None, [cut, why]))
 
 
-def _finding(confirmed: ClaimResult, records: Sequence[TrialRecord]) -> Finding:
-    if confirmed.candidate is None and _why_nothing(records):
-        return Finding.NOTHING
-    if confirmed.confirmation is None or not confirmed.confirmation.is_enough:
-        has_reason = bool(confirmed.candidate or confirmed.reason)
-        return Finding.UNCONFIRMED if has_reason else Finding.NO_GAIN
-    return Finding.FASTER if confirmed.confirmation.is_faster else Finding.NO_GAIN
+def _finding(
+    confirmed: ClaimResult,
+    records: Sequence[TrialRecord],
+    nearest: Interval | None,
+    limit: Limit | None,
+) -> Finding:
+    """Return how the search came out; *nearest* is the speedup of the best attempt."""
+    confirmation = confirmed.confirmation
+    if confirmation is not None and confirmation.is_enough:
+        if confirmation.is_faster:
+            return Finding.FASTER
+    elif confirmed.candidate or confirmed.reason or _why_nothing(records):
+        was_measured = any(record.measurement is not None for record in records[1:])
+        return Finding.UNCONFIRMED if was_measured else Finding.NOT_MEASURED
+    if limit is not None and limit.is_reached:
+        return Finding.AT_LIMIT
+    may_gain = nearest is not None and nearest.high > WORTH_FINDING
+    return Finding.TOO_NOISY if may_gain else Finding.NOTHING_FOUND
 
 
 def _untried(baseline: Baseline, records: Sequence[TrialRecord], best: Config) -> Iterator[str]:

@@ -24,7 +24,7 @@ from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import Progress
 from autotune.tuning.budget import ENDING_S, Budget, InterruptCounter, Until
-from autotune.tuning.events import Events
+from autotune.tuning.events import Events, Phase
 from autotune.tuning.live_rig import ALONE_S, WARM_UP_S, LiveRig
 from autotune.tuning.plan import COMPILING_S, MOST_REHEARSAL_S, TRIALS_WORTH_S, Plan
 from autotune.tuning.start.start_up_time import StartUp
@@ -56,6 +56,7 @@ class Session:
         has_candidate: Whether some config may be confirmed. The race sets it.
         trouble: Why no config could take turns, as a clause; empty if some did.
         traces: What the program as written learned in short runs, by their plan.
+        phase: That the search is in; None before the first one.
     """
 
     run: SearchDir
@@ -70,6 +71,7 @@ class Session:
     has_candidate: bool = True
     trouble: str = ""
     traces: dict[RehearsalPlan, TrainingTrace] = field(default_factory=dict)
+    phase: Phase | None = None
 
     @contextmanager
     def what_is_measured_counts(self) -> Iterator[None]:
@@ -97,10 +99,12 @@ class Session:
             finish(result)
         return result
 
-    def begin(self, phase: str) -> None:
-        """Begin a phase: record the time used so far, as a search may be killed, and say so."""
+    def begin(self, phase: Phase) -> None:
+        """Record the time used so far, as a search may be killed, and say that a phase begins."""
         self.study.spent_s = self.budget.spent_s
-        self.events.on_phase(phase)
+        if phase is not self.phase:
+            self.phase = phase
+            self.events.on_phase(phase)
 
     @property
     def files(self) -> Files:
@@ -206,6 +210,13 @@ class Session:
         spare_s = min(self.budget.left_s - kept_s, max(MOST_REHEARSAL_S, 2 * least_s))
         return spare_s if spare_s >= least_s and self.stop.requests < 2 else 0.0
 
+    @property
+    def still_confirms_s(self) -> float:
+        """About the seconds of the claim that follows a first Ctrl-C; 0 if none does."""
+        needed_s = self.plan.claim_s(is_apart=self.plan.needs_pairs)
+        is_due = self.has_candidate and self.study.speeds is not None and self.stop.requests < 2
+        return needed_s if is_due and self.budget.overdraft_s >= needed_s else 0.0
+
     def may_compile(self) -> bool:
         """Return whether there is time to compile the model, and to let it take turns."""
         return self.until_confirmation.left_s() > 2 * COMPILING_S
@@ -262,7 +273,11 @@ def search_session(
     def remember(mode: RunMode) -> None:
         study.mode = mode
 
-    with InterruptCounter(events.on_interrupt) as stop, ExitStack() as ending:
+    def interrupted(requests: int) -> None:
+        events.on_interrupt(requests, sessions[0].still_confirms_s if sessions else 0.0)
+
+    sessions: list[Session] = []
+    with InterruptCounter(interrupted) as stop, ExitStack() as ending:
         study.storage.is_urgent = lambda: stop.is_urgent
         # Each step for itself, the last one first: a full disk does not keep rigs open
         ending.callback(events.on_search_end)
@@ -285,4 +300,5 @@ def search_session(
         study.fence = rigs.fence.sentence
         for warning in surroundings.look(study.head.hardware):
             events.warn(warning)
-        yield Session(run, study, budget, stop, events, rigs, live, startup)
+        sessions.append(Session(run, study, budget, stop, events, rigs, live, startup))
+        yield sessions[0]

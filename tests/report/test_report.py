@@ -9,7 +9,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from autotune.report import figures, html, markdown
-from autotune.results.result import Finding, SearchResult
+from autotune.results.finding import Finding
+from autotune.results.result import SearchResult
 from autotune.results.verdict import verdict
 from tests.exports.stored import BEST, CRASH, HOSTILE, stored
 from tests.scripted import Script, begin
@@ -44,11 +45,7 @@ def test_the_page_says_what_the_console_says(stored: SearchResult) -> None:
     for page in (text_of(html(stored, BEST)), markdown(stored, BEST).replace("\\", "")):
         for text in (
             said.headline,
-            said.basis,
-            *said.more,
-            *said.why,
-            *(command.text for command in said.next),
-            *(row.after for row in said.figures),
+            *(row.text for row in (*said.facts, *said.rest)),
             *(change.values for change in said.changes),
             *(change.gain for change in said.changes),
         ):
@@ -95,12 +92,12 @@ def test_whatever_a_program_is_called_or_says_is_text(stored: SearchResult) -> N
     data = json.loads(raw[1])
     assert HOSTILE in data["reason"]
     cells = [line for line in markdown(named, BEST).splitlines() if line.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in cells} <= {4, 9}
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in cells} <= {5, 9}
 
 
 def test_a_search_in_which_only_the_baseline_was_measured_has_a_page(tmp_path: Path) -> None:
     result = begin(tmp_path, Script(), {"workers": (0,)}).go_on(60.0)
     assert not result.changes
-    assert "your program's own config is kept" in text_of(html(result, BEST))
+    assert "nothing was changed" in text_of(html(result, BEST))
     code = "import sys; import autotune.report; assert not {'torch', 'optuna'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

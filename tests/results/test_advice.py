@@ -19,7 +19,7 @@ from autotune.measurement.examination import (
 )
 from autotune.measurement.readings import RankLoad
 from autotune.program.profile import OptimizerFacts
-from autotune.results.advice import MEMBERS, Advice, advise, doubts
+from autotune.results.advice import MEMBERS, Advice, advise, unsearched
 from autotune.results.doctor_report import DoctorReport
 from tests.made import (
     A100,
@@ -140,11 +140,11 @@ def test_padding_is_told_with_what_batches_of_like_length_give_and_cost() -> Non
         assert "attention_mask" in advice.evidence
         assert advice.gain is not None
         assert advice.gain.most == pytest.approx(1 / (1 - 0.8 * share))
-        (line,) = doubts(found.profile, found.measurement, found.breakdown)
+        (line,) = unsearched(found.profile, found.measurement, found.breakdown)
         assert f"at most {advice.gain.most:.1f}x" in line
     little = report(batches=Batches(40, 9, Padding(0.1, 0.92, 1.0, "mask")))
     assert not names(little)
-    assert not [*doubts(little.profile, little.measurement, little.breakdown)]
+    assert not [*unsearched(little.profile, little.measurement, little.breakdown)]
 
 
 def test_changing_shapes_are_told_where_each_is_timed_anew() -> None:  # not seen on a GPU
@@ -194,9 +194,9 @@ def test_debugging_switches_and_data_parallel_are_told() -> None:
     anomaly = gains["left on: anomaly_detection"]
     assert anomaly is not None
     assert anomaly.most == pytest.approx(1.4)
-    said = [*doubts(on.profile, on.measurement, off)]
-    assert "Off gives 1.40x." in said[0]
-    assert "It slows each step." in said[1]
+    said = [*unsearched(on.profile, on.measurement, off)]
+    assert "is on: off gives 1.40x." in said[0]
+    assert "it slows each step." in said[1]
     assert not names(report(profile={"replicas": 1}))
     assert "among 2 GPUs" in only(report(profile={"replicas": 2})).evidence
 

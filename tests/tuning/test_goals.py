@@ -9,8 +9,10 @@ from autotune.errors import UsageError
 from autotune.measurement.goal import Goal, Objective
 from autotune.measurement.outcome import Outcome
 from autotune.program.config import Config, KnobValue
+from autotune.program.may_change import MayChange
 from autotune.program.profile import RunLength
-from autotune.results.result import Finding, SearchResult
+from autotune.results.finding import Finding
+from autotune.results.result import SearchResult
 from tests.made import make_profile
 from tests.scripted import Script, begin
 from tests.tuning.watched import Factors, Knobs
@@ -42,7 +44,7 @@ def power_w(config: Config) -> float:
 def searched(folder: Path, goal: Goal, factors: Factors = FACTORS, **script: Any) -> SearchResult:
     about = {"peak_bytes": peak_bytes, "power_w": power_w, **script}
     scripted = Script(factors, noise=0.02, process_noise=0.01, **about)
-    search = begin(folder, scripted, KNOBS, goal=goal, accepts_learning_change=True)
+    search = begin(folder, scripted, KNOBS, goal=goal, may_change=MayChange.ANY)
     return search.go_on(300.0)
 
 
@@ -55,7 +57,7 @@ def test_without_a_gain_any_objective_tells_samples_per_second(tmp_path: Path) -
     for objective in Objective:
         alike = {"peak_bytes": lambda *_: GIB, "power_w": lambda _: 50.0}
         result = searched(tmp_path / objective, Goal(objective), slower, **alike)
-        assert result.finding is Finding.NO_GAIN, objective
+        assert result.finding is Finding.NOTHING_FOUND, objective
         assert result.throughput[0].estimate == pytest.approx(1000.0, rel=0.1), objective
 
 

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field, replace
 from autotune.errors import UsageError
 from autotune.knobs import Knob, Scope, parse_value, registry, unknown_knob
 from autotune.knobs.base import Here
+from autotune.knobs.space.options import VARIABLE
 from autotune.knobs.torch_flags import KEEPS_KERNEL
 from autotune.machine.hardware import Hardware
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered, parts_of, ranks_in
 from autotune.program.flags import KEYWORD, Flag, find
 from autotune.program.lr import PARTS, LrRule, batch_growth, batch_parts, global_batch, rule_for
+from autotune.program.may_change import MayChange
 from autotune.program.profile import Profile
 
 # How far a scaled learning rate holds depends on model and data (source: knobs/batch_size.py).
@@ -29,6 +31,7 @@ MAX_GROWTH_BY_STEPS = 8  # where the program makes a fixed number of steps
 # all of them keep it, also in the training to come.
 KEEPS = "keep_freed_memory"
 HELD: Mapping[str, KnobValue] = {KEEPS: True}
+SET = "--set"  # the option and the argument by which users give values
 
 
 @dataclass(frozen=True)
@@ -67,10 +70,31 @@ class SearchSpace:
             requested=self.requested | frozenset(names),
         )
 
+    def set(self, values: Mapping[str, object], *, has_keywords: bool = False) -> SearchSpace:
+        """Return this space with the user's values: one holds a setting fixed, several are tried.
+
+        A setting that the space did not contain is added.
+
+        Args:
+            values: By setting, ``--flag`` of the program, keyword of its function or
+                ``env:VARIABLE``: a value, or a list of them.
+            has_keywords: Whether the program is a function: a name that is no setting is then one
+                of its keywords.
+        """
+        given = {
+            _named(name, has_keywords=has_keywords): list(_listed(raw))
+            for name, raw in values.items()
+        }
+        if empty := [name for name, its in given.items() if not its]:
+            raise UsageError(f"{SET} {empty[0]} has no value: give one, or several.")
+        several = {name: its for name, its in given.items() if len(its) > 1}
+        single = {name: its[0] for name, its in given.items() if len(its) == 1}
+        return self.with_values(several).fix(single)
+
     def fix(self, settings: Mapping[str, object]) -> SearchSpace:
         """Return this space with some knobs held at a value."""
-        check_names(settings, "--fix")
-        fixed = {knob: parse_value(knob, raw, "--fix") for knob, raw in settings.items()}
+        check_names(settings, SET)
+        fixed = {knob: parse_value(knob, raw, SET) for knob, raw in settings.items()}
         return replace(
             self,
             knobs={k: v for k, v in self.knobs.items() if k not in fixed},
@@ -83,9 +107,9 @@ class SearchSpace:
 
         A knob that the space did not contain is added, and a fixed one becomes free.
         """
-        check_names(values, "--values")
+        check_names(values, SET)
         given = {
-            knob: tuple(dict.fromkeys(parse_value(knob, raw, "--values") for raw in raws))
+            knob: tuple(dict.fromkeys(parse_value(knob, raw, SET) for raw in raws))
             for knob, raws in values.items()
         }
         return replace(
@@ -107,11 +131,18 @@ class SearchSpace:
             )
         return replace(self, keeps_global_batch=True)
 
-    def resolve(self, hardware: Hardware, profile: Profile) -> ResolvedSpace:
+    def resolve(
+        self, hardware: Hardware, profile: Profile, may_change: MayChange = MayChange.BATCH
+    ) -> ResolvedSpace:
         """Return what can be searched for this program on this machine.
 
+        Args:
+            may_change: What a config may change of the training. Larger batches are tried where
+                they may not be recommended, to tell what they would gain.
+
         Raises:
-            UsageError: A requested knob cannot act here. The message gives the reason for each.
+            UsageError: A requested knob cannot act here, or may not. The message gives the reason
+                for each.
         """
         domains: dict[str, Domain] = {}
         refused: dict[str, str] = {}
@@ -129,6 +160,9 @@ class SearchSpace:
                 refused[name] = offer.reason
                 continue
             baseline[name] = offer.own
+            if not self._may(name, may_change):
+                refused[name] = f"only with --may-change {registry()[name].changes}"
+                continue
             if offer.flag is not None:
                 flags[name] = offer.flag
             if name in held:
@@ -144,7 +178,7 @@ class SearchSpace:
             _keep_divisors(domains, baseline, refused)
         if unmet := [f"  {n}: {refused[n]}" for n in sorted(self.requested & refused.keys())]:
             raise UsageError(
-                "These knobs cannot act here:\n" + "\n".join(unmet) + "\nLeave them out."
+                "These settings cannot act here:\n" + "\n".join(unmet) + "\nLeave them out."
             )
         scope = {n: registry()[n].scope for n in baseline}
         # The program reads these values once, while it starts, so changing them needs a new start.
@@ -154,7 +188,7 @@ class SearchSpace:
         first = {"devices"} if profile.device == "cuda" else set()
         return ResolvedSpace(
             domains=domains,
-            fixed={n: v for n, v in held.items() if n in baseline},
+            fixed={n: v for n, v in held.items() if n in baseline and n not in refused},
             baseline=Config(baseline),
             refused=refused,
             restart=restart,
@@ -163,7 +197,19 @@ class SearchSpace:
             flags=flags,
             requested=self.requested,
             asked=restart & (self.requested | (flags.keys() if self.uses_flags else set()) | first),
+            defers_growth=may_change is MayChange.ROUNDING,
+            may_change=may_change,
         )
+
+    def _may(self, name: str, may_change: MayChange) -> bool:
+        # Who names a setting has decided, unless nothing may change
+        is_bound = may_change is MayChange.NOTHING
+        is_tried = name in PARTS or name in self._named
+        return may_change.allows(registry()[name].changes) or (is_tried and not is_bound)
+
+    @property
+    def _named(self) -> frozenset[str]:
+        return self.requested | self.fixed.keys() | {n for n, its in self.knobs.items() if its}
 
     def _held(self, hardware: Hardware, profile: Profile) -> dict[str, KnobValue]:
         """Return what every config but the program's has: what acts of HELD, and the fixed."""
@@ -192,8 +238,7 @@ class SearchSpace:
             domain = Domain((own,))
         # --keep-global-batch names the factors of the global batch, too: the number of samples per
         # step then stays the same.
-        named = self.requested | self.fixed.keys() | {n for n, its in self.knobs.items() if its}
-        named |= set(PARTS) if self.keeps_global_batch else set()
+        named = self._named | set(PARTS if self.keeps_global_batch else ())
         if isinstance(domain, NotOffered) and domain.by_name is not None and knob.name in named:
             domain = domain.by_name
         if isinstance(domain, NotOffered) and (
@@ -246,6 +291,7 @@ class ResolvedSpace:
             what they would gain.
         asked: Restart knobs that are tried before the other restart knobs: those that the user
             named or that act through flags and, on CUDA, ``devices``.
+        may_change: What a config may change of the training.
     """
 
     domains: Mapping[str, Domain]
@@ -259,6 +305,7 @@ class ResolvedSpace:
     requested: frozenset[str] = frozenset()
     asked: frozenset[str] = frozenset()
     defers_growth: bool = False
+    may_change: MayChange = MayChange.BATCH
 
     @property
     def start(self) -> Config:
@@ -383,6 +430,17 @@ class ResolvedSpace:
     def needs_restart(self, here: Config, there: Config) -> bool:
         """Return whether a change from one config to the other needs a fresh process."""
         return bool(self.restart & there.changes_from(here).keys())
+
+
+def _named(name: str, *, has_keywords: bool) -> str:
+    """Return the knob that a user's name means."""
+    if name.startswith(VARIABLE):
+        return f"${name.removeprefix(VARIABLE)}"
+    return KEYWORD + name if has_keywords and name not in registry() else name
+
+
+def _listed(raw: object) -> Iterable[object]:
+    return raw if isinstance(raw, Iterable) and not isinstance(raw, str) else (raw,)
 
 
 def check_names(names: Iterable[str], where: str) -> None:

@@ -27,6 +27,7 @@ from autotune.measurement.outcome import ENDED_BY_US, Ending
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import PARTS, LrRule, batch_growth, rule_for
+from autotune.program.may_change import MayChange
 from autotune.program.rehearsal import RehearsalPlan, TracePlan
 from autotune.results.record import TrialRecord
 from autotune.results.rehearsals import RehearsalRecord
@@ -193,18 +194,32 @@ def with_growth(session: Session, baseline: Baseline) -> Baseline:
     size = space.baseline.get("batch_size")
     if study.checks_learning:
         session.make_room()
-    if study.checks_learning or size is None:
+    if study.checks_learning or space.defers_growth or size is None:
         return baseline
     least = space.baseline.replace(batch_size=LEAST_GROWTH * int(size))
-    if _needs_no_check(session, space, least):
+    if _needs_no_check(space, least):
         return baseline
-    is_deferred = check_s(session, baseline, least) > MOST_SHARE * session.budget.total_s
+    needed_s = check_s(session, baseline, least)
+    is_deferred = needed_s > MOST_SHARE * session.budget.total_s
+    if is_deferred:
+        session.events.note(
+            f"Checking what a larger batch learns takes about {needed_s:.0f} s. It is done if the "
+            f"claim leaves that; --budget {math.ceil(needed_s / MOST_SHARE / 60)}m surely does."
+        )
     return replace(baseline, space=replace(space, defers_growth=is_deferred))
 
 
 def check_s(session: Session, baseline: Baseline, config: Config, speedup: float = 1.0) -> float:
     """Return the seconds that the learning check of a config takes, by its speedup in samples/s."""
     return _check(session, baseline, 0.0).needs_s(config, speedup)
+
+
+def to_check_s(session: Session, baseline: Baseline, record: TrialRecord) -> float:
+    """Return the seconds that rehearsing a measured config and its learning check take."""
+    if learns_enough(session, baseline.space, record.config):
+        return 0.0
+    checking_s = check_s(session, baseline, record.config, samples_ratio(record, baseline))
+    return session.plan.least_rehearsal_s + checking_s
 
 
 def with_learning(
@@ -217,7 +232,7 @@ def with_learning(
     """
     space, study = baseline.space, session.study
     grows = space.grows(record.config)
-    may_stay = _needs_no_check(session, space, record.config)
+    may_stay = _needs_no_check(space, record.config)
     if may_stay and not study.checks_learning:
         return record
     needed_s = check_s(session, baseline, record.config, speedup)
@@ -232,8 +247,12 @@ def with_learning(
     if grows:
         changes = record.config.changes_from(space.baseline)
         suspected = {knob: value for knob, value in changes.items() if knob in PARTS}
-    if not _may_check(session, needed_s, kept_s, suspected):
-        return replace(record, guilty=suspected if grows else {}, unchecked_s=needed_s)
+    is_deferred = space.defers(record.config)
+    spare_s = session.budget.left_s - kept_s
+    has_time = is_deferred and spare_s >= needed_s  # nobody else needs what the claim has left
+    if not has_time and not _may_check(session, needed_s, kept_s, suspected):
+        is_blamed = grows and not is_deferred
+        return replace(record, guilty=suspected if is_blamed else {}, unchecked_s=needed_s)
     study.learning_checks += 1
     check = _check(session, baseline, kept_s)
     learned = check.check(record.config, speedup)
@@ -256,7 +275,7 @@ def learns_enough(session: Session, space: ResolvedSpace, config: Config) -> boo
 
     It keeps that of the program, or the user wants no check, or a check found it sound.
     """
-    if not space.grows(config) or _needs_no_check(session, space, config):
+    if not space.grows(config) or _needs_no_check(space, config):
         return True
     checked = (r for r in session.study.rehearsals if r.config == config and r.seeds)
     return any(r.learning is not None and r.learning.high <= MOST_LOSS for r in checked)
@@ -291,9 +310,9 @@ def _may_check(
     return budget.left_s - kept_s >= needed_s
 
 
-def _needs_no_check(session: Session, space: ResolvedSpace, config: Config) -> bool:
+def _needs_no_check(space: ResolvedSpace, config: Config) -> bool:
     """Return whether the user wants no check of what a config learns, or has named its batch."""
-    return session.study.head.options.accepts_learning_change or space.names_growth(config)
+    return space.may_change is MayChange.ANY or space.names_growth(config)
 
 
 def _check(session: Session, baseline: Baseline, kept_s: float) -> LearningCheck:

@@ -33,8 +33,10 @@ from autotune.measurement.rounds import Speeds, speeds
 from autotune.measurement.turn import Played
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
+from autotune.program.may_change import MayChange
 from autotune.program.sources import Files
 from autotune.results.blame import judged
+from autotune.results.finding import Finding
 from autotune.results.record import (
     FORMAT,
     BaselineInfo,
@@ -44,8 +46,8 @@ from autotune.results.record import (
     TrialRecord,
 )
 from autotune.results.rehearsals import Canary, RehearsalRecord
-from autotune.results.result import Finding, SearchResult
-from autotune.results.wording import times
+from autotune.results.result import SearchResult
+from autotune.results.wording import factor
 from autotune.tuning.storage.lease import Lease
 from autotune.tuning.storage.record_storage import RecordStorage, faults_told
 
@@ -53,7 +55,10 @@ Value = TypeVar("Value")
 ROUNDS = "rounds:"  # begins the names of attributes, one for each answer of a rig
 MOST_CHECKS = 2  # of what configs learn, beyond the budget
 # Of a result: stored already
-KEPT_APART = {"records", "rehearsals", "head", "facts", "claim", "canary"}
+KEPT_APART: dict[str, Any] = {
+    **dict.fromkeys(("records", "rehearsals", "head", "facts", "claim", "canary"), True),
+    "larger_batch": {"claim"},
+}
 # Endings that a config's neighbours share, so that the sampler should avoid those as well
 MEMORY_OUTCOMES = {Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY, Outcome.SHARED_MEMORY}
 Trial = optuna.trial.Trial  # one that a sampler chose
@@ -101,7 +106,8 @@ class Study:
         rehearsals: In order; a config can occur more than once.
         canary: None if the exact settings were not compared before the search.
         failure: Why the program itself failed before anything was measured; empty if it did not.
-        checks_learning: Whether what a larger global batch learns is checked, beyond the budget.
+        checks_learning: Whether what other samples in a step learn is checked beyond the budget, as
+            a resumed search was asked to.
         learning_checks: The number of learning checks that this process has made.
         storage: Where the record is.
         attributes: All facts as they were read from the storage, by their names.
@@ -142,7 +148,6 @@ class Study:
         )
         study = cls(made, storage)
         study.head = head
-        study.checks_learning = head.options.checks_learning
         study.keep("lease", None)
         return study
 
@@ -282,14 +287,20 @@ class Study:
             "head": self.head,
         }
         result: SearchResult = self.parsed(SearchResult, kept)
-        own = tuple(one for one in self.claim if one.config == result.candidate)
-        return replace(result, claim=own)
+        larger = result.larger_batch
+        if larger is not None:
+            larger = replace(larger, claim=self.claim_of(larger.config))
+        return replace(result, claim=self.claim_of(result.candidate), larger_batch=larger)
 
     @result.setter
     def result(self, result: SearchResult) -> None:
         kept = _adapter(SearchResult).dump_python(result, mode="json", exclude=KEPT_APART)
         self.attributes["result"] = kept
         self.keep("result", kept)
+
+    def claim_of(self, config: Config | None) -> tuple[ClaimProcess, ...]:
+        """Return the processes in which a config was compared, in order."""
+        return tuple(one for one in self.claim if one.config == config)
 
     @property
     def found(self) -> str | None:
@@ -299,7 +310,7 @@ class Study:
             return None
         finding = self.parsed(Finding, raw.get("finding"))
         speedup = self.parsed(Interval, raw.get("speedup"))
-        return f"{times(speedup)} faster" if finding is Finding.FASTER else str(finding)
+        return f"{factor(speedup)} faster" if finding is Finding.FASTER else str(finding)
 
     @property
     def guilty(self) -> list[Mapping[str, KnobValue]]:
@@ -313,6 +324,12 @@ class Study:
                 if record.is_blamed and not self.awaits_check(record)
             ),
         ]
+
+    def allow(self, may_change: MayChange) -> None:
+        """Have the search go on with another level of what may change of the training."""
+        options = replace(self.head.options, may_change=may_change)
+        self.head = replace(self.head, options=options)
+        self.checks_learning = may_change is MayChange.BATCH
 
     def awaits_check(self, record: RehearsalRecord) -> bool:
         """Return whether what a config learns was left unchecked, and is to be checked yet.
@@ -346,7 +363,7 @@ class Study:
         """
         facts = self.facts
         assert facts is not None, "the baseline was measured"
-        space = self.head.space.resolve(self.hardware, facts.profile)
+        space = self.head.resolve(self.hardware, facts.profile)
         begun = {
             knob: distribution.choices
             for knob, distribution in self._begun.items()
