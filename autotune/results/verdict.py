@@ -26,7 +26,7 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.lr import global_batch
 from autotune.program.program import ProgramKind
 from autotune.results import bestfile
-from autotune.results.advice import switches_left_on
+from autotune.results.advice import unsearched
 from autotune.results.figures import Figures
 from autotune.results.finding import Finding
 from autotune.results.output import BEST
@@ -255,13 +255,17 @@ def doubts(result: SearchResult) -> Iterator[str]:
         yield f"the search ended early: {result.reason}"
     if record is None and not _is_cleared(result):
         yield "whether it trains the same was not compared: there was no time"
-    if result.facts is not None:
-        for _, problem, mend in switches_left_on(result.facts.profile):
-            yield f"{problem} {mend}"
+    yield from _unsearched(result)
     if result.steps_note:
         yield result.steps_note
     if overlap := overlap_of(result):
         yield overlap
+
+
+def _unsearched(result: SearchResult) -> Iterator[str]:
+    own = result.records[0].measurement
+    if result.facts is not None and own is not None:
+        yield from unsearched(result.facts.profile, own, result.facts.breakdown)
 
 
 def overlap_of(result: SearchResult) -> str:
@@ -311,6 +315,8 @@ def _nothing_found(result: SearchResult) -> Iterator[Row]:
     elif len(result.records) < 2 and not result.untried:
         yield Row("tried", "nothing: no other setting can act on this program here")
     yield from _why(result)
+    for sentence in itertools.islice(_unsearched(result), 1):
+        yield Row("besides", _clause(sentence.partition(". ")[0]))
 
 
 def _at_limit(result: SearchResult) -> Iterator[Row]:
@@ -396,8 +402,10 @@ def _attempt(result: SearchResult) -> Iterator[Row]:
 
 
 def _why(result: SearchResult) -> Iterator[Row]:
-    if result.bottleneck_evidence:
-        yield Row("why", result.bottleneck_evidence.partition(";")[0])
+    first, *more = result.bottleneck_evidence.split(". ")
+    if first:
+        both = f"{first}; {more[0][0].lower()}{more[0][1:]}" if more else first
+        yield Row("why", _clause(both if len(both) <= ROOM else first))
 
 
 def _next(result: SearchResult) -> Iterator[Row]:

@@ -4,6 +4,7 @@ The search runs on the scripted machine, so each line can be compared with what 
 """
 
 import io
+import re
 from pathlib import Path
 
 import pytest

@@ -21,6 +21,7 @@ from autotune.errors import (
     RunDirectoryError,
     Terminated,
 )
+from autotune.measurement.examination import StepBreakdown, StepParts
 from autotune.measurement.outcome import Ending
 from autotune.program.sources import changed, digest_of
 from autotune.results.as_data import as_data
@@ -323,3 +324,20 @@ def test_results_as_data_tell_the_first_step_and_what_could_not_be_tried(tmp_pat
     assert again is not None
     assert as_data(again)["untried"] == data["untried"]
     assert as_data(replace(result, facts=None))["first_step_s"] is None
+
+
+def test_a_program_at_its_limit_is_told_from_one_for_which_nothing_was_found(
+    tmp_path: Path,
+) -> None:
+    knobs: Knobs = {"memory_format": ("contiguous", "channels_last"), "compile": ("off", "default")}
+    for wait_s, is_reached in ((0.01, True), (0.2, False)):
+        breakdown = StepBreakdown(StepParts(wait_s, 0.0, 0.97, 0.01, 0.0, 0.01, 10))
+        searched, result = found(
+            tmp_path / str(wait_s), Script(breakdown=breakdown, noise=0.01), 300.0, knobs
+        )
+        assert result.limit is not None
+        assert result.limit.compile_was_measured
+        assert result.limit.is_reached is is_reached
+        again = searched.study.result
+        assert again is not None
+        assert again.limit == result.limit
