@@ -99,7 +99,7 @@ def test_wrong_arguments_are_refused_by_name_and_leave_no_run_behind(workplace: 
         ({"program": "fails.py", "command": "fails.py"}, "Give a program or a command"),
         ({"command": "uv run fails.py"}, "uv run autotune search -- fails.py"),
         ({"command": "python fails.py | tee log"}, "needs a shell"),
-        ({"program": plain, "tune": ["nothing"]}, "Unknown knob"),
+        ({"program": plain, "tune": ["nothing"]}, "Unknown setting"),
         ({"program": plain, "sampler": "rnadom"}, "Did you mean 'random'"),
         ({"program": plain, "max_global_batch": 0}, "takes a number of samples, not 0"),
         ({"program": "nowhere.py"}, "There is no program"),

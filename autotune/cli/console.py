@@ -126,8 +126,7 @@ class Console(Messages, Events):
     def on_diagnosis(self, diagnosis: Diagnosis, space: ResolvedSpace, held: Reach) -> None:
         """Say what limits the program, and what the budget holds; in detail also the values."""
         row = self._view.rows[Phase.AS_WRITTEN]
-        first = re.split(r"[.;] ", diagnosis.evidence)[0]
-        row.said = f"{row.said}; {re.sub('^(It|the program) ', '', first)}"
+        row.said = f"{row.said}; {diagnosis.short}"
         self._end_phase()
         budget = self._view.budget
         for line in told_of(held, 0.0 if budget is None else budget.total_s):

@@ -128,6 +128,7 @@ class LargerBatch(_Section):
 
     config: dict[str, KnobValue]
     speedup: Interval
+    lr_rule: LrRule = LrRule.AUTO
 
 
 class BestFile(_Section):
@@ -224,8 +225,7 @@ class BestFile(_Section):
             raise UsageError(
                 "The file has no config with a larger batch. Leave out --larger-batch."
             )
-        update = {"config": self.larger_batch.config, "speedup": self.larger_batch.speedup}
-        return self.model_copy(update={**update, "larger_batch": None})
+        return self.model_copy(update={**dict(self.larger_batch), "larger_batch": None})
 
     def warnings(
         self, hardware: Hardware, program: Program | None, path: Path | None = None
@@ -404,6 +404,11 @@ def read(path: Path) -> BestFile:
     """
     file = yamlfile.read(path)
     version = file.data.get("version")
+    if not {"version", "config"} & file.data.keys():  # one fault, not one for each key
+        raise FileFormatError(
+            f"{path} is not the result of a search: it has neither 'version' nor 'config'. Name "
+            "the best.yaml of a search, or the search."
+        )
     if isinstance(version, int) and version != VERSION:
         newer = "Install a newer autotune: git pull and pip install . in your clone of it."
         older = "An older autotune wrote it: search again."

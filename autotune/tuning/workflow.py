@@ -21,6 +21,7 @@ from autotune.tuning.choosing.diagnosis import Diagnosis, diagnose
 from autotune.tuning.claim import claim_best, play_on
 from autotune.tuning.conclude import conclude
 from autotune.tuning.events import Events
+from autotune.tuning.larger import with_larger
 from autotune.tuning.plan import Plan
 from autotune.tuning.race import race
 from autotune.tuning.reach import reach
@@ -116,6 +117,7 @@ def search(
             while rehearse_best(session, baseline):  # all that looked faster fails
                 race(session, baseline, diagnosis)
             claimed = claim_best(session, baseline)
+            claimed = with_larger(session, baseline, claimed)
         claimed = claimed or claim_best(session, baseline)
         return session.keep(conclude(session, baseline, claimed, diagnosis), finish)
 

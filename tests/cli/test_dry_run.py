@@ -99,7 +99,7 @@ def test_it_says_what_is_tried_what_is_not_and_what_the_budget_holds(workplace: 
         data["fence"],
         "--hidden",
         "a whole number",
-        "3m 00s",
+        "take 3m,",
     ):
         assert text in " ".join(said.stdout.split())
     for what, seconds in data["needs_budget_s"].items():

@@ -4,6 +4,7 @@ The search runs on the scripted machine, so each line can be compared with what 
 """
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from autotune.program.config import Config
 from autotune.program.program import parse_program
 from autotune.results.finding import Finding
 from autotune.results.result import SearchResult
+from autotune.results.wording import bounds, factor
 from autotune.rig.failures import program_error
 from tests.exports.stored import KNOBS
 from tests.scripted import Question, Script, begin
@@ -52,9 +54,10 @@ def test_a_claim_is_printed_with_its_interval_the_change_and_how_to_use_it(
     capsys.readouterr()
     search_report.show(result, Path("best.yaml"))
     said = capsys.readouterr().out
-    assert f"{result.speedup.estimate:.2f}x faster" in said
-    assert f"[{result.speedup.low:.2f}, {result.speedup.high:.2f}]" in said
-    assert "workers: 0 → 1" in said
+    low, high = bounds(result.speedup)
+    assert f"{factor(result.speedup)} faster" in said
+    assert f"(95 % between {low} and {high})" in said
+    assert re.search(r"workers +0 → 1 +~1\.[3-7]x", said)
     assert "autotune run best.yaml" in said
 
 
@@ -70,8 +73,8 @@ def test_where_nothing_is_faster_or_all_fails_the_report_says_why_and_names_no_c
         {"workers": {1: 0.7, 2: 0.6}, "precision": {"bf16": 0.7}, "batch_size": {128: 0.8}}
     )
     for script, words in (
-        (slower, ("No significant gain",)),
-        (Script(ends=ends), ("Nothing could be measured", "the GPU's memory is full")),
+        (slower, ("No faster settings found; nothing was changed", "ruled out for it")),
+        (Script(ends=ends), ("Only the program as written", "the GPU's memory is full")),
     ):
         result = searched(tmp_path / words[0], script, 150.0)
         assert (result.finding is Finding.NOTHING_FOUND) is (script is slower)
