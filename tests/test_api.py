@@ -20,6 +20,7 @@ from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind, FenceOptions
 from autotune.program.program import parse_program
 from autotune.results.record import ClaimProcess, SearchInfo, SearchOptions
+from autotune.tuning.events import Phase
 from autotune.tuning.search_request import SearchRequest, described
 from autotune.tuning.storage import search_dir
 from autotune.tuning.storage.search_dir import SearchDir
