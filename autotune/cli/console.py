@@ -118,7 +118,8 @@ class Console(Messages, Events):
 
     def on_resume(self, records: Sequence[TrialRecord]) -> None:
         """Take what earlier sessions measured."""
-        self._view.rows[Phase.AS_WRITTEN].took_s = 0.0
+        self._phase = Phase.AS_WRITTEN
+        self._view.rows[self._phase].began_s = self._view.spent_s
         for nth, record in enumerate(records):
             self._count(nth, record)
 
@@ -199,9 +200,11 @@ class Console(Messages, Events):
     def note(self, text: str) -> None:
         """Show a sentence that may be missed, in the row of the phase that it is of."""
         self._detail(text)
+        # Of these two phases it is what they have found
         if self._phase in {Phase.SAME_TRAINING, Phase.CONFIRM}:
             self._view.rows[self._phase].said = text.rstrip(".")
-        self._view.now = text
+        else:
+            self._view.now = text
 
     def warn(self, text: str) -> None:
         """Show a doubt in the view; where nothing is redrawn, print it."""
