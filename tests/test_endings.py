@@ -59,7 +59,7 @@ def test_what_is_ended_before_it_knows_anything_says_so_in_one_line_and_leaves_n
     for case, name, mend in (
         ("SIGTERM before the baseline", "SIGTERM", " 'autotune resume' goes on from here."),
         ("doctor", "SIGTERM", ""),
-        ("knobs", "SIGHUP", ""),
+        ("dry run", "SIGHUP", ""),
     ):
         came = ended[case]
         assert came.status == 128 + signal.Signals[name]

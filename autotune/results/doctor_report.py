@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -38,6 +38,17 @@ class DoctorReport:
     examination: Examination = field(default_factory=Examination)
     again: tuple[Measurement, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def parts_s(self) -> Mapping[str, float]:
+        """Seconds of each part of a step, which add up to the measured one; empty if not profiled.
+
+        Their shares are those of profiled steps, which the profile itself makes longer.
+        """
+        split, step_s = self.breakdown.split, self.measurement.step_s
+        if split is None:
+            return {}
+        return {name: step_s * part / split.step_s for name, part in split.parts.items()}
 
     @property
     def data_gain(self) -> float:

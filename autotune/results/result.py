@@ -113,7 +113,7 @@ class SearchResult:
             be recommended.
         training_steps: Those of the whole training; None if their number is unknown.
         bottleneck: What limits the program as written, such as ``input-bound``; empty if unknown.
-        bottleneck_evidence: What was measured to say so, as a sentence without its full stop.
+        bottleneck_evidence: What was measured to say so: sentences, without the last full stop.
         limit: What is left to gain for the program as written; None if no step was profiled.
         facts: What was learned from the program as written; None if it was not measured.
         claim: The processes in which ``candidate`` was compared with the program as written.

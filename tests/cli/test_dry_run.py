@@ -15,6 +15,7 @@ from autotune.program.flags import Flag
 from autotune.tuning import workflow
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.events import Events
+from autotune.tuning.reach import Reach
 from tests.docs.project import SLOW, scripted
 from tests.made import A100, GIB, make_profile
 from tests.rigging import PROGRAMS
@@ -39,7 +40,7 @@ class Tuned(Events):
 
     space: ResolvedSpace | None = None
 
-    def on_diagnosis(self, _diagnosis: Diagnosis, space: ResolvedSpace, *_: object) -> None:
+    def on_diagnosis(self, _diagnosis: Diagnosis, space: ResolvedSpace, _held: Reach) -> None:
         self.space = space
 
 
