@@ -1,6 +1,5 @@
 """What becomes of configs with a larger global batch, over whole searches in virtual time."""
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +10,8 @@ import pytest
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config, KnobValue
 from autotune.program.may_change import MayChange
-from autotune.results.as_data import as_data
 from autotune.results.finding import Finding
+from autotune.results.wording import factor, format_duration
 from autotune.tuning.events import Phase
 from tests.made import A100, GIB, make_profile, make_space
 from tests.scripted import CRASH, Question, Script, Searched, begin
@@ -58,11 +57,10 @@ def test_the_global_batch_stays_where_a_check_takes_too_long_and_its_price_is_to
     assert larger.config["batch_size"] in {128, 256}
     assert larger.speedup.low <= 1.4 * SPEEDS["batch_size"][larger.config["batch_size"]]
     out = told(result, capsys)
-    assert "Larger steps are faster: workers=2 batch_size=" in out
-    needed = f"{math.ceil(larger.check_s / 60)} min more"
-    assert f"What they learn was not checked; that needs {needed}: autotune resume" in out
-    assert "--may-change batch" in out
-    assert as_data(result)["learning"]["larger_batch"]["check_seconds"] > 0.15 * 180
+    said = f"~{factor(larger.speedup)} at batch {larger.config['batch_size']}?"
+    assert f"larger batch {said} autotune resume train --may-change batch" in out
+    assert f"checking that takes {format_duration(larger.check_s)}" in out
+    assert larger.check_s > 0.15 * 180
     late = [record.config["batch_size"] != 64 for record in result.records]
     assert not any(late[: len(late) // 2]), "the time goes into what may be recommended"
 
