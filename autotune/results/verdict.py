@@ -208,7 +208,7 @@ def said(value: KnobValue) -> str:
 
 
 def _to_train(result: SearchResult, output: Path) -> Iterator[Row]:
-    yield from _larger_batch(result)
+    yield from _larger_batch(result, output)
     yield Row("train with it", _run(result, output), is_command=True)
     for doubt in itertools.islice(doubts(result), 1):
         yield Row("doubts", _clause(doubt))
@@ -229,13 +229,17 @@ def by_hand(path: Path, variables: Sequence[str] = ()) -> str:
     return f'import autotune; autotune.apply("{path}"{allowed})'
 
 
-def _larger_batch(result: SearchResult) -> Iterator[Row]:
+def _larger_batch(result: SearchResult, output: Path) -> Iterator[Row]:
     larger = result.larger_batch
     if larger is None or larger.speedup.estimate <= result.speedup.estimate:
         return
     changed = listed(larger.config, result.best)
-    resume = f"{result.head.to_resume(result.run_dir.name)} --may-change batch"
-    yield Row("larger batch", f"{changed}: ~{factor(larger.speedup)}, unchecked; {resume}")
+    gain = f"{changed}: ~{factor(larger.speedup)}, unchecked"
+    then = f"{result.head.to_resume(result.run_dir.name)} --may-change batch"
+    if larger.is_confirmed:
+        gain = f"{changed}: {factor(larger.speedup)}, learned as well"
+        then = f"autotune run --larger-batch {quote(str(output))}"
+    yield Row("larger batch", f"{gain}; {then}")
 
 
 def doubts(result: SearchResult) -> Iterator[str]:
