@@ -23,7 +23,7 @@ from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
 from autotune.program.flags import as_text
 from autotune.results.record import ClaimProcess, SearchInfo, TrialRecord
-from autotune.results.wording import by_reason, format_duration
+from autotune.results.wording import by_reason, format_duration, number, typed_duration
 from autotune.rig.fence import Fence
 from autotune.rig.wire import Progress
 from autotune.tuning.budget import Budget
@@ -119,14 +119,13 @@ class Console(Messages, Events):
     def on_resume(self, records: Sequence[TrialRecord]) -> None:
         """Take what earlier sessions measured."""
         self._view.rows[Phase.AS_WRITTEN].took_s = 0.0
-        for number, record in enumerate(records):
-            self._count(number, record)
+        for nth, record in enumerate(records):
+            self._count(nth, record)
 
     def on_diagnosis(self, diagnosis: Diagnosis, space: ResolvedSpace, held: Reach) -> None:
         """Say what limits the program, and what the budget holds; in detail also the values."""
         row = self._view.rows[Phase.AS_WRITTEN]
-        first = re.split(r"[.;] ", diagnosis.evidence)[0]
-        row.said = f"{row.said}; {re.sub('^(It|the program) ', '', first)}"
+        row.said = f"{row.said}; {diagnosis.short}"
         self._end_phase()
         budget = self._view.budget
         for line in told_of(held, 0.0 if budget is None else budget.total_s):
@@ -225,13 +224,13 @@ class Console(Messages, Events):
             said = f"{plain(row.said)}  " if row.said else ""
             self._say(f"{phase:<{NAME}} {said}[dim]({format_duration(row.took_s)})[/]")
 
-    def _count(self, number: int, record: TrialRecord) -> None:
+    def _count(self, nth: int, record: TrialRecord) -> None:
         rows = self._view.rows
-        if not number and record.measurement is not None:
-            rate = record.measurement.throughput.estimate
-            rows[Phase.AS_WRITTEN].said = f"{rate:,.{0 if rate >= 100 else 1}f} samples/s"
-        self._tried += bool(number)
-        self._failed += bool(number) and record.measurement is None
+        if not nth and record.measurement is not None:
+            rate = number(record.measurement.throughput.estimate)
+            rows[Phase.AS_WRITTEN].said = f"{rate} samples/s"
+        self._tried += bool(nth)
+        self._failed += bool(nth) and record.measurement is None
         rows[Phase.TRY].said = f"{self._tried} tried" if self._tried else ""
 
     def _of_trials(self) -> str:
@@ -248,8 +247,8 @@ def told_of(held: Reach, total_s: float) -> Iterator[str]:
     others = []
     if held.missed:
         names = _listed([one.what for one in held.missed])
-        typed = format_duration(max(one.budget_s for one in held.missed))
-        others += [f"not in {budget}: {names} (--budget {typed.replace(' ', '')})"]
+        typed = typed_duration(max(one.budget_s for one in held.missed))
+        others += [f"not in {budget}: {names} (--budget {typed})"]
     if held.spare:
         others += [f"only if time is left: {_listed(held.spare)}"]
     if said := "; ".join(others):

@@ -85,6 +85,8 @@ def run(
         if best.suffix == ".py":
             typed = shlex.join([str(BEST), str(best), *filter(None, [program]), *(args or ())])
             raise UsageError(f"The file of a search comes first: autotune run {typed}")
+        if best == BEST and not program and not best.exists():
+            raise UsageError(f"There is no {BEST} here. 'autotune search train.py' writes one.")
         nodes = nodes_of(os.environ) if nnodes is None else Nodes(nnodes, node_rank, rdzv_endpoint)
         file = _used(messages, best, allow_env, larger_batch=larger_batch)
         plan = _checked_plan(context, messages, best, file, program, args).with_env(**kind)
@@ -174,10 +176,11 @@ def _recorded_line(best: Path, file: BestFile) -> list[str]:
             is_named = program.kind is not ProgramKind.PICKLED_FUNCTION
             if str(program) == line and is_plain and is_named:
                 return shlex.split(line)
+    typed = line if line.isprintable() else "train.py"
     raise UsageError(
         f"{best} names a program, and no search of this folder is about it; the file may be "
         f"somebody else's. Nothing was started. If you know it, type:\n"
-        f"  autotune run {quote(str(best))} {line}"
+        f"  autotune run {quote(str(best))} {typed}"
     )
 
 

@@ -113,7 +113,6 @@ def _limit(session: Session, baseline: Baseline, records: Sequence[TrialRecord])
     is_compiled = profile.model.is_compiled or any(one is not None for one in compiled)
     return limit_of(
         breakdown,
-        own.step_s,
         data_gain(profile, own, breakdown),
         roofline_share(profile, machine, breakdown, own.step_s),
         compile_was_measured=is_compiled,

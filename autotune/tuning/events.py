@@ -109,8 +109,6 @@ def answer_to_interrupt(requests: int, confirm_s: float) -> str:
     if requests > 1:
         return "Ending now, without confirming more; Ctrl-C again aborts at once."
     if confirm_s:
-        return (
-            f"Ending: what looks faster is confirmed first, about {confirm_s:.0f} s; Ctrl-C again "
-            "skips that."
-        )
-    return "Ending: there is nothing to confirm, or no time for it."
+        about = f"{confirm_s:.0f} s; Ctrl-C skips it"
+        return f"Ending; if a config looks faster, it is confirmed ({about})."
+    return "Ending; what was measured until now counts, and nothing more is confirmed."

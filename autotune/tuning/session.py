@@ -212,9 +212,9 @@ class Session:
 
     @property
     def still_confirms_s(self) -> float:
-        """About the seconds of the claim that follows a first Ctrl-C; 0 if none does."""
+        """About the seconds of the claim that may follow a first Ctrl-C; 0 if none does."""
         needed_s = self.plan.claim_s(is_apart=self.plan.needs_pairs)
-        is_due = self.has_candidate and self.study.speeds is not None and self.stop.requests < 2
+        is_due = self.study.speeds is not None and self.stop.requests < 2
         return needed_s if is_due and self.budget.overdraft_s >= needed_s else 0.0
 
     def may_compile(self) -> bool:

@@ -107,7 +107,7 @@ def test_an_old_word_is_refused_with_what_to_type_now(workplace: Path) -> None:
     assert "Did you mean 'search'?" in said_here("serach", "train.py")
     for name, (_, now) in GONE.items():
         with pytest.raises(UsageError, match=re.escape(f"{name}=… is now {now}.")):
-            autotune.search("train.py", **{name: 1})
+            autotune.search("train.py", **{name: 1})  # type: ignore[arg-type]
 
 
 def test_run_takes_a_program_from_a_file_only_where_a_search_of_this_folder_holds_it(

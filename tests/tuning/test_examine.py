@@ -17,7 +17,7 @@ from tests.rigging import PROGRAMS, run_command
 from tests.scripted import CRASH, Script, ScriptedMachine
 
 MANY_OPERATORS = StepBreakdown(
-    StepParts(0.0, 0.0, 0.09, 0.01, 0.0, 0.0, 10), operators=Operators(1000, 1e-4)
+    StepParts(0.0, 0.0, 0.09, 0.01, 0.0, 0.0, 10), operators=Operators(1000, 1e-4, 0.1)
 )
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ import pytest
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config, KnobValue
 from autotune.program.may_change import MayChange
-from autotune.results.as_data import as_data
 from autotune.results.finding import Finding
+from autotune.results.wording import factor, format_duration
 from tests.made import A100, GIB, make_profile, make_space
 from tests.scripted import CRASH, Question, Script, Searched, begin
 from tests.tuning.watched import Heard, told
@@ -56,9 +56,10 @@ def test_the_global_batch_stays_where_a_check_takes_too_long_and_its_price_is_to
     assert larger.config["batch_size"] in {128, 256}
     assert larger.speedup.low <= 1.4 * SPEEDS["batch_size"][larger.config["batch_size"]]
     out = told(result, capsys)
-    assert "larger batch batch_size 64 → " in out
-    assert ", unchecked; autotune resume train --may-change batch" in out
-    assert as_data(result)["learning"]["larger_batch"]["check_seconds"] > 60
+    said = f"~{factor(larger.speedup)} at batch {larger.config['batch_size']}?"
+    assert f"larger batch {said} autotune resume train --may-change batch" in out
+    assert f"checking that takes {format_duration(larger.check_s)}" in out
+    assert larger.check_s > 60
     late = [record.config["batch_size"] != 64 for record in result.records]
     assert not any(late[: len(late) // 2]), "the time goes into what may be recommended"
 
@@ -128,7 +129,7 @@ def test_a_larger_batch_that_learns_as_much_is_a_second_config_with_its_own_clai
     fresh = [one for one in result.claim if not one.is_of_search]
     assert [one.cost_s for one in larger.claim] == [one.cost_s for one in fresh], "no starts"
     assert result.seconds <= 300.0
-    assert ": 1.82x, learned as well; autotune run --larger-batch " in told(result, capsys)
+    assert "larger batch 1.82x at batch 128: autotune run --larger-batch " in told(result, capsys)
     second = result.best_file().larger_batch
     assert second is not None
     assert second.config == {"workers": 2, "batch_size": 128}
