@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 
 import autotune
 from autotune import exports
-from autotune.cli import compare, gone
+from autotune.cli import compare
 from autotune.cli.app import app
+from autotune.cli.command_line import GONE_COMMANDS, GONE_OPTIONS
 from autotune.errors import UsageError
 from autotune.results import bestfile
 from autotune.tuning.search_request import GONE
@@ -96,9 +97,9 @@ def test_the_help_is_short_and_has_one_line_an_option(monkeypatch: pytest.Monkey
 
 def test_an_old_word_is_refused_with_what_to_type_now(workplace: Path) -> None:
     (workplace / "train.py").touch()
-    for name, now in gone.COMMANDS.items():
+    for name, now in GONE_COMMANDS.items():
         assert said_here(name, "train.py") == f"autotune: 'autotune {name}' is now: {now}\n"
-    for option, now in gone.OPTIONS.items():
+    for option, now in GONE_OPTIONS.items():
         for typed in ([option, "x"], [f"{option}=x"]):
             told = said_here("search", *typed, "train.py")
             assert told.startswith(f"autotune: {option} is now {now}; ")
