@@ -198,6 +198,7 @@ class Console(Messages, Events):
         live.stop()
         for text in dict.fromkeys(doubts):
             self.warn(text)
+        self._say("")  # before the result
 
     def note(self, text: str) -> None:
         """Show a sentence that may be missed, in the row of the phase that it is of."""
