@@ -101,7 +101,7 @@ def test_what_a_search_may_not_replace_stays_and_one_line_names_both_files(
     done = search(script=script)
     assert (best.lstat(), best.is_file() and best.read_text()) == before
     (line,) = [line for line in done.stderr.splitlines() if "left as it is" in line]
-    assert line.startswith("! best.yaml ")
+    assert line.removeprefix("! ").startswith("best.yaml ")
     assert why in line
     assert str(own) in line
     # All that is said afterwards names the file that holds the config
