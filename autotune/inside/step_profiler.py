@@ -40,7 +40,6 @@ class StepProfiler:
 
     Args:
         stage_s: Seconds that each stage measures.
-        device: Type of the device that holds the trained parameters.
         feed: Returns the training loader's present feed. It returns None if there is not exactly
             one loader or another thread reads it; the two stages that need a feed are then skipped.
         is_eager: Whether the model runs as written, so that operators can be counted: compiled code
@@ -54,22 +53,20 @@ class StepProfiler:
     def __init__(
         self,
         stage_s: float,
-        device: str,
         edges: Edges,
         seams: SeamSet,
         feed: Callable[[], Feed | None],
         *,
         is_eager: bool,
     ) -> None:
-        self._stage_s, self._device, self._sync = stage_s, device, edges.settle
+        self._stage_s, self._edges = stage_s, edges
         self._passes = seams.loader.passes
         self._feed = feed
         self._is_eager = is_eager
         self._is_disturbed = False
-        self.clock: PartsClock | OperatorCount | None = None
-        self._clock = PartsClock(edges)
-        self._parts = PartsSeam(self._clock, seams.model.forward, seams.hubs)
-        self._alone_share = 1.0  # of the time of the first stage: nobody else had the core
+        clock = PartsClock(edges)
+        self.clock: PartsClock | OperatorCount | None = clock
+        self._parts = PartsSeam(clock, seams.model.forward, seams.hubs)
         self._samples = 0  # of the step that ended last
         self.breakdown = StepBreakdown()
         self.is_done = False
@@ -82,9 +79,9 @@ class StepProfiler:
 
     def resume(self) -> None:
         """Continue with the step that begins now, after a pause between two epochs."""
-        if self.clock is self._clock:
+        if isinstance(self.clock, PartsClock):
             self._is_disturbed = False
-            self._clock.start()
+            self.clock.start()
         else:
             self._is_disturbed = True  # the counter has seen what was computed in between
 
@@ -98,9 +95,9 @@ class StepProfiler:
         self._stages.close()
 
     def _run(self) -> Generator[None]:
-        yield from self._split()
+        step_s = yield from self._split()
         if self._is_eager:
-            yield from self._count()
+            yield from self._count(step_s)
         if torch.is_anomaly_enabled():
             yield from self._without_anomaly()
         if self._feed() is not None:
@@ -114,8 +111,10 @@ class StepProfiler:
             self.breakdown = replace(self.breakdown, loader_throughput=interval, batches=batches)
         self.is_done = True
 
-    def _split(self) -> Iterator[None]:
-        clock = self.clock = self._clock
+    def _split(self) -> Generator[None, None, float]:
+        """Record the parts of a step, and return its seconds in which nobody else had its core."""
+        clock = self.clock
+        assert isinstance(clock, PartsClock), "the split is the first stage"
         self._parts.install()
         watch = Stopwatch()
         try:
@@ -131,10 +130,11 @@ class StepProfiler:
             self._parts.remove()
             self.clock = None
         alone_s, every_s = watch.read()
-        self._alone_share = alone_s / every_s
-        self.breakdown = replace(self.breakdown, split=clock.split())
+        split = clock.split()
+        self.breakdown = replace(self.breakdown, split=split)
+        return 0.0 if split is None else split.step_s * alone_s / every_s
 
-    def _count(self) -> Iterator[None]:
+    def _count(self, step_s: float) -> Iterator[None]:
         """Run a step under counters, and record its operators and floating-point operations.
 
         If each of ``MAX_COUNTS`` steps contains something else, such as an evaluation, the smallest
@@ -155,9 +155,7 @@ class StepProfiler:
                 del counted[:-1]
                 break
         flops_per_step, per_step = map(min, zip(*counted, strict=True))
-        split, operators = self.breakdown.split, None
-        if per_step and split is not None:
-            operators = Operators(per_step, 0.0, self._alone_share * split.step_s)
+        operators = Operators(per_step, 0.0, step_s) if per_step else None
         self.breakdown = replace(
             self.breakdown, flops_per_step=float(flops_per_step) or None, operators=operators
         )
@@ -165,7 +163,8 @@ class StepProfiler:
     def _time_calls(self, name: str, between: Callable[[], object] = lambda: None) -> None:
         """Record what calling an operator costs now, if the operators were counted."""
         if (operators := self.breakdown.operators) is not None:
-            taken: dict[str, Any] = {name: call_s(self._device, between)}
+            device = "cuda" if self._edges.run_ahead else "cpu"
+            taken: dict[str, Any] = {name: call_s(device, between)}
             self.breakdown = replace(self.breakdown, operators=replace(operators, **taken))
 
     def _without_data(self) -> Iterator[None]:
@@ -189,13 +188,13 @@ class StepProfiler:
         """Return the samples/s of steps from now on; the first step is left out."""
         self._is_disturbed = False
         yield
-        self._sync()
+        self._edges.settle()
         ends, samples = [perf_counter()], list[int]()
         while ends[-1] - ends[0] < self._stage_s or len(samples) < MIN_TIMED_STEPS:
             yield
             samples.append(self._samples)
             ends.append(perf_counter())
-        self._sync()
+        self._edges.settle()
         ends[-1] = perf_counter()
         steps = [Played(b - a, n) for (a, b), n in zip(pairwise(ends), samples, strict=True)]
         return rate(steps)

@@ -64,9 +64,9 @@ def model() -> nn.Module:
         layers = [nn.Linear(width, width) for _ in range(depth)]
         return nn.Sequential(nn.Linear(SIZE, width), *layers, nn.Linear(width, CLASSES))
     if FAULT == "padding":
-        return nn.Sequential(nn.Embedding(100, SIZE), nn.Linear(SIZE, 64), Mean(), nn.Linear(64, CLASSES))
+        return nn.Sequential(nn.Embedding(100, SIZE), nn.Linear(SIZE, 512), Mean(), nn.Linear(512, CLASSES))
     if FAULT == "shapes":
-        return nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), Mean(), nn.Linear(16, CLASSES))
+        return nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(), Mean(), nn.Linear(64, CLASSES))
     return nn.Sequential(nn.Linear(SIZE, 4096), nn.ReLU(), nn.Linear(4096, CLASSES))
 
 

@@ -237,9 +237,8 @@ class LeadRank(Rank):
                 self._obey()
             case ProfileStep(stage_s) as asked:
                 self._asked = asked
-                edges, device = tracker.edges(), tracker.device
                 profiler = StepProfiler(
-                    stage_s, device, edges, tracker.seams, feed, is_eager=is_eager
+                    stage_s, tracker.edges(), tracker.seams, feed, is_eager=is_eager
                 )
                 self._begin(profiler)
             case Examine(number) if self._meetings.has_others:  # see RankLoad, too

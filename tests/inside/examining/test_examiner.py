@@ -72,7 +72,7 @@ def compute() -> None:
 
 def test_what_the_loader_or_an_evaluation_computes_is_no_part_of_a_step() -> None:
     def profiler() -> StepProfiler:
-        return StepProfiler(0.0, "cpu", Edges([]), SeamSet(None, None), lambda: None, is_eager=True)
+        return StepProfiler(0.0, Edges([]), SeamSet(None, None), lambda: None, is_eager=True)
 
     loads, steps = profiler(), count()
 
