@@ -220,8 +220,11 @@ def log(result: SearchResult, to: str, folder: str | os.PathLike[str] | None = N
         UsageError: There is no such tracker, its package is not installed, or it refuses.
     """
     from autotune import exports
+    from autotune.report import html
+    from autotune.results.output import BEST
 
-    return exports.log(result, to, None if folder is None else Path(folder))
+    page = html(result, BEST)
+    return exports.log(result, to, page, None if folder is None else Path(folder))
 
 
 def _output(named: str | os.PathLike[str] | Output | None, *, force: bool) -> Output | None:
