@@ -22,7 +22,7 @@ from statistics import fmean, median
 
 from autotune.knobs import registry
 from autotune.program.config import KnobValue
-from autotune.results.result import Finding
+from autotune.results.finding import Finding
 from benchmarks.record import save
 from benchmarks.replay.world import ADAMW
 from tests.made import make_profile

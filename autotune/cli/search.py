@@ -119,6 +119,7 @@ def _end(
     Without a signal, it tells scripts if no config was measured.
     """
     from autotune.cli import search_report
+    from autotune.results.finding import Finding
 
     status = 0
     with errors_told(messages, resumable=True):
@@ -129,5 +130,5 @@ def _end(
                 raise
             result, status = end.result, end.code
     search_report.show(result, result.found_in(place), as_json=as_json)
-    if status or result.has_measured_nothing:
+    if status or result.finding is Finding.NOT_MEASURED:
         raise typer.Exit(status or NOTHING_MEASURED)

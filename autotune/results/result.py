@@ -10,7 +10,6 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -25,6 +24,7 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.program import LaunchPlan
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
+from autotune.results.finding import Finding
 from autotune.results.learning import Learning
 from autotune.results.output import BEST, Output
 from autotune.results.record import (
@@ -56,23 +56,6 @@ class Contribution:
     gain: Interval
 
 
-class Finding(StrEnum):
-    """How a search came out.
-
-    - ``FASTER``: a config was confirmed to be faster than the baseline.
-    - ``NO_GAIN``: no config looked faster, or the confirmation did not show that it is; the
-      program's config stays the best one.
-    - ``UNCONFIRMED``: the search stopped before a claim was confirmed, or before any config but the
-      baseline was measured.
-    - ``NOTHING``: no config but the baseline could be measured.
-    """
-
-    FASTER = "faster"
-    NO_GAIN = "no significant gain"
-    UNCONFIRMED = "not confirmed"
-    NOTHING = "nothing could be measured"
-
-
 @dataclass(frozen=True)
 class LargerBatch:
     """A config that makes larger steps, of which nobody checked what they learn.
@@ -94,6 +77,8 @@ class SearchResult:
         best: The config to use; the baseline unless a faster one was confirmed.
         baseline: The program's values of the knobs.
         candidate: The config that the confirmation was about; None if nothing looked faster.
+        attempt: The candidate, or else the config that came nearest to being one; None if none may
+            be recommended.
         speedup: Of ``best`` over ``baseline``, from fresh processes, with its 95 % interval.
         candidate_speedup: Of ``candidate``: confirmed, or live if there was no confirmation.
         throughput: Samples/s of ``baseline`` and ``best``: median and range of the
@@ -153,6 +138,7 @@ class SearchResult:
     facts: BaselineInfo | None = None
     claim: tuple[ClaimProcess, ...] = ()
     canary: Canary | None = None
+    attempt: Config | None = None
 
     def __repr__(self) -> str:
         """Return the finding on one line."""
@@ -206,14 +192,11 @@ class SearchResult:
         return space.without(found).refused
 
     @property
-    def has_measured_nothing(self) -> bool:
-        """Whether the search set out to try configs but measured none besides the baseline.
-
-        The command then has a separate exit status, because "no gain" would be wrong.
-        """
-        is_open = self.finding is Finding.UNCONFIRMED and self.candidate is None
-        was_measured = any(record.measurement is not None for record in self.records[1:])
-        return self.finding is Finding.NOTHING or (is_open and not was_measured)
+    def attempt_speedup(self) -> Interval | None:
+        """Of ``attempt``: confirmed, or as the rounds of the search measured it."""
+        if self.attempt == self.candidate:
+            return self.candidate_speedup
+        return next((r.speedup for r in self.records if r.config == self.attempt), None)
 
     @property
     def changes(self) -> Mapping[str, KnobValue]:

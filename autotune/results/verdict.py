@@ -19,9 +19,10 @@ from autotune.program.config import Config
 from autotune.program.program import ProgramKind
 from autotune.results.advice import switches_left_on
 from autotune.results.blame import FAILURES
+from autotune.results.finding import WORTH_FINDING, Finding
 from autotune.results.rank_notes import parallel_notes
 from autotune.results.rehearsals import blames, note
-from autotune.results.result import Finding, SearchResult
+from autotune.results.result import SearchResult
 from autotune.results.wording import (
     HOUR,
     as_typed,
@@ -31,8 +32,6 @@ from autotune.results.wording import (
     rate,
     times,
 )
-
-STILL_POSSIBLE = 1.2  # a speedup up to which an interval that holds 1 leaves nothing to find
 
 
 class Tone(StrEnum):
@@ -152,12 +151,10 @@ def _headline(result: SearchResult) -> tuple[Tone, str, str]:
                 f"{speedup.estimate:.2f}x {better}",
                 f"{times(speedup).partition(' ')[2]}, confirmed in fresh processes{busy}",
             )
-        case Finding.NO_GAIN:
+        case Finding.NOTHING_FOUND | Finding.TOO_NOISY | Finding.AT_LIMIT:
             return Tone.PLAIN, "No significant gain:", f"{kept}."
-        case Finding.NOTHING:
+        case Finding.NOT_MEASURED:
             return Tone.BAD, "Nothing could be measured:", f"{result.reason}. {kept.capitalize()}."
-        case Finding.UNCONFIRMED if result.has_measured_nothing:
-            return Tone.OPEN, "Only the baseline was measured", f"({result.reason}): {kept}."
         case Finding.UNCONFIRMED:
             return Tone.OPEN, "Not confirmed", f"({result.reason}): {kept}."
         case _:
@@ -165,7 +162,7 @@ def _headline(result: SearchResult) -> tuple[Tone, str, str]:
 
 
 def _more(result: SearchResult) -> Iterator[str]:
-    if result.reason and result.finding in {Finding.FASTER, Finding.NO_GAIN}:
+    if result.reason and result.finding not in {Finding.UNCONFIRMED, Finding.NOT_MEASURED}:
         yield f"What was measured counts; the search ended too early: {result.reason}."
     match result.finding:
         case Finding.FASTER:
@@ -177,7 +174,7 @@ def _more(result: SearchResult) -> Iterator[str]:
                     f"{len({r.config for r in result.records})} is partly luck, so only the "
                     "confirmation counts."
                 )
-        case Finding.NO_GAIN:
+        case Finding.NOTHING_FOUND | Finding.TOO_NOISY | Finding.AT_LIMIT:
             yield _why_no_gain(result)
         case Finding.UNCONFIRMED if result.candidate is not None:
             assert result.candidate_speedup is not None, "a candidate was measured"
@@ -188,7 +185,7 @@ def _more(result: SearchResult) -> Iterator[str]:
             )
         case _:
             pass
-    if result.finding is not Finding.NOTHING:
+    if result.finding is not Finding.NOT_MEASURED:
         yield from _larger_batch(result)
 
 
@@ -196,7 +193,7 @@ def _why_no_gain(result: SearchResult) -> str:
     if (found := result.candidate_speedup) is not None:
         doubt = (
             "; a quieter machine or a longer --budget tells more"
-            if found.high > STILL_POSSIBLE
+            if found.high > WORTH_FINDING
             else ""
         )
         assert result.candidate is not None, "its speedup is known"

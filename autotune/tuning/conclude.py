@@ -19,9 +19,10 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.lr import LrRule
 from autotune.program.sources import changed
 from autotune.results.blame import judged
+from autotune.results.finding import WORTH_FINDING, Finding
 from autotune.results.record import TrialRecord, slowest_compilation
 from autotune.results.rehearsals import trained, warning
-from autotune.results.result import Contribution, Finding, LargerBatch, SearchResult
+from autotune.results.result import Contribution, LargerBatch, SearchResult
 from autotune.results.training_steps import TrainingSteps, training_samples
 from autotune.tuning.checking.learning_check import check_s, samples_ratio
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
@@ -63,14 +64,18 @@ def conclude(
     if learns is not None and learns.lr_rule is not LrRule.AUTO:
         applied = replace(applied, lr_rule=learns.lr_rule)
     unseen = warning(session.study.rehearsals, best) if is_faster else ""
-    live_speedup = None if candidate is None else candidate.speedup
+    attempt = candidate or next(iter(ranked(session.study, baseline.space)), None)
+    nearest = None if attempt is None else attempt.speedup
+    if confirmation is not None and says_enough:
+        nearest = confirmation.speedup
     return SearchResult(
-        finding=_finding(confirmed, records),
+        finding=_finding(confirmed, records, nearest),
         best=best,
         baseline=baseline.space.baseline,
         candidate=candidate.config if candidate is not None else None,
         speedup=confirmation.speedup if confirmation and is_faster else own,
-        candidate_speedup=confirmation.speedup if confirmation and says_enough else live_speedup,
+        attempt=attempt.config if attempt is not None else None,
+        candidate_speedup=None if candidate is None else nearest,
         throughput=rates,
         memory=(_peak(base_side), _peak(best_side)),
         reason=_reason(session, confirmed, records),
@@ -195,13 +200,19 @@ def _reason(session: Session, confirmed: ClaimResult, records: Sequence[TrialRec
     return why if cut in why else "; ".join(filter(None, [cut, why]))
 
 
-def _finding(confirmed: ClaimResult, records: Sequence[TrialRecord]) -> Finding:
-    if confirmed.candidate is None and _why_nothing(records):
-        return Finding.NOTHING
-    if confirmed.confirmation is None or not confirmed.confirmation.is_enough:
-        has_reason = bool(confirmed.candidate or confirmed.reason)
-        return Finding.UNCONFIRMED if has_reason else Finding.NO_GAIN
-    return Finding.FASTER if confirmed.confirmation.is_faster else Finding.NO_GAIN
+def _finding(
+    confirmed: ClaimResult, records: Sequence[TrialRecord], nearest: Interval | None
+) -> Finding:
+    """Return how the search came out; *nearest* is the speedup of the best attempt."""
+    confirmation = confirmed.confirmation
+    if confirmation is not None and confirmation.is_enough:
+        if confirmation.is_faster:
+            return Finding.FASTER
+    elif confirmed.candidate or confirmed.reason or _why_nothing(records):
+        was_measured = any(record.measurement is not None for record in records[1:])
+        return Finding.UNCONFIRMED if was_measured else Finding.NOT_MEASURED
+    may_gain = nearest is not None and nearest.high > WORTH_FINDING
+    return Finding.TOO_NOISY if may_gain else Finding.NOTHING_FOUND
 
 
 def _untried(baseline: Baseline, records: Sequence[TrialRecord], best: Config) -> Iterator[str]:

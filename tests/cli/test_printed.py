@@ -17,7 +17,8 @@ from autotune.cli.messages import Messages, Verbosity, errors_told
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config
 from autotune.program.program import parse_program
-from autotune.results.result import Finding, SearchResult
+from autotune.results.finding import Finding
+from autotune.results.result import SearchResult
 from autotune.rig.failures import program_error
 from autotune.tuning.choosing.diagnosis import Bottleneck, Diagnosis
 from tests.exports.stored import KNOBS
@@ -101,8 +102,8 @@ def test_where_nothing_is_faster_or_all_fails_the_report_says_why_and_names_no_c
         (Script(ends=ends), ("Nothing could be measured", "the GPU's memory is full")),
     ):
         result = searched(tmp_path / words[0], script, 150.0)
-        assert (result.finding is Finding.NO_GAIN) is (script is slower)
-        assert result.has_measured_nothing is (script is not slower)
+        assert (result.finding is Finding.NOTHING_FOUND) is (script is slower)
+        assert (result.finding is Finding.NOT_MEASURED) is (script is not slower)
         capsys.readouterr()
         search_report.show(result, Path("best.yaml"))
         said = capsys.readouterr().out

@@ -22,7 +22,8 @@ from autotune.machine import conditions
 from autotune.measurement.examination import Examination, Operators
 from autotune.program.flags import Flag
 from autotune.program.line import read as read_line
-from autotune.results.result import Finding, SearchResult
+from autotune.results.finding import Finding
+from autotune.results.result import SearchResult
 from autotune.tuning import compare
 from autotune.tuning.events import Events
 from autotune.tuning.examine import examine

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from autotune.cli.app import app
 from autotune.errors import UsageError
 from autotune.exports import TRACKERS, log, tracked
-from autotune.results.result import Finding, SearchResult
+from autotune.results.finding import Finding
+from autotune.results.result import SearchResult
 from tests.exports.stored import stored
 
 __all__ = ["stored"]

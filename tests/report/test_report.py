@@ -9,7 +9,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from autotune.report import figures, html, markdown
-from autotune.results.result import Finding, SearchResult
+from autotune.results.finding import Finding
+from autotune.results.result import SearchResult
 from autotune.results.verdict import verdict
 from tests.exports.stored import BEST, CRASH, HOSTILE, stored
 from tests.scripted import Script, begin

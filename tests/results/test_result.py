@@ -14,8 +14,9 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.fence_options import FenceKind, FenceOptions
 from autotune.program.flags import AS_WRITTEN, Flag
 from autotune.results import bestfile
+from autotune.results.finding import Finding
 from autotune.results.record import ClaimProcess, SearchOptions
-from autotune.results.result import Finding, SearchResult
+from autotune.results.result import SearchResult
 from autotune.results.verdict import verdict
 from tests.made import (
     PROGRAM,
@@ -56,18 +57,6 @@ def make_result(best: dict[str, KnobValue], **changes: Any) -> SearchResult:
         run_dir=Path("run"),
     )
     return replace(result, **changes)
-
-
-def test_a_search_has_measured_nothing_where_it_was_kept_from_all_but_the_baseline() -> None:
-    made = make_record(Config(BASELINE))
-    for finding, records, said in (
-        (Finding.NOTHING, 1, True),
-        (Finding.UNCONFIRMED, 1, True),
-        (Finding.UNCONFIRMED, 2, False),
-        (Finding.NO_GAIN, 1, False),  # nothing can be tried here
-    ):
-        result = make_result({}, finding=finding, candidate=None, records=(made,) * records)
-        assert result.has_measured_nothing is said, (finding, records)
 
 
 def test_a_compiled_winner_says_after_how_many_steps_it_has_paid_for_itself() -> None:

@@ -11,7 +11,7 @@ from autotune.knobs import registry
 from autotune.measurement.learning.training_trace import Sameness
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config, KnobValue
-from autotune.results.result import Finding
+from autotune.results.finding import Finding
 from autotune.tuning.checking.canary import exact_settings
 from tests.made import make_hardware, make_profile, make_space
 from tests.scripted import Question, Script, Searched, begin

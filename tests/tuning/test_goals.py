@@ -10,7 +10,8 @@ from autotune.measurement.goal import Goal, Objective
 from autotune.measurement.outcome import Outcome
 from autotune.program.config import Config, KnobValue
 from autotune.program.profile import RunLength
-from autotune.results.result import Finding, SearchResult
+from autotune.results.finding import Finding
+from autotune.results.result import SearchResult
 from tests.made import make_profile
 from tests.scripted import Script, begin
 from tests.tuning.watched import Factors, Knobs
@@ -55,7 +56,7 @@ def test_without_a_gain_any_objective_tells_samples_per_second(tmp_path: Path) -
     for objective in Objective:
         alike = {"peak_bytes": lambda *_: GIB, "power_w": lambda _: 50.0}
         result = searched(tmp_path / objective, Goal(objective), slower, **alike)
-        assert result.finding is Finding.NO_GAIN, objective
+        assert result.finding is Finding.NOTHING_FOUND, objective
         assert result.throughput[0].estimate == pytest.approx(1000.0, rel=0.1), objective
 
 

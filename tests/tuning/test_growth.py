@@ -10,7 +10,7 @@ import pytest
 
 from autotune.measurement.outcome import Outcome
 from autotune.program.config import Config, KnobValue
-from autotune.results.result import Finding
+from autotune.results.finding import Finding
 from tests.made import A100, GIB, make_profile, make_space
 from tests.scripted import Script, Searched, begin
 from tests.tuning.watched import told

@@ -12,8 +12,8 @@ from autotune.knobs import registry
 from autotune.measurement.goal import Goal, Objective
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config
+from autotune.results.finding import Finding
 from autotune.results.record import TrialRecord
-from autotune.results.result import Finding
 from autotune.tuning.budget import OVERDRAFT
 from autotune.tuning.choosing.chooser import Chooser, Field
 from autotune.tuning.race import LOADER_KNOBS, SEATS
@@ -249,7 +249,7 @@ def test_a_program_that_ends_within_seconds_gets_a_claim_or_is_told_why_not(tmp_
         script = Script(TWO_FASTER, lives_s=lives_s)
         _, result = found(tmp_path / f"{lives_s}", script, 180.0, TWO)
         assert result.finding is Finding.FASTER or result.reason, lives_s
-        assert result.finding is not Finding.NO_GAIN, lives_s
+        assert result.finding not in {Finding.NOTHING_FOUND, Finding.TOO_NOISY}, lives_s
 
 
 def test_a_process_that_crashes_in_turns_is_replaced_and_nobody_blamed(tmp_path: Path) -> None:

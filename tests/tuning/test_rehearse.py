@@ -16,9 +16,10 @@ from autotune.measurement.outcome import Ending, Outcome, RunMode
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan, Seen
+from autotune.results.finding import Finding
 from autotune.results.output import Output
 from autotune.results.rehearsals import RehearsalRecord, note, warning
-from autotune.results.result import Finding, SearchResult
+from autotune.results.result import SearchResult
 from autotune.rig.open_rig import SILENT, Reports
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.checking.rehearse import rehearse_best
@@ -176,7 +177,7 @@ def test_nothing_could_be_measured_is_said_with_the_most_common_reason(
         ending = Ending(Outcome.CRASHED, said)
         tell(given.study, replace(make_record(config), measurement=None, ending=ending))
     result = conclude(given.session, baseline(), ClaimResult(None))
-    assert (result.finding, result.best) == (Finding.NOTHING, BASE)
+    assert (result.finding, result.best) == (Finding.NOT_MEASURED, BASE)
     assert result.reason == "2 of 3 configs failed: KeyError: 3"
     with pytest.raises(typer.Exit) as caught:
         command._end(Messages(), lambda: result, Output.typed("best.yaml"), as_json=False)

@@ -12,7 +12,8 @@ from autotune.measurement.interval import Interval
 from autotune.measurement.learning.training_trace import Sameness, TrainingTrace
 from autotune.program.config import Config, KnobValue
 from autotune.results.as_data import as_data
-from autotune.results.result import Finding, SearchResult
+from autotune.results.finding import Finding
+from autotune.results.result import SearchResult
 from autotune.tuning.checking.self_check import SelfCheck, by_design
 from autotune.tuning.plan import Plan
 from tests.made import A100, make_hardware, make_profile, make_space

@@ -8,8 +8,8 @@ import pytest
 
 from autotune.machine.hardware import Hardware
 from autotune.measurement.examination import StepBreakdown
+from autotune.results.finding import Finding
 from autotune.results.record import BaselineInfo, TrialRecord
-from autotune.results.result import Finding
 from autotune.rig.open_rig import SILENT, Reports
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.budget import Budget, InterruptCounter
@@ -192,7 +192,7 @@ def test_a_baseline_that_took_all_leaves_nothing_compared(tmp_path: Path) -> Non
     tell(given.study, make_record(BASE))
     verdict = claim_best(given.session, baseline())
     assert verdict == ClaimResult(None, reason="the budget is used up")
-    assert conclude(given.session, baseline(), verdict).finding is Finding.UNCONFIRMED
+    assert conclude(given.session, baseline(), verdict).finding is Finding.NOT_MEASURED
 
 
 def test_naming_one_setting_lifts_the_check_of_no_other_one(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
 from autotune.program.sources import Files
 from autotune.results.blame import judged
+from autotune.results.finding import Finding
 from autotune.results.record import (
     FORMAT,
     BaselineInfo,
@@ -44,7 +45,7 @@ from autotune.results.record import (
     TrialRecord,
 )
 from autotune.results.rehearsals import Canary, RehearsalRecord
-from autotune.results.result import Finding, SearchResult
+from autotune.results.result import SearchResult
 from autotune.results.wording import times
 from autotune.tuning.storage.lease import Lease
 from autotune.tuning.storage.record_storage import RecordStorage, faults_told
