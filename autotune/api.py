@@ -34,7 +34,7 @@ from autotune.results.result import SearchResult
 from autotune.results.verdict import changes_of
 from autotune.tuning.budget import parse_duration
 from autotune.tuning.events import Events
-from autotune.tuning.search_request import SearchRequest, described
+from autotune.tuning.search_request import SearchRequest, described, level_named
 from autotune.tuning.storage import search_dir
 from autotune.tuning.workflow import search as run_search
 
@@ -123,7 +123,7 @@ def resume(
     run_name: str | None = None,
     *,
     budget: str | float | None = None,
-    check_learning: bool = False,
+    may_change: str | None = None,
     output: str | os.PathLike[str] | Output | None = None,
     force: bool = False,
     fence: FenceOptions = STRONGEST,
@@ -136,8 +136,8 @@ def resume(
         run_name: Name or path of the run; None takes the most recent one.
         budget: New total budget, in which the time already spent counts; None keeps the original
             one.
-        check_learning: Compare what the fastest config learns, as in ``search()``, and confirm it;
-            the time for that is added to the budget.
+        may_change: What may change of the training, as in ``search()``; None keeps what the search
+            was begun with. The time that checking other batches takes is added to the budget.
         output: Where to write best.yaml in addition to the run directory; None writes no second
             copy.
         force: Take over a run whose process ran on another machine or container that no longer
@@ -169,8 +169,8 @@ def resume(
     options = study.head.options
     if (going_on := fence.going_on_from(options.fence)) != options.fence:
         study.head = replace(study.head, options=replace(options, fence=going_on))
-    if check_learning:
-        study.checks_learning = True
+    if may_change is not None:
+        study.allow(level_named(may_change))
     finish = partial(_finish, output=place, events=events)
     return run_search(run, study, budget_s, events, finish=finish)
 

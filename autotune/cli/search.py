@@ -73,10 +73,12 @@ def resume(
     budget: Annotated[
         str | None, typer.Option(help="New total budget. Default: the search's own.")
     ] = None,
-    check_learning: Annotated[
-        bool,
-        typer.Option("--check-learning", help=described(SearchRequest)["check_learning"].help),
-    ] = False,
+    may_change: Annotated[
+        str | None,
+        typer.Option(
+            help=described(SearchRequest)["may_change"].help + " Default: the search's own."
+        ),
+    ] = None,
     output: OutputOption = None,
     force: Annotated[
         bool,
@@ -101,7 +103,7 @@ def resume(
         api.resume,
         run,
         budget=budget,
-        check_learning=check_learning,
+        may_change=may_change,
         output=place,
         force=force,
         fence=fence.options(),

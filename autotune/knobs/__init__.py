@@ -33,6 +33,7 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.flags import KEYWORD, Flag
+from autotune.program.may_change import MayChange
 from autotune.program.profile import Profile
 from autotune.program.program import LaunchPlan
 
@@ -45,6 +46,7 @@ __all__ = [
     "Knob",
     "KnobValue",
     "LaunchPlan",
+    "MayChange",
     "NotOffered",
     "Profile",
     "Registry",

@@ -17,6 +17,7 @@ from autotune.machine.hardware import Hardware
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered, strategy_in
 from autotune.program.flags import Flag, as_text
+from autotune.program.may_change import MayChange
 from autotune.program.profile import Profile
 from autotune.program.program import LaunchPlan
 
@@ -62,8 +63,10 @@ class Knob(ABC):
         is_hidden: It seldom helps, so only ``--tune NAME`` and the space ``full`` search it.
         choices: All values that exist; only for knobs of type ``str``.
         minimum: The smallest valid value; only for knobs of type ``int``.
-        changes_learning: Whether other values train something else by design, as another precision
-            does. The self-check leaves such knobs out.
+        changes: What other values may change of a training; what a level means is checked on the
+            program itself (``tuning/checking``).
+        rounds_coarsely: Whether values are another number format. What they train is compared by
+            its losses, as no step is the same within the rounding of a sum.
         usual: What a program has that says nothing about it.
         flag_names: Common names of program flags that set the same thing, without dashes and with
             underscores (``batch_size``). ``--use-flags`` recognises flags by them.
@@ -76,7 +79,8 @@ class Knob(ABC):
     value_type: ClassVar[type[bool] | type[int] | type[str]]
     choices: ClassVar[tuple[str, ...]] = ()
     minimum: ClassVar[int] = 0
-    changes_learning: ClassVar[bool] = False
+    changes: ClassVar[MayChange]
+    rounds_coarsely: ClassVar[bool] = False
     usual: ClassVar[KnobValue]
     flag_names: ClassVar[tuple[str, ...]] = ()
     flag_states: ClassVar[tuple[KnobValue, KnobValue] | None] = None

@@ -15,6 +15,7 @@ from autotune.knobs.base import Here, Knob
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.flags import Flag
+from autotune.program.may_change import MayChange
 from autotune.program.profile import SEVERAL_LOADERS, Profile
 
 # How far a scaled learning rate holds depends on model and data: for some to 64 times the batch,
@@ -36,6 +37,7 @@ class BatchSize(Knob):
     """
 
     name = "batch_size"
+    changes = MayChange.BATCH
     value_type = int
     minimum = 1
     flag_names = (
@@ -118,6 +120,7 @@ class AccumulationSteps(Knob):
     """
 
     name = "accumulation_steps"
+    changes = MayChange.BATCH
     usual = 1
     value_type = int
     minimum = 1

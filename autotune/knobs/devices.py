@@ -20,6 +20,7 @@ from autotune.knobs.strategies.base import (
 )
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered, parts_of, strategy_in
+from autotune.program.may_change import MayChange
 from autotune.program.profile import Profile
 from autotune.program.program import LaunchPlan
 
@@ -35,6 +36,7 @@ class Devices(Knob):
     """
 
     name = "devices"
+    changes = MayChange.ROUNDING
     scope = Scope.RESTART  # ranks are started with the program, and a model cannot be put back
     value_type = str
     choices = tuple(f"{n}-2" if s.launches_ranks else n for n, s in STRATEGIES.items())
@@ -106,6 +108,7 @@ class DdpOptions(StrategyOptions):
     """
 
     name = "ddp_options"
+    changes = MayChange.ROUNDING
     strategies = frozenset({"ddp", "zero1", "own"})
     parts = {  # noqa: RUF012
         "bucket-view": {"ddp_gradient_as_bucket_view": True},
@@ -140,7 +143,7 @@ class SyncBatchnorm(StrategyOption):
     """
 
     name = "sync_batchnorm"
-    changes_learning = True
+    changes = MayChange.BATCH  # other samples are normalised together
     strategies = frozenset({"ddp", "zero1"})
     value_type = bool
     usual = False  # each rank's BatchNorm sees that rank's samples
@@ -168,7 +171,8 @@ class FsdpOptions(StrategyOptions):
     """
 
     name = "fsdp_options"
-    changes_learning = True  # bf16 does
+    changes = MayChange.ROUNDING
+    rounds_coarsely = True  # bf16 does
     strategies = frozenset({"fsdp"})
     parts = {  # noqa: RUF012
         "whole": {"fsdp_shard": "whole"},

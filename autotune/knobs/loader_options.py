@@ -12,6 +12,7 @@ from autotune.knobs.base import Here, Knob
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.flags import Flag
+from autotune.program.may_change import MayChange
 from autotune.program.profile import Profile
 
 CANDIDATES = (0, 1, 2, 4, 8, 12, 16, 24, 32)
@@ -29,6 +30,7 @@ class Workers(Knob):
     """
 
     name = "workers"
+    changes = MayChange.NOTHING
     value_type = int
     flag_names = ("num_workers", "workers", "nworkers", "dataloader_num_workers", "loader_workers")
 
@@ -92,6 +94,7 @@ class PrefetchFactor(WorkerOption):
     """
 
     name = "prefetch_factor"
+    changes = MayChange.NOTHING
     value_type = int
     minimum = 1
 
@@ -122,8 +125,8 @@ class InOrder(WorkerOption):
     """
 
     name = "in_order"
+    changes = MayChange.BATCH  # the samples of a step are others, each time
     value_type = bool
-    changes_learning = True  # the samples of a step are others, each time
     needed = 2  # fewer always deliver in order
     values = (True, False)
 
@@ -136,6 +139,7 @@ class WorkerThreads(WorkerOption):
     """
 
     name = "worker_threads"
+    changes = MayChange.ROUNDING
     value_type = int
     minimum = 1
 
@@ -158,6 +162,7 @@ class WorkerStartMethod(WorkerOption):
     """
 
     name = "worker_start_method"
+    changes = MayChange.NOTHING
     option = "start_method"
     value_type = str
     choices = values = ("fork", "forkserver", "spawn")
@@ -173,6 +178,7 @@ class Pinning(Knob):
     """
 
     name = "pinning"
+    changes = MayChange.NOTHING
     value_type = str
     choices = ("off", "blocking", "non-blocking")
     flag_names = ("pin_memory", "pin_mem", "dataloader_pin_memory")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from autotune.knobs.base import Here, Knob, Scope
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
+from autotune.program.may_change import MayChange
 from autotune.program.profile import Profile
 from autotune.program.program import LaunchPlan
 
@@ -25,6 +26,7 @@ class ActivationCheckpointing(Knob):
     """
 
     name = "activation_checkpointing"
+    changes = MayChange.NOTHING
     value_type = str
     choices = ("off", "half", "all")
     usual = "off"  # also for a program that checkpoints activations itself: this adds to it
@@ -53,6 +55,7 @@ class CudaAllocator(Knob):
     """
 
     name = "cuda_allocator"
+    changes = MayChange.NOTHING
     scope = Scope.RESTART  # the environment is read when the process starts
     value_type = str
     choices = ("default", EXPANDABLE)
@@ -82,6 +85,7 @@ class KeepFreedMemory(Knob):
     """
 
     name = "keep_freed_memory"
+    changes = MayChange.NOTHING
     usual = False
     is_hidden = True
     value_type = bool

@@ -10,6 +10,7 @@ from autotune.knobs.base import Here, Knob
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.flags import Flag
+from autotune.program.may_change import MayChange
 from autotune.program.profile import Profile
 
 DYNAMIC = "-dynamic"
@@ -25,6 +26,7 @@ class MemoryFormat(Knob):
     """
 
     name = "memory_format"
+    changes = MayChange.ROUNDING
     value_type = str
     choices = ("contiguous", "channels_last")
     usual = "contiguous"
@@ -49,6 +51,7 @@ class Compile(Knob):
     """
 
     name = "compile"
+    changes = MayChange.ROUNDING
     value_type = str
     choices = (
         "off",
@@ -97,6 +100,7 @@ class Optimizer(Knob):
     """
 
     name = "optimizer"
+    changes = MayChange.ROUNDING
     value_type = str
     choices = ("for-loop", "foreach", "fused")
 

@@ -11,6 +11,7 @@ from autotune.machine.hardware import Hardware
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.flags import Flag
+from autotune.program.may_change import MayChange
 from autotune.program.profile import Profile
 
 # Vocabularies of flags: torch's dtype names, autotune's, Lightning's and Accelerate's.
@@ -36,7 +37,8 @@ class Precision(Knob):
     """
 
     name = "precision"
-    changes_learning = True
+    changes = MayChange.ROUNDING
+    rounds_coarsely = True
     value_type = str
     choices = ("fp32", "tf32", "medium", "bf16", "fp16")
     flag_names = ("precision", "dtype", "amp_dtype", "mixed_precision")

@@ -14,6 +14,7 @@ from autotune.program import flags
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
 from autotune.program.flags import AS_WRITTEN, KEYWORD
+from autotune.program.may_change import MayChange
 from autotune.program.profile import Profile
 from autotune.program.program import LaunchPlan
 
@@ -30,7 +31,7 @@ class ProgramFlag(Knob):
 
     scope = Scope.RESTART
     value_type = str
-    changes_learning = True
+    changes = MayChange.ANY
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -77,6 +78,7 @@ class EnvironmentVariable(Knob):
     """
 
     scope = Scope.RESTART
+    changes = MayChange.ROUNDING  # what trains otherwise is found where it is compared
     value_type = str
 
     def __init__(self, name: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from autotune.knobs.base import Here, Knob, Scope
 from autotune.program.config import KnobValue
 from autotune.program.domain import Domain, NotOffered
+from autotune.program.may_change import MayChange
 from autotune.program.profile import Profile
 
 
@@ -33,6 +34,7 @@ class Threads(ProcessSwitch):
     """
 
     name = "threads"
+    changes = MayChange.ROUNDING
     value_type = int
     minimum = 1
 
@@ -64,6 +66,7 @@ class FlushDenormal(ProcessSwitch):
     """
 
     name = "flush_denormal"
+    changes = MayChange.ROUNDING
     is_hidden = True
     scope = Scope.RESTART  # threads inherit the mode from the thread that starts them
     value_type = bool
@@ -87,6 +90,7 @@ class Cudnn(ProcessSwitch):
     """
 
     name = "cudnn"
+    changes = MayChange.ROUNDING
     scope = Scope.RESTART  # PyTorch keeps the algorithm that a shape got first, timed or not
     value_type = str
     choices = ("default", "benchmark")
@@ -109,6 +113,7 @@ class Attention(ProcessSwitch):
     """
 
     name = "attention"
+    changes = MayChange.ROUNDING
     value_type = str
     choices = ("auto", "flash", "efficient", "math", "cudnn")
 

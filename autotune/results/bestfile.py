@@ -140,7 +140,7 @@ class OtherConfig(_Section):
 
     Attributes:
         live_speedup: As the search measured it, not confirmed.
-        check_seconds: What ``autotune resume --check-learning`` takes to check what it learns.
+        check_seconds: What ``autotune resume --may-change batch`` takes to check what it learns.
         blame: Those of the changes that are to blame: one if it was found, else all.
     """
 

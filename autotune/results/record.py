@@ -12,7 +12,7 @@ from functools import cached_property
 from shlex import quote
 
 from autotune.errors import UsageError
-from autotune.knobs.space.space import SearchSpace
+from autotune.knobs.space.space import ResolvedSpace, SearchSpace
 from autotune.knobs.space.tuning_variables import unlisted
 from autotune.machine.hardware import Gpu, Hardware
 from autotune.measurement.examination import StepBreakdown
@@ -26,6 +26,7 @@ from autotune.program.config import Config
 from autotune.program.fence_options import FenceOptions
 from autotune.program.line.python import more_than_plain
 from autotune.program.lr import LrRule
+from autotune.program.may_change import MayChange
 from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.program.sources import Files
@@ -42,9 +43,7 @@ class SearchOptions:
         budget_s: Wall time in seconds for the whole search, confirmation included.
         lr_rule: The learning-rate rule that the user chose; None follows each optimizer's family.
         sampler: What chooses configs: ``autotune``, or one of Optuna's samplers (tpe, gp, random).
-        accepts_learning_change: Whether a config may be recommended whose training was seen to
-            differ from that of the program as written.
-        checks_learning: Whether what a larger global batch learns is checked, beyond the budget.
+        may_change: What the recommended config may change of the training.
     """
 
     budget_s: float
@@ -53,8 +52,7 @@ class SearchOptions:
     sampler: str = "autotune"
     fence: FenceOptions = field(default_factory=FenceOptions)
     goal: Goal = field(default_factory=Goal)
-    accepts_learning_change: bool = False
-    checks_learning: bool = False
+    may_change: MayChange = MayChange.ROUNDING
 
 
 @dataclass(frozen=True)
@@ -73,6 +71,14 @@ class SearchInfo:
     hardware: Hardware
     created: str
     format: int = FORMAT
+
+    def resolve(self, hardware: Hardware, profile: Profile) -> ResolvedSpace:
+        """Return what is searched for this program on this machine.
+
+        Raises:
+            UsageError: A requested knob cannot act here, or may not.
+        """
+        return self.space.resolve(hardware, profile, self.options.may_change)
 
     @property
     def variables(self) -> set[str]:

@@ -68,7 +68,7 @@ class RehearsalRecord:
         """What is known about the loss under the changes that are by design."""
         more = ""
         if self.unchecked_s is not None:
-            more = f", needs {math.ceil(self.unchecked_s / 60)} min more (--check-learning)"
+            more = f", needs {math.ceil(self.unchecked_s / 60)} min more (--may-change batch)"
         if self.learning is None:
             why = f": {self.untold}" if self.untold else ""
             return f"not checked{more or why}"

@@ -21,6 +21,7 @@ from autotune.measurement.learning.training_trace import NO_TIME
 from autotune.measurement.readings import Compilation, Memory
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
+from autotune.program.lr import LrRule
 from autotune.program.program import LaunchPlan
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
@@ -58,15 +59,22 @@ class Contribution:
 
 @dataclass(frozen=True)
 class LargerBatch:
-    """A config that makes larger steps, of which nobody checked what they learn.
+    """The fastest config with other samples in a step, where these may not be recommended.
 
     Attributes:
-        speedup: As the search measured it, not confirmed.
+        speedup: From its claim if that has enough processes, else as the search measured it.
+        check_s: Seconds that checking what it learns would take.
+        claim: The processes in which it was compared with the program as written.
+        lr_rule: The rule under which the rate followed its batch best; AUTO for the usual one.
+        is_confirmed: Whether its claim is above 1 and it was seen to learn as much.
     """
 
     config: Config
     speedup: Interval
     check_s: float
+    claim: tuple[ClaimProcess, ...] = ()
+    lr_rule: LrRule = LrRule.AUTO
+    is_confirmed: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,8 +106,8 @@ class SearchResult:
         unclaimed: Speedup of ``candidate`` in fresh processes that were too few for a claim; None
             if there were enough, or none.
         larger_batch: The fastest config of those with another number of samples per step, if it was
-            faster in the search than what is recommended; None if there is none, or if such configs
-            may be recommended.
+            clearly faster than what is recommended; None if there is none, or if such configs may
+            be recommended.
         training_steps: How long the steps of the whole training take, estimated; None if their
             number is unknown.
         bottleneck: What limits the program as written, such as ``input-bound``; empty if unknown.
@@ -187,7 +195,7 @@ class SearchResult:
         """The knobs that were not searched, with the reasons as clauses; empty if unknown."""
         if self.facts is None:
             return {}
-        space = self.head.space.resolve(self.hardware, self.facts.profile)
+        space = self.head.resolve(self.hardware, self.facts.profile)
         found = {} if self.canary is None else self.canary.refused
         return space.without(found).refused
 

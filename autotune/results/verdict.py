@@ -263,12 +263,12 @@ def _saved(result: SearchResult) -> Iterator[str]:
 def _larger_batch(result: SearchResult) -> Iterator[str]:
     if (larger := result.larger_batch) is None:
         return
-    resume = f"{result.head.to_resume(result.run_dir.name)} --check-learning"
+    resume = f"{result.head.to_resume(result.run_dir.name)} --may-change batch"
     yield (
         f"Larger steps are faster: {changes_of(larger.config, result.baseline)} gave "
         f"{times(larger.speedup)} in the search. What they learn was not checked; that needs "
         f"{math.ceil(larger.check_s / 60)} min more: "
-        f"{resume if result.worth_s else 'a new search with --check-learning'}"
+        f"{resume if result.worth_s else 'a new search with --may-change batch'}"
     )
 
 

@@ -90,13 +90,13 @@ def _measure(session: Session) -> Baseline:
     if isinstance(ready, Ending):
         raise _failure(session, ready)
     hardware = session.rigs.hardware  # with the GPUs that the program sees
-    space = head.space.resolve(hardware, ready.profile)
+    space = head.resolve(hardware, ready.profile)
     applied = _applied(space, ready.profile, head)
     live.set_up(space, applied)
     record = _record(session, space)
     profile = _with_worth(session, ready.profile, record)
     if profile != ready.profile:
-        space = head.space.resolve(hardware, profile)
+        space = head.resolve(hardware, profile)
         applied = _applied(space, profile, head)
         live.set_up(space, applied)
         record = replace(record, config=space.baseline)

@@ -18,6 +18,7 @@ from autotune.measurement.goal import Goal, Objective
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.flags import KEYWORD
 from autotune.program.lr import LrRule
+from autotune.program.may_change import MayChange
 from autotune.tuning.budget import parse_duration
 from autotune.tuning.choosing.sampler import Sampler, make_sampler
 
@@ -101,6 +102,13 @@ class SearchRequest:
         parse="names",
         offers="knob_list",
     )
+    may_change: str = option(
+        "rounding",
+        "What may change of the training: nothing, rounding, batch (other samples in a step, "
+        "checked) or any (unchecked).",
+        str,
+        offers=[*MayChange],
+    )
     output: str | os.PathLike[str] | Output | None = option(
         None, "Where to write best.yaml in addition to the search's folder; None writes no copy."
     )
@@ -120,18 +128,6 @@ class SearchRequest:
         "each optimizer by its class.",
         str,
         offers=[rule for rule in LrRule if rule is not LrRule.AUTO],
-        panel=LEARNING,
-    )
-    check_learning: bool = option(
-        False,
-        "Compare what a larger global batch learns; takes minutes beyond the budget.",
-        bool,
-        panel=LEARNING,
-    )
-    accept_learning_change: bool = option(
-        False,
-        "Recommend the fastest config even if it trains something else, or may.",
-        bool,
         panel=LEARNING,
     )
     space: str | SearchSpace = option(
@@ -266,9 +262,17 @@ class SearchRequest:
             sampler=self.sampler,
             fence=self.fence,
             goal=Goal(objective, share_of(self.max_memory), self.for_hours),
-            accepts_learning_change=self.accept_learning_change,
-            checks_learning=self.check_learning,
+            may_change=level_named(self.may_change),
         )
+
+
+def level_named(name: str) -> MayChange:
+    """Return what may change, as users name it.
+
+    Raises:
+        UsageError: There is no such level.
+    """
+    return named("level", name, {str(one): one for one in MayChange})
 
 
 def share_of(memory: str | float | None) -> float | None:

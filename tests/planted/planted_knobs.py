@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from autotune.knobs import Domain, Here, Knob, KnobValue, Profile, Seams
+from autotune.knobs import Domain, Here, Knob, KnobValue, MayChange, Profile, Seams
 
 NONE = "none"
 LATE_STEP = 27
@@ -95,6 +95,7 @@ class Planted(Knob):
     """Train something else."""
 
     name = "planted"
+    changes = MayChange.NOTHING
     value_type = str
     choices = (NONE, *DEFECTS)
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from autotune.knobs import registry
 from autotune.measurement.learning.training_trace import Sameness
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config, KnobValue
 from autotune.results.finding import Finding
 from autotune.tuning.checking.canary import exact_settings
+from autotune.tuning.checking.self_check import is_exact
 from tests.made import make_hardware, make_profile, make_space
 from tests.scripted import Question, Script, Searched, begin
 from tests.tuning.watched import Heard, told
@@ -47,7 +47,7 @@ def test_each_exact_setting_is_at_the_value_farthest_from_the_programs_own() -> 
     assert far["prefetch_factor"] == 4
     assert far["memory_format"] == "channels_last"
     assert far["precision"] == own["precision"], "it trains something else by design"
-    assert not any(registry()[knob].changes_learning for knob in far.changes_from(own))
+    assert all(map(is_exact, far.changes_from(own)))
 
 
 def test_settings_that_train_the_same_are_cleared_before_the_search(

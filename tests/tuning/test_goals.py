@@ -9,6 +9,7 @@ from autotune.errors import UsageError
 from autotune.measurement.goal import Goal, Objective
 from autotune.measurement.outcome import Outcome
 from autotune.program.config import Config, KnobValue
+from autotune.program.may_change import MayChange
 from autotune.program.profile import RunLength
 from autotune.results.finding import Finding
 from autotune.results.result import SearchResult
@@ -43,7 +44,7 @@ def power_w(config: Config) -> float:
 def searched(folder: Path, goal: Goal, factors: Factors = FACTORS, **script: Any) -> SearchResult:
     about = {"peak_bytes": peak_bytes, "power_w": power_w, **script}
     scripted = Script(factors, noise=0.02, process_noise=0.01, **about)
-    search = begin(folder, scripted, KNOBS, goal=goal, accepts_learning_change=True)
+    search = begin(folder, scripted, KNOBS, goal=goal, may_change=MayChange.ANY)
     return search.go_on(300.0)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from autotune.measurement.outcome import Outcome
 from autotune.program.config import Config, KnobValue
+from autotune.program.may_change import MayChange
 from autotune.results.finding import Finding
 from tests.made import A100, GIB, make_profile, make_space
 from tests.scripted import Script, Searched, begin
@@ -55,7 +56,7 @@ def test_the_global_batch_stays_where_a_check_takes_too_long_and_its_price_is_to
     assert "Larger steps are faster: workers=2 batch_size=" in out
     needed = f"{math.ceil(larger.check_s / 60)} min more"
     assert f"What they learn was not checked; that needs {needed}: autotune resume" in out
-    assert "--check-learning" in out
+    assert "--may-change batch" in out
     section = result.best_file().learning.larger_batch
     assert section is not None
     assert (section.check_seconds or 0.0) > 0.15 * 180
@@ -67,7 +68,7 @@ def test_a_check_lets_a_large_batch_win(tmp_path: Path, capsys: pytest.CaptureFi
     search = begun(tmp_path)
     first = search.go_on(180.0)
     assert first.learning.global_batches == (64, 64)
-    search.study.checks_learning = True
+    search.study.allow(MayChange.BATCH)
     result = search.go_on(180.0)
     assert result.finding is Finding.FASTER
     assert result.learning.global_batches[1] in {128, 256}
@@ -90,7 +91,8 @@ def test_a_search_that_rejects_one_batch_after_the_other_ends(
     script = Script(
         speeds, noise=0.02, process_noise=0.01, trains=lambda c: 1 + (c["batch_size"] != 64) / 20
     )
-    search = begin(tmp_path, script, {"batch_size": sizes}, checks_learning=True)
+    search = begin(tmp_path, script, {"batch_size": sizes})
+    search.study.allow(MayChange.BATCH)
     result = search.go_on(300.0)
     checked = [record for record in result.rehearsals if record.seeds]
     assert len(checked) == 2
@@ -103,7 +105,7 @@ def test_a_search_that_rejects_one_batch_after_the_other_ends(
 
 
 def test_a_check_that_fits_into_the_budget_is_made_unasked(tmp_path: Path) -> None:
-    search = begun(tmp_path)
+    search = begun(tmp_path, may_change=MayChange.BATCH)
     result = search.go_on(900.0)
     assert result.finding is Finding.FASTER
     assert any(record.seeds for record in result.rehearsals)
@@ -152,7 +154,7 @@ def test_on_a_gpu_the_largest_batch_that_fits_wins_where_larger_ones_are_faster(
         gpus=(replace(A100, usable_bytes=39 * GIB + GIB // 2),),
     )
     knobs = {**KNOBS, "batch_size": (64, 128, 256, 384), "memory_format": ("contiguous",)}
-    search = begin(tmp_path, script, knobs, accepts_learning_change=True)
+    search = begin(tmp_path, script, knobs, may_change=MayChange.ANY)
     result = search.go_on(180.0)
     assert result.finding is Finding.FASTER, result.reason
     assert result.best["batch_size"] in sizes

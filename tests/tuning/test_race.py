@@ -12,6 +12,7 @@ from autotune.knobs import registry
 from autotune.measurement.goal import Goal, Objective
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config
+from autotune.program.may_change import MayChange
 from autotune.results.finding import Finding
 from autotune.results.record import TrialRecord
 from autotune.tuning.budget import OVERDRAFT
@@ -185,7 +186,7 @@ def test_a_config_whose_steps_find_the_memory_full_is_out_unless_the_program_doe
     """Its cache is emptied before memory is refused, also where the program catches that error."""
     for name, own in (("one", 0), ("all", 2)):
         script = on_a_gpu(retries=lambda c, own=own: own or 3 * (int(c["batch_size"]) > 64))
-        _, result = found(tmp_path / name, script, 150.0, GROWS, accepts_learning_change=True)
+        _, result = found(tmp_path / name, script, 150.0, GROWS, may_change=MayChange.ANY)
         assert result.best["batch_size"] == (128 if own else 64)
         lost = failed(result.records)
         assert {record.outcome for record in lost} == (set() if own else {Outcome.OUT_OF_MEMORY})
@@ -206,7 +207,7 @@ def test_memory_that_runs_out_in_turns_is_the_fault_of_the_config_that_needs_mos
         return FULL if is_late and question.config["batch_size"] == 128 else None
 
     script = on_a_gpu(ends=ends)
-    _, result = found(tmp_path, script, 200.0, GROWS, accepts_learning_change=True)
+    _, result = found(tmp_path, script, 200.0, GROWS, may_change=MayChange.ANY)
     lost = failed(result.records)
     assert lost
     assert all(record.config["batch_size"] == 128 for record in lost)

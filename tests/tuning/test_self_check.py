@@ -11,6 +11,7 @@ import pytest
 from autotune.measurement.interval import Interval
 from autotune.measurement.learning.training_trace import Sameness, TrainingTrace
 from autotune.program.config import Config, KnobValue
+from autotune.program.may_change import MayChange
 from autotune.results.as_data import as_data
 from autotune.results.finding import Finding
 from autotune.results.result import SearchResult
@@ -84,10 +85,11 @@ def test_what_another_precision_learns_is_checked_where_it_is_doubtful(tmp_path:
         record, learning=Interval(0.0, -0.03, 0.03), seeds=0, unchecked_s=200.0, guilty={}
     )
     assert doubtful.training_note.endswith(
-        "(loss at equal samples +0 % ± 3 %; to tell more, it needs 4 min more (--check-learning))."
+        "(loss at equal samples +0 % ± 3 %; to tell more, it needs 4 min more "
+        "(--may-change batch))."
     )
     unknown = replace(doubtful, learning=None)
-    assert "not checked, needs 4 min more (--check-learning)" in unknown.training_note
+    assert "not checked, needs 4 min more (--may-change batch)" in unknown.training_note
 
 
 def test_what_changes_learning_by_design_is_said_to_be_unchecked(tmp_path: Path) -> None:
@@ -102,7 +104,7 @@ def test_what_changes_learning_by_design_is_said_to_be_unchecked(tmp_path: Path)
         tmp_path,
         lambda config: 1.1 if config["precision"] == "bf16" else 1.0,
         speeds,
-        accepts_learning_change=True,
+        may_change=MayChange.ANY,
     )
     assert (result.best["precision"], result.best["batch_size"]) == ("bf16", 128)
     (record,) = search.study.rehearsals

@@ -19,6 +19,7 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered, parts_of, ranks_in
 from autotune.program.flags import KEYWORD, Flag, find
 from autotune.program.lr import PARTS, LrRule, batch_growth, batch_parts, global_batch, rule_for
+from autotune.program.may_change import MayChange
 from autotune.program.profile import Profile
 
 # How far a scaled learning rate holds depends on model and data (source: knobs/batch_size.py).
@@ -107,11 +108,18 @@ class SearchSpace:
             )
         return replace(self, keeps_global_batch=True)
 
-    def resolve(self, hardware: Hardware, profile: Profile) -> ResolvedSpace:
+    def resolve(
+        self, hardware: Hardware, profile: Profile, may_change: MayChange = MayChange.BATCH
+    ) -> ResolvedSpace:
         """Return what can be searched for this program on this machine.
 
+        Args:
+            may_change: What a config may change of the training. Larger batches are tried where
+                they may not be recommended, to tell what they would gain.
+
         Raises:
-            UsageError: A requested knob cannot act here. The message gives the reason for each.
+            UsageError: A requested knob cannot act here, or may not. The message gives the reason
+                for each.
         """
         domains: dict[str, Domain] = {}
         refused: dict[str, str] = {}
@@ -129,6 +137,9 @@ class SearchSpace:
                 refused[name] = offer.reason
                 continue
             baseline[name] = offer.own
+            if not self._may(name, may_change):
+                refused[name] = f"only with --may-change {registry()[name].changes}"
+                continue
             if offer.flag is not None:
                 flags[name] = offer.flag
             if name in held:
@@ -154,7 +165,7 @@ class SearchSpace:
         first = {"devices"} if profile.device == "cuda" else set()
         return ResolvedSpace(
             domains=domains,
-            fixed={n: v for n, v in held.items() if n in baseline},
+            fixed={n: v for n, v in held.items() if n in baseline and n not in refused},
             baseline=Config(baseline),
             refused=refused,
             restart=restart,
@@ -163,7 +174,19 @@ class SearchSpace:
             flags=flags,
             requested=self.requested,
             asked=restart & (self.requested | (flags.keys() if self.uses_flags else set()) | first),
+            defers_growth=may_change is MayChange.ROUNDING,
+            may_change=may_change,
         )
+
+    def _may(self, name: str, may_change: MayChange) -> bool:
+        # Who names a setting has decided, unless nothing may change
+        is_bound = may_change is MayChange.NOTHING
+        is_tried = name in PARTS or name in self._named
+        return may_change.allows(registry()[name].changes) or (is_tried and not is_bound)
+
+    @property
+    def _named(self) -> frozenset[str]:
+        return self.requested | self.fixed.keys() | {n for n, its in self.knobs.items() if its}
 
     def _held(self, hardware: Hardware, profile: Profile) -> dict[str, KnobValue]:
         """Return what every config but the program's has: what acts of HELD, and the fixed."""
@@ -192,8 +215,7 @@ class SearchSpace:
             domain = Domain((own,))
         # --keep-global-batch names the factors of the global batch, too: the number of samples per
         # step then stays the same.
-        named = self.requested | self.fixed.keys() | {n for n, its in self.knobs.items() if its}
-        named |= set(PARTS) if self.keeps_global_batch else set()
+        named = self._named | set(PARTS if self.keeps_global_batch else ())
         if isinstance(domain, NotOffered) and domain.by_name is not None and knob.name in named:
             domain = domain.by_name
         if isinstance(domain, NotOffered) and (
@@ -246,6 +268,7 @@ class ResolvedSpace:
             what they would gain.
         asked: Restart knobs that are tried before the other restart knobs: those that the user
             named or that act through flags and, on CUDA, ``devices``.
+        may_change: What a config may change of the training.
     """
 
     domains: Mapping[str, Domain]
@@ -259,6 +282,7 @@ class ResolvedSpace:
     requested: frozenset[str] = frozenset()
     asked: frozenset[str] = frozenset()
     defers_growth: bool = False
+    may_change: MayChange = MayChange.BATCH
 
     @property
     def start(self) -> Config:

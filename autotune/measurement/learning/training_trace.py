@@ -27,6 +27,7 @@ LEAST_STEPS = 5  # that must be comparable
 EXACT = 1e-6  # relative difference of learning rates that are computed in another way
 TINY = 1e-30
 LAST_LOSSES = 5  # whose mean says whether a run is hopeless
+ROUNDED = "rounding"
 SAMPLES, RATES, GRADIENTS, BUFFERS = "samples", "learning rates", "gradients", "buffers"
 MOST_BUFFERS = "all but a few of the buffers"  # judged by their larger deviations
 FEW = 0.1  # of the values, whose deviations are left out there
@@ -105,7 +106,7 @@ class Agreement:
         epochs: How many short epochs these took.
         part: What differs first: ``samples``, ``losses``, ``gradients``, ``weights``, ``buffers``,
             ``learning rates`` or, after training, ``checkpoints``, ``missing checkpoints`` or
-            ``values of checkpoints``.
+            ``values of checkpoints``; ``rounding`` alone, where even that must be the same.
         at: The step at which it does, from 1.
         begins_epoch: Whether it is the first step of its epoch.
         by: Relative difference at that step.
@@ -149,6 +150,8 @@ class Agreement:
                 return "it saves no checkpoint where the program as written saves some"
             case "values of checkpoints":
                 return "it saves checkpoints with other values"
+            case "rounding":
+                return "it rounds otherwise"
             case "samples":
                 return f"it is fed other samples from step {self.at}{when}"
             case _:

@@ -16,18 +16,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autotune.knobs import registry
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.learning.training_trace import NO_TIME, Agreement, Sameness
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
-from autotune.program.lr import PARTS
+from autotune.program.may_change import MayChange
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan
 from autotune.results.rehearsals import Canary
-from autotune.tuning.checking.self_check import SelfCheck
+from autotune.tuning.checking.self_check import SelfCheck, is_exact
 from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.choosing.chooser import MEMORY
+from autotune.tuning.choosing.diagnosis import DEVICES
 from autotune.tuning.session import Baseline, Session
 
 NEAREST = ("threads",)  # any other number adds in another order, and few threads are slow
@@ -48,7 +48,7 @@ def cleared(session: Session, baseline: Baseline) -> Baseline:
     is left out: the best config is compared before it is recommended in any case.
     """
     study = session.study
-    if study.head.options.accepts_learning_change:
+    if baseline.space.may_change is MayChange.ANY:
         return baseline  # the best config is compared, and nothing is refused for it
     if study.canary is None and session.plan.has_time_for_canary:
         session.begin("checking")
@@ -92,7 +92,7 @@ def exact_settings(space: ResolvedSpace) -> Config:
 
 
 def _is_exact(knob: str) -> bool:
-    return not registry()[knob].changes_learning and knob not in {*PARTS, "compile"}
+    return is_exact(knob) and knob not in {DEVICES, "compile"}
 
 
 def _far(domain: Domain, own: KnobValue, *, nearest: bool) -> KnobValue:

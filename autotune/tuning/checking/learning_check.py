@@ -27,6 +27,7 @@ from autotune.measurement.outcome import ENDED_BY_US, Ending
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import PARTS, LrRule, batch_growth, rule_for
+from autotune.program.may_change import MayChange
 from autotune.program.rehearsal import RehearsalPlan, TracePlan
 from autotune.results.record import TrialRecord
 from autotune.results.rehearsals import RehearsalRecord
@@ -193,10 +194,10 @@ def with_growth(session: Session, baseline: Baseline) -> Baseline:
     size = space.baseline.get("batch_size")
     if study.checks_learning:
         session.make_room()
-    if study.checks_learning or size is None:
+    if study.checks_learning or space.defers_growth or size is None:
         return baseline
     least = space.baseline.replace(batch_size=LEAST_GROWTH * int(size))
-    if _needs_no_check(session, space, least):
+    if _needs_no_check(space, least):
         return baseline
     is_deferred = check_s(session, baseline, least) > MOST_SHARE * session.budget.total_s
     return replace(baseline, space=replace(space, defers_growth=is_deferred))
@@ -217,7 +218,7 @@ def with_learning(
     """
     space, study = baseline.space, session.study
     grows = space.grows(record.config)
-    may_stay = _needs_no_check(session, space, record.config)
+    may_stay = _needs_no_check(space, record.config)
     if may_stay and not study.checks_learning:
         return record
     needed_s = check_s(session, baseline, record.config, speedup)
@@ -256,7 +257,7 @@ def learns_enough(session: Session, space: ResolvedSpace, config: Config) -> boo
 
     It keeps that of the program, or the user wants no check, or a check found it sound.
     """
-    if not space.grows(config) or _needs_no_check(session, space, config):
+    if not space.grows(config) or _needs_no_check(space, config):
         return True
     checked = (r for r in session.study.rehearsals if r.config == config and r.seeds)
     return any(r.learning is not None and r.learning.high <= MOST_LOSS for r in checked)
@@ -291,9 +292,9 @@ def _may_check(
     return budget.left_s - kept_s >= needed_s
 
 
-def _needs_no_check(session: Session, space: ResolvedSpace, config: Config) -> bool:
+def _needs_no_check(space: ResolvedSpace, config: Config) -> bool:
     """Return whether the user wants no check of what a config learns, or has named its batch."""
-    return session.study.head.options.accepts_learning_change or space.names_growth(config)
+    return space.may_change is MayChange.ANY or space.names_growth(config)
 
 
 def _check(session: Session, baseline: Baseline, kept_s: float) -> LearningCheck:

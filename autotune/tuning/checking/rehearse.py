@@ -15,6 +15,7 @@ from dataclasses import replace
 from autotune.measurement.learning.training_trace import Agreement, Sameness
 from autotune.measurement.outcome import Outcome
 from autotune.program.config import Config
+from autotune.program.may_change import MayChange
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan
 from autotune.results.record import TrialRecord
 from autotune.results.rehearsals import RehearsalRecord, blames, note, survives, warning
@@ -108,8 +109,8 @@ class _Rehearsing:
             if not record.is_blamed and not _was_stopped(own):
                 speedup = samples_ratio(self._candidate, self._baseline)
                 record = with_learning(session, self._baseline, record, speedup, self.kept_s)
-            accepts = session.study.head.options.accepts_learning_change
-            return replace(record, guilty={}) if accepts else record
+            is_free = self._space.may_change is MayChange.ANY
+            return replace(record, guilty={}) if is_free else record
         record = self._failed(own, plan)
         most_s = session.time_to_rehearse_s(kept_s=0.0)
         if not plan.traces or not most_s or record.baseline is None or record.is_blamed:

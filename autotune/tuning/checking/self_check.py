@@ -23,6 +23,7 @@ from autotune.measurement.interval import Interval
 from autotune.measurement.learning.learning_gap import loss_gap
 from autotune.measurement.learning.training_trace import (
     NO_TIME,
+    ROUNDED,
     SAMPLES,
     Agreement,
     Sameness,
@@ -34,6 +35,7 @@ from autotune.measurement.outcome import ENDED_BY_US, Ending
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import ranks_in, strategy_in
 from autotune.program.lr import PARTS, batch_growth
+from autotune.program.may_change import MayChange
 from autotune.program.rehearsal import Rehearsal, RehearsalPlan, TracePlan
 from autotune.results.rehearsals import Canary, RehearsalRecord
 from autotune.tuning.checking.learning_check import MOST_LOSS, untold
@@ -205,6 +207,8 @@ class SelfCheck:
             found = compare(written, known, own, same_batches=takes_same)
             if found.sameness is not Sameness.DIFFERS:
                 break
+        if found.sameness is Sameness.ROUNDING and self._space.may_change is MayChange.NOTHING:
+            return Agreement(Sameness.DIFFERS, found.steps, found.epochs, ROUNDED)
         return found
 
     def written(self, *, shakes: int = 0, shares: int = 1) -> TrainingTrace | Ending:
@@ -246,10 +250,16 @@ def _not_compared(ending: TrainingTrace | Ending) -> Agreement:
     return Agreement(Sameness.UNKNOWN, why=f"a short run failed: {ending.reason}")
 
 
+def is_exact(knob: str) -> bool:
+    """Return whether what a knob trains must be the same, step by step, but for rounding."""
+    known = registry()[knob]
+    return MayChange.ROUNDING.allows(known.changes) and not known.rounds_coarsely
+
+
 def by_design(config: Config, own: Config, *, normalises: bool = False) -> dict[str, KnobValue]:
     """Return the changes of a config whose purpose is to train otherwise than the program does."""
     changes = config.changes_from(own)
-    designed = {k: v for k, v in changes.items() if registry()[k].changes_learning}
+    designed = {k: v for k, v in changes.items() if k not in BATCH and not is_exact(k)}
     has_more_ranks = ranks_in(config) != ranks_in(own)
     has_replicas = "devices" in changes and REPLICAS in {strategy_in(config), strategy_in(own)}
     is_divided = has_more_ranks or has_replicas  # BatchNorm sees each part of a batch alone

@@ -9,6 +9,7 @@ from autotune.knobs import registry
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.interval import LogRatio
 from autotune.program.config import Config, KnobValue
+from autotune.program.may_change import MayChange
 from autotune.tuning.choosing.diagnosis import DEVICES
 
 # What a change must gain, as a logarithm, to be recommended; twice that where it alters rounding
@@ -36,7 +37,8 @@ def may_win(
 def must_gain(knobs: Iterable[str]) -> float:
     """Return what changes of knobs must gain to be recommended, as a logarithm."""
     known = registry()
-    return sum(WORTH_A_CHANGE * (2 if known[knob].changes_learning else 1) for knob in knobs)
+    exact = MayChange.NOTHING
+    return sum(WORTH_A_CHANGE * (1 if exact.allows(known[knob].changes) else 2) for knob in knobs)
 
 
 def is_worth(knobs: Iterable[str], gain: LogRatio, surely: float = SURELY) -> bool:

@@ -33,6 +33,7 @@ from autotune.measurement.rounds import Speeds, speeds
 from autotune.measurement.turn import Played
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
+from autotune.program.may_change import MayChange
 from autotune.program.sources import Files
 from autotune.results.blame import judged
 from autotune.results.finding import Finding
@@ -102,7 +103,8 @@ class Study:
         rehearsals: In order; a config can occur more than once.
         canary: None if the exact settings were not compared before the search.
         failure: Why the program itself failed before anything was measured; empty if it did not.
-        checks_learning: Whether what a larger global batch learns is checked, beyond the budget.
+        checks_learning: Whether what other samples in a step learn is checked beyond the budget, as
+            a resumed search was asked to.
         learning_checks: The number of learning checks that this process has made.
         storage: Where the record is.
         attributes: All facts as they were read from the storage, by their names.
@@ -143,7 +145,6 @@ class Study:
         )
         study = cls(made, storage)
         study.head = head
-        study.checks_learning = head.options.checks_learning
         study.keep("lease", None)
         return study
 
@@ -315,6 +316,12 @@ class Study:
             ),
         ]
 
+    def allow(self, may_change: MayChange) -> None:
+        """Have the search go on with another level of what may change of the training."""
+        options = replace(self.head.options, may_change=may_change)
+        self.head = replace(self.head, options=options)
+        self.checks_learning = may_change is MayChange.BATCH
+
     def awaits_check(self, record: RehearsalRecord) -> bool:
         """Return whether what a config learns was left unchecked, and is to be checked yet.
 
@@ -347,7 +354,7 @@ class Study:
         """
         facts = self.facts
         assert facts is not None, "the baseline was measured"
-        space = self.head.space.resolve(self.hardware, facts.profile)
+        space = self.head.resolve(self.hardware, facts.profile)
         begun = {
             knob: distribution.choices
             for knob, distribution in self._begun.items()
