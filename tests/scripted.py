@@ -112,6 +112,7 @@ class Script:
         compile_s: Seconds that a config compiles that does, before its first window.
         first_turn_s: Seconds by which a config's first turn in a process is longer, and not quiet.
         trains: Returns a factor on all losses under a config; 1 trains what the program does.
+        breakdown: What a profile of a step shows; None has the program wait for a third of it.
         examination: What ``autotune doctor`` sees of the program.
         gpus: What the program's torch says of them, if it trains on GPUs.
         first_step_s: From a process's start to the end of its first step; None is not told.
@@ -143,6 +144,7 @@ class Script:
     compile_s: float = 0.0
     first_turn_s: float = 0.0
     trains: Callable[[Config], float] = lambda _: 1.0
+    breakdown: StepBreakdown | None = None
     examination: Examination = field(default_factory=Examination)
     gpus: tuple[Gpu, ...] = ()
     first_step_s: float | None = None
@@ -399,6 +401,8 @@ class ScriptedRig:
     ) -> StepBreakdown | Ending:
         if ending := self._machine.pass_time(2.0, should_stop):
             return ending
+        if (breakdown := self._machine.script.breakdown) is not None:
+            return breakdown
         parts = StepParts(0.03, 0.0, 0.06, 0.01, 0.0, 0.0, 10)
         rate = self._machine.script.samples_per_s
         ceiling = Interval(1.4 * rate, 1.3 * rate, 1.5 * rate)

@@ -199,7 +199,11 @@ def _ceilings(report: DoctorReport) -> Iterator[tuple[str, str, str]]:
             breakdown.flops_per_step / report.measurement.step_s,
             report.roofline_share,
         )
-        peak = "peak unknown here" if share is None else f"{share:.0%} of the {report.dtype} peak"
+        peak = (
+            "peak unknown here"
+            if share is None
+            else f"{share:.0%} of the {report.profile.arithmetic} peak"
+        )
         yield "arithmetic", f"{flops_per_s / 1e9:,.1f} GFLOP/s", peak
 
 

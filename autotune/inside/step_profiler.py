@@ -1,8 +1,9 @@
 """Measure where a step's time goes, and how fast the program is with one part taken away.
 
-While the program trains on, four stages follow each other: steps with a clock at each part; one
-step whose floating-point operations are counted; steps on one cached batch, so without loading;
-and the loader alone, without computing. The search derives the bottleneck from the results.
+While the program trains on, five stages follow each other: steps with a clock at each part; one
+step whose operators and floating-point operations are counted; steps on one cached batch, so
+without loading; the loader alone, without computing; and a look at what it delivers. The search
+derives the bottleneck from the results.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from time import perf_counter
+from typing import Any
 
 from torch.utils.flop_counter import FlopCounterMode
 
 from autotune.inside.data.feed import Feed
+from autotune.inside.examining.batches import look_at_batches
+from autotune.inside.examining.operators import OperatorCount, call_s
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.seams.parts import PartsClock, PartsSeam
 from autotune.inside.turns import Edges
-from autotune.measurement.examination import StepBreakdown
+from autotune.measurement.examination import Operators, StepBreakdown
 from autotune.measurement.interval import Interval
 from autotune.measurement.turn import Played, rate
 
@@ -35,32 +39,35 @@ class StepProfiler:
 
     Args:
         stage_s: Seconds that each stage measures.
+        device: Type of the device that holds the trained parameters.
         feed: Returns the training loader's present feed. It returns None if there is not exactly
             one loader or another thread reads it; the two stages that need a feed are then skipped.
-        counts_flops: Whether to count operations. It needs a model that runs as written, because
-            compiled code hides its operations from the counter.
+        is_eager: Whether the model runs as written, so that operators can be counted: compiled code
+            hides them.
 
     Attributes:
-        clock: The clock of the first stage; None in later stages.
+        clock: Told when the program requests a batch and when it has it; None in later stages.
         breakdown: What was measured so far; parts that are not measured yet are None.
     """
 
     def __init__(
         self,
         stage_s: float,
+        device: str,
         edges: Edges,
         seams: SeamSet,
         feed: Callable[[], Feed | None],
         *,
-        counts_flops: bool,
+        is_eager: bool,
     ) -> None:
-        self._stage_s, self._sync = stage_s, edges.settle
+        self._stage_s, self._device, self._sync = stage_s, device, edges.settle
         self._passes = seams.loader.passes
         self._feed = feed
-        self._counts_flops = counts_flops
+        self._is_eager = is_eager
         self._is_disturbed = False
-        self.clock: PartsClock | None = PartsClock(edges)
-        self._parts = PartsSeam(self.clock, seams.model.forward, seams.hubs)
+        self.clock: PartsClock | OperatorCount | None = None
+        self._clock = PartsClock(edges)
+        self._parts = PartsSeam(self._clock, seams.model.forward, seams.hubs)
         self._samples = 0  # of the step that ended last
         self.breakdown = StepBreakdown()
         self.is_done = False
@@ -73,9 +80,9 @@ class StepProfiler:
 
     def resume(self) -> None:
         """Continue with the step that begins now, after a pause between two epochs."""
-        if self.clock is not None:
+        if self.clock is self._clock:
             self._is_disturbed = False
-            self.clock.start()
+            self._clock.start()
         else:
             self._is_disturbed = True  # the counter has seen what was computed in between
 
@@ -90,18 +97,21 @@ class StepProfiler:
 
     def _run(self) -> Generator[None]:
         yield from self._split()
-        if self._counts_flops:
-            yield from self._count_flops()
+        if self._is_eager:
+            yield from self._count()
         if self._feed() is not None:
             yield from self._without_data()
+        self._time_calls("call_s")  # the workers have filled their buffers, and rest
         if (feed := self._feed()) is not None:  # asked again: a new epoch may have begun since
             interval = loader_alone(feed, self._stage_s)
-            self.breakdown = replace(self.breakdown, loader_throughput=interval)
+            if feed.present.loader.num_workers:
+                self._time_calls("call_while_loading_s")
+            batches = look_at_batches(feed, self._stage_s)
+            self.breakdown = replace(self.breakdown, loader_throughput=interval, batches=batches)
         self.is_done = True
 
     def _split(self) -> Iterator[None]:
-        clock = self.clock
-        assert clock is not None, "the split is the first stage"
+        clock = self.clock = self._clock
         self._parts.install()
         began = perf_counter()
         try:
@@ -118,26 +128,37 @@ class StepProfiler:
             self.clock = None
         self.breakdown = replace(self.breakdown, split=clock.split())
 
-    def _count_flops(self) -> Iterator[None]:
-        """Run a step under torch's counter, and record its floating-point operations.
+    def _count(self) -> Iterator[None]:
+        """Run a step under counters, and record its operators and floating-point operations.
 
         If each of ``MAX_COUNTS`` steps contains something else, such as an evaluation, the smallest
         count is taken. A count of 0 means that the counter did not see the model's operations.
         """
-        totals: list[int] = []
-        while len(totals) < MAX_COUNTS:
+        counted: list[tuple[int, int]] = []
+        while len(counted) < MAX_COUNTS:
             self._is_disturbed = False
-            counter = FlopCounterMode(display=False)
-            counter.__enter__()
+            flops = FlopCounterMode(display=False)
             try:
-                yield
+                with flops, OperatorCount() as calls:
+                    self.clock = calls
+                    yield
             finally:
-                counter.__exit__(None, None, None)
-            totals.append(counter.get_total_flops())
+                self.clock = None
+            counted.append((flops.get_total_flops(), calls.calls))
             if not self._is_disturbed:
-                del totals[:-1]
+                del counted[:-1]
                 break
-        self.breakdown = replace(self.breakdown, flops_per_step=float(min(totals)) or None)
+        flops_per_step, per_step = map(min, zip(*counted, strict=True))
+        operators = Operators(per_step, 0.0) if per_step else None
+        self.breakdown = replace(
+            self.breakdown, flops_per_step=float(flops_per_step) or None, operators=operators
+        )
+
+    def _time_calls(self, name: str) -> None:
+        """Record what calling an operator costs now, if the operators were counted."""
+        if (operators := self.breakdown.operators) is not None:
+            taken: dict[str, Any] = {name: call_s(self._device)}
+            self.breakdown = replace(self.breakdown, operators=replace(operators, **taken))
 
     def _without_data(self) -> Iterator[None]:
         self._passes.replays = True
@@ -176,6 +197,6 @@ def loader_alone(feed: Feed, seconds: float) -> Interval:
         while perf_counter() - began < BLOCK_S:
             # Workers deliver in bursts of one batch each, so whole rounds are measured.
             for _ in range(max(1, loader.num_workers)):
-                samples += feed.take()
+                samples += feed.take()[1]
         blocks.append(Played(perf_counter() - began, samples))
     return rate(blocks)

@@ -9,6 +9,10 @@ from dataclasses import dataclass
 
 from autotune.measurement.interval import Interval
 
+# Calling operators takes some percent of any program's step; from this share on it limits one
+LAUNCH_BOUND_SHARE = 0.4
+FULL_LAUNCH = 0.8  # on a GPU: launching takes this part of what the kernels take
+
 
 @dataclass(frozen=True)
 class StepParts:
@@ -57,6 +61,54 @@ class StepParts:
 
 
 @dataclass(frozen=True)
+class Operators:
+    """The operators that one step calls.
+
+    Attributes:
+        call_s: Seconds that the host needs to call one that has almost nothing to compute, while
+            the loader's workers rest.
+        call_while_loading_s: The seconds of such a call while the workers load; None without any.
+    """
+
+    per_step: int
+    call_s: float
+    call_while_loading_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Padding:
+    """What fills up the training loader's batches because samples differ in length.
+
+    Attributes:
+        share: Of all tokens of the batches, those that fill up, 0 to 1.
+        sorted_share: Tokens of the same samples in batches of like length, filled up to the longest
+            one of each batch, as a share of the tokens now.
+        largest_share: Tokens of the largest of those batches, as a share of the largest one now.
+        seen_in: What told it, such as ``attention_mask``.
+    """
+
+    share: float
+    sorted_share: float
+    largest_share: float
+    seen_in: str
+
+
+@dataclass(frozen=True)
+class Batches:
+    """What the training loader delivers.
+
+    Attributes:
+        count: Batches that were seen.
+        shapes: How many different shapes they have; tensors of a batch count together.
+        padding: None if no tensor shows the lengths of samples.
+    """
+
+    count: int
+    shapes: int
+    padding: Padding | None = None
+
+
+@dataclass(frozen=True)
 class StepBreakdown:
     """Where the time of a step goes, and the throughput with one part taken out of it.
 
@@ -68,12 +120,31 @@ class StepBreakdown:
             DataLoader.
         flops_per_step: Of products, convolutions and attention, by torch's FlopCounterMode, but for
             those of nn.DataParallel's threads. None where it cannot count, as if compiled.
+        operators: None where they cannot be counted, as if compiled.
+        batches: None without exactly one DataLoader.
     """
 
     split: StepParts | None = None
     synthetic_data_throughput: Interval | None = None
     loader_throughput: Interval | None = None
     flops_per_step: float | None = None
+    operators: Operators | None = None
+    batches: Batches | None = None
+
+    def launch_share(self, step_s: float) -> float:
+        """Return the share of a step of *step_s* that calling its operators takes, 0 to 1.
+
+        0.0 where that is not known, or where a GPU computes meanwhile: the host is then ahead of
+        it. Where it is not, launching takes about as long as the kernels.
+        """
+        split = self.split
+        if self.operators is None or not step_s:
+            return 0.0
+        if split is not None and split.launch_s is not None:
+            device_s = split.compute_s + split.optimizer_s
+            if split.launch_s < FULL_LAUNCH * device_s:
+                return 0.0
+        return min(1.0, self.operators.per_step * self.operators.call_s / step_s)
 
 
 @dataclass(frozen=True)
@@ -95,18 +166,6 @@ class ItemsExamined:
     where: str = ""
     within: str = ""
     opens: float = 0.0
-
-
-@dataclass(frozen=True)
-class Operators:
-    """The operators that one step calls.
-
-    Attributes:
-        call_s: Seconds that the host needs to call one that has almost nothing to compute.
-    """
-
-    per_step: int
-    call_s: float
 
 
 @dataclass(frozen=True)
@@ -144,6 +203,5 @@ class Examination:
     """All readings of a program; a part that could not be read is None."""
 
     items: ItemsExamined | None = None
-    operators: Operators | None = None
     affinity: Affinity | None = None
     growth: MemoryGrowth | None = None

@@ -284,6 +284,16 @@ class Profile:
         return self.model.replicas > 1 and is_alone
 
     @property
+    def arithmetic(self) -> str:
+        """The data type of most of the arithmetic: "bf16", "fp16", "tf32" or "fp32".
+
+        On CUDA, torch lets convolutions use TF32 by default, so a model with some counts as "tf32".
+        """
+        autocast = {"bfloat16": "bf16", "float16": "fp16"}.get(self.precision.autocast or "")
+        has_tf32 = self.device == "cuda" and self.model.conv2d_layers
+        return autocast or ("tf32" if has_tf32 else "fp32")
+
+    @property
     def training_loader(self) -> LoaderFacts | None:
         """The loader that trains; None if there is not exactly one."""
         return self.loaders[0] if len(self.loaders) == 1 else None

@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from autotune.measurement.examination import LAUNCH_BOUND_SHARE
+from autotune.measurement.limit import share_gain
 from autotune.measurement.readings import RankLoad
 from autotune.program.profile import Profile
-from autotune.results.doctor_report import DoctorReport, growth_per_step, share_gain
+from autotune.results.doctor_report import DoctorReport, growth_per_step
 from autotune.results.wording import HOUR, estimated_duration
 
 # Below both, faster loading is not worth an edit: a share of waiting, a speedup with ready data
 MIN_WAIT, MIN_GAIN = 0.15, 1.1
 MIN_OPENS = 4.0  # files for an item: more than a sample with its label and metadata
-MIN_LAUNCH_SHARE = 0.4  # of a step; calling operators takes some percent of any program
-FULL_LAUNCH = 0.8  # on a GPU: launching takes this part of what the kernels take
 MIN_SYNC_SHARE = 0.05  # of a step; a single read of the loss takes less
 MIN_LOST_SHARE = 0.10  # of a step that the other ranks wait for the slowest one
 SOON_H = 7 * 24.0  # a training that lasts longer than this is rare
@@ -132,15 +132,9 @@ def input_bound(report: DoctorReport) -> Iterator[Advice]:
 
 def launch_bound(report: DoctorReport) -> Iterator[Advice]:
     """Say that calling operators takes most of a step."""
-    found, split = report.examination.operators, report.breakdown.split
-    step_s = report.measurement.step_s
-    if found is None or not step_s:
-        return
-    share = min(1.0, found.per_step * found.call_s / step_s)
-    device_s = 0.0 if split is None else split.compute_s + split.optimizer_s
-    if split is not None and split.launch_s is not None and split.launch_s < FULL_LAUNCH * device_s:
-        return  # the host launches while the device computes, and is ahead of it
-    if share >= MIN_LAUNCH_SHARE:
+    found, step_s = report.breakdown.operators, report.measurement.step_s
+    share = report.breakdown.launch_share(step_s)
+    if found is not None and share >= LAUNCH_BOUND_SHARE:
         yield Advice(
             "launch-bound",
             "The operators of a step are so small that calling them takes most of the time.",

@@ -8,6 +8,7 @@ from itertools import pairwise
 from statistics import median
 
 from autotune.machine.hardware import Hardware, peak_flops
+from autotune.measurement import limit
 from autotune.measurement.examination import Examination, StepBreakdown
 from autotune.measurement.measurement import Measurement, warnings_of
 from autotune.program.profile import Profile
@@ -40,39 +41,14 @@ class DoctorReport:
 
     @property
     def data_gain(self) -> float:
-        """Speedup with data always ready; at least 1.0; 1.0 if that was not measured.
-
-        The two were not measured at the same time. Without workers, loading takes nothing but
-        the time that the program waits, so more than that cannot be gained.
-        """
-        ready = self.breakdown.synthetic_data_throughput
-        now = self.measurement.throughput.estimate
-        gain = max(1.0, ready.estimate / now) if ready is not None and now else 1.0
-        has_workers = any(loader.num_workers for loader in self.profile.loaders)
-        return gain if has_workers else min(gain, share_gain(self.measurement.wait_share))
-
-    @property
-    def dtype(self) -> str:
-        """The data type of most of the arithmetic: "bf16", "fp16", "tf32" or "fp32".
-
-        On CUDA, torch lets convolutions use TF32 by default, so a model with some counts as "tf32".
-        """
-        profile = self.profile
-        autocast = {"bfloat16": "bf16", "float16": "fp16"}.get(profile.precision.autocast or "")
-        has_tf32 = profile.device == "cuda" and profile.model.conv2d_layers
-        return autocast or ("tf32" if has_tf32 else "fp32")
+        """Speedup with data always ready; at least 1.0; 1.0 if that was not measured."""
+        return data_gain(self.profile, self.measurement, self.breakdown)
 
     @property
     def roofline_share(self) -> float | None:
-        """Achieved FLOP/s as a share of the GPU's peak for ``dtype``; None where a part is unknown.
-
-        It is not clipped: more than 1 shows that the FLOPs or the dtype are wrong.
-        """
-        flops, gpus = self.breakdown.flops_per_step, self.hardware.used_gpus
-        if flops is None or not gpus or self.profile.device != "cuda":
-            return None
-        peak = peak_flops(gpus[0].name, self.dtype)
-        return None if peak is None else flops / self.measurement.step_s / peak
+        """Achieved FLOP/s as a share of the GPU's peak; None where a part is unknown."""
+        step_s = self.measurement.step_s
+        return roofline_share(self.profile, self.hardware, self.breakdown, step_s)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -83,9 +59,25 @@ class DoctorReport:
         return tuple(dict.fromkeys(found))
 
 
-def share_gain(share: float) -> float:
-    """Return the speedup if a share of the time is taken away altogether."""
-    return 1 / (1 - min(share, 0.95))
+def data_gain(profile: Profile, measurement: Measurement, breakdown: StepBreakdown) -> float:
+    """Return the speedup with data always ready; at least 1.0; 1.0 if that was not measured."""
+    has_workers = any(loader.num_workers for loader in profile.loaders)
+    now, wait_share = measurement.throughput.estimate, measurement.wait_share
+    return limit.data_gain(breakdown, now, wait_share, has_workers=has_workers)
+
+
+def roofline_share(
+    profile: Profile, hardware: Hardware, breakdown: StepBreakdown, step_s: float
+) -> float | None:
+    """Return the achieved FLOP/s as a share of the GPU's peak; None where a part is unknown.
+
+    It is not clipped: more than 1 shows that the FLOPs or the dtype are wrong.
+    """
+    flops, gpus = breakdown.flops_per_step, hardware.used_gpus
+    if flops is None or not gpus or profile.device != "cuda":
+        return None
+    peak = peak_flops(gpus[0].name, profile.arithmetic)
+    return None if peak is None else flops / step_s / peak
 
 
 def growth_per_step(readings: Sequence[int], steps: int) -> float:

@@ -18,6 +18,7 @@ from autotune.knobs import launch_plan_for
 from autotune.machine.hardware import Hardware
 from autotune.measurement.interval import Interval
 from autotune.measurement.learning.training_trace import NO_TIME
+from autotune.measurement.limit import Limit
 from autotune.measurement.readings import Compilation, Memory
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
@@ -112,6 +113,7 @@ class SearchResult:
             number is unknown.
         bottleneck: What limits the program as written, such as ``input-bound``; empty if unknown.
         bottleneck_evidence: What was measured to say so, as a sentence without its full stop.
+        limit: What is left to gain for the program as written; None if no step was profiled.
         facts: What was learned from the program as written; None if it was not measured.
         claim: The processes in which ``candidate`` was compared with the program as written.
         canary: What the exact settings train; None if that was not compared before the search.
@@ -142,6 +144,7 @@ class SearchResult:
     training_steps: TrainingSteps | None = None
     bottleneck: str = ""
     bottleneck_evidence: str = ""
+    limit: Limit | None = None
     contributions: tuple[Contribution, ...] = ()
     facts: BaselineInfo | None = None
     claim: tuple[ClaimProcess, ...] = ()

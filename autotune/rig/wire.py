@@ -33,7 +33,7 @@ from autotune.program.program import Program
 from autotune.program.rehearsal import RehearsalPlan, Seen
 
 IMPORTED = "imported"  # name of a file in the rig's folder
-PROTOCOL = 27  # raised when messages change, so that two versions of autotune refuse to mix
+PROTOCOL = 28  # raised when messages change, so that two versions of autotune refuse to mix
 # Of a message. The longest ones hold the trace of a rehearsal: some 100 bytes a step and a digest
 MOST_BYTES = 64 << 20
 

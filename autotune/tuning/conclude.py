@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from autotune.knobs import registry
 from autotune.measurement.interval import Interval
+from autotune.measurement.limit import Limit, limit_of
 from autotune.measurement.measurement import Measurement, warnings_of
 from autotune.measurement.outcome import ENDED_BY_US, Outcome
 from autotune.measurement.readings import Memory
@@ -19,6 +20,7 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.lr import LrRule
 from autotune.program.sources import changed
 from autotune.results.blame import judged
+from autotune.results.doctor_report import data_gain, roofline_share
 from autotune.results.finding import WORTH_FINDING, Finding
 from autotune.results.record import TrialRecord, slowest_compilation
 from autotune.results.rehearsals import trained, warning
@@ -96,9 +98,24 @@ def conclude(
         training_steps=_training_steps(session, baseline, best if is_faster else None, rates),
         bottleneck="" if diagnosis is None else str(diagnosis.verdict),
         bottleneck_evidence="" if diagnosis is None else diagnosis.evidence,
+        limit=_limit(session, baseline, records),
         contributions=tuple(_contributions(session, baseline, candidate)),
         facts=session.study.facts,
         claim=() if confirmation is None else confirmation.processes,
+    )
+
+
+def _limit(session: Session, baseline: Baseline, records: Sequence[TrialRecord]) -> Limit | None:
+    profile, breakdown, own = baseline.profile, baseline.breakdown, baseline.measurement
+    machine = session.study.head.machine(session.study.facts)
+    compiled = [r.measurement for r in records if r.config.get("compile", "off") != "off"]
+    is_compiled = profile.model.is_compiled or any(one is not None for one in compiled)
+    return limit_of(
+        breakdown,
+        own.step_s,
+        data_gain(profile, own, breakdown),
+        roofline_share(profile, machine, breakdown, own.step_s),
+        compile_was_measured=is_compiled,
     )
 
 

@@ -19,7 +19,7 @@ from autotune.cli.doctor import machine_data, program_data
 from autotune.cli.typed_line import _strayed
 from autotune.errors import Terminated
 from autotune.machine import conditions
-from autotune.measurement.examination import Examination, Operators
+from autotune.measurement.examination import Operators, StepBreakdown
 from autotune.program.flags import Flag
 from autotune.program.line import read as read_line
 from autotune.results.finding import Finding
@@ -137,12 +137,12 @@ def printed(stored: SearchResult) -> dict[str, Any]:
         Events(),
         surroundings=ScriptedMachine(Script()).surroundings,
     )
-    wasteful = Examination(operators=Operators(1000, 1e-4))
+    wasteful = StepBreakdown(operators=Operators(1000, 1e-4))
     report = examine(
         PROGRAM,
         HARDWARE,
         Events(),
-        surroundings=ScriptedMachine(Script(examination=wasteful)).surroundings,
+        surroundings=ScriptedMachine(Script(breakdown=wasteful)).surroundings,
     )
     doctor = {"machine": machine_data(HARDWARE, conditions.read(), [], "overlay")}
     return found | {

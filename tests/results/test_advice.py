@@ -34,7 +34,7 @@ MIB = 1 << 20
 ITEMS = ItemsExamined(100, 0.002, computing_share=0.9, where="data.py:31")
 GROWN = tuple(500 * MIB + n * 40 * MIB for n in range(7))
 SGD = OptimizerFacts("SGD", ("SGD", "Optimizer"), (0.1,), initial_lrs=(0.1,))
-MANY_OPERATORS = Examination(operators=Operators(3000, 4e-6))
+MANY_OPERATORS = Operators(3000, 4e-6)
 AHEAD = StepParts(0.0, 0.0, 0.9 * STEP_S, 0.1 * STEP_S, 0.0, 0.0, 10, launch_s=0.5 * STEP_S)
 WAITING_RANK = RankLoad(1, 0.05, 0.025, 0.005)  # 45 ms of 50 are its work
 
@@ -52,7 +52,8 @@ def report(
     )  # fmt: skip
     profile = profile_with(PROFILE, **more.pop("profile", {}))
     ready = measured.throughput.times(data_gain)
-    breakdown = StepBreakdown(more.pop("split", None), synthetic_data_throughput=ready)
+    parts = {name: more.pop(name, None) for name in ("split", "operators", "batches")}
+    breakdown = StepBreakdown(**parts, synthetic_data_throughput=ready)
     return DoctorReport("train.py", HARDWARE, profile, measured, breakdown, examination, **more)
 
 
@@ -68,11 +69,10 @@ def only(found: DoctorReport) -> Advice:
 def test_a_program_without_a_fault_gets_no_advice() -> None:
     quiet = Examination(
         ITEMS,
-        Operators(300, 4e-6),
         Affinity((0, 1), (0, 1), ((0, 1), (0, 1))),
         MemoryGrowth(10, (500 * MIB,) * 7),
     )
-    assert names(report(quiet)) == []
+    assert names(report(quiet, operators=Operators(300, 4e-6))) == []
     assert names(report(quiet, wait=0.2, data_gain=1.02)) == [], "waiting that costs nothing"
     unread = replace(report(), breakdown=StepBreakdown())
     assert [member for member in MEMBERS if [*member(unread)]] == []
@@ -97,10 +97,12 @@ def test_programs_that_wait_are_told_why(items: ItemsExamined | None, name: str,
 
 
 def test_many_small_operators_are_launch_bound_unless_the_host_is_ahead_of_the_device() -> None:
-    assert names(report(MANY_OPERATORS)) == ["launch-bound"]
+    assert names(report(operators=MANY_OPERATORS)) == ["launch-bound"]
     behind = replace(AHEAD, launch_s=0.95 * STEP_S)
     for split, said in ((AHEAD, []), (behind, ["launch-bound"])):
-        assert names(report(MANY_OPERATORS, split=split, profile={"device": "cuda"})) == said
+        assert (
+            names(report(operators=MANY_OPERATORS, split=split, profile={"device": "cuda"})) == said
+        )
 
 
 def test_reads_on_the_host_are_told_and_the_largest_gain_first() -> None:
@@ -109,7 +111,7 @@ def test_reads_on_the_host_are_told_and_the_largest_gain_first() -> None:
     assert advice.name == "reads on the host"
     assert advice.gain is not None
     assert advice.gain.most == pytest.approx(1 / 0.9)
-    data = program_data(report(MANY_OPERATORS, split=reads))
+    data = program_data(report(operators=MANY_OPERATORS, split=reads))
     assert [one["name"] for one in data["advice"]] == ["launch-bound", "reads on the host"]
     assert data["parts"]["sync calls"] == pytest.approx(0.1 * STEP_S)
 
@@ -170,7 +172,7 @@ def test_arithmetic_is_compared_with_the_peak_of_its_own_type() -> None:
     flops = StepBreakdown(flops_per_step=0.4 * 312e12 * measured.step_s)  # A100: 312 TFLOP/s bf16
     profile = make_profile(device="cuda", autocast="bfloat16")
     on_gpu = DoctorReport("train.py", make_hardware(gpus=(A100,)), profile, measured, flops)
-    assert on_gpu.dtype == "bf16"
+    assert on_gpu.profile.arithmetic == "bf16"
     assert on_gpu.roofline_share == pytest.approx(0.4)
     for unknown in (
         {"profile": make_profile()},

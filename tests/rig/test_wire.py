@@ -15,10 +15,12 @@ import pytest
 from autotune.errors import RigError
 from autotune.measurement.examination import (
     Affinity,
+    Batches,
     Examination,
     ItemsExamined,
     MemoryGrowth,
     Operators,
+    Padding,
     StepBreakdown,
 )
 from autotune.measurement.readings import Compilation, Interference, Memory, RankLoad
@@ -80,10 +82,10 @@ TAKEN = Taken(
 )
 EXAMINATION = Examination(
     items=ItemsExamined(3, 0.5, 0.25, where="größe.py:3"),
-    operators=Operators(200, 3e-6),
     affinity=Affinity((0, 1), (0,), ((0,), (1,))),
     growth=MemoryGrowth(4, (1, 2), ()),
 )
+BATCHES = Batches(9, 3, Padding(0.4, 0.65, 0.9, "größe_mask"))
 PROFILE = make_profile(
     loaders=(make_loader(), make_loader(batch_size=None, dataset_len=None)),
     config_reads={"hidden": 64},
@@ -102,6 +104,7 @@ MESSAGES: tuple[ToRig | FromRig, ...] = (
     TakeTurns((changed(APPLIED, loader=None), APPLIED), (PlannedTurn(0, 3),), 5, with_loads=True),
     TOOK_TURNS,
     StepProfiled(StepBreakdown(), 8),
+    StepProfiled(StepBreakdown(operators=Operators(200, 3e-6), batches=BATCHES), 9),
     Examine(9),
     Examined(EXAMINATION, 9),
     Close(),

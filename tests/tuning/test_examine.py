@@ -7,7 +7,7 @@ import pytest
 from autotune.cli.doctor import show_program
 from autotune.errors import ProgramError
 from autotune.machine.hardware import detect
-from autotune.measurement.examination import Examination, Operators, StepBreakdown
+from autotune.measurement.examination import Operators, StepBreakdown, StepParts
 from autotune.program.program import parse_program
 from autotune.results.advice import advise
 from autotune.tuning.events import Events
@@ -16,11 +16,14 @@ from tests.made import HARDWARE, PROGRAM
 from tests.rigging import PROGRAMS, run_command
 from tests.scripted import CRASH, Script, ScriptedMachine
 
+MANY_OPERATORS = StepBreakdown(
+    StepParts(0.0, 0.0, 0.09, 0.01, 0.0, 0.0, 10), operators=Operators(1000, 1e-4)
+)
 pytestmark = pytest.mark.slow
 
 
 def test_what_was_seen_becomes_a_table_and_advice(capsys: pytest.CaptureFixture[str]) -> None:
-    machine = ScriptedMachine(Script(examination=Examination(operators=Operators(1000, 1e-4))))
+    machine = ScriptedMachine(Script(breakdown=MANY_OPERATORS))
     report = examine(PROGRAM, HARDWARE, Events(), surroundings=machine.surroundings)
     assert "launch-bound" in [advice.name for advice in advise(report)]
     show_program(report)

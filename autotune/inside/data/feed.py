@@ -165,13 +165,13 @@ class Feed:
         listener.after_batch(self, batch, samples, perf_counter() - asked)
         return batch
 
-    def take(self) -> int:
-        """Take a batch as the program would, starting over at the end; return its samples.
+    def take(self) -> tuple[Any, int]:
+        """Return a batch and its samples as the program would get it, starting over at the end.
 
         The program does not get the batch, so the pass is mixed from here on.
         """
         self.is_mixed = True
-        return self._next(starts_over=True)[1]
+        return self._next(starts_over=True)
 
     @property
     def limit(self) -> int | None:

@@ -29,6 +29,21 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in([*leaf])
 
 
+def named_tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors in tuples, lists and mappings, in order, each with its innermost key.
+
+    The name is empty where no mapping holds the tensor. Other containers are not opened.
+    """
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from named_tensors(part, str(key))
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from named_tensors(part, name)
+
+
 def first_tensor(value: Any) -> torch.Tensor | None:
     """Return the first tensor in a value that has a batch dimension; None if there is none."""
     if type(value) is tuple and value and isinstance(value[0], torch.Tensor) and value[0].dim():

@@ -1,8 +1,8 @@
 """Examines a program that trains, for ``autotune doctor``: see ``measurement/examination``.
 
-While the program trains on, three stages follow each other: some seconds of steps in which memory
-is read; a few steps whose operators are counted; and, between two steps, the readings that take the
-thread for themselves, such as loading items.
+While the program trains on, two stages follow each other: some seconds of steps in which memory is
+read; and, between two steps, the readings that take the thread for themselves, such as loading
+items.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +24,7 @@ import torch
 
 from autotune.inside.data.feed import Feed
 from autotune.inside.examining.items import examine_items
-from autotune.inside.examining.operators import OperatorCount, call_s
-from autotune.measurement.examination import Affinity, Examination, MemoryGrowth, Operators
+from autotune.measurement.examination import Affinity, Examination, MemoryGrowth
 
 logger = logging.getLogger("autotune")
 MOST_S = 20.0  # for watching memory, however long a step takes
@@ -34,7 +33,6 @@ STRETCHES = 6
 FEWEST = 4  # stretches that tell a growth from a single step up
 MIN_STEPS = 4  # in a stretch
 PACED_BY = 5  # steps from which the length of a step is known; others may stretch some of them
-MAX_COUNTS = 3  # steps whose operators are counted
 
 
 class Examiner:
@@ -42,49 +40,29 @@ class Examiner:
 
     Args:
         feed: Returns the training loader's present feed; None if there is not exactly one loader.
-        counts: Whether to count operators: compiled code hides them.
 
     Attributes:
-        clock: Told when the program fetches a batch; None while nothing is counted.
         found: What was seen so far.
     """
 
-    def __init__(
-        self,
-        device: str,
-        feed: Callable[[], Feed | None],
-        allowed: tuple[int, ...],
-        *,
-        counts: bool,
-    ) -> None:
-        self._device, self._feed = device, feed
-        self._allowed, self._counts = allowed, counts
-        self._is_disturbed = False
-        self.clock: OperatorCount | None = None
+    clock = None  # the parts of steps are not timed
+
+    def __init__(self, feed: Callable[[], Feed | None], allowed: tuple[int, ...]) -> None:
+        self._feed, self._allowed = feed, allowed
         self.found = Examination()
         self.is_done = False
-        self._is_busy = False
         self._stages = self._run()
         next(self._stages)
 
     def disturb(self) -> None:
-        """Leave out the present step."""
-        self._is_disturbed = True
+        """Do nothing: memory grows in a step that does something else, too."""
 
     def resume(self) -> None:
-        """Continue after a pause between two epochs; the present step is left out."""
-        self._is_disturbed = True
+        """Continue after a pause between two epochs."""
 
     def step(self, samples: int, wait_s: float, tokens: int = 0) -> None:  # noqa: ARG002
-        """Continue at the boundary after a step.
-
-        A step of our own optimizer, by which operators are timed, may look like one of the
-        program's; it comes while a stage runs.
-        """
-        if not self._is_busy:
-            self._is_busy = True
-            next(self._stages, None)
-            self._is_busy = False
+        """Continue at the boundary after a step."""
+        next(self._stages, None)
 
     def close(self) -> None:
         """Undo all changes to torch, also in the middle of a stage."""
@@ -96,8 +74,6 @@ class Examiner:
             yield
             memory.step()
         self._read("growth", memory.found)
-        if self._counts:
-            yield from self._count()
         feed = self._feed()
         self._read("affinity", self._affinity)
         if feed is not None:
@@ -114,19 +90,6 @@ class Examiner:
             self.found = replace(self.found, **taken)
         except Exception as error:  # noqa: BLE001 - whatever it is
             logger.warning("autotune: %s could not be examined: %r", part, error)
-
-    def _count(self) -> Iterator[None]:
-        counts: list[int] = []
-        for _ in range(MAX_COUNTS):
-            self._is_disturbed = False
-            with OperatorCount() as counter:
-                self.clock = counter
-                yield
-            self.clock = None
-            if not self._is_disturbed:
-                counts.append(counter.calls)
-        if fewest := min(counts, default=0):
-            self._read("operators", lambda: Operators(fewest, call_s(self._device)))
 
     def _affinity(self) -> Affinity:
         workers = []

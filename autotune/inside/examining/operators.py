@@ -8,7 +8,6 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 WIDTH, LAYERS, ROUNDS = 2, 20, 15
@@ -49,18 +48,23 @@ class OperatorCount(TorchDispatchMode):
 def call_s(device: str) -> float:
     """Return the seconds that the host needs to call an operator with almost nothing to compute.
 
-    The median over steps of a model of two features: its operators are counted in the same way,
-    and its steps contain what surrounds operators in any training (modules, autograd). On a GPU it
-    is the launch alone: nobody waits for the result.
+    The median over steps of a tiny model: its operators are counted in the same way, and its steps
+    contain gradients and updates, as any training does. It has no module and no optimizer, so that
+    nothing takes it for a part of the program, and it draws no random numbers. On a GPU it is the
+    launch alone: nobody waits for the result.
     """
-    tiny = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS))).to(device)
-    optimizer = torch.optim.SGD(tiny.parameters(), lr=0.0)
-    given = torch.ones(1, WIDTH, device=device)
+    weights = [torch.zeros(WIDTH, WIDTH, device=device, requires_grad=True) for _ in range(LAYERS)]
+    biases = [torch.zeros(WIDTH, device=device, requires_grad=True) for _ in range(LAYERS)]
+    parameters, given = [*weights, *biases], torch.zeros(1, WIDTH, device=device)
 
     def step() -> None:
-        optimizer.zero_grad()
-        tiny(given).sum().backward()
-        optimizer.step()
+        hidden = given
+        for weight, bias in zip(weights, biases, strict=True):
+            hidden = torch.nn.functional.linear(hidden, weight, bias)
+        gradients = torch.autograd.grad(hidden.sum(), parameters)
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.add_(gradient, alpha=0.0)
 
     with torch.enable_grad():
         step()

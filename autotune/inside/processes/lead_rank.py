@@ -237,8 +237,9 @@ class LeadRank(Rank):
                 self._obey()
             case ProfileStep(stage_s) as asked:
                 self._asked = asked
+                edges, device = tracker.edges(), tracker.device
                 profiler = StepProfiler(
-                    stage_s, tracker.edges(), tracker.seams, feed, counts_flops=is_eager
+                    stage_s, device, edges, tracker.seams, feed, is_eager=is_eager
                 )
                 self._begin(profiler)
             case Examine(number) if self._meetings.has_others:  # see RankLoad, too
@@ -246,7 +247,7 @@ class LeadRank(Rank):
                 self._obey()
             case Examine() as asked:
                 self._asked = asked
-                examiner = Examiner(tracker.device, feed, self._allowed_cores, counts=is_eager)
+                examiner = Examiner(feed, self._allowed_cores)
                 self._begin(examiner)
                 self._overtime = threading.Timer(MOST_EXAMINED_S, self._answer_late, (examiner,))
                 self._overtime.daemon = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import count, pairwise
 from statistics import median
 from typing import Any
 
@@ -14,7 +14,10 @@ from torch import nn
 
 from autotune.inside.examining import examiner
 from autotune.inside.examining.examiner import Examiner
-from autotune.inside.examining.operators import OperatorCount
+from autotune.inside.examining.operators import OperatorCount, call_s
+from autotune.inside.seam_set import SeamSet
+from autotune.inside.step_profiler import StepProfiler
+from autotune.inside.turns import Edges
 from autotune.measurement.examination import Examination
 
 CORES = tuple(sorted(os.sched_getaffinity(0)))
@@ -25,31 +28,30 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examiner, "WATCHED_S", 0.2)  # the real time, only less of it
 
 
-def examined(
-    in_step: Callable[[], Any], before_step: Callable[[Examiner], Any] = lambda _: None
-) -> Examination:
+def examined(in_step: Callable[[], Any]) -> Examination:
     """Train until the examiner has seen everything."""
-    net = nn.Sequential(nn.Linear(16, 32), nn.Linear(32, 4))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    found = Examiner("cpu", lambda: None, CORES, counts=True)
-    try:
-        while not found.is_done:
-            before_step(found)
-            optimizer.zero_grad()
-            net(torch.randn(8, 16)).square().mean().backward()
-            optimizer.step()
-            in_step()
-            found.step(8, 0.0)
-    finally:
-        found.close()
+    found = Examiner(lambda: None, CORES)
+    train(found, in_step)
     return found.found
 
 
-def test_operators_of_forward_backward_and_optimizer_are_counted() -> None:
-    found = examined(lambda: None).operators
-    assert found is not None
-    assert found.per_step > 10
-    assert found.call_s > 0
+def train(task: Examiner | StepProfiler, *in_step: Callable[[], Any]) -> None:
+    """Train until a task is done; the functions are called after each step of the optimizer."""
+    net = nn.Sequential(nn.Linear(16, 32), nn.Linear(32, 4))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    try:
+        while not task.is_done:
+            optimizer.zero_grad()
+            net(torch.randn(8, 16)).square().mean().backward()
+            optimizer.step()
+            for each in in_step:
+                each()
+            task.step(8, 0.0)
+    finally:
+        task.close()
+
+
+def test_operators_of_forward_backward_and_optimizer_are_counted_and_timed() -> None:
     weights = torch.randn(4, 4, requires_grad=True)
     with OperatorCount() as forward:
         loss = (torch.randn(2, 4) @ weights).sum()
@@ -57,6 +59,9 @@ def test_operators_of_forward_backward_and_optimizer_are_counted() -> None:
         loss.backward()
     assert forward.calls
     assert backward.calls
+    before = torch.get_rng_state()
+    assert 1e-7 < call_s("cpu") < 1e-3
+    assert torch.equal(torch.get_rng_state(), before), "the program's random numbers stay"
 
 
 def compute() -> None:
@@ -66,28 +71,31 @@ def compute() -> None:
 
 
 def test_what_the_loader_or_an_evaluation_computes_is_no_part_of_a_step() -> None:
-    def load(found: Examiner) -> None:
-        if found.clock is not None:
-            found.clock.asked()
-        compute()
-        if found.clock is not None:
-            found.clock.leave()
+    def profiler() -> StepProfiler:
+        return StepProfiler(0.0, "cpu", Edges([]), SeamSet(None, None), lambda: None, is_eager=True)
 
-    operators = examined(lambda: None, load).operators
-    assert operators is not None
-    assert operators.per_step < 100
-    steps = 0
+    loads, steps = profiler(), count()
 
-    def evaluate(found: Examiner) -> None:
-        nonlocal steps
-        steps += 1
-        if steps % 2:
-            found.disturb()
+    def load() -> None:
+        if loads.clock is not None:
+            loads.clock.asked()
+            compute()
+            loads.clock.leave()
+
+    evaluates = profiler()
+
+    def evaluate() -> None:
+        if next(steps) % 2:
+            evaluates.disturb()
             compute()
 
-    operators = examined(lambda: None, evaluate).operators
-    assert operators is not None
-    assert operators.per_step < 100
+    for found, in_step in ((loads, load), (evaluates, evaluate)):
+        train(found, in_step)
+        operators = found.breakdown.operators
+        assert operators is not None
+        assert 10 < operators.per_step < 100
+        assert operators.call_s > 0
+        assert operators.call_while_loading_s is None, "there is no loader"
 
 
 def test_growing_memory_is_read_at_equal_distances() -> None:
