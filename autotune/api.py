@@ -21,6 +21,7 @@ from types import FunctionType
 from typing import ParamSpec, TypeVar
 
 from autotune.errors import FenceError, RunDirectoryError, UsageError
+from autotune.files.scratch import Scratch, short_place
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.machine import hardware
 from autotune.program.config import Config
@@ -28,14 +29,18 @@ from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.line import read as read_line
 from autotune.program.line import words_of
 from autotune.program.program import Program, program_of
-from autotune.results.output import Output, write_own
+from autotune.results.bestfile import CANDIDATE, RESULT
+from autotune.results.output import BEST, Output, write_own
 from autotune.results.record import SearchInfo
 from autotune.results.result import SearchResult
 from autotune.results.verdict import changes_of
 from autotune.tuning.budget import parse_duration
-from autotune.tuning.events import Events
-from autotune.tuning.search_request import SearchRequest, described, level_named
+from autotune.tuning.events import Events, Phase
+from autotune.tuning.search_request import SearchRequest, described, level_named, refuse_gone
 from autotune.tuning.storage import search_dir
+from autotune.tuning.storage.study import Study
+from autotune.tuning.workflow import Outlook
+from autotune.tuning.workflow import outlook as run_outlook
 from autotune.tuning.workflow import search as run_search
 
 __all__ = ["load", "log", "resume", "search"]
@@ -53,6 +58,7 @@ def _with_arguments_of(
 
     def decorate(function: Callable[[SearchRequest], R]) -> Callable[P, R]:
         def taking(*given: P.args, **options: P.kwargs) -> R:
+            refuse_gone(options)
             return function(request(*given, **options))
 
         taking.__name__, taking.__qualname__ = function.__name__, function.__qualname__
@@ -90,20 +96,13 @@ def search(request: SearchRequest) -> SearchResult:
         Terminated: SIGTERM or SIGHUP has ended the search. It holds the result of what was
             measured, whose files are written; not caught, it ends the process.
     """
-    searched, options = request.space_searched(), request.options()
     events = request.events or Logged()
-    program, output = _program(request, events), _output(request.output, force=request.force)
+    request = replace(request, program=_program(request, events), command=None)
+    output = _output(request.output, force=request.force)
     if output is not None:
-        output.check(program=program if isinstance(program, Program) else None)
-    run, subject = _begin(program, request)
-    head = SearchInfo(
-        program=subject,
-        space=searched,
-        options=options,
-        hardware=hardware.detect(subject.visible_devices),
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    )
-    study = run.create_study(head)
+        output.check(program=request.program if isinstance(request.program, Program) else None)
+    run, study = _begin(request)
+    options = study.head.options
     study.take_lease()
     try:
         return run_search(
@@ -117,6 +116,22 @@ def search(request: SearchRequest) -> SearchResult:
         if not (run.path / "rigs").exists():  # nothing was started, so there is nothing to resume
             shutil.rmtree(run.path)
         raise
+
+
+def outlook(request: SearchRequest) -> Outlook:
+    """Start the program once, as written, and return what a search of it would try.
+
+    Nothing is kept: the record lies in a temporary folder.
+
+    Raises:
+        AutotuneError: As ``search()`` does.
+    """
+    events = request.events or Logged()
+    request = replace(request, program=_program(request, events), command=None)
+    with Scratch(short_place()) as scratch:
+        run, study = _begin(request, scratch.path)
+        study.take_lease()
+        return run_outlook(run, study, events)
 
 
 def resume(
@@ -133,7 +148,7 @@ def resume(
     """Continue a search that was stopped or killed; finished trials are not repeated.
 
     Args:
-        run_name: Name or path of the run; None takes the most recent one.
+        run_name: Name or path of the search; None takes the most recent one.
         budget: New total budget, in which the time already spent counts; None keeps the original
             one.
         may_change: What may change of the training, as in ``search()``; None keeps what the search
@@ -258,15 +273,26 @@ def _program(request: SearchRequest, events: Events) -> Program | FunctionType:
     return line.program
 
 
-def _begin(
-    program: Program | FunctionType, request: SearchRequest
-) -> tuple[search_dir.SearchDir, Program]:
-    """Create the run directory, and return it with the program."""
-    if isinstance(program, Program):
-        return search_dir.new(request.name, program.name), program
-    # A function may have to be pickled into the run directory, so that is created first.
-    run = search_dir.new(request.name, program.__name__)
-    return run, replace(program_of(program, request.args, run.path), ranks=request.ranks)
+def _begin(request: SearchRequest, base: Path | None = None) -> tuple[search_dir.SearchDir, Study]:
+    """Begin the record of a search in *base* or the current directory.
+
+    Args:
+        request: Its program has been read.
+    """
+    program, searched, options = request.program, request.space_searched(), request.options()
+    assert isinstance(program, Program | FunctionType)
+    short = program.name if isinstance(program, Program) else program.__name__
+    run = search_dir.new(request.name, short, base)
+    if isinstance(program, FunctionType):  # it may have to be pickled into that folder
+        program = replace(program_of(program, request.args, run.path), ranks=request.ranks)
+    head = SearchInfo(
+        program=program,
+        space=searched,
+        options=options,
+        hardware=hardware.detect(program.visible_devices),
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+    return run, run.create_study(head)
 
 
 class Logged(Events):
@@ -275,9 +301,9 @@ class Logged(Events):
     def __init__(self) -> None:
         self._best = ""
 
-    def on_phase(self, name: str) -> None:
+    def on_phase(self, phase: Phase) -> None:
         """Log which phase begins."""
-        logger.info(name)
+        logger.info(phase)
 
     def on_rounds(self, best: Config, speedup: float, space: ResolvedSpace) -> None:
         """Log the best config so far, where it is another one than before."""
@@ -307,16 +333,28 @@ class Logged(Events):
 def _finish(result: SearchResult, output: Output | None, events: Events) -> None:
     """Write what a search found; where that fails it is said, because the record has it."""
     from autotune.report import html
+    from autotune.results.as_data import as_text
 
-    own = result.own_file
-    try:
-        write_own(own, result.best_file().text())
-    except UsageError as error:
-        again = f"'{result.head.to_resume(result.run_dir.name)}' writes it."
-        events.warn(f"{error} Make room; {again}")
+    again = f"Make room; '{result.head.to_resume(result.run_dir.name)}' writes it."
+    _write_config(result, events, again)
     if output is not None and (said := result.put_into(output)):
         events.warn(said)
+    found = result.found_in(output)
+    for name, text in ((RESULT, as_text(result, found)), ("report.html", html(result, found))):
+        try:
+            write_own(result.own_file.with_name(name), text)
+        except UsageError as error:
+            events.warn(f"{error} {again}")
+
+
+def _write_config(result: SearchResult, events: Events, again: str) -> None:
+    """Write the best or candidate config; of what went on, the folder keeps no earlier one."""
+    own = result.own_file
+    for name in {BEST.name, CANDIDATE} - {own.name}:
+        own.with_name(name).unlink(missing_ok=True)
+    if own.name == RESULT:
+        return
     try:
-        write_own(own.with_name("report.html"), html(result, result.found_in(output)))
+        write_own(own, result.best_file().text(own.name))
     except UsageError as error:
-        events.warn(str(error))
+        events.warn(f"{error} {again}")

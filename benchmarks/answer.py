@@ -114,21 +114,21 @@ def read(text: str) -> Answer:
     try:
         best = data["best"]
         interval = {end: best["speedup"][end] for end in ("estimate", "low", "high")}
-        memory = best["memory"]["baseline"]
+        memory = best["memory"]["as_written"]
         return Answer(
             claim=Ratio.within(**interval) if data["finding"] == "faster" else None,
             interval=interval,
             finding=": ".join(filter(None, (data["finding"], data["reason"]))),
-            changes={k: v for k, v in best["config"].items() if v != best["baseline"].get(k)},
+            changes=best["config"],
             seconds=data["seconds"],
             first_step_s=data["first_step_s"],
             untried=data["untried"],
             outcomes=Counter(trial["outcome"] for trial in data["trials"]),
-            device=best["program"]["traits"]["device"],
+            device=data["program"]["device"],
             memory_bytes={
                 k: v for k, v in memory.items() if k.endswith("_bytes") and v is not None
             },
-            processes=best["search"]["processes"],
+            processes=data["processes"],
             run=data["run"],
         )
     except KeyError as error:

@@ -17,7 +17,6 @@ from autotune.machine.hardware import Gpu, Hardware
 from autotune.measurement.interval import Interval
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import Ending
-from autotune.measurement.readings import Memory
 from autotune.measurement.rounds import Speeds
 from autotune.program.applied_config import AppliedConfig, ProgramTraits
 from autotune.program.config import Config, KnobValue
@@ -243,40 +242,33 @@ BASELINE: dict[str, KnobValue] = {
 }
 
 
+CHANGES: dict[str, KnobValue] = {
+    "workers": 2,
+    "precision": "bf16",
+    "memory_format": "channels_last",
+}
+
+
 def make_best(**changes: Any) -> BestFile:
-    """Return a best.yaml of a search that found three changes, with changes."""
-    best = BestFile(
-        program=bestfile.ProgramSection(
-            command="train.py --epochs 3",
-            fingerprint="f" * 64,
-            traits=ProgramTraits("cpu", LOADER, ("hidden",)),
-        ),
-        config={**BASELINE, "workers": 2, "precision": "bf16", "memory_format": "channels_last"},
-        baseline=BASELINE,
-        speedup=Interval(estimate=1.42, low=1.38, high=1.46),
-        throughput={"baseline": 1950.25, "best": 2769.5},
-        memory={
-            "baseline": Memory(host_bytes=GIB),
-            "best": Memory(None, None, 3 * GIB, 2 * GIB),
-        },
-        learning=bestfile.LearningSection(
-            lr_rule=LrRule.LINEAR,
-            lr_factor=1.0,
-            batch_size={"baseline": 64, "best": 64},
-            note="Batch and learning rate are the program's own: größe, 'quotes' and \"more\".",
-        ),
-        hardware=replace(HARDWARE, gpus=(A100,)),
-        versions=dict(HARDWARE.versions),
-        search=bestfile.SearchSection(
-            trials=17,
-            seconds=178.3,
-            verdict="faster",
-            confirmed=True,
-            processes=7,
-            date="2025-01-01T12:00:00+00:00",
-        ),
+    """Return a best.yaml of a search that found three changes, with changes.
+
+    ``config``, ``baseline``, ``traits`` and ``lr_rule`` are those of the applied config, and those
+    of the program are its fields; others are fields of the file.
+    """
+    applied = AppliedConfig(
+        config=Config(changes.pop("config", {**BASELINE, **CHANGES})),
+        baseline=Config(changes.pop("baseline", BASELINE)),
+        traits=changes.pop("traits", ProgramTraits("cpu", LOADER, ("hidden",))),
+        lr_rule=changes.pop("lr_rule", LrRule.LINEAR),
     )
-    return best.model_copy(update=changes)
+    about = {
+        "speedup": Interval(estimate=1.42, low=1.38, high=1.46),
+        "made_on": bestfile.MadeOn.on(replace(HARDWARE, gpus=(A100,))),
+        "search": bestfile.SearchSection(
+            date="2025-01-01T12:00:00+00:00", folder=".autotune/train", digest="f" * 12
+        ),
+    }
+    return BestFile.of(applied, PROGRAM, **about).model_copy(update=changes)
 
 
 def storage_in(directory: Path) -> RecordStorage:

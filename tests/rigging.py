@@ -27,6 +27,7 @@ from autotune.program.fence_options import FenceKind, FenceOptions
 from autotune.program.lr import LrRule
 from autotune.program.profile import LoaderFacts, Profile
 from autotune.program.program import parse_program
+from autotune.results.bestfile import MadeOn
 from autotune.rig.fence import Fence, raise_fence
 from autotune.rig.open_rig import SILENT, Reports
 from autotune.rig.rig import Rig
@@ -181,12 +182,14 @@ def write_best(
     **changes: KnobValue,
 ) -> None:
     """Write a best.yaml for this machine whose config differs from the baseline by *changes*."""
-    facts, best = hardware.detect(), make_best()
-    traits = ProgramTraits(device, loader, trainer=trainer)
-    program = best.program.model_copy(
-        update={"command": "train.py", "fingerprint": "", "traits": traits}
+    search = make_best().search.model_copy(update={"digest": ""})
+    best = make_best(
+        config={**baseline, **changes},
+        baseline=baseline,
+        traits=ProgramTraits(device, loader, trainer=trainer),
+        program="train.py",
+        search=search,
+        made_on=MadeOn.on(hardware.detect()),
     )
-    written = {"program": program, "config": {**baseline, **changes}, "baseline": baseline}
-    machine = {"hardware": facts, "versions": dict(facts.versions)}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(best.model_copy(update={**written, **machine}).text(), encoding="utf-8")
+    path.write_text(best.text(), encoding="utf-8")

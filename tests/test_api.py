@@ -164,7 +164,7 @@ def test_resume_starts_nothing_that_the_record_asks_for_without_the_words(
 ) -> None:
     (workplace / "train.py").write_text("")
     program = replace(parse_program("train.py", [], workplace), env={"LD_PRELOAD": "/evil.so"})
-    fence = FenceOptions(FenceKind.GUARD, allow_side_effects=True)
+    fence = FenceOptions(FenceKind.GUARD)
     options = SearchOptions(180.0, fence=fence)
     space = SearchSpace("mine", {"workers": None, "$FLAVOUR": ("sweet", "sour")})
     head = SearchInfo(program, space, options, hardware.detect(), "2025-01-01T12:00:00+00:00")
@@ -181,8 +181,8 @@ def test_resume_starts_nothing_that_the_record_asks_for_without_the_words(
 
     monkeypatch.setattr(api, "run_search", begin)
     line = ["resume", "the one"]
-    words = "--fence guard --allow-side-effects --allow-env FLAVOUR,LD_PRELOAD,PATH"
-    for given in ("", "--fence guard --allow-side-effects", "--allow-env LD_PRELOAD,PATH"):
+    words = "--fence guard --allow-env FLAVOUR,LD_PRELOAD,PATH"
+    for given in ("", "--fence guard", "--allow-env LD_PRELOAD,PATH"):
         done = CliRunner().invoke(app, [*line, *given.split()])
         assert f"autotune resume 'the one' {words}" in " ".join(done.output.split()), done
     assert not started

@@ -91,7 +91,7 @@ def test_a_python_call_over_own_flags_ends_in_a_file_that_trains_with_them(workp
         args=["--hidden", "8"],
         budget="5m",
         tune=["batch_size"],
-        values={"batch_size": [128]},
+        set={"batch_size": [16, 128]},
         use_flags=True,
         events=StopsAfter(trials=2),
     )

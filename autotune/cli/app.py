@@ -14,13 +14,14 @@ import typer
 
 from autotune import __version__
 from autotune.cli import compare, examine, past_runs, search, train
+from autotune.cli.command_line import Command, Group
 from autotune.cli.messages import outlive_readers
 from autotune.cli.options import PROGRAM_LAST, with_declared_options
 
 app = typer.Typer(
-    no_args_is_help=True,
+    cls=Group,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Find the fastest safe configuration for a PyTorch training program, with proof.",
+    help="Make a PyTorch training program faster on this machine, without changing it.",
     pretty_exceptions_enable=False,
 )
 
@@ -31,25 +32,30 @@ def skill() -> None:
     typer.echo(text, nl=False)
 
 
+# In the order in which people need them; the last is for machines
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(search.search, train.run, search.resume, compare.compare, examine.doctor),
-    *(past_runs.show, past_runs.export, past_runs.report, past_runs.runs, examine.knobs),
-    skill,
+    *(past_runs.show, past_runs.export, skill),
 )
 for function in COMMANDS:
     has_program = "program" in function.__annotations__
-    app.command(context_settings=PROGRAM_LAST if has_program else None)(
-        with_declared_options(function)
-    )
+    app.command(
+        cls=Command,
+        context_settings=PROGRAM_LAST if has_program else None,
+        hidden=function is skill,
+    )(with_declared_options(function))
 
 
 @app.callback(invoke_without_command=True)
-def _version(
+def _without_a_command(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
 ) -> None:
     if version:
         typer.echo(f"autotune {__version__}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 def main() -> None:

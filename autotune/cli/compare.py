@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -34,20 +35,21 @@ if TYPE_CHECKING:
 UNCERTAIN_PCT = 1000.0  # from which the most that a difference may be says nothing
 YAML = {".yaml", ".yml"}
 USAGE = (
-    "A side is 'written' (the program as it is), a best.yaml, the name of a run, or git:REVISION: "
-    "autotune compare written best.yaml train.py"
+    "What should be compared? autotune compare best.yaml train.py. A side is 'written' (the "
+    "program as it is), a best.yaml, the name of a search, or git:REVISION"
 )
 SIDE = typer.Argument(
-    help="'written' (the program as it is), a best.yaml, the name of a run, or git:REVISION.",
-    show_default=False,
+    help="a side: a best.yaml, the name of a search, git:REVISION, or 'written' (as it is).",
+    metavar="A",
     autocompletion=completion.sides,
 )
+OTHER_SIDE = typer.Argument(metavar="[B]", autocompletion=completion.sides)
 
 
 def compare(
     context: typer.Context,
-    a: Annotated[str, SIDE],
-    b: Annotated[str, SIDE],
+    a: Annotated[str, SIDE] = "",
+    b: Annotated[str, OTHER_SIDE] = "",
     program: ProgramArgument = "",
     args: ArgsArgument = None,
     module: ModuleOption = False,
@@ -58,7 +60,10 @@ def compare(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure two configs or commits of a program against each other."""
+    """Measure two configs or commits of a program against each other.
+
+    With one side, it is compared with the program as written.
+    """
     from autotune.cli.console import Console
     from autotune.knobs.space import options
     from autotune.machine import hardware
@@ -69,14 +74,16 @@ def compare(
     with errors_told(console), ExitStack() as stack:
         if stray := next((word for word in (b, program) if word[:2] == "--" != word), ""):
             raise UsageError(f"Options come first: autotune compare {stray} … A B train.py")
-        if not program:
+        if not b:
+            raise UsageError(USAGE)
+        names, words = parted(a, b, program, args or [])
+        if not words:
             raise UsageError(
-                f"Name the program that is to run: autotune compare {a} {b} train.py. "
-                "'autotune show RUN' prints again what a search found."
+                f"Name the program that is to run: autotune compare {quote(a)} {quote(b)} train.py."
             )
-        subject = program_typed(context, console, program, args, is_module=module)
+        subject = program_typed(context, console, words[0], words[1:], is_module=module)
         allowed = options.names(allow_env or [])
-        sides = [stack.enter_context(_side(one, subject, console, allowed)) for one in (a, b)]
+        sides = [stack.enter_context(_side(one, subject, console, allowed)) for one in names]
         found = comparing.compare(
             (sides[0], sides[1]),
             hardware.detect(subject.visible_devices),
@@ -85,6 +92,23 @@ def compare(
             fence.options(),
         )
     show(found, as_json=as_json)
+
+
+def parted(a: str, b: str, program: str, args: list[str]) -> tuple[tuple[str, str], list[str]]:
+    """Return the names of both sides and the words of the program.
+
+    Where the second word names no side, it is the program, and the first side is compared with the
+    program as written.
+    """
+    from autotune.program.revision import COMMIT, WRITTEN
+    from autotune.tuning.storage import search_dir
+
+    is_file = Path(b).suffix in YAML or b == WRITTEN or b.startswith(COMMIT)
+    is_side = is_file or b in [one.name for one in search_dir.every()]
+    # A mistyped name before a script is told as one
+    if is_side or (not Path(b).exists() and Path(program).is_file()):
+        return (a, b), [program, *args] if program else []
+    return (WRITTEN, a), [b, *([program] if program else []), *args]
 
 
 @contextmanager
@@ -110,26 +134,26 @@ def _side(
 
 
 def best_file(name: str) -> Path:
-    """Return the best.yaml that is named by its path, or as that of a run; else UsageError."""
+    """Return the best.yaml that is named by its path, or as that of a search; else UsageError."""
     from autotune.program.revision import WRITTEN
     from autotune.tuning.storage import search_dir
 
     if Path(name).is_file() or Path(name).suffix in YAML:
         return Path(name)  # that it is not there is said where it is read
     try:
-        run = search_dir.find(name)
+        search = search_dir.find(name)
     except RunDirectoryError as error:
-        runs = [run.name for run in search_dir.every()]
-        listed = f"{', '.join(runs)}." if runs else "none."
+        names = [one.name for one in search_dir.every()]
+        listed = f"{', '.join(names)}." if names else "none."
         raise UsageError(
-            f"There is no best.yaml and no run '{name}'.{did_you_mean(name, [WRITTEN, *runs])} "
-            f"{USAGE}. Runs here: {listed}"
+            f"There is no best.yaml and no search '{name}'."
+            f"{did_you_mean(name, [WRITTEN, *names])} {USAGE}. Searches here: {listed}"
         ) from error
-    best = run.path / "best.yaml"
+    best = search.path / "best.yaml"
     if not best.is_file():
         raise UsageError(
-            f"The run '{name}' has no best.yaml, because it has not ended. "
-            f"'autotune resume {name}' goes on with it."
+            f"The search '{name}' has no best.yaml, because it has not ended. "
+            f"'autotune resume {quote(name)}' goes on with it."
         )
     return best
 
@@ -137,7 +161,7 @@ def best_file(name: str) -> Path:
 def show(found: Comparison, *, as_json: bool) -> None:
     """Print which of two sides is faster."""
     from autotune.cli.console import results_console
-    from autotune.results.wording import bounds
+    from autotune.results.wording import times
     from autotune.tuning.compare import Difference, as_data
 
     if as_json:
@@ -145,7 +169,7 @@ def show(found: Comparison, *, as_json: bool) -> None:
         return
     out = results_console()
     first, second = (plain(side.name) for side in found.sides)
-    speedup = f"{found.speedup.estimate:.3f}x {plain(bounds(found.speedup))}"
+    speedup = times(found.speedup)
     if found.difference is Difference.NONE:
         most = f", so at most {found.most_pct:.0f} %" if found.most_pct < UNCERTAIN_PCT else ""
         said = f"[bold]No difference to be seen[/] between {second} and {first}: {speedup}{most}"

@@ -15,8 +15,8 @@ def beginning(incomplete: str, words: Iterable[str]) -> list[str]:
     return [str(word) for word in words if word.startswith(incomplete)]
 
 
-def runs(incomplete: str) -> list[str]:
-    """Return the runs of this folder, the latest first."""
+def searches(incomplete: str) -> list[str]:
+    """Return the searches of this folder, the latest first."""
     from autotune.tuning.storage import search_dir
 
     return beginning(incomplete, (run.name for run in search_dir.every()))
@@ -26,7 +26,7 @@ def sides(incomplete: str) -> list[str]:
     """Return what may stand on a side of ``autotune compare``."""
     from autotune.program.revision import COMMIT, WRITTEN
 
-    return [*beginning(incomplete, (WRITTEN, COMMIT)), *runs(incomplete), *_yaml(incomplete)]
+    return [*beginning(incomplete, (WRITTEN, COMMIT)), *searches(incomplete), *_yaml(incomplete)]
 
 
 def spaces(incomplete: str) -> list[str]:
@@ -45,8 +45,8 @@ def knob_list(incomplete: str) -> list[str]:
     return [f"{before}{comma}{k}" for k in beginning(last, registry()) if k not in named]
 
 
-def knob_value(incomplete: str) -> list[str]:
-    """Return what ``knob=value`` may become: the knobs, each with its equals sign."""
+def setting(incomplete: str) -> list[str]:
+    """Return what ``NAME=value`` may become: the settings, each with its equals sign."""
     from autotune.knobs import registry
 
     return beginning(incomplete, (f"{knob}=" for knob in registry()))

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
@@ -16,6 +17,7 @@ from rich.text import Text
 from autotune.cli.console import results_console
 from autotune.machine.conditions import Conditions
 from autotune.machine.hardware import Hardware
+from autotune.program.fence_options import STRONGEST
 from autotune.results.advice import Advice, advise, ms
 from autotune.results.doctor_report import DoctorReport
 from autotune.results.wording import gib, rate
@@ -56,6 +58,19 @@ def examine(
             show_program(report)
     if as_json:
         sys.stdout.write(f"{json.dumps(found, indent=1, default=str)}\n")
+
+
+def show_report() -> None:
+    """Print what a bug report needs of the machine, without names or paths of the user's."""
+    from autotune.machine import conditions, hardware
+    from autotune.rig.fence import describe_fence
+
+    machine, around, out = hardware.detect(), conditions.read(), results_console()
+    about = [("system", machine.system), *machine.versions.items()]
+    out.print(_table([*about, *_machine_rows(machine, around)]))
+    sentence, uncovered = describe_fence(STRONGEST)
+    for line in (sentence, *uncovered, *machine.warnings, *around.warnings):
+        out.print(Text(line.replace(str(Path.home()), "~").replace(str(Path.cwd()), ".")))
 
 
 def machine_data(
@@ -104,23 +119,24 @@ def _show_machine(
     uncovered: Sequence[str],
 ) -> None:
     """Print what the machine is, what slows it down, and how files are protected from trials."""
-    gpus = ", ".join(gpu.name for gpu in hardware.gpus) or "none"
     versions = ", ".join(f"{name} {version}" for name, version in hardware.versions.items())
-    shm = "none" if hardware.shm_bytes is None else gib(hardware.shm_bytes)
-    rows = [
-        ("CPU", f"{hardware.cpu_name}, {hardware.cpu_quota} cores for this process"),
-        *conditions.facts.items(),
-        ("memory", f"{gib(hardware.memory_bytes)}, /dev/shm {shm}"),
-        ("GPUs", gpus),
-        ("versions", versions),
-    ]
     out = results_console()
-    out.print(_table(rows))
+    out.print(_table([*_machine_rows(hardware, conditions), ("versions", versions)]))
     out.print(Text(fence))
     for warning in (*uncovered, *hardware.warnings, *conditions.warnings, *warnings):
         out.print(Text(warning, style="yellow"))
     if not warnings:
         out.print("The machine is quiet: other processes hardly use its CPU or GPUs.")
+
+
+def _machine_rows(hardware: Hardware, conditions: Conditions) -> list[tuple[str, str]]:
+    shm = "none" if hardware.shm_bytes is None else gib(hardware.shm_bytes)
+    return [
+        ("CPU", f"{hardware.cpu_name}, {hardware.cpu_quota} cores for this process"),
+        *conditions.facts.items(),
+        ("memory", f"{gib(hardware.memory_bytes)}, /dev/shm {shm}"),
+        ("GPUs", ", ".join(gpu.name for gpu in hardware.gpus) or "none"),
+    ]
 
 
 def show_program(report: DoctorReport) -> None:

@@ -1,8 +1,8 @@
-"""The commands ``doctor`` and ``knobs``, which look at a program without searching."""
+"""The command ``doctor``, which looks at a machine and a program without searching."""
 
 from __future__ import annotations
 
-import sys
+from typing import Annotated
 
 import typer
 
@@ -26,12 +26,16 @@ def doctor(
     args: ArgsArgument = None,
     module: ModuleOption = False,
     nproc_per_node: RanksOption = None,
+    report: Annotated[
+        bool,
+        typer.Option("--report", help="Print the machine and the versions, for a bug report."),
+    ] = False,
     *,
     fence: FenceRequest,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Find out where a program's step goes, and what slows it and this machine down.
+    """Find out what slows a program, or this machine, down.
 
     Without a program, the machine alone is looked at.
     """
@@ -40,44 +44,14 @@ def doctor(
 
     console = Console(verbosity(quiet=quiet))
     with errors_told(console):
+        if report:
+            if program or as_json:
+                raise UsageError("--report is about this machine alone: autotune doctor --report")
+            examining.show_report()
+            return
         subject = None
         if program:
             subject = program_typed(
                 context, console, program, args, is_module=module, ranks=nproc_per_node
             )
         examining.examine(subject, console, fence.options(), as_json=as_json)
-
-
-def knobs(
-    context: typer.Context,
-    program: ProgramArgument = "",
-    args: ArgsArgument = None,
-    module: ModuleOption = False,
-    *,
-    fence: FenceRequest,
-    quiet: QuietOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """List all knobs: the values that a search would try on a program, or why not."""
-    from autotune.cli import knob_sheet
-    from autotune.cli.console import Console
-    from autotune.machine import hardware
-    from autotune.rig.open_rig import Reports
-    from autotune.tuning.start.observe import observe
-
-    console = Console(verbosity(quiet=quiet))
-    with errors_told(console):
-        if not program and as_json:
-            raise UsageError("--json is about a program: autotune knobs --json train.py")
-        if not program:
-            knob_sheet.show_all()
-            return
-        subject = program_typed(context, console, program, args, is_module=module)
-        machine = hardware.detect(subject.visible_devices)
-        reports = Reports(warning=console.warn, note=console.note)
-        here = observe(subject, machine, fence.options(), reports)
-    rows = knob_sheet.rows(here.hardware, here.profile)
-    if as_json:
-        sys.stdout.write(knob_sheet.as_json(rows, str(subject), here.profile.flags) + "\n")
-    else:
-        knob_sheet.show(rows, str(subject), here.profile.flags)

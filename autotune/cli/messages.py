@@ -21,12 +21,11 @@ import typer
 from rich.console import Console as RichConsole
 from rich.text import Text
 
+from autotune.cli.exit_status import ExitStatus
 from autotune.errors import AutotuneError, NothingMeasured, ProgramError, Terminated
 
 COMMAND = "autotune "  # how a command to copy begins
-FAILED = 2
 GONE = {errno.EPIPE, errno.EIO}  # the reader of a pipe; a terminal
-INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 class Verbosity(IntEnum):
@@ -125,7 +124,7 @@ class _Outliving:
             os.close(nowhere)
             if error.errno not in GONE and self._stream is sys.__stdout__:  # whoever wants it waits
                 Messages().error(f"The output cannot be written: {error.strerror}.")
-                raise SystemExit(FAILED) from None
+                raise SystemExit(ExitStatus.REFUSED) from None
 
 
 def plain(value: object) -> str:
@@ -160,13 +159,15 @@ def errors_told(messages: Messages, *, resumable: bool = False) -> Iterator[None
     except AutotuneError as error:
         traceback = error.program_traceback if isinstance(error, ProgramError) else ""
         messages.error(str(error), traceback)
-        raise typer.Exit(INTERRUPTED if isinstance(error, NothingMeasured) else FAILED) from None
+        is_interrupted = isinstance(error, NothingMeasured)
+        status = ExitStatus.INTERRUPTED if is_interrupted else ExitStatus.REFUSED
+        raise typer.Exit(status) from None
     except Terminated as end:
         messages.error(f"This command was {end.reason}.{mend}")
         raise typer.Exit(end.code) from None
     except KeyboardInterrupt:
         messages.error(f"Interrupted.{mend}")
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(ExitStatus.INTERRUPTED) from None
     finally:
         messages.end()
         for number, handler in before.items():

@@ -21,52 +21,57 @@ from autotune.errors import UsageError, named
 from autotune.program.fence_options import FenceKind, FenceOptions
 from autotune.tuning.search_request import FILES, Option, SearchRequest, described, option
 
-LINE = (
-    "What to train: train.py, file.py:function, module:function, or your usual command line: "
-    "python -u train.py, python -m package.train, A=1 torchrun --nproc-per-node 2 train.py, "
-    "accelerate launch train.py, a console script. A '--' before it is optional."
+PROGRAM = (
+    "what you train: train.py, file.py:function, module:function, or your usual command line, such "
+    "as python -m package.train or torchrun --nproc-per-node 2 train.py. A '--' before it is "
+    "optional; autotune's options come before it."
 )
 # Without it, click would also read options that stand after the program as autotune's.
 PROGRAM_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": False}
-ProgramArgument = Annotated[str, typer.Argument(help=LINE, show_default=False, metavar="LINE")]
+ProgramArgument = Annotated[str, typer.Argument(help=PROGRAM, metavar="PROGRAM")]
 ModuleOption = Annotated[
-    bool, typer.Option("-m", "--module", help="Train a module, as python -m does.")
+    bool, typer.Option("-m", "--module", help="Train a module, as python -m does.", hidden=True)
 ]
-ArgsArgument = Annotated[
-    list[str] | None, typer.Argument(help="The program's own arguments.", show_default=False)
-]
-BudgetOption = Annotated[str, typer.Option(help="Wall time: 90s, 3m, 1h30m.")]
+ArgsArgument = Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", show_default=False)]
+BudgetOption = Annotated[str, typer.Option(metavar="TIME", help="Wall time: 90s, 3m, 1h30m.")]
 RanksOption = Annotated[
     int | None,
     typer.Option(
         "--nproc-per-node",
         min=1,
+        hidden=True,
         help="Start this number of ranks on this machine, as torchrun does.",
     ),
 ]
 AllowEnvOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="Let the file set these environment variables, which are not known to tune and may "
-        "load code: NAME,NAME. Repeatable."
+        metavar="NAMES",
+        help="Let the file set these environment variables. They are not known to tune and may "
+        "load code. Repeatable.",
     ),
 ]
 VerboseOption = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Print every trial, all values and all reasons.")
+    bool, typer.Option("--verbose", "-v", help="Print every trial, all values, all reasons.")
 ]
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print warnings, errors and the result alone.")
 ]
 OutputOption = Annotated[
     Path | None,
-    typer.Option("--output", "-o", help="Where to write best.yaml. Default: ./best.yaml."),
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="Where to write the result. Default: ./best.yaml."
+    ),
 ]
+METAVARS = {str: "TEXT", int: "N", float: "N", Path: "PATH", list[str]: "TEXT", list[Path]: "PATH"}
 FORCE = described(SearchRequest)["force"].help
-ForceOption = Annotated[bool, typer.Option("--force", help=FORCE)]
-RunArgument = Annotated[
+ForceOption = Annotated[bool, typer.Option("--force", help=FORCE, hidden=True)]
+SearchArgument = Annotated[
     str | None,
     typer.Argument(
-        help="Name or path of a run; the latest by default.", autocompletion=completion.runs
+        help="its name or folder; the latest by default.",
+        metavar="[SEARCH]",
+        autocompletion=completion.searches,
     ),
 ]
 JsonOption = Annotated[
@@ -80,15 +85,16 @@ class FenceRequest:
 
     fence: str | None = option(
         None,
-        "Fence that keeps trials from changing your files: overlay, landlock or guard. Default: "
-        "the first that works here (guard only with --allow-side-effects).",
+        "What keeps trials off your files: overlay, landlock, guard. Default: overlay or else "
+        "landlock. guard redirects writes by Python's own functions alone: C libraries and "
+        "subprocesses can then change your files, so name it only where that is harmless.",
         str,
         offers=[*FenceKind],
         panel=FILES,
     )
     scratch_dir: Path | None = option(
         None,
-        "Where to keep what a trial writes until it ends: a folder on a local disk.",
+        "Local folder for what a trial writes until it ends.",
         Path,
         panel=FILES,
     )
@@ -101,16 +107,8 @@ class FenceRequest:
     )
     cache_dir: list[Path] | None = option(
         None,
-        "Folder with data that the program prepares before its first step; later trials reuse it. "
-        "Repeatable.",
+        "Folder of data that the program prepares at its start. Later trials reuse it. Repeatable.",
         list[Path],
-        panel=FILES,
-    )
-    allow_side_effects: bool = option(
-        False,
-        "Search even if only the guard works: it redirects writes by Python's own functions, but C "
-        "libraries and subprocesses can change your files.",
-        bool,
         panel=FILES,
     )
 
@@ -118,20 +116,17 @@ class FenceRequest:
         """Return the fence options.
 
         Raises:
-            UsageError: No such fence or folder; ``--fence guard`` lacks ``--allow-side-effects``.
+            UsageError: No such fence or folder.
         """
         fences = {str(one): one for one in FenceKind}
         kind = None if self.fence is None else named("fence", self.fence, fences)
         if (folder := self.scratch_dir) is not None and not folder.is_dir():
             raise UsageError(f"--scratch-dir '{folder}' is not a folder. Create it first.")
-        if kind == FenceKind.GUARD and not self.allow_side_effects:
-            raise UsageError("--fence guard covers Python alone: it needs --allow-side-effects.")
         return FenceOptions(
             kind=kind,
             scratch_dir=folder,
             max_scratch_bytes=self.max_scratch,
             caches=tuple(self.cache_dir or ()),
-            allow_side_effects=self.allow_side_effects,
         )
 
 
@@ -169,6 +164,8 @@ def _parameters(request: Any) -> Iterator[inspect.Parameter]:
             *_words(one.name, its),
             help=its.help,
             min=its.least,
+            metavar=METAVARS.get(its.typed),
+            hidden=its.hidden,
             rich_help_panel=its.panel or None,
             autocompletion=_completion(its.offers),
         )

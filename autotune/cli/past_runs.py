@@ -1,4 +1,4 @@
-"""Commands about searches that are over: show, runs, report and export; they start nothing."""
+"""The commands about searches that are over, ``show`` and ``export``; they start nothing."""
 
 from __future__ import annotations
 
@@ -18,82 +18,140 @@ from rich.text import Text
 from autotune.cli import completion
 from autotune.cli.compare import best_file
 from autotune.cli.messages import Messages, errors_told
-from autotune.cli.options import AllowEnvOption, ForceOption, JsonOption, RunArgument
+from autotune.cli.options import AllowEnvOption, ForceOption, JsonOption, SearchArgument
 from autotune.errors import AutotuneError, UsageError
+from autotune.tuning.storage import search_dir
 
 if TYPE_CHECKING:
+    from autotune.results.result import SearchResult
     from autotune.tuning.storage.search_dir import SearchDir
 
-COLUMNS = ("run", "date", "program", "trials", "found")
+COLUMNS = ("search", "date", "program", "trials", "found")
 
 
-class PageFormat(StrEnum):
-    """In which form a report is written."""
+class Shown(StrEnum):
+    """What of a search is shown, by the option that asks for it."""
 
-    HTML = "html"
-    MD = "md"
+    RESULT = ""
+    DETAILS = "--verbose"
+    TRIALS = "--trials"
+    HTML = "--html"
+    MD = "--md"
+    LIST = "--list"
+
+    @property
+    def is_page(self) -> bool:
+        """Whether it is a page, which is written to a file."""
+        return self in {Shown.HTML, Shown.MD}
 
 
-def show(run: RunArgument = None, as_json: JsonOption = False) -> None:
-    """Print again what a search found."""
-    from autotune import api
-    from autotune.cli import search_report
-
-    with errors_told(Messages()):
-        result = api.load(run)
-    search_report.show(result, result.own_file, as_json=as_json)
-
-
-def report(
-    run: RunArgument = None,
-    format_: Annotated[PageFormat, typer.Option("--format", help="html or md.")] = PageFormat.HTML,
+def show(
+    search: SearchArgument = None,
+    details: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print also what led to the result.")
+    ] = False,
+    trials: Annotated[bool, typer.Option("--trials", help="Print all trials as a table.")] = False,
+    html: Annotated[bool, typer.Option("--html", help="Write the report as a web page.")] = False,
+    open_: Annotated[
+        bool, typer.Option("--open", help="Open the web page in the browser, too.")
+    ] = False,
+    md: Annotated[
+        bool, typer.Option("--md", help="Write the report in Markdown, for a pull request.")
+    ] = False,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List the searches of this folder, the latest first.")
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Where to write it; '-' prints it. Default: the run's folder."
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where to write the report; '-' prints it. Default: the search's folder.",
         ),
     ] = None,
     force: ForceOption = False,
-    open_: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write what a search found as one page: HTML, or Markdown for a pull request."""
+    """Print again what a search found, or write it as a report."""
     from autotune import api
+    from autotune.cli import search_report
+
+    messages = Messages()
+    with errors_told(messages):
+        flags = zip([*Shown][1:], (details, trials, html or open_, md, list_), strict=True)
+        shown = _chosen([one for one, is_typed in flags if is_typed], output, is_named=bool(search))
+        if shown is Shown.LIST:
+            _list(messages, as_json=as_json)
+            return
+        result = api.load(search)
+        if shown.is_page:
+            path = _page(messages, result, shown, output, force=force, as_json=as_json)
+            if open_ and path is not None:
+                webbrowser.open(path.resolve().as_uri())
+            return
+        others = 0 if search else len(search_dir.every()) - 1
+    match shown:
+        case Shown.DETAILS if not as_json:
+            search_report.details(result)
+        case Shown.TRIALS if not as_json:
+            search_report.trials(result)
+        case _:
+            search_report.show(result, result.own_file, as_json=as_json)
+    if others and not as_json:
+        more = "1 more search" if others == 1 else f"{others} more searches"
+        messages.note(f"{more}: autotune show --list")
+
+
+def _chosen(typed: list[Shown], output: Path | None, *, is_named: bool) -> Shown:
+    """Return what is shown, or refuse options that exclude each other."""
+    shown = typed[0] if typed else Shown.RESULT
+    if len(typed) > 1:
+        raise UsageError(f"Choose one of {' and '.join(typed)}.")
+    if output is not None and not shown.is_page:
+        raise UsageError("--output is where a report goes: add --html or --md.")
+    if is_named and shown is Shown.LIST:
+        raise UsageError("--list is about all searches of this folder: leave out the name.")
+    return shown
+
+
+def _page(
+    messages: Messages,
+    result: SearchResult,
+    shown: Shown,
+    output: Path | None,
+    *,
+    force: bool,
+    as_json: bool,
+) -> Path | None:
+    """Write or print a report, and return its path; None if it was printed."""
     from autotune.report import html, markdown
     from autotune.results.output import Output, write_own
 
-    messages = Messages()
-    with errors_told(messages):
-        if open_ and format_ is PageFormat.MD:
-            raise UsageError("--open shows HTML; leave out --format md.")
-        if str(output) == "-" and (as_json or open_):
-            raise UsageError("'-o -' prints the page itself; leave out --json and --open.")
-        result = api.load(run)
-        make = html if format_ is PageFormat.HTML else markdown
-        page = make(result, result.own_file)
-        if str(output) == "-":
-            sys.stdout.write(page)
-            return
-        path = output or result.run_dir / f"report.{format_}"
-        if output is None:
-            write_own(path, page)
-        elif said := Output.typed(output, force=force).write(page):
-            messages.warn(said)
-    about = {"run": str(result.run_dir), "path": str(path), "format": str(format_)}
+    is_printed = str(output) == "-"
+    if is_printed and as_json:
+        raise UsageError("'-o -' prints the page itself; leave out --json.")
+    page = (html if shown is Shown.HTML else markdown)(result, result.own_file)
+    if is_printed:
+        sys.stdout.write(page)
+        return None
+    format_ = shown.removeprefix("--")
+    path = output or result.run_dir / f"report.{format_}"
+    if output is None:
+        write_own(path, page)
+    elif said := Output.typed(output, force=force).write(page):
+        messages.warn(said)
+    about = {"run": str(result.run_dir), "path": str(path), "format": format_}
     # A path has the bytes that it has
     typer.echo(json.dumps(about, indent=1) if as_json else os.fsencode(path))
-    if open_:
-        webbrowser.open(path.resolve().as_uri())
+    return path
 
 
-def runs(as_json: JsonOption = False) -> None:
-    """List the searches of this folder, the latest first, with what each one found."""
+def _list(messages: Messages, *, as_json: bool) -> None:
+    """Print the searches of this folder, the latest first, with what each one found."""
     from autotune.cli.console import results_console
-    from autotune.tuning.storage import search_dir
 
-    messages = Messages()
-    with errors_told(messages):
-        listed = [_about(run) for run in search_dir.every()]
+    listed = [_about(one) for one in search_dir.every()]
     if as_json:
         sys.stdout.write(f"{json.dumps(listed, indent=1)}\n")
         return
@@ -113,11 +171,16 @@ def runs(as_json: JsonOption = False) -> None:
     results_console().print(table)
 
 
-def _about(run: SearchDir) -> dict[str, Any]:
-    """Return what the list says of a run; its keys are those of ``autotune runs --json``."""
-    about: dict[str, Any] = {"run": run.name, "path": str(run.path), "date": "", "program": ""}
+def _about(search: SearchDir) -> dict[str, Any]:
+    """Return what the list says of a search, as ``autotune show --list --json`` prints it."""
+    about: dict[str, Any] = {
+        "run": search.name,
+        "path": str(search.path),
+        "date": "",
+        "program": "",
+    }
     try:
-        study = run.load_study()
+        study = search.load_study()
         head, found, failure = study.head, study.found, study.failure
     except AutotuneError as error:  # one that cannot be read hides no other
         return {**about, "trials": None, "found": "", "error": str(error)}
@@ -127,38 +190,42 @@ def _about(run: SearchDir) -> dict[str, Any]:
 
 
 def export(
+    best: Annotated[
+        str,
+        typer.Argument(
+            help="the file of a search, or its name; best.yaml by default. A tracker takes the "
+            "name; the latest by default.",
+            metavar="[BEST.YAML]",
+            autocompletion=completion.searches,
+        ),
+    ] = "best.yaml",
     to: Annotated[
         str,
         typer.Option(
             "--to",
-            help="Format: snippet, hf, accelerate, lightning, deepspeed or sbatch; or tracker: "
-            "mlflow, wandb or tensorboard.",
+            metavar="TOOL",
+            help="Other tool: snippet, hf, accelerate, lightning and more. Also deepspeed or "
+            "sbatch, or a tracker: mlflow, wandb or tensorboard. Without it, they are listed.",
             show_default=False,
             autocompletion=completion.exports,
         ),
-    ],
-    best: Annotated[
-        str,
-        typer.Argument(
-            help="The best.yaml of a search, or the search's name. A tracker takes the name; the "
-            "latest by default.",
-            autocompletion=completion.runs,
-        ),
-    ] = "best.yaml",
+    ] = "",
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
             "-o",
-            help="Where to write it; for TensorBoard, a folder. Default: print it.",
+            metavar="FILE",
+            help="Where to write it. For TensorBoard, a folder. Default: print it.",
         ),
     ] = None,
     force: ForceOption = False,
     allow_env: AllowEnvOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a best.yaml in the words of another tool, or log a search to an experiment tracker."""
+    """Write a best.yaml for another tool, or log a search to a tracker."""
     from autotune import api, exports
+    from autotune.exports import formats
     from autotune.knobs.space import options
     from autotune.results import bestfile
     from autotune.results.output import Output
@@ -166,6 +233,11 @@ def export(
 
     messages = Messages()
     with errors_told(messages):
+        if not to:
+            if as_json or output is not None:
+                raise UsageError(f"Name the tool: autotune export --to {next(iter(formats()))}")
+            _list_formats()
+            return
         if to in exports.TRACKERS:
             where = api.log(api.load(None if best == "best.yaml" else best), to, output)
             made, is_as_written = exports.Export(f"{where}\n", {}), False
@@ -186,3 +258,12 @@ def export(
         messages.warn(f"{best} changes nothing: the program's own config was kept.")
     for sentence in made.sentences:
         messages.warn(sentence)
+
+
+def _list_formats() -> None:
+    """Print what ``--to`` takes."""
+    from autotune.exports import TRACKERS, formats
+
+    sys.stdout.write(f"settings for another tool: {', '.join(formats())}\n")
+    sys.stdout.write(f"log of a search for a tracker: {', '.join(TRACKERS)}\n")
+    sys.stdout.write("autotune export --to TOOL [BEST.YAML]\n")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from autotune.cli.exit_status import ExitStatus
 from autotune.cli.messages import Messages, errors_told, verbosity
 from autotune.cli.options import (
     FORCE,
@@ -20,35 +21,38 @@ from autotune.cli.options import (
     OutputOption,
     ProgramArgument,
     QuietOption,
-    RunArgument,
+    SearchArgument,
     VerboseOption,
 )
 from autotune.cli.typed_line import program_typed
-from autotune.errors import Terminated
+from autotune.errors import Terminated, UsageError
 from autotune.tuning.search_request import SearchRequest, described
+
+DryRunOption = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Start the program once, and print what would be tried."),
+]
 
 if TYPE_CHECKING:
     from autotune.results.output import Output
     from autotune.results.result import SearchResult
 
-# Exit status if only the baseline was measured, so that scripts can tell it from "no gain" (0)
-NOTHING_MEASURED = 3
-
 
 def search(
     context: typer.Context,
-    program: ProgramArgument,
+    program: ProgramArgument = "",
     args: ArgsArgument = None,
     module: ModuleOption = False,
-    output: OutputOption = None,
     *,
     request: SearchRequest,
+    output: OutputOption = None,
+    dry_run: DryRunOption = False,
     fence: FenceRequest,
     verbose: VerboseOption = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Search for the fastest config of a training program, without changing the program."""
+    """Search for the fastest settings of a training program, which stays as it is."""
     from autotune import api
     from autotune.cli.console import Console
     from autotune.results.output import Output
@@ -56,22 +60,34 @@ def search(
     console = Console(verbosity(verbose=verbose, quiet=quiet))
     place = Output.typed(output, force=request.force)
 
-    def searched() -> SearchResult:
+    def whole() -> SearchRequest:
+        if not program:
+            dry = " --dry-run" if dry_run else ""
+            raise UsageError(f"What should be searched? autotune search{dry} train.py")
         subject = program_typed(
             context, console, program, args, is_module=module, ranks=request.ranks
         )
-        whole = replace(
-            request, program=subject, output=place, fence=fence.options(), events=console
+        where = None if dry_run else place
+        return replace(
+            request, program=subject, output=where, fence=fence.options(), events=console
         )
-        return api.search(**vars(whole))
 
-    _end(console, searched, place, as_json=as_json)
+    if dry_run:
+        from autotune.cli import dry_run as dry
+
+        with errors_told(console):
+            wanted = whole()
+            found = api.outlook(wanted)
+        dry.show(found, str(wanted.program), as_json=as_json)
+        return
+    _end(console, lambda: api.search(**vars(whole())), place, as_json=as_json)
 
 
 def resume(
-    run: RunArgument = None,
+    search: SearchArgument = None,
     budget: Annotated[
-        str | None, typer.Option(help="New total budget. Default: the search's own.")
+        str | None,
+        typer.Option(metavar="TIME", help="New total budget. Default: the search's own."),
     ] = None,
     may_change: Annotated[
         str | None,
@@ -82,7 +98,7 @@ def resume(
     output: OutputOption = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help=f"Take over a run from a machine that is gone. {FORCE}"),
+        typer.Option("--force", help=f"Take over a search from a machine that is gone. {FORCE}"),
     ] = False,
     allow_env: AllowEnvOption = None,
     *,
@@ -101,7 +117,7 @@ def resume(
     place = Output.typed(output, force=force)
     go_on = partial(
         api.resume,
-        run,
+        search,
         budget=budget,
         may_change=may_change,
         output=place,
@@ -133,4 +149,4 @@ def _end(
             result, status = end.result, end.code
     search_report.show(result, result.found_in(place), as_json=as_json)
     if status or result.finding is Finding.NOT_MEASURED:
-        raise typer.Exit(status or NOTHING_MEASURED)
+        raise typer.Exit(status or ExitStatus.NOTHING_MEASURED)

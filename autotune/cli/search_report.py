@@ -1,80 +1,161 @@
-"""The end of a search on stdout: verdict, why, next. On a terminal, the verdict stands in a box."""
+"""The end of a search on stdout: one screen of at most 15 lines and 80 columns, and what is behind.
+
+The words are the same on a terminal and in a pipe; colours and the mark are a terminal's alone.
+"""
 
 from __future__ import annotations
 
-import json
 import sys
+import textwrap
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from autotune.cli.console import results_console
-from autotune.results.as_data import as_data
+from autotune.results.as_data import as_text
+from autotune.results.details import choice
+from autotune.results.details import details as details_of
+from autotune.results.finding import Finding
 from autotune.results.result import SearchResult
-from autotune.results.verdict import Verdict, verdict
+from autotune.results.verdict import ROOM, Change, Row, Verdict, listed, verdict
+from autotune.results.wording import factor
 
-WIDEST = 100  # columns of the box; longer lines are hard to read
-INDENT = "  "
+COLUMNS, LINES = 80, 15
+LABEL = 14  # columns of a label, between two margins
+MARGIN = "  "
+MARKS = {
+    Finding.FASTER: ("✓ ", "green"),
+    Finding.NOTHING_FOUND: ("= ", "default"),
+    Finding.AT_LIMIT: ("= ", "default"),
+    Finding.TOO_NOISY: ("? ", "yellow"),
+    Finding.UNCONFIRMED: ("? ", "yellow"),
+    Finding.NOT_MEASURED: ("✗ ", "red"),
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the screen; blank without a text."""
+
+    label: str = ""
+    text: str = ""
+    is_command: bool = False
+
+    def __str__(self) -> str:
+        return f"{MARGIN}{self.label:<{LABEL}}{MARGIN}{self.text}".rstrip()
 
 
 def show(result: SearchResult, output: Path, *, as_json: bool = False) -> None:
     """Print what a search found."""
     if as_json:
-        data = {**as_data(result), "config": str(output)}
-        sys.stdout.write(f"{json.dumps(data, indent=1, default=str)}\n")
+        sys.stdout.write(as_text(result, output))
         return
-    found = verdict(result, output)
+    found, out = verdict(result, output), results_console()
+    mark, colour = MARKS[found.finding] if out.is_terminal else ("", "default")
+    for part in folded(f"{mark}{found.headline}", COLUMNS):
+        out.print(Text(part, style=f"bold {colour}"))
+    for line in screen(found):
+        text = Text(str(line))
+        text.stylize("dim", 0, len(MARGIN) + max(LABEL, len(line.label)))
+        # A line break would be copied along with a command
+        out.print(text, soft_wrap=True)
+
+
+def details(result: SearchResult) -> None:
+    """Print what is known beyond the verdict."""
     out = results_console()
-    out.print()
-    why = tuple(_why(found))
-    if out.is_terminal:
-        inside = Group(*map(_folded, (*_verdict(found), Text(), *why)))
-        width = min(out.width, WIDEST)
-        out.print(Panel(inside, title="Verdict", border_style=str(found.tone), width=width))
-    else:
-        for part in (*_verdict(found), *why):
-            out.print(part)
-    # Outside of the box, where a command can be selected and no border stands in it; nor is it
-    # wrapped, because a line break would be copied along
-    if found.next:
-        out.print(Text("Next:", style="bold"))
-    for command in found.next:
-        line = Text.assemble("  ", command.text, (f"  # {command.purpose}", "dim"))
-        out.print(line, soft_wrap=True)
-    for sentence in (*found.notes, found.cost):
-        out.print(Text(sentence, style="dim"))
+    for section in details_of(result):
+        out.print()
+        out.print(Text(section.title, style="bold"))
+        for sentence in section.sentences:
+            if not out.is_terminal:
+                out.print(Text(f"{MARGIN}{sentence}"), soft_wrap=True)
+                continue
+            for line in folded(sentence, out.width - len(MARGIN)):
+                out.print(Text(f"{MARGIN}{line}"), soft_wrap=True)
 
 
-def _folded(part: RenderableType) -> RenderableType:
-    """Return a part of the box whose further lines are indented as the first one is."""
-    if not isinstance(part, Text) or not part.plain.startswith(INDENT):
-        return part
-    return Padding(part[len(INDENT) :], (0, 0, 0, len(INDENT)))
+def trials(result: SearchResult) -> None:
+    """Print each config that was tried, with what it looked like in the search."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("trial", "looked", "settings", "outcome"):
+        table.add_column(column, overflow="fold", justify="right" if column == "trial" else "left")
+    for number, record in enumerate(result.records):
+        speed = f"about {factor(record.speedup)}" if record.speedup and number else ""
+        outcome = str(record.outcome)
+        if record.ending is not None:
+            outcome += f": {record.ending.reason}"
+        elif number:
+            outcome = "recommended" if record.config == result.best else ""
+        settings = listed(record.config, result.baseline) or "as written"
+        table.add_row(*(Text(cell) for cell in (str(number), speed, settings, outcome)))
+    out = results_console()
+    out.print(table)
+    for sentence in choice(result):
+        out.print(Text(sentence))
 
 
-def _verdict(found: Verdict) -> Iterator[RenderableType]:
-    yield Text.assemble((found.headline, f"bold {found.tone}"), " ", found.basis)
-    yield from (Text(f"{INDENT}{sentence}") for sentence in found.more)
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 2))
-    for column in ("", *found.columns):
-        table.add_column(column, justify="right" if column else "left")
-    for row in found.figures:
-        table.add_row(row.name, *row.cells(len(found.columns)))
-    yield table
+def screen(found: Verdict) -> tuple[Line, ...]:
+    """Return the lines below the headline.
+
+    Blank lines part the facts, the changes and the rest, as far as there is room for them.
+    """
+    head = len([*folded(f"{MARGIN}{found.headline}", COLUMNS)])
+    for most in (2, 1):
+        changes = [*_changes(*found.few_changes)]
+        parts = [[*_rows(found.facts, most)], changes, [*_rows(found.rest, most)]]
+        parts = [part for part in parts if part]
+        room = LINES - head - sum(map(len, parts))
+        if room >= 0:
+            break
+    lines: list[Line] = []
+    for number, part in enumerate(parts):
+        if room >= len(parts) - number:
+            lines.append(Line())
+        lines += part
+    return tuple(lines)
 
 
-def _why(found: Verdict) -> Iterator[RenderableType]:
-    if found.changes:
-        yield Text("Changed, and what each change gives on top of the others:", style="bold")
-        listed = [f"{change.knob}: {change.values}" for change in found.changes]
-        width = max(map(len, listed))
-        for text, change in zip(listed, found.changes, strict=True):
-            yield Text(f"{INDENT}{text:<{width}}   {change.gain}".rstrip())
-    if found.why:
-        yield Text("Why:", style="bold")
-        yield from (Text(f"{INDENT}{sentence}") for sentence in found.why)
+def folded(text: str, columns: int) -> Iterator[str]:
+    """Yield a sentence in lines of at most some columns; words that are longer stay whole."""
+    yield from textwrap.wrap(text, columns, break_long_words=False, break_on_hyphens=False)
+
+
+def _rows(rows: tuple[Row, ...], most: int) -> Iterator[Line]:
+    for row in rows:
+        if row.is_command:
+            yield Line(row.label, row.text, is_command=True)
+            continue
+        label = row.label
+        for text in _fitted(row.text, most):
+            yield Line(label, text)
+            label = ""
+
+
+def _fitted(text: str, most: int) -> list[str]:
+    """Return a row's text on a few lines; the details have what does not fit."""
+    lines = [*folded(text, ROOM)]
+    if len(lines) > most:
+        rest = " ".join(lines[most - 1 :])
+        lines[most - 1 :] = [textwrap.shorten(rest, ROOM, placeholder=" …")]
+    return lines
+
+
+def _changes(changes: tuple[Change, ...], more: int) -> Iterator[Line]:
+    widths = [max((len(of(c)) for c in changes), default=0) for of in (_values, _gains)]
+    for one in changes:
+        cells = (f"{one.values:<{widths[0]}}", f"{one.gain:<{widths[1]}}", one.learning)
+        yield Line(one.setting, "   ".join(cells).rstrip())
+    if more:
+        yield Line("", f"+ {more} more: autotune show -v")
+
+
+def _values(change: Change) -> str:
+    return change.values
+
+
+def _gains(change: Change) -> str:
+    return change.gain

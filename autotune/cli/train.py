@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,19 +17,23 @@ import typer
 from autotune.cli.messages import Messages, errors_told, verbosity
 from autotune.cli.options import AllowEnvOption, ArgsArgument, ProgramArgument, QuietOption
 from autotune.cli.typed_line import program_typed
-from autotune.errors import UsageError
+from autotune.errors import AutotuneError, UsageError
 
 if TYPE_CHECKING:
     from autotune.machine.hardware import Hardware
     from autotune.program.program import LaunchPlan, Program
     from autotune.results.bestfile import BestFile
 
+BEST = Path("best.yaml")  # where a search puts it
 EXPLAIN = ("-P", "-m", "autotune.inside.train", "--explain")  # of Python, before a best.yaml
 
 
 def run(
     context: typer.Context,
-    best: Annotated[Path, typer.Argument(help="The best.yaml of a search.", show_default=False)],
+    best: Annotated[
+        Path,
+        typer.Argument(help="The file of a search; ./best.yaml by default.", metavar="[BEST.YAML]"),
+    ] = BEST,
     program: ProgramArgument = "",
     args: ArgsArgument = None,
     allow_env: AllowEnvOption = None,
@@ -53,7 +60,11 @@ def run(
         str, typer.Option(help="HOST:PORT on the first machine, where all machines meet.")
     ] = "",
 ) -> None:
-    """Train with the config of a best.yaml, without measuring or redirecting anything."""
+    """Train with what a search found.
+
+    Nothing is measured or redirected. Without a program, the one that a search of this folder was
+    about is trained.
+    """
     from autotune.results import bestfile
     from autotune.rig.torchrun_plan import Nodes, nodes_of, trust_note, with_ranks
 
@@ -63,8 +74,6 @@ def run(
             bestfile.read(best)  # a faulty file is told here
         os.execv(sys.executable, [sys.executable, *EXPLAIN, str(best)])  # noqa: S606
     with errors_told(messages):
-        if not program:
-            raise UsageError(f"Name the program to train: autotune run {best} train.py")
         if as_json and not print_command:
             raise UsageError("--json is for --print-command: what a training prints is its own.")
         nodes = nodes_of(os.environ) if nnodes is None else Nodes(nnodes, node_rank, rdzv_endpoint)
@@ -106,20 +115,55 @@ def _checked_plan(
     from autotune.machine import hardware
     from autotune.results import bestfile
 
+    if best.suffix == ".py":
+        line = shlex.join([str(BEST), str(best), *([program] if program else []), *(args or ())])
+        raise UsageError(f"The file of a search comes first: autotune run {line}")
     file = bestfile.read(best)
+    if not program:
+        program, *args = _recorded_line(best, file)
+        messages.note(f"autotune run {quote(str(best))} {shlex.join([program, *args])}")
     for line in file.use(best, options.names(allow_env or [])):
         messages.warn(line)
     subject = program_typed(context, messages, program, args)
     machine = hardware.detect(subject.visible_devices)
-    for warning in file.warnings(machine, subject):
+    for warning in file.warnings(machine, subject, best):
         messages.warn(warning)
-    if subject.ranks is not None and subject.ranks != (searched := file.program.ranks):
+    if subject.ranks is not None and subject.ranks != (searched := file.ranks):
         used = "one process" if searched is None else f"{searched} ranks"
         messages.warn(
             f"The search of {best.name} used {used}, and this line starts {subject.ranks} ranks. "
             "Another config may be faster; search again."
         )
     return run_plan(file, best, subject, machine)
+
+
+def _recorded_line(best: Path, file: BestFile) -> list[str]:
+    """Return the words of the program that a file is about, if a search here was about it, too.
+
+    A file may be somebody else's, and so may a folder: a line that sets more than variables known
+    to tune is not taken from there either.
+
+    Raises:
+        UsageError: No search in this folder holds the line; it has to be typed.
+    """
+    from autotune.knobs.space.tuning_variables import unlisted
+    from autotune.program.line.python import more_than_plain
+    from autotune.program.program import ProgramKind
+    from autotune.tuning.storage import search_dir
+
+    line = file.program
+    for search in search_dir.every():
+        with suppress(AutotuneError):  # one that cannot be read, or is another user's
+            program = search.load_study().head.program
+            is_plain = not unlisted(program.env) and not more_than_plain(program.python_options)
+            is_named = program.kind is not ProgramKind.PICKLED_FUNCTION
+            if str(program) == line and is_plain and is_named:
+                return shlex.split(line)
+    raise UsageError(
+        f"{best} names a program, and no search of this folder is about it; the file may be "
+        f"somebody else's. Nothing was started. If you know it, type:\n"
+        f"  autotune run {quote(str(best))} {line}"
+    )
 
 
 def run_plan(best: BestFile, path: Path, program: Program, machine: Hardware) -> LaunchPlan:
@@ -138,7 +182,7 @@ def run_plan(best: BestFile, path: Path, program: Program, machine: Hardware) ->
     from autotune.knobs import launch_plan_for
     from autotune.program.program import python_plan
 
-    ranks = best.program.ranks if program.ranks is None else program.ranks
+    ranks = best.ranks if program.ranks is None else program.ranks
     own = program.own_plan if best.applied.is_as_written and ranks is None else None
     plan = own or python_plan(
         "autotune.inside.train", str(path), *program.words, cwd=".", options=program.python_options
@@ -148,7 +192,7 @@ def run_plan(best: BestFile, path: Path, program: Program, machine: Hardware) ->
     plan = launch_plan_for(best.applied, plan)
     gpus = len(machine.gpus)
     # With 0 GPUs nothing is known (NVML may not answer), so the program itself has to complain.
-    if best.program.traits.device == "cuda" and plan.ranks is not None and 0 < gpus < plan.ranks:
+    if best.facts.device == "cuda" and plan.ranks is not None and 0 < gpus < plan.ranks:
         raise UsageError(
             f"{path} trains in {plan.ranks} ranks with a GPU each, and {gpus} are visible here. "
             "Search again on this machine, or lower the number in 'devices' in the file."

@@ -11,6 +11,8 @@ import typer
 
 from autotune.cli.messages import Messages
 
+HELP = ("-h", "--help")  # which a program's own parser has without a word in its text
+
 if TYPE_CHECKING:
     from autotune.program.program import Program
 
@@ -38,6 +40,13 @@ def program_typed(
     return found.program
 
 
+def _knows(text: str, name: str) -> bool:
+    """Return whether a program's text has an option: a long name in it, or a short one quoted."""
+    if name.startswith("--"):
+        return name.lstrip("-").replace("-", "_") in text
+    return f'"{name}"' in text or f"'{name}'" in text
+
+
 def _strayed(command: Any, program: Program, words: Sequence[str]) -> Iterator[str]:
     """Yield a warning if options of autotune stand after the program, with the line to type.
 
@@ -46,12 +55,12 @@ def _strayed(command: Any, program: Program, words: Sequence[str]) -> Iterator[s
     names = [arg.partition("=")[0] for arg in program.args if arg.startswith("-")]
     # A program that knows an option of the same name contains it, with dashes or as an identifier.
     text = Path(program.source).read_text(encoding="utf-8", errors="replace")
-    unknown = [n for n in names if n.lstrip("-").replace("-", "_") not in text]
+    unknown = [name for name in names if not _knows(text, name)]
     takes_value = {
         name: not getattr(parameter, "is_flag", False)
         for parameter in command.params
         for name in parameter.opts
-        if name.startswith("-")
+        if name.startswith("-") and name not in HELP
     }
     if strayed := [n for n in unknown if n in takes_value]:
         ours, theirs = list[str](), list(program.args)

@@ -89,7 +89,7 @@ class Format(BaseModel):
         """
         if self.applies_all:
             best.use(path, allow_env)
-            refuse_unless_allowed(best.program.variables, allow_env, str(path))
+            refuse_unless_allowed(best.typed_variables, allow_env, str(path))
         settings: Settings = {}
         left_out, besides = dict[str, str](), dict[str, str]()
         for setting, value in {} if self.applies_all else dict(best.applied.changes()).items():
@@ -100,7 +100,7 @@ class Format(BaseModel):
                 merge(settings, answer)
                 if setting in self.besides:
                     besides[f"{setting}={value}"] = _filled(self.besides[setting], value, "")
-        factor = best.learning.lr_factor
+        factor = best.lr_factor
         if factor != 1.0 and not self.applies_all:
             left_out["learning rate"] = f"multiply it by {factor:g}, as the larger batch asks for"
         return Export(self._text(settings, best, path), left_out, besides)
@@ -145,14 +145,14 @@ class Format(BaseModel):
         environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
         return environment.from_string(self.template).render(
             settings=settings,
-            config=best.config,
-            ranks=ranks_in(best.config),
+            config=best.applied.config,
+            ranks=ranks_in(best.applied.config),
             device=_device(best),
-            machine=best.hardware,
+            machine=best.made_on,
             best=shlex.quote(str(path)),
             allow_env=",".join(unlisted(best.variables)),
             # The template has the "--" that may stand before it; quoted, it ends no line
-            program=shlex.join(shlex.split(best.program.command.removeprefix("-- "))),
+            program=shlex.join(shlex.split(best.program.removeprefix("-- "))),
         )
 
 
@@ -171,7 +171,7 @@ def format_named(name: str) -> Format:
 
 
 def _device(best: BestFile) -> str:
-    return "cpu" if best.program.traits.device == "cpu" else "gpu"
+    return "cpu" if best.facts.device == "cpu" else "gpu"
 
 
 def _filled(answer: Any, value: KnobValue, device: str) -> Any:

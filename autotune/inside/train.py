@@ -66,7 +66,7 @@ def apply(path: Path, allow_env: Collection[str] = ()) -> None:
 
     best = bestfile.read(path)
     said = best.use(path, allow_env)
-    for line in (*said, *best.warnings(hardware.detect(), program=None)):
+    for line in (*said, *best.warnings(hardware.detect(), None)):
         sys.stderr.write(f"autotune: {line}\n")
     applied = best.applied
     plan = launch_plan_for(applied, LaunchPlan((), ".", args=tuple(sys.argv[1:])))

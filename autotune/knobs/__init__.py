@@ -158,10 +158,10 @@ def registry() -> Registry:
 def unknown_knob(name: str) -> str:
     """Return what is wrong with a name that no knob has, as sentences that end with the mend."""
     usual = {flag: knob.name for knob in registry().values() for flag in knob.flag_names}
-    hint = did_you_mean(name, registry())
+    hint, listed = did_you_mean(name, registry()), ", ".join(registry())
     if name in usual:  # people type what torch and many programs call it
         hint = f" Did you mean '{usual[name]}'?"
-    return f"Unknown knob '{name}'.{hint} 'autotune knobs' lists them."
+    return f"Unknown setting '{name}'.{hint or f' Settings: {listed}.'}"
 
 
 def parse_value(name: str, raw: object, where: str) -> KnobValue:
@@ -176,4 +176,4 @@ def parse_value(name: str, raw: object, where: str) -> KnobValue:
     try:
         return knob.parse(raw)
     except ValueError as error:
-        raise UsageError(f"{where}: knob '{name}' {error}.") from error
+        raise UsageError(f"{where}: setting '{name}' {error}.") from error

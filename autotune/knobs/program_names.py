@@ -25,7 +25,7 @@ VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # POSIX names, and lower 
 class ProgramFlag(Knob):
     """One of the program's own flags, such as ``--hidden``; for a function ``keyword.hidden``.
 
-    Its values come from ``--arg``. autotune does not know what the flag does, so the user must
+    Its values come from ``--set``. autotune does not know what the flag does, so the user must
     judge whether its values train the same thing.
     """
 
@@ -71,7 +71,7 @@ class ProgramFlag(Knob):
 
 
 class EnvironmentVariable(Knob):
-    """An environment variable, such as ``$KMP_BLOCKTIME``; its values come from ``--env``.
+    """An environment variable, such as ``$KMP_BLOCKTIME``; its values come from ``--set``.
 
     autotune knows nothing about its meaning. Which variables a file may set without a word of the
     user's, ``space.tuning_variables`` decides.

@@ -119,7 +119,7 @@ class Hardware:
         pairs = {
             "CPU": (self.cpu_name, other.cpu_name),
             "cores": (self.cpu_quota, other.cpu_quota),
-            "GPUs": (self._gpus_named, other._gpus_named),
+            "GPUs": (self.gpus_named, other.gpus_named),
             **{
                 name: (self.versions.get(name, "none"), other.versions.get(name, "none"))
                 for name in ("python", "torch")
@@ -132,8 +132,8 @@ class Hardware:
         ]
 
     @property
-    def _gpus_named(self) -> str | None:
-        """The GPUs for comparing machines; None if they could not be read."""
+    def gpus_named(self) -> str | None:
+        """The GPUs' names, for comparing machines; None if they could not be read."""
         unread = None if self.warnings else "none"
         return ", ".join(gpu.name for gpu in self.gpus) or unread
 

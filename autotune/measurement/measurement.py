@@ -120,10 +120,7 @@ def warnings_of(measured: Sequence[Measurement]) -> tuple[str, ...]:
     if disturbed:
         reasons = dict.fromkeys(reason for one in disturbed for reason in one.reasons)
         where = f" in {len(disturbed)} of {len(measured)} processes" if len(measured) > 1 else ""
-        found.append(
-            f"The machine was busy{where}: {', '.join(reasons)}. "
-            "Close other programs for a narrower interval."
-        )
+        found.append(f"{', '.join(reasons)}{where}: without that the interval would be narrower.")
     compiled = [m.compilation for m in measured if m.compilation is not None]
     if any(c.recompiles >= RECOMPILES_GIVEN_UP for c in compiled):
         found.append(

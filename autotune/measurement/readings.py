@@ -130,7 +130,7 @@ class Interference:
         # Without PSI nobody can tell whether a task waited, so foreign CPU time alone decides.
         somebody_waited = self.pressure_share is None or self.pressure_share >= PRESSURE_SHARE
         if (self.foreign_share or 0.0) >= FOREIGN_SHARE and somebody_waited:
-            found.append("other processes used the CPU")
+            found.append("other programs used the CPU")
         if (self.steal_share or 0.0) >= STEAL_SHARE:
             found.append("the hypervisor took the CPU away")
         if (self.throttled_share or 0.0) >= THROTTLED_SHARE:

@@ -2,18 +2,38 @@
 
 A config alone does not say which DataLoader trains, which optimizers exist or which knobs the
 program sets itself; the traits do. The search sends an AppliedConfig to the rigs; best.yaml stores
-it for ``autotune run`` and ``apply()``.
+it for ``autotune run`` and ``apply()``, with those facts alone that its settings need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
 
 from autotune.program.config import Config, KnobValue
 from autotune.program.flags import Flag
-from autotune.program.lr import LrRule, batch_growth
+from autotune.program.lr import PARTS, LrRule, batch_growth
 from autotune.program.profile import LoaderFacts, OptimizerFacts, Profile
+
+# Settings that need another loader
+LOADER_SETTINGS = (
+    "batch_size",
+    "in_order",
+    "pinning",
+    "prefetch_factor",
+    "worker_threads",
+    "worker_start_method",
+    "workers",
+)
+# Which facts a setting needs in a fresh process, to find there what it acts on; those that are not
+# listed need none but ALWAYS_NEEDED
+FACTS_NEEDED: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(LOADER_SETTINGS, ("loader",)),
+    **dict.fromkeys(PARTS, ("loader", "optimizers", "bounded_by_steps", "trainer")),
+    "precision": ("program_autocast", "program_scaler"),
+    "keep_freed_memory": ("mmap_threshold",),
+}
+ALWAYS_NEEDED = ("device", "program_knobs", "flags", "distributes_itself", "replicas")
 
 
 @dataclass(frozen=True)
@@ -51,6 +71,13 @@ class ProgramTraits:
     bounded_by_steps: str = ""
     mmap_threshold: int | None = None
     replicas: int = 0
+
+    def needed_by(self, settings: Collection[str]) -> ProgramTraits:
+        """Return the facts that these settings need in a fresh process; the others are unknown."""
+        needed = {*ALWAYS_NEEDED, *(one for name in settings for one in FACTS_NEEDED.get(name, ()))}
+        kept = {f.name: getattr(self, f.name) for f in fields(self) if f.name in needed}
+        flags = {name: flag for name, flag in self.flags.items() if name in settings}
+        return replace(ProgramTraits(self.device), **{**kept, "flags": flags})
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class NotOffered:
 
     Attributes:
         reason: A clause without a capital letter or a full stop, because messages embed it.
-        by_name: The domain offered if the user names the knob in ``--tune`` or ``--fix``; None if
+        by_name: The domain offered if the user names the knob in ``--tune`` or ``--set``; None if
             the knob cannot act at all.
         is_unreached: Whether autotune only lacks a way to set the knob, so that a flag of the
             program that means the same may be used. Otherwise the knob would change what is

@@ -18,7 +18,7 @@ class FenceKind(StrEnum):
 
 @dataclass(frozen=True)
 class FenceOptions:
-    """The user's choices about the fence.
+    """The user's choices about the fence; to name the guard is to consent to what it lets through.
 
     Attributes:
         max_scratch_bytes: The most bytes that a trial may write. None allows a tenth of the free
@@ -31,7 +31,6 @@ class FenceOptions:
     scratch_dir: Path | None = None
     max_scratch_bytes: int | None = None
     caches: tuple[Path, ...] = ()
-    allow_side_effects: bool = False
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -39,7 +38,6 @@ class FenceOptions:
         is_weaker = self.kind not in {None, FenceKind.OVERLAY}
         return (
             *([f"--fence {self.kind}"] if is_weaker else []),
-            *(["--allow-side-effects"] if self.allow_side_effects else []),
             *(f"--cache-dir {quote(str(folder))}" for folder in self.caches),
         )
 

@@ -40,10 +40,15 @@ class RunLength:
         """What fixes the number of steps, whatever a batch holds; empty if nothing was seen to."""
         return "" if self.steps is None else self.where
 
+    @property
+    def count(self) -> str:
+        """How long that is: ``25 epochs``, ``5,000 steps``."""
+        if self.steps is not None:
+            return f"{self.steps:,.0f} steps"
+        return f"{self.epochs:g} {'epoch' if self.epochs == 1 else 'epochs'}"
+
     def __str__(self) -> str:
-        noun = "epoch" if self.epochs == 1 else "epochs"
-        count = f"{self.epochs:g} {noun}" if self.steps is None else f"{self.steps:,.0f} steps"
-        return f"{count} ({self.where})"
+        return f"{self.count} ({self.where})"
 
 
 def told_by(flags: Iterable[Flag]) -> RunLength:
@@ -57,7 +62,7 @@ def told_by(flags: Iterable[Flag]) -> RunLength:
     return RunLength()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LoaderFacts:
     """One DataLoader as the program built it.
 
@@ -80,13 +85,13 @@ class LoaderFacts:
     dataset_len: int | None
     batch_size: int | None
     num_workers: int
-    prefetch_factor: int | None
-    pin_memory: bool
-    persistent_workers: bool
+    prefetch_factor: int | None = None
+    pin_memory: bool = False
+    persistent_workers: bool = False
     sampler: str
-    has_batch_sampler: bool
-    iterable: bool
-    drop_last: bool
+    has_batch_sampler: bool = False
+    iterable: bool = False
+    drop_last: bool = False
     ordinal: int = 0
     in_order: bool = True
     start_method: str = "fork"
@@ -341,8 +346,8 @@ class Profile:
             return domain
         return NotOffered(
             f"the program makes a fixed number of steps ({self.loop.length.where}): more samples "
-            "in each would be more training, not an earlier end; name the knob in --tune or --fix "
-            "to try it",
+            "in each would be more training, not an earlier end; name it in --tune or --set to try "
+            "it",
             by_name=domain,
         )
 

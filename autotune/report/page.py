@@ -1,14 +1,15 @@
 """The report as one file: HTML that opens offline and runs no script, or Markdown.
 
-The order is that in which a reader doubts: what came out, the proof, what changes, how to write that
-into the program, how to repeat it; then everything else. Refused: charts that need a script, and
-labels within them. A chart is drawn in percent of its width, with its words beside it in the flow of
-the page, so that no size of screen or font makes them meet.
+The order is that in which a reader doubts: what came out, the proof, what changes, how to write
+that into the program, how to repeat it; then everything else. Refused: charts that need a script,
+and labels within them. A chart is drawn in percent of its width, with its words beside it in the
+flow of the page, so that no size of screen or font makes them meet.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def html(result: SearchResult, output: Path) -> str:
 
 
 def markdown(result: SearchResult, output: Path) -> str:
-    """Return the report as Markdown, for a pull request: the same, charts as text; see ``html()``."""
+    """Return the report as Markdown, for a pull request; charts are text. See ``html()``."""
     return _templates(is_html=False).get_template("page.md.jinja").render(_content(result, output))
 
 
@@ -91,7 +92,7 @@ def _templates(*, is_html: bool) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=not is_html,
     )
-    found.filters |= {
+    filters: dict[str, Callable[..., str]] = {
         # Text of the program on one line, with nothing that Markdown would read
         "line": lambda text: SPECIAL.sub(r"\\\1", " ".join(str(text).split())),
         "code": _code,
@@ -100,6 +101,7 @@ def _templates(*, is_html: bool) -> Environment:
         "factor": factor,
         "pct": "{:.2f}%".format,
     }
+    found.filters |= filters
     return found
 
 

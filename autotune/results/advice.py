@@ -15,7 +15,7 @@ from autotune.measurement.limit import share_gain
 from autotune.measurement.readings import RankLoad
 from autotune.program.profile import Profile
 from autotune.results.doctor_report import DoctorReport, growth_per_step
-from autotune.results.wording import HOUR, estimated_duration
+from autotune.results.wording import HOUR, format_duration
 
 # Below both, faster loading is not worth an edit: a share of waiting, a speedup with ready data
 MIN_WAIT, MIN_GAIN = 0.15, 1.1
@@ -244,7 +244,7 @@ def memory_growth(report: DoctorReport) -> Iterator[Advice]:
         "memory growth",
         f"The {'GPU memory' if on_device else 'memory of the host'} grows with each step.",
         f"It grew by {size(grown)} a step, in stretches of "
-        f"{growth.steps} steps. At this pace it is full in {estimated_duration(hours * HOUR)}.",
+        f"{growth.steps} steps. At this pace it is full in {format_duration(hours * HOUR)}.",
         "Keep numbers of past steps, not tensors with their graphs: losses.append(loss.item()), "
         "total += loss.detach(). Look for a list, dict or cache that the loop or the data set adds "
         "to. Workers copy the pages of Python objects that they read, which arrays avoid.",

@@ -1,45 +1,345 @@
-"""A result as plain data with stable keys, for ``--json`` and for the report."""
+"""A search's result as data: ``result.json`` in its folder, ``--json``, and what the report embeds.
+
+The models below are the format; ``schema/result-1.json`` is their JSON Schema, for other programs.
+All keys are always there, and null is what is not known. A key that is added, goes, or means
+something else raises the number.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
 
+from pydantic import BaseModel, ConfigDict, Field
+
+from autotune.machine.hardware import Hardware
+from autotune.measurement.interval import Interval
 from autotune.measurement.learning.training_trace import NO_TIME
-from autotune.results.result import SearchResult
-from autotune.results.verdict import changes_of
+from autotune.measurement.outcome import Outcome
+from autotune.measurement.readings import Memory
+from autotune.program.config import Config, KnobValue
+from autotune.program.lr import LrRule
+from autotune.results import bestfile
+from autotune.results.finding import Finding
+from autotune.results.result import SearchResult, rounded
+
+T = TypeVar("T")
 
 
-def as_data(result: SearchResult) -> dict[str, Any]:
-    """Return a result as data that JSON can hold; ``cli/SKILL.md`` explains the keys.
+class _Part(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, json_schema_serialization_defaults_required=True
+    )
 
-    A row of ``trials`` is that of ``SearchResult.trials``, with ``changes`` for all knobs, and
-    without what is unknown.
+
+class Sides(_Part, Generic[T]):
+    """A figure of the program as written and of the best config."""
+
+    as_written: T
+    best: T
+
+
+class ProgramPart(_Part):
+    """What was searched.
+
+    Attributes:
+        fingerprint: SHA-256 of the program's source.
+        imports: The files of the user's that it imported, from its working directory, with the
+            first digits of their SHA-256.
+        ranks: Number of ranks that the command line starts; null for one process.
+        device: Where it trains: cpu or cuda.
     """
-    knobs = set(result.baseline)
+
+    command: str
+    fingerprint: str
+    imports: dict[str, str]
+    ranks: int | None
+    device: str
+
+
+class BestPart(_Part):
+    """The config to use.
+
+    Attributes:
+        config: The settings that change, with their values; empty if nothing is recommended.
+        as_written: The program's own values of all settings that were searched.
+        objective: What the speedup is about: throughput, step-time, memory or energy.
+        speedup: Over the program as written, with its 95 % interval; 1 if no gain was confirmed.
+        throughput: Samples per second.
+        compile_seconds: What compiling adds to a run of the config; null if it does not compile.
+        break_even_steps: Steps after which a run that compiles has caught up; null if it never
+            does.
+    """
+
+    config: dict[str, KnobValue]
+    as_written: dict[str, KnobValue]
+    objective: str
+    speedup: Interval
+    throughput: Sides[float]
+    memory: Sides[Memory]
+    compile_seconds: float | None
+    break_even_steps: int | None
+
+
+class OtherPart(_Part):
+    """A config that is not recommended, and why.
+
+    Attributes:
+        live_speedup: As the search measured it, not confirmed; null if it does not count.
+        check_seconds: What it takes to check what it learns; null if that does not matter.
+        blame: Those of the changes that are to blame: one if it was found, else all.
+    """
+
+    changes: dict[str, KnobValue]
+    live_speedup: Interval | None = None
+    check_seconds: float | None = None
+    blame: dict[str, KnobValue] = Field(default_factory=dict)
+    why: str = ""
+
+
+class LearningPart(_Part):
+    """What the best config changes about learning.
+
+    Attributes:
+        lr_factor: Factor on the learning rate of the first optimizer.
+        batch_size: Samples in one optimizer step; null if unknown.
+        larger_batch: A faster config with larger steps; null if there is none.
+        training: How the training compares with that of the program as written, for the user; empty
+            if nothing changes.
+        refused: Configs that were seen to train something else, or to fail.
+    """
+
+    lr_rule: LrRule
+    lr_factor: float
+    batch_size: Sides[int | None]
+    note: str
+    larger_batch: OtherPart | None
+    training: str
+    refused: tuple[OtherPart, ...]
+
+
+class TrainingStepsPart(_Part):
+    """How long the steps of the whole training take, estimated, with starting and compiling.
+
+    Attributes:
+        steps: How many steps it makes, where it counts these instead of epochs.
+        seconds: That of ``best`` is null if nothing is recommended.
+    """
+
+    epochs: float | None
+    steps: float | None
+    seconds: Sides[float | None]
+    note: str
+
+
+class ClaimPart(_Part):
+    """What one fresh process showed of the best config or of the candidate.
+
+    Attributes:
+        of_search: Whether the processes are those of the search itself.
+    """
+
+    speedup: float
+    error_pct: float
+    rounds: int
+    starts_as_written: bool
+    of_search: bool
+
+
+class TrialPart(_Part):
+    """One config that was tried, the first of which is the program as written.
+
+    Times are in seconds, memory is in bytes; what was not measured is null.
+    """
+
+    trial: int
+    changes: str
+    outcome: Outcome
+    samples_per_s: float | None
+    speedup: float | None
+    speedup_low: float | None
+    speedup_high: float | None
+    expected: float | None
+    expected_low: float | None
+    expected_high: float | None
+    step_s: float | None
+    joules_per_sample: float | None
+    wait_share: float | None
+    host_bytes: int | None
+    device_bytes: int | None
+    cost_s: float | None
+    rig: int | None
+    why: str
+    reason: str
+
+
+class ResultData(_Part):
+    """What a search found.
+
+    Attributes:
+        number: Of this format.
+        run: The search's folder.
+        config: The best.yaml or the candidate.yaml that holds the config; null if there is none.
+        date: When the search began.
+        seconds: Wall time of the search, all sessions included.
+        first_step_s: Seconds until the program made its first step.
+        candidate: What the confirmation was about, or would be; null if nothing looked faster.
+        processes: How many processes the search has started.
+        untried: What was not tried, with the reasons as clauses.
+    """
+
+    number: Literal[1] = Field(default=1, alias="schema")
+    finding: Finding
+    reason: str
+    run: str
+    config: str | None
+    date: str
+    seconds: float
+    first_step_s: float | None
+    program: ProgramPart
+    best: BestPart
+    candidate: OtherPart | None
+    learning: LearningPart
+    training_steps: TrainingStepsPart | None
+    machine: Hardware
+    processes: int
+    claim: tuple[ClaimPart, ...]
+    untried: dict[str, str]
+    trials: tuple[TrialPart, ...]
+
+
+def as_data(result: SearchResult, file: Path | None = None) -> dict[str, Any]:
+    """Return a result as data that JSON can hold.
+
+    Args:
+        file: Where people find the config; by default in the search's folder.
+    """
+    found = file or result.own_file
     first_step_s = None if result.facts is None else result.facts.first_step_s
-    return {
-        "finding": str(result.finding),
-        "reason": result.reason,
-        "run": str(result.run_dir),
-        "seconds": round(result.seconds, 1),
-        "first_step_s": None if first_step_s is None else round(first_step_s, 2),
-        "best": result.best_file().model_dump(mode="json"),
-        "claim": [
-            {
-                "speedup": round(one.ratio.interval.estimate, 4),
-                "error_pct": round(100 * one.ratio.error, 2),
-                "rounds": one.rounds,
-                "starts_as_written": one.starts_as_written,
-                "of_search": one.is_of_search,
-            }
+    data = ResultData(
+        finding=result.finding,
+        reason=result.reason,
+        run=str(result.run_dir),
+        config=None if found.name == bestfile.RESULT else str(found),
+        date=result.head.created,
+        seconds=round(result.seconds, 1),
+        first_step_s=None if first_step_s is None else round(first_step_s, 2),
+        program=_program(result),
+        best=_best(result),
+        candidate=None
+        if result.candidate is None
+        else _other(result, result.candidate, result.candidate_speedup),
+        learning=_learning(result),
+        training_steps=_training_steps(result),
+        machine=result.hardware,
+        processes=result.processes,
+        claim=tuple(
+            ClaimPart(
+                speedup=round(one.ratio.interval.estimate, 4),
+                error_pct=round(100 * one.ratio.error, 2),
+                rounds=one.rounds,
+                starts_as_written=one.starts_as_written,
+                of_search=one.is_of_search,
+            )
             for one in result.claim
-        ],
-        "untried": {**result.refused, **dict.fromkeys(result.untried, NO_TIME)},
-        "trials": [
-            {
-                **{k: v for k, v in row.items() if k not in knobs and v not in {None, ""}},
-                "changes": changes_of(record.config, result.baseline),
-            }
-            for row, record in zip(result.trials, result.records, strict=True)
-        ],
-    }
+        ),
+        untried={**result.refused, **dict.fromkeys(result.untried, NO_TIME)},
+        trials=_trials(result),
+    )
+    return data.model_dump(mode="json", by_alias=True)
+
+
+def as_text(result: SearchResult, file: Path | None = None) -> str:
+    """Return the same as the text of a JSON file."""
+    return json.dumps(as_data(result, file), indent=1) + "\n"
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of ``as_data()``."""
+    return ResultData.model_json_schema(mode="serialization", by_alias=True)
+
+
+def _program(result: SearchResult) -> ProgramPart:
+    program = result.head.program
+    files = {} if result.facts is None else result.facts.files
+    return ProgramPart(
+        command=str(program),
+        fingerprint=program.fingerprint,
+        imports=bestfile.imports_of(program, files),
+        ranks=program.ranks,
+        device=result.applied.traits.device,
+    )
+
+
+def _best(result: SearchResult) -> BestPart:
+    compilation, (before, after) = result.compilation, result.throughput
+    return BestPart(
+        config=dict(result.changes),
+        as_written=dict(result.baseline),
+        objective=str(result.head.options.goal.objective),
+        speedup=rounded(result.speedup),
+        throughput=Sides(
+            as_written=round(before.estimate, 2),
+            best=round(after.estimate, 2),
+        ),
+        memory=Sides(as_written=result.memory[0], best=result.memory[1]),
+        compile_seconds=round(compilation.seconds, 1) if compilation else None,
+        break_even_steps=result.break_even_steps,
+    )
+
+
+def _other(
+    result: SearchResult, config: Config, speedup: Interval | None = None, **about: Any
+) -> OtherPart:
+    live = None if speedup is None else rounded(speedup)
+    changes = config.changes_from(result.baseline)
+    return OtherPart(changes=changes, live_speedup=live, **about)
+
+
+def _learning(result: SearchResult) -> LearningPart:
+    learning, larger = result.learning, result.larger_batch
+    before, after = learning.global_batches
+    return LearningPart(
+        lr_rule=result.applied.lr_rule,
+        lr_factor=round(learning.lr_factor, 6),
+        batch_size=Sides(as_written=before, best=after),
+        note=learning.note,
+        larger_batch=None
+        if larger is None
+        else _other(result, larger.config, larger.speedup, check_seconds=round(larger.check_s)),
+        training=result.training_note,
+        refused=tuple(
+            _other(
+                result,
+                record.config,
+                blame=dict(record.guilty),
+                why=record.difference or record.failure,
+            )
+            for record in result.rehearsals
+            if record.is_blamed
+        ),
+    )
+
+
+def _training_steps(result: SearchResult) -> TrainingStepsPart | None:
+    steps, time = result.training_steps, result.figures.training
+    if steps is None or time is None:
+        return None
+    return TrainingStepsPart(
+        epochs=steps.length.epochs,
+        steps=steps.length.steps,
+        seconds=Sides(as_written=time.before_s, best=time.after_s if result.changes else None),
+        note=str(time),
+    )
+
+
+def _trials(result: SearchResult) -> tuple[TrialPart, ...]:
+    knobs = set(result.baseline)
+    return tuple(
+        TrialPart(
+            changes=str(Config(record.config.changes_from(result.baseline))),
+            **{key: value for key, value in row.items() if key not in knobs},
+        )
+        for row, record in zip(result.trials, result.records, strict=True)
+    )

@@ -1,7 +1,9 @@
 """best.yaml: its content, how it is written, and how it is read back.
 
-Users may edit the file, so reading collects all faults and names each with its line. It holds all
-that is needed to apply the config in a fresh process, without the study.
+The file is a dozen lines that people read, edit and copy to other folders: what to change, what the
+program does without that, and the facts by which a fresh process finds what the settings act on.
+Only what these settings need is kept. How the search came to it is in ``result.json`` in the
+search's folder. Reading collects all faults and names each with its line.
 """
 
 from __future__ import annotations
@@ -9,270 +11,284 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    field_validator,
-    model_serializer,
-)
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from autotune.errors import FileFormatError, UsageError, did_you_mean
-from autotune.knobs import parse_value, registry
+from autotune.files import access
+from autotune.knobs import KNOBS, parse_value, registry
 from autotune.knobs.space import yamlfile
 from autotune.knobs.space.tuning_variables import refuse_unless_allowed
 from autotune.machine.hardware import Hardware
 from autotune.measurement.interval import Interval
-from autotune.measurement.readings import Memory
-from autotune.program.applied_config import AppliedConfig, ProgramTraits
+from autotune.program.applied_config import (
+    FACTS_NEEDED,
+    LOADER_SETTINGS,
+    AppliedConfig,
+    ProgramTraits,
+)
 from autotune.program.config import Config, KnobValue
 from autotune.program.flags import AS_WRITTEN, KEYWORD, as_text
-from autotune.program.lr import LrRule
+from autotune.program.lr import PARTS, LrRule
 from autotune.program.program import Program
 from autotune.program.sources import Files, digest_of, listed
+from autotune.results.learning import Learning
 
 HEADER = """\
-# Written by autotune. Train with it:  autotune run {name} {program}
-# Values under 'config' may be edited; what differs from 'baseline' is applied.
+# Written by autotune. {what}:  autotune run {name} {program}
 """
+TRAIN, TRY, NOTHING = "Train with it", "Not confirmed. Try it", "It changes nothing"
 
-
+VERSION = 3
+CANDIDATE = "candidate.yaml"  # a best.yaml of a config that was not confirmed to be faster
+RESULT = "result.json"  # what a search found, with the evidence, in its folder
+MAX_RESULT_BYTES = 50_000_000  # 2,000 imports and 10,000 trials have some 10 MB
 DIGITS = 12  # of a SHA-256, which tell an edited file from the one before
-Side = Literal["baseline", "best"]
-# A checkout of torch has 3,000 modules; what is more than this would not be read (yamlfile.py)
+# A checkout of torch has 3,000 modules; what is more than this would not be read
 MOST_IMPORTS = 2000
+# Values as written that ranks, and rates that follow the batch, are told by
+BESIDES_THE_BATCH = (*PARTS, "threads")
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class ProgramSection(_Section):
-    """Which program was searched.
+class MadeOn(_Section):
+    """The machine of the search, as far as it decides how fast a config is.
 
     Attributes:
-        fingerprint: SHA-256 of the program's source, to notice changes.
-        imports: The files of the user's that it imported, from its working directory, with the
-            first digits of their SHA-256.
-        ranks: Number of ranks that the command line starts; null for one process.
-        traits: What its knobs depend on.
+        memory_gib: RAM of the machine or the container, rounded down.
+        gpus: Their names, with commas between them; "none" without one, null if not known.
     """
 
-    command: str
-    fingerprint: str
-    imports: dict[str, str] = Field(default_factory=dict)
-    ranks: int | None = None
-    traits: ProgramTraits
+    cpu: str
+    cores: int
+    memory_gib: int
+    gpus: str | None = "none"
+    python: str
+    torch: str
 
-    @field_validator("command")
     @classmethod
-    def _can_be_split(cls, command: str) -> str:
-        shlex.split(command)  # it says what is wrong, such as a quote that nothing closes
-        return command
+    def on(cls, machine: Hardware) -> MadeOn:
+        """Return what the file says of a machine."""
+        return cls(
+            cpu=machine.cpu_name,
+            cores=machine.cpu_quota,
+            memory_gib=machine.memory_bytes >> 30,
+            gpus=machine.gpus_named,
+            python=machine.versions.get("python", "none"),
+            torch=machine.versions.get("torch", "none"),
+        )
 
     @property
-    def variables(self) -> dict[str, str]:
-        """The environment variables that the command line sets before what it runs."""
-        words = shlex.split(self.command)
-        before = takewhile(lambda word: word != "-m" and ".py" not in word, words)
-        pairs = (word.partition("=") for word in before)
-        return {name: value for name, sets, value in pairs if sets and name.isidentifier()}
+    def gpu_count(self) -> int:
+        """How many GPUs the program could see."""
+        return 0 if self.gpus in {None, "none"} else len(str(self.gpus).split(", "))
 
-    def is_of(self, program: Program) -> bool:
-        """Return whether the search was of a program, which may have changed or other arguments."""
-        if program.fingerprint == self.fingerprint and not program.function:
-            return True
-        ours, theirs = (_subject(line, program.cwd) for line in (str(program), self.command))
-        return ours == theirs
-
-    def is_of_another_file(self, program: Program) -> bool:
-        """Return whether the command names a Python file to run that is not that of a program."""
-        names = {Path(_subject(self.command, program.cwd)[0]).name, program.file_name}
-        return len(names) > 1 and all(name.endswith(".py") for name in names)
-
-    def edited_imports(self, program: Program) -> list[str]:
-        """Return which imports of a program have another content now; those that are gone do not.
-
-        The file may have been moved, alone, to where they are elsewhere.
-        """
-        now = {name: digest_of(Path(program.cwd, name)) for name in self.imports}
-        return [n for n, digest in now.items() if digest and digest[:DIGITS] != self.imports[n]]
-
-
-def _subject(command: str, cwd: str) -> tuple[str, ...]:
-    """Return what a command line runs: a script with its function, or a module; else the line.
-
-    A script after a module belongs to it: the module may be a launcher, such as torch's.
-    """
-    module: tuple[str, ...] = ()
-    for before, word in pairwise(["", *shlex.split(command)]):
-        path, _, function = word.partition(":")
-        if before == "-m" and not module:
-            module = (word,)
-        elif path.endswith(".pkl"):  # in the folder of a search, each of which has another one
-            return (Path(path).name, function)
-        elif path.endswith(".py"):
-            return (*module, os.path.normpath(Path(cwd, path)), function)
-    return module or (command,)
-
-
-def imports_of(program: Program, files: Files) -> dict[str, str]:
-    """Return what a best.yaml says of the files that a program has imported, the nearest first."""
-    imports = {
-        os.path.relpath(path, program.cwd): digest[:DIGITS]
-        for path, digest in files.items()
-        if path not in program.files
-    }
-    nearest = sorted(imports.items(), key=lambda one: (one[0].startswith(os.pardir), one[0]))
-    return dict(nearest[:MOST_IMPORTS])
-
-
-class OtherConfig(_Section):
-    """A config that is not recommended, and why; what does not apply to it is left out.
-
-    Attributes:
-        live_speedup: As the search measured it, not confirmed.
-        check_seconds: What ``autotune resume --may-change batch`` takes to check what it learns.
-        blame: Those of the changes that are to blame: one if it was found, else all.
-    """
-
-    changes: dict[str, KnobValue]
-    live_speedup: Interval | None = None
-    check_seconds: float | None = None
-    blame: dict[str, KnobValue] = Field(default_factory=dict)
-    why: str = ""
-
-    @model_serializer(mode="wrap")
-    def _without_empty(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {key: value for key, value in serialize(self).items() if value not in (None, "", {})}
-
-
-class LearningSection(_Section):
-    """What the config changes about learning.
-
-    Attributes:
-        lr_factor: Factor on the learning rate of the first optimizer.
-        batch_size: Samples in one optimizer step; null if unknown.
-        larger_batch: A faster config with larger steps that nobody checked; null if there is none.
-        training: How the training compares with that of the program as written, for the user; empty
-            if ``config`` changes nothing.
-        refused: Configs that were seen to train something else, or to fail, and are not
-            recommended.
-    """
-
-    lr_rule: LrRule
-    lr_factor: float
-    batch_size: dict[Side, int | None]
-    note: str
-    larger_batch: OtherConfig | None = None
-    training: str = ""
-    refused: tuple[OtherConfig, ...] = ()
-
-
-class TrainingStepsSection(_Section):
-    """How long the steps of the whole training take, estimated.
-
-    Attributes:
-        steps: How many steps it makes, where it counts these instead; null if unknown.
-        seconds: Of baseline and best config, with starting and compiling.
-    """
-
-    epochs: float | None = None
-    steps: float | None = None
-    seconds: dict[str, float]
-    note: str
+    def differences(self, machine: Hardware) -> list[str]:
+        """Return what affects speed and differs on the machine of now, as clauses."""
+        here, words = MadeOn.on(machine), {"cpu": "CPU", "gpus": "GPUs"}
+        pairs = {
+            words.get(name, name): (there, getattr(here, name))
+            for name, there in self
+            if name != "memory_gib"
+        }
+        return [
+            f"{what}: {there} during the search, {now} now"
+            for what, (there, now) in pairs.items()
+            if there != now and None not in {there, now}
+        ]
 
 
 class SearchSection(_Section):
-    """How the search went.
+    """Which search wrote the file.
 
     Attributes:
+        date: When it began.
+        folder: Its folder from the program's working directory, where ``result.json`` lies.
+        digest: The first digits of the SHA-256 of the program's source, to notice changes; empty if
+            it is not known.
         objective: What the speedup is about: throughput, step-time, memory or energy.
-        seconds: Wall time of the search, all sessions included.
-        compile_seconds: What compiling adds to a run of ``config``; null if it does not compile.
-        break_even_steps: Steps after which a run that compiles has caught up with the baseline;
-            null if it never does.
-        confirmed: Whether the config was confirmed to be faster in fresh processes.
     """
 
-    objective: str = "throughput"
-    trials: int
-    seconds: float
-    compile_seconds: float | None = None
-    break_even_steps: int | None = None
-    verdict: str
-    confirmed: bool
-    processes: int
     date: str
+    folder: str
+    digest: str = ""
+    objective: str = "throughput"
+
+
+class LargerBatch(_Section):
+    """A second config, which makes larger steps, learned as well, and has its own claim."""
+
+    config: dict[str, KnobValue]
+    speedup: Interval
 
 
 class BestFile(_Section):
     """The content of a best.yaml.
 
-    ``config`` and ``baseline`` hold a value per knob. Only differences between them are applied, so
-    users can edit ``config``; the other sections explain where it comes from.
+    Only what differs between ``config`` and ``as_written`` is applied; users may edit ``config``.
 
     Attributes:
-        speedup: Confirmed over the baseline, with its 95 % interval; 1 if no gain was confirmed.
-        throughput: Samples per second, end to end.
-        memory: Peak memory in bytes; null where nothing reports it.
+        program: The command line that was searched.
+        confirmed: Whether fresh processes confirmed the speedup; false in a candidate.yaml.
+        config: The settings that change, with their values.
+        as_written: The program's own values of these, and of what else decides on ranks and rates.
+        speedup: Over the program as written, with its 95 % interval.
+        larger_batch: What ``autotune run --larger-batch`` takes instead of ``config``.
+        made_on: The machine of the search.
+        ranks: Number of ranks that the command line starts; null for one process.
+        lr_rule: How learning rates follow the batch, where that changes.
+        facts: What the settings need to know of the program in a fresh process.
     """
 
-    version: Literal[2] = 2
-    program: ProgramSection
+    version: Literal[3] = 3
+    program: str
+    confirmed: bool = True
     config: dict[str, KnobValue]
-    baseline: dict[str, KnobValue]
+    as_written: dict[str, KnobValue]
     speedup: Interval
-    throughput: dict[Side, float]
-    memory: dict[Side, Memory]
-    learning: LearningSection
-    training_steps: TrainingStepsSection | None = None
-    hardware: Hardware
-    versions: dict[str, str] = Field(default_factory=dict)
+    larger_batch: LargerBatch | None = None
+    made_on: MadeOn
     search: SearchSection
+    ranks: int | None = None
+    lr_rule: LrRule = LrRule.AUTO
+    facts: ProgramTraits
+
+    @field_validator("program")
+    @classmethod
+    def _can_be_split(cls, command: str) -> str:
+        shlex.split(command)  # it says what is wrong, such as a quote that nothing closes
+        return command
+
+    @classmethod
+    def of(cls, applied: AppliedConfig, program: Program, **about: Any) -> BestFile:
+        """Return the file of a config, with the values and facts that its settings need alone.
+
+        Args:
+            about: The other attributes.
+        """
+        changes = applied.config.changes_from(applied.baseline)
+        larger: LargerBatch | None = about.get("larger_batch")
+        settings = {*changes, *(larger.config if larger else ())}
+        needed = settings | {"batch_size", *applied.traits.program_knobs}
+        is_shared = program.ranks is not None or bool(applied.traits.distributes_itself)
+        is_scaled = is_shared or bool(settings & {*PARTS})
+        if is_scaled:
+            needed |= {*BESIDES_THE_BATCH}
+        is_from_outside = any(
+            type(registry()[one]) not in KNOBS for one in settings if one.isidentifier()
+        )
+        facts = applied.traits
+        if not (is_shared or is_from_outside):
+            facts = facts.needed_by(settings)
+        return cls(
+            program=str(program),
+            config=changes,
+            as_written={k: v for k, v in applied.baseline.items() if k in needed},
+            ranks=program.ranks,
+            lr_rule=applied.lr_rule if is_scaled else LrRule.AUTO,
+            facts=facts,
+            **about,
+        )
 
     @property
     def applied(self) -> AppliedConfig:
         """The config with everything that a fresh process needs to apply it."""
         return AppliedConfig(
-            config=Config(self.config),
-            baseline=Config(self.baseline),
-            traits=self.program.traits,
-            lr_rule=self.learning.lr_rule,
+            config=Config({**self.as_written, **self.config}),
+            baseline=Config(self.as_written),
+            traits=self.facts,
+            lr_rule=self.lr_rule,
         )
 
-    def warnings(self, hardware: Hardware, program: Program | None) -> list[str]:
-        """Return what differs from where the file was made, one sentence each."""
-        there = Hardware(**{**vars(self.hardware), "versions": self.versions})
+    @property
+    def lr_factor(self) -> float:
+        """Factor on the learning rate of the program's first optimizer."""
+        applied = self.applied
+        return Learning(applied.config, applied.baseline, applied, has_batchnorm=False).lr_factor
+
+    def with_larger_batch(self) -> BestFile:
+        """Return the file whose config is the one with larger steps.
+
+        Raises:
+            UsageError: It has none.
+        """
+        if self.larger_batch is None:
+            raise UsageError(
+                "The file has no config with a larger batch. Leave out --larger-batch."
+            )
+        update = {"config": self.larger_batch.config, "speedup": self.larger_batch.speedup}
+        return self.model_copy(update={**update, "larger_batch": None})
+
+    def warnings(
+        self, hardware: Hardware, program: Program | None, path: Path | None = None
+    ) -> list[str]:
+        """Return what differs from where the file was made, one sentence each.
+
+        Args:
+            path: Where the file lies.
+        """
         found = [
             f"{difference}. Another config may be faster here; search again."
-            for difference in there.differences(hardware)
+            for difference in self.made_on.differences(hardware)
         ]
-        edited: list[str] = [] if program is None else self.program.edited_imports(program)
-        is_same = program is None or program.fingerprint == self.program.fingerprint
-        if program is None or (is_same and not edited):
-            return found
-        if not is_same and self.program.is_of_another_file(program):
-            found.append(
-                f"{program.file_name} is another program than the one that was searched "
-                f"({self.program.command}). Another config may be faster for it; search again."
-            )
-        else:
-            names = listed([*map(_shown, edited)])
-            which = f" Of what it imports: {names}." if names else ""
-            found.append(
-                f"The program has changed since the search ({self.program.command}).{which} "
-                "Search again if the change matters to speed."
-            )
+        if not self.confirmed:
+            found.insert(0, "The speedup is not confirmed: fresh processes did not compare it.")
+        if program is not None and (change := self._change(program, path)):
+            found.append(change)
         return found
+
+    def _change(self, program: Program, path: Path | None) -> str:
+        """Return how a program differs from the one that was searched; empty if it does not."""
+        is_same = self.search.digest in {"", program.fingerprint[:DIGITS]}
+        if not is_same and _is_of_another_file(self.program, program):
+            return (
+                f"{program.file_name} is another program than the one that was searched "
+                f"({self.program}). Another config may be faster for it; search again."
+            )
+        edited = _edited(self._imports(program, path), program)
+        if is_same and not edited:
+            return ""
+        names = listed([*map(_shown, edited)])
+        which = f" Of what it imports: {names}." if names else ""
+        return (
+            f"The program has changed since the search ({self.program}).{which} "
+            "Search again if the change matters to speed."
+        )
+
+    def _imports(self, program: Program, path: Path | None) -> Mapping[str, Any]:
+        """Return the files that the program imported in the search, where its folder is here."""
+        near = [] if path is None else [path.parent / RESULT]
+        for file in (*near, Path(program.cwd, self.search.folder, RESULT)):
+            try:
+                found = json.loads(access.read(file, MAX_RESULT_BYTES))
+                if found["date"] == self.search.date:
+                    return dict(found["program"]["imports"])
+            except (OSError, ValueError, LookupError, TypeError):  # gone, or somebody else's
+                continue
+        return {}
+
+    def is_of(self, program: Program) -> bool:
+        """Return whether the search was of a program, which may have changed or other arguments."""
+        if program.fingerprint[:DIGITS] == self.search.digest and not program.function:
+            return True
+        ours, theirs = (_subject(line, program.cwd) for line in (str(program), self.program))
+        return ours == theirs
+
+    @property
+    def typed_variables(self) -> dict[str, str]:
+        """The environment variables that the command line sets before what it runs."""
+        words = shlex.split(self.program)
+        before = takewhile(lambda word: word != "-m" and ".py" not in word, words)
+        pairs = (word.partition("=") for word in before)
+        return {name: value for name, sets, value in pairs if sets and name.isidentifier()}
 
     @property
     def variables(self) -> dict[str, str]:
@@ -293,7 +309,7 @@ class BestFile(_Section):
         variables = self.variables
         arguments = {}  # by the names of the program's flags and keywords
         for knob, value in changes.items():
-            if (flag := self.program.traits.flags.get(knob)) is not None:
+            if (flag := self.facts.flags.get(knob)) is not None:
                 own = value if knob in flag.spellings else registry()[knob].format_flag(value, flag)
                 arguments[flag.name.removeprefix(KEYWORD)] = as_text(own)
         allowed = {name.removeprefix("$") for name in allow_env}
@@ -307,11 +323,68 @@ class BestFile(_Section):
 
     def text(self, name: str = "best.yaml") -> str:
         """Return the file's content."""
-        data = self.model_dump(mode="json", exclude={"hardware": {"versions"}})
-        body = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
+        data = self.model_dump(mode="json", exclude_defaults=True)
+        if not self.facts.flags:
+            data["facts"].pop("flags", None)
+        what = TRAIN if self.confirmed else TRY
+        if self.applied.is_as_written:
+            what = NOTHING
         # A line break in an argument would end the comment and spoil the YAML.
-        on_one_line = " ".join(self.program.command.split())
-        return HEADER.format(name=name, program=on_one_line) + body
+        header = HEADER.format(what=what, name=name, program=" ".join(self.program.split()))
+        return header + "".join(_lines({"version": VERSION, **data}))
+
+
+def _lines(data: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the file's entries in YAML: what people edit in a line each, the rest is compact."""
+    for key, value in data.items():
+        is_compact = key != "config" and isinstance(value, Mapping)
+        style = None if is_compact else False
+        yield yaml.safe_dump(
+            {key: value}, sort_keys=False, allow_unicode=True, width=100, default_flow_style=style
+        )
+
+
+def _subject(command: str, cwd: str) -> tuple[str, ...]:
+    """Return what a command line runs: a script with its function, or a module; else the line.
+
+    A script after a module belongs to it: the module may be a launcher, such as torch's.
+    """
+    module: tuple[str, ...] = ()
+    for before, word in pairwise(["", *shlex.split(command)]):
+        path, _, function = word.partition(":")
+        if before == "-m" and not module:
+            module = (word,)
+        elif path.endswith(".pkl"):  # in the folder of a search, each of which has another one
+            return (Path(path).name, function)
+        elif path.endswith(".py"):
+            return (*module, os.path.normpath(Path(cwd, path)), function)
+    return module or (command,)
+
+
+def _is_of_another_file(command: str, program: Program) -> bool:
+    """Return whether a command names a Python file to run that is not that of a program."""
+    names = {Path(_subject(command, program.cwd)[0]).name, program.file_name}
+    return len(names) > 1 and all(name.endswith(".py") for name in names)
+
+
+def _edited(imports: Mapping[str, Any], program: Program) -> list[str]:
+    """Return which imports of a program have another content now; those that are gone do not.
+
+    The file may have been moved, alone, to where they are elsewhere.
+    """
+    now = {str(name): digest_of(Path(program.cwd, str(name))) for name in imports}
+    return [name for name, digest in now.items() if digest and digest[:DIGITS] != imports[name]]
+
+
+def imports_of(program: Program, files: Files) -> dict[str, str]:
+    """Return what a best.yaml says of the files that a program has imported, the nearest first."""
+    imports = {
+        os.path.relpath(path, program.cwd): digest[:DIGITS]
+        for path, digest in files.items()
+        if path not in program.files
+    }
+    nearest = sorted(imports.items(), key=lambda one: (one[0].startswith(os.pardir), one[0]))
+    return dict(nearest[:MOST_IMPORTS])
 
 
 def _shown(value: str) -> str:
@@ -330,20 +403,20 @@ def read(path: Path) -> BestFile:
             with its line.
     """
     file = yamlfile.read(path)
-    version, ours = file.data.get("version"), BestFile.model_fields["version"].default
-    if isinstance(version, int) and version != ours:
-        is_later = version > ours
+    version = file.data.get("version")
+    if isinstance(version, int) and version != VERSION:
         newer = "Install a newer autotune: git pull and pip install . in your clone of it."
-        mend = newer if is_later else "Search again."
+        older = "An older autotune wrote it: search again."
         raise FileFormatError(
             f"{file.where('version')}: this file has version {version}, but this autotune reads "
-            f"version {ours}. {mend}"
+            f"version {VERSION}. {newer if version > VERSION else older}"
         )
     data = dict(file.data)
-    faults = [
-        *_parse_knobs(file, data, "config"),
-        *_parse_knobs(file, data, "baseline"),
-    ]
+    faults = [*_parse_knobs(file, data, "config"), *_parse_knobs(file, data, "as_written")]
+    if isinstance(larger := data.get("larger_batch"), dict):
+        data["larger_batch"] = larger = dict(larger)
+        faults += _parse_knobs(file, larger, "config", "larger_batch")
+    faults += _unreached(file, data)
     try:
         # JSON mode makes tuples of lists and members of texts; dates and the like become text
         best = BestFile.model_validate_json(json.dumps(data, default=str))
@@ -354,7 +427,9 @@ def read(path: Path) -> BestFile:
     return best
 
 
-def _parse_knobs(file: yamlfile.YamlFile, data: dict[str, Any], section: str) -> list[str]:
+def _parse_knobs(
+    file: yamlfile.YamlFile, data: dict[str, Any], section: str, *above: str
+) -> list[str]:
     """Replace the values of a section in *data* by what knobs parse them to; return the faults."""
     faults = []
     entries = data.get(section)
@@ -363,11 +438,26 @@ def _parse_knobs(file: yamlfile.YamlFile, data: dict[str, Any], section: str) ->
     parsed: dict[str, KnobValue] = {}
     for name, raw in entries.items():
         try:
-            parsed[str(name)] = parse_value(str(name), raw, file.where(section, str(name)))
+            parsed[str(name)] = parse_value(str(name), raw, file.where(*above, section, str(name)))
         except UsageError as error:
             faults.append(str(error))
     data[section] = parsed
     return faults
+
+
+def _unreached(file: yamlfile.YamlFile, data: Mapping[str, Any]) -> list[str]:
+    """Return which settings were added that need facts of the program that the file lacks."""
+    config, written, facts = (data.get(key) for key in ("config", "as_written", "facts"))
+    if not (isinstance(config, dict) and isinstance(written, dict) and isinstance(facts, dict)):
+        return []
+    reached = [*(facts.get("flags") or ()), *(facts.get("program_knobs") or ())]
+    unreached = {*(() if facts.get("loader") else LOADER_SETTINGS)} - {*reached}
+    return [
+        f"{file.where('config', name)}: The search did not change '{name}', so the file lacks what "
+        f"it needs to know of the program for it. Search again with --set {name}={value}."
+        for name, value in config.items()
+        if name in FACTS_NEEDED and (name not in written or name in unreached)
+    ]
 
 
 def _fault(file: yamlfile.YamlFile, fault: dict[str, Any]) -> str:

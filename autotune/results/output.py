@@ -100,7 +100,7 @@ class Output:
         text = best.text(self.path.name)
         instead = f"This search's result is in {own}." if own.is_file() else ""
         try:
-            if why := self._why_left(text, program, best):
+            if why := self._why_left(text, program):
                 return f"{self.path} is left as it is: {why}. {instead}".rstrip()
             before = _read(self._target)
             was = None if isinstance(before, str) or before.applied.is_as_written else before
@@ -129,14 +129,14 @@ class Output:
     def _kept(self) -> Path:
         return self._target.with_name(f"{self._target.name}.1")
 
-    def _why_left(self, text: str, program: Program | None, best: BestFile | None = None) -> str:
+    def _why_left(self, text: str, program: Program | None) -> str:
         """Return why what is there must stay, as a clause; empty if it need not."""
         why = next(_obstacles(self._target), "")
         if why or self.foreign is Foreign.REPLACED:
             return why
-        return next(self._reasons(text, program, best), "")
+        return next(self._reasons(text, program), "")
 
-    def _reasons(self, text: str, program: Program | None, best: BestFile | None) -> Iterator[str]:
+    def _reasons(self, text: str, program: Program | None) -> Iterator[str]:
         """Yield why what is there must stay; each reason supposes that those before do not hold."""
         path, kept = self._target, self._kept
         if path.is_symlink():
@@ -152,11 +152,8 @@ class Output:
         before = _read(path)
         if isinstance(before, str):
             yield f"it cannot be read ({before})"
-        elif not before.program.is_of(program):
-            yield f"it is about another program ({before.program.command})"
-        elif best and best.applied.is_as_written and not before.applied.is_as_written:
-            gain = f"{before.speedup.estimate:.2f}x"
-            yield f"what it changes gave {gain}, and this search confirmed no gain"
+        elif not before.is_of(program):
+            yield f"it is about another program ({before.program})"
 
     def _replace(self, text: str, *, keeps: bool = True) -> Path | None:
         """Write the text, and return where the file that was there is kept."""

@@ -64,6 +64,16 @@ class RehearsalRecord:
         return _reason(self.own) if self.own.has_failed else ""
 
     @property
+    def gap(self) -> str:
+        """By how much the loss is larger at equal samples: ``+0.5 % ± 0.7 %``; empty if unknown."""
+        if self.learning is None:
+            return ""
+        gap = self.learning
+        percent, half = 100 * gap.estimate, 50 * (gap.high - gap.low)
+        decimals = 0 if max(abs(percent), half) >= 10 else 1
+        return f"{percent:+.{decimals}f} % ± {max(half, 0.1):.{decimals}f} %"
+
+    @property
     def _learned(self) -> str:
         """What is known about the loss under the changes that are by design."""
         more = ""
@@ -72,14 +82,9 @@ class RehearsalRecord:
         if self.learning is None:
             why = f": {self.untold}" if self.untold else ""
             return f"not checked{more or why}"
-        gap = self.learning
-        percent, half = 100 * gap.estimate, 50 * (gap.high - gap.low)
-        # Two digits of a large number would be written as a power of ten
-        digits = ".0f" if max(abs(percent), half) >= 100 else ".2g"
-        gap_said = f"{percent:+{digits}} % ± {half:{digits}} %"
         states = f" from {self.seeds} random states" if self.seeds else ""
         more = more.replace(", needs", "; to tell more, it needs")
-        return f"loss at equal samples {gap_said}{states}{more}"
+        return f"loss at equal samples {self.gap}{states}{more}"
 
     @property
     def training_note(self) -> str:
@@ -183,8 +188,8 @@ def warning(records: Sequence[RehearsalRecord], config: Config) -> str:
     record = _of(records, config)
     if record is None or (record.own.ending is not None and not record.own.has_failed):
         return (
-            "What the program does after an epoch (evaluating, saving, a second epoch) was not "
-            "tried under this config: there was no time. A longer --budget leaves some."
+            "What follows an epoch, such as saving, was not tried with it: there was no time. "
+            "A longer --budget leaves some."
         )
     if not record.own.has_failed:
         return ""

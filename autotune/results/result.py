@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
+from autotune.errors import UsageError
 from autotune.knobs import launch_plan_for
 from autotune.machine.hardware import Hardware
+from autotune.measurement.goal import Objective
 from autotune.measurement.interval import Interval
 from autotune.measurement.learning.training_trace import NO_TIME
 from autotune.measurement.limit import Limit
@@ -26,6 +27,7 @@ from autotune.program.lr import LrRule
 from autotune.program.program import LaunchPlan
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
+from autotune.results.figures import Figures, Quantity, hours_of
 from autotune.results.finding import Finding
 from autotune.results.learning import Learning
 from autotune.results.output import BEST, Output
@@ -38,7 +40,7 @@ from autotune.results.record import (
 )
 from autotune.results.rehearsals import Canary, RehearsalRecord, trained
 from autotune.results.training_steps import TrainingSteps
-from autotune.results.wording import as_typed, times
+from autotune.results.wording import as_typed, factor, printed, printed_duration
 
 
 @dataclass(frozen=True)
@@ -109,8 +111,7 @@ class SearchResult:
         larger_batch: The fastest config of those with another number of samples per step, if it was
             clearly faster than what is recommended; None if there is none, or if such configs may
             be recommended.
-        training_steps: How long the steps of the whole training take, estimated; None if their
-            number is unknown.
+        training_steps: Those of the whole training; None if their number is unknown.
         bottleneck: What limits the program as written, such as ``input-bound``; empty if unknown.
         bottleneck_evidence: What was measured to say so, as a sentence without its full stop.
         limit: What is left to gain for the program as written; None if no step was profiled.
@@ -156,7 +157,7 @@ class SearchResult:
         changes = " ".join(f"{knob}={value}" for knob, value in self.changes.items())
         found = f"{self.finding}: {self.reason}" if self.reason else str(self.finding)
         if self.finding is Finding.FASTER:
-            found = f"{times(self.speedup)} {self.head.options.goal.better}"
+            found = f"{factor(self.speedup)} {self.head.options.goal.better}"
         return f"<SearchResult: {found}{f'; {changes}' if changes else ''}>"
 
     @property
@@ -240,6 +241,33 @@ class SearchResult:
         return f"Training: not compared: {NO_TIME}." if record is None else record.training_note
 
     @property
+    def figures(self) -> Figures:
+        """What is printed about speed, computed from the claim as it is printed."""
+        claim, goal, steps = printed(self.speedup), self.head.options.goal, self.training_steps
+        training = None
+        if goal.objective is Objective.THROUGHPUT and goal.hours is not None:
+            training = hours_of(goal.hours, claim)
+        elif goal.objective is Objective.THROUGHPUT and steps is not None:
+            training = steps.time(self.throughput[0].estimate, claim)
+        return Figures(claim, self._quantity, training, printed_duration(self.seconds))
+
+    @property
+    def _quantity(self) -> Quantity | None:
+        """What the claim is about, of the program as written; None where it was not read."""
+        samples_per_s, memory = self.throughput[0].estimate, self.memory[0].peak_bytes
+        first = self.records[0].measurement if self.records else None
+        match self.head.options.goal.objective:
+            case Objective.THROUGHPUT:
+                return Quantity("training speed", samples_per_s, "samples/s")
+            case Objective.STEP_TIME if first is not None:
+                return Quantity("steps", samples_per_s / first.samples_per_step, "steps/s")
+            case Objective.MEMORY if memory is not None:
+                return Quantity("peak memory", memory / 2**30, "GiB", shrinks=True)
+            case Objective.ENERGY if first is not None and first.joules_per_sample is not None:
+                return Quantity("energy", first.joules_per_sample, "J/sample", shrinks=True)
+        return None
+
+    @property
     def compilation(self) -> Compilation | None:
         """What compiling costs a run of ``best`` with an empty cache; None if it does not compile.
 
@@ -293,15 +321,19 @@ class SearchResult:
         """Write best.yaml to *path*, and return the file that holds the result.
 
         Missing folders are created. What an older best.yaml of the program changes is kept as
-        ``NAME.1``; where this search confirmed no gain, it stays, and the result is in its folder.
+        ``NAME.1``.
 
         Args:
             force: Replace the file, whatever it is.
 
         Raises:
-            UsageError: It cannot be written, or autotune did not write what is there for the
-                program.
+            UsageError: The search found nothing faster, the file cannot be written, or autotune
+                did not write what is there for the program.
         """
+        if self.finding is not Finding.FASTER:
+            raise UsageError(
+                f"There is nothing to save: {self.finding}. {self.own_file} holds what was found."
+            )
         output = Output.typed(path, force=force)
         output.check(program=self.head.program)
         if said := self.put_into(output):
@@ -309,102 +341,63 @@ class SearchResult:
         return self.found_in(output)
 
     def put_into(self, output: Output) -> str:
-        """Write best.yaml where that may be, and return what to say of it; see ``Output.take``."""
+        """Write best.yaml where that may be, and return what to say of it; see ``Output.take``.
+
+        A search that has confirmed nothing faster writes none.
+        """
+        if self.finding is not Finding.FASTER:
+            return ""
         return output.take(self.best_file(), self.head.program, self.own_file)
 
     def found_in(self, output: Output | None) -> Path:
-        """Return the best.yaml in which people find the result."""
-        if output is not None and output.holds(self.best_file()):
-            return output.path
-        return self.own_file
+        """Return the file in which people find the result: that best.yaml, or ``own_file``."""
+        if output is None or self.finding is not Finding.FASTER:
+            return self.own_file
+        return output.path if output.holds(self.best_file()) else self.own_file
 
     @property
     def own_file(self) -> Path:
-        """The best.yaml in the search's folder, as people would type it."""
-        return as_typed(self.run_dir / BEST)
+        """The file in the search's folder that holds what it found, as people would type it.
+
+        best.yaml if a config was confirmed to be faster, candidate.yaml if one only looks faster,
+        else result.json.
+        """
+        return as_typed(self.run_dir / self._file_name)
+
+    @property
+    def _file_name(self) -> str:
+        if self.finding is Finding.FASTER:
+            return BEST.name
+        is_open = self.finding is Finding.UNCONFIRMED and self.candidate is not None
+        return bestfile.CANDIDATE if is_open else bestfile.RESULT
 
     def best_file(self) -> BestFile:
-        """Return the content of best.yaml.
+        """Return the content of best.yaml, or of candidate.yaml where nothing is confirmed.
 
-        Figures are rounded for readers; ``config`` and ``baseline`` are exact.
+        Its config is empty where nothing looked faster. Figures are rounded for readers.
         """
+        config, speedup = self.best, self.speedup
+        if self._file_name == bestfile.CANDIDATE and self.candidate is not None:
+            config, speedup = self.candidate, self.candidate_speedup or self.speedup
         # As NVML names the GPUs, as it will for another command; else what the program saw
-        hardware = self.head.hardware if self.head.hardware.gpus else self.hardware
-        compilation, sides = self.compilation, ("baseline", "best")
-        steps = self.training_steps
-        return BestFile(
-            program=bestfile.ProgramSection(
-                command=str(self.head.program),
-                fingerprint=self.head.program.fingerprint,
-                imports=bestfile.imports_of(
-                    self.head.program, {} if self.facts is None else self.facts.files
-                ),
-                ranks=self.head.program.ranks,
-                traits=self.applied.traits,
-            ),
-            config=dict(self.best),
-            baseline=dict(self.baseline),
-            speedup=_rounded(self.speedup),
-            throughput={
-                side: round(rate.estimate, 2)
-                for side, rate in zip(sides, self.throughput, strict=True)
-            },
-            memory=dict(zip(sides, self.memory, strict=True)),
-            learning=self._learning_section(),
-            training_steps=None
-            if steps is None
-            else bestfile.TrainingStepsSection(
-                epochs=steps.length.epochs,
-                steps=steps.length.steps,
-                seconds={side: round(value, 1) for side, value in steps.seconds.items()},
-                note=" ".join(steps.sentences),
-            ),
-            hardware=hardware,
-            versions=dict(hardware.versions),
+        machine = self.head.hardware if self.head.hardware.gpus else self.hardware
+        return BestFile.of(
+            replace(self.applied, config=config),
+            self.head.program,
+            confirmed=self.finding is Finding.FASTER,
+            speedup=rounded(speedup),
+            made_on=bestfile.MadeOn.on(machine),
             search=bestfile.SearchSection(
-                objective=str(self.head.options.goal.objective),
-                trials=len(self.records),
-                seconds=round(self.seconds, 1),
-                compile_seconds=round(compilation.seconds, 1) if compilation else None,
-                break_even_steps=self.break_even_steps,
-                verdict=self.finding,
-                confirmed=self.finding is Finding.FASTER,
-                processes=self.processes,
                 date=self.head.created,
-            ),
-        )
-
-    def _learning_section(self) -> bestfile.LearningSection:
-        def other(
-            config: Config, speedup: Interval | None = None, **about: Any
-        ) -> bestfile.OtherConfig:
-            changes = dict(config.changes_from(self.baseline))
-            live = None if speedup is None else _rounded(speedup)
-            return bestfile.OtherConfig(changes=changes, live_speedup=live, **about)
-
-        sides, learning, larger = ("baseline", "best"), self.learning, self.larger_batch
-        return bestfile.LearningSection(
-            lr_rule=self.applied.lr_rule,
-            lr_factor=round(learning.lr_factor, 6),
-            batch_size=dict(zip(sides, learning.global_batches, strict=True)),
-            note=learning.note,
-            larger_batch=None
-            if larger is None
-            else other(larger.config, larger.speedup, check_seconds=round(larger.check_s)),
-            training=self.training_note,
-            refused=tuple(
-                other(
-                    record.config,
-                    blame=dict(record.guilty),
-                    why=record.difference or record.failure,
-                )
-                for record in self.rehearsals
-                if record.is_blamed
+                folder=f"{self.run_dir.parent.name}/{self.run_dir.name}",
+                digest=self.head.program.fingerprint[: bestfile.DIGITS],
+                objective=str(self.head.options.goal.objective),
             ),
         )
 
 
-def _rounded(interval: Interval) -> Interval:
+def rounded(interval: Interval) -> Interval:
+    """Return an interval to four decimals, for a file that people read."""
     return Interval(*(round(value, 4) for value in vars(interval).values()))
 
 

@@ -1,326 +1,473 @@
-"""Verdict: what a search found as sentences, for the console, the report and other readers.
+"""Verdict: what a search found on one screen, for the console and the report; without markup.
 
-Three questions in order: what came out, why, and what to do next. The sentences hold no markup.
+It answers what came out, why, and what to do next, in few rows. All that is known beyond is in
+``results.details``.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
-from typing import assert_never
 
+from autotune.errors import FileFormatError
 from autotune.knobs.space.tuning_variables import unlisted
-from autotune.measurement.outcome import Outcome
-from autotune.program.config import Config
+from autotune.measurement.claim import least_processes
+from autotune.measurement.interval import Interval
+from autotune.measurement.outcome import ENDED_BY_US
+from autotune.program.config import Config, KnobValue
 from autotune.program.program import ProgramKind
+from autotune.results import bestfile
 from autotune.results.advice import switches_left_on
-from autotune.results.blame import FAILURES
-from autotune.results.finding import WORTH_FINDING, Finding
-from autotune.results.rank_notes import parallel_notes
-from autotune.results.rehearsals import blames, note
+from autotune.results.figures import Figures
+from autotune.results.finding import Finding
+from autotune.results.output import BEST
+from autotune.results.rehearsals import trained
 from autotune.results.result import SearchResult
 from autotune.results.wording import (
-    HOUR,
     as_typed,
-    estimated_duration,
+    bounds,
+    factor,
     format_duration,
-    gib,
-    rate,
+    printed,
     times,
+    typed_duration,
 )
 
-
-class Tone(StrEnum):
-    """How good the news is; the values are colours of a terminal."""
-
-    GOOD = "green"
-    PLAIN = "default"
-    OPEN = "yellow"
-    BAD = "red"
-
-
-@dataclass(frozen=True)
-class Command:
-    """Something to type, or a line to put into a script."""
-
-    text: str
-    purpose: str
+MOST_CHANGES = 4  # rows of changes; the last one says how many more there are
+KEEPS_MEMORY = "keep_freed_memory"  # held in all configs that play, for fair turns
+ROOM = 62  # columns beside the labels of a screen of 80
+KEPT = "nothing was changed"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A figure before and after."""
+    """A line of the screen.
 
-    name: str
-    before: str
-    after: str
+    Attributes:
+        is_command: Whether it holds a line to type, which is never broken.
+    """
 
-    def cells(self, count: int) -> tuple[str, ...]:
-        """Return the figure in a number of columns, one or two."""
-        return (self.before, self.after)[:count]
+    label: str
+    text: str
+    is_command: bool = False
 
 
 @dataclass(frozen=True)
 class Change:
-    """A knob that the recommended config changes.
+    """A setting that the recommended config changes.
 
     Attributes:
         values: Both values: ``0 → 2``.
         gain: What it gives on top of the others; empty if nothing is known about that.
+        learning: What it changes in what is learned; empty where it changes nothing.
     """
 
-    knob: str
+    setting: str
     values: str
     gain: str
+    learning: str
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a search found.
+    """What a search found, in the order in which it is read.
 
     Attributes:
-        basis: What it rests on, or what it means, as the rest of the headline's line.
-        more: Further sentences about the finding.
-        changes: The knobs of the recommended config, with what each of them gives.
-        why: What limits the program, how long it trains, and what the changes mean for learning.
-        notes: What else there is to know: doubts, failures, what was not tried.
+        facts: What was measured, and why it is so.
+        changes: The settings of the recommended config, the largest gain first.
+        rest: What to type, what to doubt, and where more is told.
     """
 
-    tone: Tone
+    finding: Finding
     headline: str
-    basis: str
-    more: tuple[str, ...]
-    figures: tuple[Row, ...]
+    facts: tuple[Row, ...]
     changes: tuple[Change, ...]
-    why: tuple[str, ...]
-    next: tuple[Command, ...]
-    notes: tuple[str, ...]
-    cost: str
+    rest: tuple[Row, ...]
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """The headings of the figures; with no change there is nothing to set side by side."""
-        return ("before", "after") if self.changes else ("as written",)
+    def few_changes(self) -> tuple[tuple[Change, ...], int]:
+        """The changes that the screen has room for, and how many more there are."""
+        if len(self.changes) <= MOST_CHANGES:
+            return self.changes, 0
+        return self.changes[: MOST_CHANGES - 1], len(self.changes) - MOST_CHANGES + 1
 
 
 def verdict(result: SearchResult, output: Path) -> Verdict:
     """Return what a search found, in words; *output* is where best.yaml was written."""
-    tone, headline, basis = _headline(result)
-    gains = {one.knob: one.gain for one in result.contributions}
-    return Verdict(
-        tone,
-        headline,
-        basis,
-        tuple(_more(result)),
-        tuple(_figures(result)),
-        tuple(
-            Change(
-                knob,
-                f"{result.baseline[knob]} → {value}",
-                "" if (gain := gains.get(knob)) is None else times(gain),
-            )
-            for knob, value in result.changes.items()
-        ),
-        tuple(_why(result)),
-        tuple(_next(result, output)),
-        tuple(_notes(result)),
-        _cost(result, output),
-    )
+    finding, changes, rest = result.finding, tuple[Change, ...](), _next(result)
+    match finding:
+        case Finding.FASTER:
+            headline, facts = _faster(result), _gained(result)
+            changes, rest = tuple(changes_in(result)), _to_train(result, output)
+        case Finding.NOTHING_FOUND:
+            headline, facts = f"No faster settings found; {KEPT}", _nothing_found(result)
+        case Finding.TOO_NOISY:
+            headline, facts = _too_noisy(result), _unclear(result)
+        case Finding.UNCONFIRMED if result.candidate_speedup is not None:
+            looks = f"Looks {factor(result.candidate_speedup)} {result.head.options.goal.better}"
+            headline, facts = f"{looks}, but that is not confirmed; {KEPT}", _unconfirmed(result)
+            rest = _to_confirm(result)
+        case Finding.UNCONFIRMED:
+            headline, facts = f"Ended before anything faster was found; {KEPT}", _ended(result)
+        case Finding.AT_LIMIT:
+            headline = "Already at this machine's limit; no setting can make it much faster"
+            facts = _at_limit(result)
+        case Finding.NOT_MEASURED:
+            headline = f"Only the program as written could be measured; {KEPT}"
+            facts = _ended(result)
+    return Verdict(finding, headline, tuple(facts), changes, tuple(rest))
 
 
 def changes_of(config: Config, baseline: Config) -> str:
-    """Return the knobs in which a config differs: ``workers=2 compile=off``."""
+    """Return the settings in which a config differs: ``workers=2 compile=off``."""
     return " ".join(f"{k}={v}" for k, v in config.changes_from(baseline).items())
 
 
-def _headline(result: SearchResult) -> tuple[Tone, str, str]:
-    kept = "your program's own config is kept"
-    match result.finding:
-        case Finding.FASTER:
-            better = result.head.options.goal.better
-            speedup = result.speedup
-            seen = [m for one in result.claim for m in (one.baseline, one.winner) if m is not None]
-            is_busy = 2 * sum(m.is_disturbed for m in seen) > len(seen)  # for most of its time
-            busy = " on a busy machine" if is_busy else ""
-            return (
-                Tone.GOOD,
-                f"{speedup.estimate:.2f}x {better}",
-                f"{times(speedup).partition(' ')[2]}, confirmed in fresh processes{busy}",
-            )
-        case Finding.NOTHING_FOUND | Finding.TOO_NOISY | Finding.AT_LIMIT:
-            return Tone.PLAIN, "No significant gain:", f"{kept}."
-        case Finding.NOT_MEASURED:
-            return Tone.BAD, "Nothing could be measured:", f"{result.reason}. {kept.capitalize()}."
-        case Finding.UNCONFIRMED:
-            return Tone.OPEN, "Not confirmed", f"({result.reason}): {kept}."
-        case _:
-            assert_never(result.finding)
+# --- faster ---------------------------------------------------------------------------------------
 
 
-def _more(result: SearchResult) -> Iterator[str]:
-    if result.reason and result.finding not in {Finding.UNCONFIRMED, Finding.NOT_MEASURED}:
-        yield f"What was measured counts; the search ended too early: {result.reason}."
-    match result.finding:
-        case Finding.FASTER:
-            # The best of many noisy measurements overestimates its true value (the winner's curse)
-            searched = [r.speedup for r in result.records if r.config == result.best and r.speedup]
-            if searched and searched[0].estimate > result.speedup.estimate:
-                yield (
-                    f"The search measured {searched[0].estimate:.2f}x: the best of "
-                    f"{len({r.config for r in result.records})} is partly luck, so only the "
-                    "confirmation counts."
-                )
-        case Finding.NOTHING_FOUND | Finding.TOO_NOISY | Finding.AT_LIMIT:
-            yield _why_no_gain(result)
-        case Finding.UNCONFIRMED if result.candidate is not None:
-            assert result.candidate_speedup is not None, "a candidate was measured"
-            changes, few = changes_of(result.candidate, result.baseline), result.unclaimed
-            yield (
-                f"During the search, {changes} gave {times(result.candidate_speedup)}"
-                f"{'' if few is None else f'; fresh processes gave {times(few)}'}."
-            )
-        case _:
-            pass
-    if result.finding is not Finding.NOT_MEASURED:
-        yield from _larger_batch(result)
-
-
-def _why_no_gain(result: SearchResult) -> str:
-    if (found := result.candidate_speedup) is not None:
-        doubt = (
-            "; a quieter machine or a longer --budget tells more"
-            if found.high > WORTH_FINDING
-            else ""
-        )
-        assert result.candidate is not None, "its speedup is known"
-        changes = changes_of(result.candidate, result.baseline)
-        return (
-            f"The best candidate, {changes}, came out at {times(found)} in fresh processes{doubt}."
-        )
-    if any(record.is_blamed for record in result.rehearsals):
-        return "The configs that were faster are not recommended; the reasons are below."
-    if any(record.measurement is not None for record in result.records[1:]):
-        return "No config that was measured looked fast enough to be worth a confirmation."
-    if result.untried:
-        return "There was no time for the configs that could be tried here."
-    return "There was no other config that could be tried here."
-
-
-def _figures(result: SearchResult) -> Iterator[Row]:
-    yield Row("samples/s", *map(rate, result.throughput))
-    for label, name in (
-        ("host memory", "host_bytes"),
-        ("GPU memory reserved", "device_reserved_bytes"),
-        ("GPU memory in use", "device_used_bytes"),
-    ):
-        sizes = [getattr(memory, name) for memory in result.memory]
-        if sizes[0] is not None:
-            yield Row(label, *map(gib, sizes))
-
-
-def _why(result: SearchResult) -> Iterator[str]:
-    if result.bottleneck:
-        is_one = result.bottleneck.endswith("-bound")
-        limited = f"the program is {result.bottleneck}" if is_one else result.bottleneck
-        yield f"As written, {limited}: {result.bottleneck_evidence}."
-    if result.training_steps is not None:
-        yield from result.training_steps.sentences
-    yield from _saved(result)
-    if result.changes:
-        yield f"Learning: {result.learning.note}"
-        if result.training_note:
-            yield result.training_note
-        compilation, steps = result.compilation, result.break_even_steps
-        if compilation is not None and steps is not None:
-            yield (
-                f"A run without a compile cache starts slower ({compilation}); compiling pays off "
-                f"after {steps:,} steps."
-            )
-
-
-def _saved(result: SearchResult) -> Iterator[str]:
-    hours = result.head.options.goal.hours
-    if hours is None or not result.changes:
-        return
-    gain = result.speedup
-    after, *saved = (
-        estimated_duration(hours * HOUR * share)
-        for share in (
-            1 / gain.estimate,
-            *(max(0.0, 1 - 1 / ratio) for ratio in (gain.estimate, gain.low, gain.high)),
-        )
-    )
-    yield (
-        f"A training of {hours:g} h takes {after}, so it saves {saved[0]} ({saved[1]} to "
-        f"{saved[2]}), by the speedup of the training loop."
+def _faster(result: SearchResult) -> str:
+    low, high = bounds(result.speedup)
+    return (
+        f"{factor(result.speedup)} {result.head.options.goal.better}, confirmed in fresh processes "
+        f"(95 % between {low} and {high})"
     )
 
 
-def _larger_batch(result: SearchResult) -> Iterator[str]:
-    if (larger := result.larger_batch) is None:
+def _gained(result: SearchResult) -> Iterator[Row]:
+    figures = result.figures
+    before, after = result.memory
+    if figures.quantity is not None:
+        name = "GPU memory" if before.is_on_device else "memory"
+        text = figures.change
+        if before.peak_bytes and after.peak_bytes and figures.quantity.unit != "GiB":
+            sizes = [f"{size / 2**30:.2f}" for size in (before.peak_bytes, after.peak_bytes)]
+            text += f"   {name}  {sizes[0]} → {sizes[1]} GiB"
+        yield Row(figures.quantity.name, text)
+    if figures.training is not None:
+        yield Row("your training", str(figures.training))
+        yield Row("pays", _pays(figures))
+    yield from _why(result)
+
+
+def _pays(figures: Figures) -> str:
+    assert figures.training is not None, "it is about its time"
+    cost = f"the search took {format_duration(figures.search_s)}"
+    match figures.pays_from:
+        case None:
+            return f"not in a training as short as this one ({cost})"
+        case 1:
+            saved = format_duration(figures.training.saved_s)
+            return f"in the first training: it saves {saved}, {cost}"
+        case number:
+            return f"from the {_ordinal(number)} training on ({cost})"
+
+
+def changes_in(result: SearchResult) -> Iterator[Change]:
+    """Yield what a recommended config changes, the largest gain first.
+
+    That it keeps freed memory is told only where it changes nothing else.
+    """
+    gains = {one.knob: one.gain for one in result.contributions}
+    told = {k: v for k, v in result.changes.items() if k != KEEPS_MEMORY} or result.changes
+    by_gain = sorted(told, key=lambda knob: -gains[knob].estimate if knob in gains else math.inf)
+    learning = _learning_of(result, by_gain)
+    for knob in by_gain:
+        gain = "" if knob not in gains else _gain(gains[knob])
+        values = f"{said(result.baseline[knob])} → {said(told[knob])}"
+        yield Change(knob, values, gain, learning.get(knob, ""))
+
+
+def _gain(gain: Interval) -> str:
+    decimals = 1 if abs(gain.estimate - 1) >= 0.1 else 2
+    is_noise = gain.low <= 1.0 <= gain.high
+    return f"~{gain.estimate:.{decimals}f}x{' or none' if is_noise else ''}"
+
+
+def _learning_of(result: SearchResult, knobs: Sequence[str]) -> Mapping[str, str]:
+    """Return what settings change in what is learned, by the comparison of the whole config."""
+    record = trained(result.rehearsals, result.best)
+    if record is None:
+        return {}
+    first, *others = [knob for knob in knobs if knob in record.by_design] or [""]
+    learned = f"loss {record.gap}" if record.gap else "loss not compared"
+    return {first: learned} | dict.fromkeys(others, "as above")
+
+
+def said(value: KnobValue) -> str:
+    """Return a setting's value as people say it."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+
+
+def _to_train(result: SearchResult, output: Path) -> Iterator[Row]:
+    yield from _larger_batch(result)
+    yield Row("train with it", _run(result, output), is_command=True)
+    for doubt in itertools.islice(doubts(result), 1):
+        yield Row("doubts", _clause(doubt))
+    yield _more(result)
+
+
+def _run(result: SearchResult, path: Path) -> str:
+    variables = unlisted(k.removeprefix("$") for k in result.changes if k.startswith("$"))
+    if result.head.program.kind is ProgramKind.PICKLED_FUNCTION:
+        return by_hand(path, variables)
+    option = f"--allow-env {','.join(variables)} " if variables else ""
+    return f"autotune run {option}{quote(str(path))} {result.head.program}"
+
+
+def by_hand(path: Path, variables: Sequence[str] = ()) -> str:
+    """Return the line of Python that applies a best.yaml."""
+    allowed = f", allow_env={[*variables]}" if variables else ""
+    return f'import autotune; autotune.apply("{path}"{allowed})'
+
+
+def _larger_batch(result: SearchResult) -> Iterator[Row]:
+    larger = result.larger_batch
+    if larger is None or larger.speedup.estimate <= result.speedup.estimate:
         return
+    changed = listed(larger.config, result.best)
     resume = f"{result.head.to_resume(result.run_dir.name)} --may-change batch"
-    yield (
-        f"Larger steps are faster: {changes_of(larger.config, result.baseline)} gave "
-        f"{times(larger.speedup)} in the search. What they learn was not checked; that needs "
-        f"{math.ceil(larger.check_s / 60)} min more: "
-        f"{resume if result.worth_s else 'a new search with --may-change batch'}"
-    )
+    yield Row("larger batch", f"{changed}: ~{factor(larger.speedup)}, unchecked; {resume}")
 
 
-def _notes(result: SearchResult) -> Iterator[str]:
-    yield from result.warnings
+def doubts(result: SearchResult) -> Iterator[str]:
+    """Yield the reasons to trust a confirmed config less, as clauses; what matters most first."""
+    if (record := trained(result.rehearsals, result.best)) is not None and record.difference:
+        yield f"its training differs: {record.difference}"
+    if result.learning.batch_growth != 1.0:
+        yield "steps have other samples than as written: check the final accuracy"
+    yield from reversed(result.warnings)  # what was not tried, before what made it less sure
+    if result.reason:
+        yield f"the search ended early: {result.reason}"
+    if record is None and not _is_cleared(result):
+        yield "whether it trains the same was not compared: there was no time"
     if result.facts is not None:
         for _, problem, mend in switches_left_on(result.facts.profile):
-            yield f"{problem} It slows each step, and was not searched. {mend}"
+            yield f"{problem} {mend}"
     if result.steps_note:
         yield result.steps_note
-    # What the best config passed after its training loop, then which others failed there
-    if result.changes and (passed := note(result.rehearsals, result.best)):
-        yield passed
-    yield from blames(result.rehearsals)
-    for sentence in parallel_notes(result.records, result.best):
-        yield f"{sentence}."
-    for record in result.records[1:]:  # the outcome says whether a config is to blame
-        if record.ending is not None and record.outcome in FAILURES:
-            changes = changes_of(record.config, result.baseline)
-            yield f"{changes} {record.outcome}: {record.ending.reason}"
-    if result.untried:
-        yield f"Not measured: {', '.join(result.untried)} (a longer --budget leaves time)."
+    if overlap := overlap_of(result):
+        yield overlap
 
 
-def _next(result: SearchResult, output: Path) -> Iterator[Command]:
-    if result.changes:
-        variables = unlisted(k.removeprefix("$") for k in result.changes if k.startswith("$"))
-        allowed = f", allow_env={variables}" if variables else ""
-        apply = f'import autotune; autotune.apply("{output}"{allowed})'
-        if result.head.program.kind is ProgramKind.PICKLED_FUNCTION:
-            yield Command(apply, "before calling the function")
-        else:
-            option = f"--allow-env {','.join(variables)} " if variables else ""
-            line = f"autotune run {option}{quote(str(output))} {result.head.program}"
-            yield Command(line, "train with it")
-            if not result.has_ranks:
-                yield Command(apply, "or this, as first line of the script")
-    if result.finding is Finding.UNCONFIRMED and result.worth_s is not None:
-        yield Command(
-            f"{result.head.to_resume(result.run_dir.name)} --budget {math.ceil(result.worth_s)}s",
-            f"go on (in all, the {format_duration(result.seconds)} so far included)",
-        )
+def overlap_of(result: SearchResult) -> str:
+    """Return that the gains of the changes do not multiply to the claim, where that is seen."""
+    gains = [one.gain.estimate for one in result.contributions if one.knob in result.changes]
+    claim = printed(result.speedup)
+    if len(gains) < 2 or claim.low <= math.prod(gains) <= claim.high:
+        return ""
+    return "the gains of the settings overlap, so they do not multiply to the whole"
 
 
-def _cost(result: SearchResult, output: Path) -> str:
-    ok = sum(record.outcome is Outcome.OK for record in result.records)
-    noun = "process" if result.processes == 1 else "processes"
-    # A full disk may have kept them from being written, as was said then
-    places = {"config": output, "page": as_typed(result.run_dir / "report.html")}
-    files = ", ".join(f"{what}: {one}" for what, one in places.items() if one.exists())
-    said = (
-        f"{ok} of {len(result.records)} trials measured in {result.processes} {noun}, "
-        f"{format_duration(result.seconds)}"
+def disturbance(result: SearchResult) -> str:
+    """Return what disturbed the confirmation, and how much of it; empty if nothing did."""
+    seen = [m for one in result.claim for m in (one.baseline, one.winner) if m is not None]
+    busy = [m.interference for m in seen if m.is_disturbed and m.interference is not None]
+    causes = Counter(reason for one in busy for reason in one.reasons)
+    if not causes:
+        return ""
+    ((cause, count),) = causes.most_common(1)
+    return f"{cause} in {count} of {len(seen)} processes of the confirmation"
+
+
+def _clause(sentence: str) -> str:
+    """Return what fits on one line of a sentence: its first clause, if it is longer."""
+    short = sentence if len(sentence) <= ROOM else re.split(r"[:;.] ", sentence)[0]
+    text = textwrap.shorten(short.rstrip("."), ROOM, placeholder=" …")
+    return f"{text[0].lower()}{text[1:]}"
+
+
+def _is_cleared(result: SearchResult) -> bool:
+    return result.canary is not None and result.canary.clears(result.best, result.baseline)
+
+
+# --- not faster -----------------------------------------------------------------------------------
+
+
+def _nothing_found(result: SearchResult) -> Iterator[Row]:
+    yield from _as_written(result)
+    yield from _attempt(result)
+    speedup = result.attempt_speedup
+    if speedup is not None:
+        percent = 100 * (printed(speedup).high - 1)
+        ruled_out = f"a gain of more than {percent:.0f} % is ruled out for it"
+        yield Row("that means", ruled_out if percent >= 1 else "it is not faster than as written")
+    elif any(record.is_blamed for record in result.rehearsals):
+        yield Row("refused", "what was faster trains otherwise, or fails: autotune show -v")
+    elif len(result.records) < 2 and not result.untried:
+        yield Row("tried", "nothing: no other setting can act on this program here")
+    yield from _why(result)
+
+
+def _at_limit(result: SearchResult) -> Iterator[Row]:
+    yield from _as_written(result)
+    if (limit := result.limit) is not None:
+        shares = sorted(limit.shares.items(), key=lambda part: -part[1])
+        yield Row("a step", " · ".join(f"{name} {share:.0%}" for name, share in shares))
+        if limit.peak_share is not None:
+            yield Row("arithmetic", f"{limit.peak_share:.0%} of the GPU's published peak")
+        gains = " · ".join(f"{name} {gain:.2f}x" for name, gain in limit.bounds.items())
+        yield Row("at no cost", f"{gains}: not more to gain")
+    yield from _attempt(result)
+    yield Row("what is left", "the model: fewer operations, other kernels, more devices")
+    yield Row("time", f"the search took {format_duration(result.seconds)}")
+
+
+def _too_noisy(result: SearchResult) -> str:
+    speedup = result.attempt_speedup
+    assert speedup is not None, "its interval leaves a gain"
+    claim = printed(speedup)
+    # What a config must gain for its interval to leave out 1
+    least = math.sqrt(claim.high / claim.low)
+    return f"Cannot tell: this machine is too noisy for gains below {least:.1f}x; {KEPT}"
+
+
+def _unclear(result: SearchResult) -> Iterator[Row]:
+    yield from _as_written(result)
+    yield from _attempt(result)
+    each = ", ".join(factor(one.ratio.interval) for one in result.claim)
+    if busy := disturbance(result):
+        yield Row("why", busy)
+    elif each:
+        yield Row("why", f"equal processes differ: they gave {each}")
+
+
+def _unconfirmed(result: SearchResult) -> Iterator[Row]:
+    assert result.candidate is not None, "it was measured"
+    if (found := result.candidate_speedup) is not None:
+        tried = len({record.config for record in result.records[1:]})
+        luck = f"; best of {tried}, so partly luck" if tried > 1 else ""
+        yield Row("in the search", f"{times(found)}{luck}")
+    yield Row("settings", listed(result.candidate, result.baseline))
+    fresh = [one for one in result.claim if not one.is_of_search]
+    least = least_processes(apart=any(one.is_pair for one in result.claim))
+    if len(fresh) < least:
+        of_all = f" of {least}" if fresh else ""
+        missing = f"{least - len(fresh)}{of_all} fresh processes"
+        if fresh:
+            gave = ", ".join(factor(one.ratio.interval) for one in fresh)
+            missing += f"; the others gave {gave}"
+        elif result.facts is not None:
+            missing += f" (the program starts in {format_duration(result.facts.startup_s)})"
+        yield Row("missing", missing)
+    if result.reason:
+        yield Row("because", result.reason)
+
+
+def _to_confirm(result: SearchResult) -> Iterator[Row]:
+    yield from _resume(result, "confirm it")
+    if result.own_file.exists():
+        yield Row("or just try it", _run(result, result.own_file), is_command=True)
+    yield _more(result)
+
+
+def _ended(result: SearchResult) -> Iterator[Row]:
+    yield from _as_written(result)
+    yield from _attempt(result)
+    if result.reason:
+        yield Row("because", result.reason)
+
+
+def _as_written(result: SearchResult) -> Iterator[Row]:
+    if (quantity := result.figures.quantity) is not None:
+        yield Row(quantity.name, f"{quantity} as written")
+
+
+def _attempt(result: SearchResult) -> Iterator[Row]:
+    speedup = result.attempt_speedup
+    if speedup is None or result.attempt is None:
+        return
+    gave = times(speedup)
+    yield Row("best attempt", f"{listed(result.attempt, result.baseline, len(gave) + 2)}: {gave}")
+
+
+def _why(result: SearchResult) -> Iterator[Row]:
+    if result.bottleneck_evidence:
+        yield Row("why", result.bottleneck_evidence.partition(";")[0])
+
+
+def _next(result: SearchResult) -> Iterator[Row]:
+    """Yield what to do where nothing is recommended; more time only where that can help."""
+    untried = ", ".join(result.untried)
+    if untried and result.finding is not Finding.AT_LIMIT:
+        yield Row("not tried", untried)
+    has_failed = any(
+        record.ending is not None and record.outcome not in ENDED_BY_US
+        for record in result.records[1:]
     )
-    return f"{said}; {files}" if files else said
+    match result.finding:
+        case Finding.NOTHING_FOUND if untried:
+            yield from _resume(result, "to go on")
+        case Finding.TOO_NOISY:
+            first = "end what disturbs it, then: " if disturbance(result) else ""
+            yield from _resume(result, "to go on", first)
+        case Finding.UNCONFIRMED:
+            yield from _resume(result, "to go on")
+        case Finding.NOT_MEASURED if not has_failed:
+            yield from _resume(result, "to go on")
+        case _:
+            pass
+    if result.finding in {Finding.NOTHING_FOUND, Finding.TOO_NOISY}:
+        yield Row("best.yaml", _kept(BEST))
+    yield _more(result)
+
+
+def _kept(path: Path) -> str:
+    """Return what becomes of the best.yaml that people have."""
+    try:
+        before = bestfile.read(path)
+        date = datetime.fromtimestamp(path.stat().st_mtime, UTC).astimezone()
+    except (FileFormatError, OSError):
+        return "not written; the file that is there is kept" if path.exists() else "not written"
+    return f"not written; the one of {date:%d %b} ({factor(before.speedup)}) is kept"
+
+
+def _resume(result: SearchResult, label: str, before: str = "") -> Iterator[Row]:
+    if result.worth_s is not None:
+        line = result.head.to_resume(result.run_dir.name)
+        budget = typed_duration(result.worth_s)
+        yield Row(label, f"{before}{line} --budget {budget}", is_command=True)
+
+
+def _more(result: SearchResult) -> Row:
+    shown = [f"autotune show {quote(result.run_dir.name)} -v"]
+    if result.finding in {Finding.NOTHING_FOUND, Finding.AT_LIMIT} and (
+        result.head.program.kind is not ProgramKind.PICKLED_FUNCTION
+    ):
+        shown.append(f"autotune doctor {result.head.program}")
+    elif (page := as_typed(result.run_dir / "report.html")).exists():
+        shown.append(quote(str(page)))
+    return Row("more", "  ·  ".join(shown), is_command=True)
+
+
+def listed(config: Config, baseline: Config, taken: int = 0) -> str:
+    """Return the settings that a config changes: ``workers 0 → 1, precision fp32 → bf16``.
+
+    Args:
+        taken: Columns of the line that something else takes; what does not fit is counted.
+    """
+    changes = config.changes_from(baseline)
+    told = [k for k in changes if k != KEEPS_MEMORY] or [*changes]
+    items = [f"{knob} {said(baseline[knob])} → {said(changes[knob])}" for knob in told]
+    room, shown = ROOM - taken, items
+    while len(shown) > 1 and len(_with_count(shown, len(items))) > room:
+        shown = shown[:-1]
+    return _with_count(shown, len(items))
+
+
+def _with_count(shown: Sequence[str], count: int) -> str:
+    more = f" + {count - len(shown)} more" if len(shown) < count else ""
+    return ", ".join(shown) + more
+
+
+def _ordinal(number: int) -> str:
+    last = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number:,}{last}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,29 +11,38 @@ from autotune.measurement.interval import Interval
 
 UNKNOWN = 100.0  # ratio of the bounds of an interval from which its figures mean nothing
 MINUTE, HOUR = 60, 3600
+SHORT = 100  # seconds, up to which people say seconds
+WIDE_PCT = 10.0  # half of an interval, from which a third digit of its estimate means nothing
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration that has passed, or is left: ``45s``, ``3m 05s``, ``1h 02m``.
+    """Return a duration as people say it: ``45 s``, ``2m 28s``, ``24m``, ``3 h 10 min``.
 
-    It is rounded to whole seconds; a negative duration, such as an overdrawn budget, is ``0s``.
+    A negative duration, such as an overdrawn budget, is ``0 s``.
     """
-    whole = max(0, round(seconds))
-    if whole < MINUTE:
-        return f"{whole}s"
+    whole = round(printed_duration(seconds))
+    if whole < SHORT:
+        return f"{whole} s"
     if whole < HOUR:
-        return f"{whole // MINUTE}m {whole % MINUTE:02d}s"
-    return f"{whole // HOUR}h {whole % HOUR // MINUTE:02d}m"
+        minutes, rest = divmod(whole, MINUTE)
+        return f"{minutes}m {rest:02d}s" if rest else f"{minutes}m"
+    hours, minutes = divmod(whole // MINUTE, MINUTE)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
-def estimated_duration(seconds: float) -> str:
-    """Return a duration that was estimated: two digits of a short one, minutes of a long one."""
-    if seconds < MINUTE:
-        return f"{seconds:.2g} s"
-    if seconds < HOUR:
-        minutes = seconds / MINUTE
-        return f"{minutes:.2g} min" if minutes < 10 else f"{minutes:.0f} min"
-    return f"{seconds // HOUR:.0f} h {seconds % HOUR // MINUTE:02.0f} min"
+def printed_duration(seconds: float) -> float:
+    """Return the seconds that ``format_duration`` prints: whole ones, from 10 minutes minutes."""
+    whole = max(0, round(seconds))
+    return whole if whole < 10 * MINUTE else MINUTE * round(whole / MINUTE)
+
+
+def typed_duration(seconds: float) -> str:
+    """Return a duration to type as a budget, rounded up to 10 s: ``4m20s``, ``9m``."""
+    whole = 10 * math.ceil(seconds / 10)
+    minutes, rest = divmod(whole, MINUTE)
+    if not minutes:
+        return f"{rest}s"
+    return f"{minutes}m{rest}s" if rest else f"{minutes}m"
 
 
 def by_reason(refused: Mapping[str, str]) -> dict[str, list[str]]:
@@ -43,26 +53,62 @@ def by_reason(refused: Mapping[str, str]) -> dict[str, list[str]]:
     return found
 
 
-def bounds(interval: Interval) -> str:
-    """Return an interval's bounds with decimals that fit its size: ``[1.45, 1.59]``.
+def printed(speedup: Interval) -> Interval:
+    """Return a speedup as it is printed: two digits where it is not known within 10 %, else three.
 
-    Bounds that are far apart say no more than that nothing is known.
+    The bounds have as many decimals as the estimate, or two where one would read as no gain.
     """
-    if interval.high > UNKNOWN * interval.low:
-        return "[too uncertain to say]"
-    digits = 2 if interval.estimate < 100 else 0
-    return f"[{interval.low:,.{digits}f}, {interval.high:,.{digits}f}]"
+    decimals = _decimals(speedup)
+    rounded = round(speedup.estimate, decimals)
+    if round(speedup.low, decimals) <= 1.0 < speedup.low:
+        decimals = max(decimals, 2)
+    low, high = round(speedup.low, decimals), round(speedup.high, decimals)
+    return Interval(rounded, min(low, rounded), max(high, rounded))
+
+
+def factor(speedup: Interval) -> str:
+    """Return a speedup without its interval: ``1.6x``, ``1.48x``."""
+    return f"{speedup.estimate:,.{_decimals(speedup)}f}x"
+
+
+def bounds(interval: Interval) -> tuple[str, str]:
+    """Return the bounds of a speedup: ``1.1x``, ``2.3x``."""
+    decimals = _decimals(interval)
+    if round(interval.low, decimals) <= 1.0 < interval.low:
+        decimals = max(decimals, 2)
+    return f"{interval.low:,.{decimals}f}x", f"{interval.high:,.{decimals}f}x"
 
 
 def times(speedup: Interval) -> str:
-    """Return a speedup with its bounds: ``1.52x [1.45, 1.59]``."""
-    return f"{speedup.estimate:.2f}x {bounds(speedup)}"
+    """Return a speedup with its interval: ``1.48x (95 %: 1.42x to 1.54x)``.
+
+    Bounds that are far apart say no more than that nothing is known.
+    """
+    if speedup.high > UNKNOWN * speedup.low:
+        return f"{factor(speedup)} (too uncertain to say)"
+    return "{} (95 %: {} to {})".format(factor(speedup), *bounds(speedup))
+
+
+def _decimals(speedup: Interval) -> int:
+    digits = 2 if speedup.half_width_pct > WIDE_PCT else 3
+    return max(0, digits - 1 - math.floor(math.log10(max(1.0, speedup.estimate))))
+
+
+def number(value: float) -> str:
+    """Return a measured quantity: ``17,579``, ``924``, ``3.21``."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def about(value: float) -> float:
+    """Return a computed quantity as it is printed, with three digits."""
+    return float(f"{value:.2e}")
 
 
 def rate(interval: Interval) -> str:
-    """Return samples per second with their bounds."""
-    digits = 1 if interval.estimate < 100 else 0
-    return f"{interval.estimate:,.{digits}f} {bounds(interval)}"
+    """Return samples per second with their range, where there is one: ``908 (870 to 950)``."""
+    said = number(interval.estimate)
+    low, high = number(interval.low), number(interval.high)
+    return said if low == high else f"{said} ({low} to {high})"
 
 
 def gib(size_bytes: int | None) -> str:

@@ -21,6 +21,7 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.profile import Profile
 from autotune.results.record import BaselineInfo, SearchInfo, TrialRecord
 from autotune.rig.failures import program_error
+from autotune.tuning.events import Phase
 from autotune.tuning.live_rig import MAX_STARTS, Stay, over_limit
 from autotune.tuning.session import Baseline, Session
 from autotune.tuning.start.first_start import examined
@@ -50,7 +51,6 @@ def measure_baseline(session: Session) -> Baseline:
     """
     baseline = _from_record(session)
     if baseline is not None:
-        session.warn_if_short()
         return baseline
     if session.budget.total_s < MIN_BUDGET_S:
         raise BudgetError(
@@ -84,7 +84,7 @@ def _measure(session: Session) -> Baseline:
     study, live = session.study, session.live
     study.failure = ""  # the program may have been mended since
     head = study.head
-    session.begin("baseline")
+    session.begin(Phase.AS_WRITTEN)
     began = session.rigs.clock()
     ready = live.observe(session.until_over)
     if isinstance(ready, Ending):
@@ -127,7 +127,6 @@ def _measure(session: Session) -> Baseline:
     # takes, and a search that is killed need not measure the baseline again.
     study.facts = facts
     session.divide(needs_pairs=bool(space.asked))
-    session.warn_if_short()
     worth_s = max(PROFILE_WORTH_S, PROFILE_WORTH_STEPS * facts.step_s)
     if session.budget.left_s - session.plan.reserve_s > worth_s:
         study.facts = facts = replace(

@@ -34,6 +34,7 @@ from autotune.rig.open_rig import ShouldStop
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.checking.learning_check import learns_enough
 from autotune.tuning.choosing.ranking import promising
+from autotune.tuning.events import Phase
 from autotune.tuning.live_rig import ALONE_S, MAX_STARTS, PLAY_S, WARM_UP_S, LiveRig, over_limit
 from autotune.tuning.plan import OWN_TURNS_S, PAIRS, PROCESSES, TURNS
 from autotune.tuning.session import Baseline, Session
@@ -502,7 +503,7 @@ def _prove_in_time(
             f"{max(0, left_s):.0f} s left"
         )
         return Failure(is_of_winner=match.is_apart, ending=Ending(Outcome.OUT_OF_TIME, reason))
-    session.begin("confirming")
+    session.begin(Phase.CONFIRM)
     session.events.on_confirmation(candidate, match.space)
 
     def time_left_s(fresh: int) -> float:

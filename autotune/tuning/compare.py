@@ -21,6 +21,7 @@ from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config, KnobValue
 from autotune.program.fence_options import STRONGEST, FenceOptions
+from autotune.program.lr import PARTS
 from autotune.program.profile import Profile
 from autotune.program.program import Program
 from autotune.program.revision import WRITTEN
@@ -165,7 +166,7 @@ def compare(
             )
             if side is sides[0]:
                 events.on_fence(rigs.fence)
-            events.on_phase(f"observing {side.name if side.commit else 'the program'}")
+            events.note(f"Observing {side.name if side.commit else 'the program'}.")
             started = first_start.observe(rigs, should_stop)
             if isinstance(started, Ending):
                 raise _failure(side, started)
@@ -189,7 +190,7 @@ def compare(
         what = "two programs" if other is not None else "two configs"
         if other is None and one.applied.config == winner:
             what = "the program with itself"
-        events.on_phase(f"comparing {what}, in fresh processes")
+        events.note(f"Comparing {what}, in fresh processes.")
         outcome = prove(
             match,
             [],
@@ -226,7 +227,7 @@ def _space(
 def _applied(
     space: ResolvedSpace, profile: Profile, config: Config, files: Sequence[BestFile]
 ) -> AppliedConfig:
-    rules = {file.learning.lr_rule for file in files}
+    rules = {file.lr_rule for file in files if file.applied.changes().keys() & {*PARTS}}
     if len(rules) > 1:
         raise UsageError(
             "The two files scale learning rates by different rules "

@@ -70,8 +70,9 @@ def conclude(
     nearest = None if attempt is None else attempt.speedup
     if confirmation is not None and says_enough:
         nearest = confirmation.speedup
+    limit = _limit(session, baseline, records)
     return SearchResult(
-        finding=_finding(confirmed, records, nearest),
+        finding=_finding(confirmed, records, nearest, limit),
         best=best,
         baseline=baseline.space.baseline,
         candidate=candidate.config if candidate is not None else None,
@@ -95,10 +96,10 @@ def conclude(
         rehearsals=session.study.rehearsals,
         canary=session.study.canary,
         larger_batch=_larger_batch(session, baseline, best),
-        training_steps=_training_steps(session, baseline, best if is_faster else None, rates),
+        training_steps=_training_steps(session, baseline, best),
         bottleneck="" if diagnosis is None else str(diagnosis.verdict),
         bottleneck_evidence="" if diagnosis is None else diagnosis.evidence,
-        limit=_limit(session, baseline, records),
+        limit=limit,
         contributions=tuple(_contributions(session, baseline, candidate)),
         facts=session.study.facts,
         claim=() if confirmation is None else confirmation.processes,
@@ -176,23 +177,18 @@ def _larger_batch(session: Session, baseline: Baseline, shown: Config) -> Larger
     return LargerBatch(able[0].config, speedup, needed_s)
 
 
-def _training_steps(
-    session: Session,
-    baseline: Baseline,
-    best: Config | None,
-    throughput: tuple[Interval, Interval],
-) -> TrainingSteps | None:
+def _training_steps(session: Session, baseline: Baseline, best: Config) -> TrainingSteps | None:
     facts, profile = session.study.facts, baseline.profile
     samples = training_samples(profile.loop.length, baseline.measurement)
     if facts is None or samples is None:
         return None
-    compilation = None if best is None else slowest_compilation(session.study.records, best)
+    compilation = slowest_compilation(session.study.records, best)
+    is_new = best != baseline.space.baseline  # else it compiles as it did
     return TrainingSteps(
         profile.loop.length,
         samples,
         facts.before_steps_s,
-        throughput[:1] if best is None else throughput,
-        0.0 if compilation is None else compilation.seconds,
+        compilation.seconds if compilation is not None and is_new else 0.0,
     )
 
 
@@ -218,7 +214,10 @@ def _reason(session: Session, confirmed: ClaimResult, records: Sequence[TrialRec
 
 
 def _finding(
-    confirmed: ClaimResult, records: Sequence[TrialRecord], nearest: Interval | None
+    confirmed: ClaimResult,
+    records: Sequence[TrialRecord],
+    nearest: Interval | None,
+    limit: Limit | None,
 ) -> Finding:
     """Return how the search came out; *nearest* is the speedup of the best attempt."""
     confirmation = confirmed.confirmation
@@ -228,6 +227,8 @@ def _finding(
     elif confirmed.candidate or confirmed.reason or _why_nothing(records):
         was_measured = any(record.measurement is not None for record in records[1:])
         return Finding.UNCONFIRMED if was_measured else Finding.NOT_MEASURED
+    if limit is not None and limit.is_reached:
+        return Finding.AT_LIMIT
     may_gain = nearest is not None and nearest.high > WORTH_FINDING
     return Finding.TOO_NOISY if may_gain else Finding.NOTHING_FOUND
 

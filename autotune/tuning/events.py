@@ -8,6 +8,7 @@ callbacks. ``Console`` overrides the hooks that a person should read, a test tho
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.program.config import Config
@@ -16,6 +17,22 @@ from autotune.rig.fence import Fence
 from autotune.rig.wire import Progress
 from autotune.tuning.budget import Budget
 from autotune.tuning.choosing.diagnosis import Diagnosis
+
+
+class Phase(StrEnum):
+    """What a search does, in this order; users read the values.
+
+    A phase may begin again: where all that looked faster fails, other settings are tried.
+    """
+
+    AS_WRITTEN = "as written"
+    """The program is started and measured as it is."""
+    SAME_TRAINING = "same training"
+    """The settings that must not change what is trained are compared with the program's own."""
+    TRY = "try settings"
+    """Configs take turns."""
+    CONFIRM = "confirm"
+    """The best config is run beyond its training loop, then measured in fresh processes."""
 
 
 class Events:
@@ -30,8 +47,8 @@ class Events:
     def on_fence(self, fence: Fence) -> None:
         """Called when the fence is up, which keeps trials from changing the user's files."""
 
-    def on_phase(self, name: str) -> None:
-        """Called when a phase of the search begins, with its name as users read it."""
+    def on_phase(self, phase: Phase) -> None:
+        """Called when a phase of the search begins."""
 
     def on_resume(self, records: Sequence[TrialRecord]) -> None:
         """Called when an earlier session measured the baseline; all trials so far, it first."""

@@ -47,7 +47,7 @@ def examine(
         throwaway_rigs(program, hardware, fence, reports, surroundings) as rigs,
     ):
         events.on_fence(rigs.fence)
-        events.on_phase("observing the program")
+        events.note("Observing the program.")
         started = first_start.observe(rigs, stop.ending)
         if isinstance(started, Ending):
             raise program_error(program, started)
@@ -55,7 +55,7 @@ def examine(
             profile = started.ready.profile
             space = load("default").resolve(rigs.hardware, profile)
             written = AppliedConfig.as_written(space.baseline, profile)
-            events.on_phase("measuring the program")
+            events.note("Measuring the program.")
             live = LiveRig.on(rigs, started.rig, written)
             stay = live.stay(written.config, stop.ending, WARM_UP_S, with_loads=True)
             if isinstance(stay, Ending):
@@ -83,12 +83,12 @@ def _with_parts(
     report: DoctorReport, rig: Rig, events: Events, should_stop: ShouldStop
 ) -> DoctorReport:
     patience_s = longest_silence_s(report.measurement.step_s, PATIENCE_S)
-    events.on_phase("profiling a step")
+    events.note("Profiling a step.")
     breakdown = rig.profile_step(STAGE_S, should_stop, patience_s)
     if isinstance(breakdown, Ending):
         return replace(report, notes=(f"A step could not be profiled: {breakdown.reason}.",))
     report = replace(report, breakdown=breakdown)
-    events.on_phase("watching what the program does")
+    events.note("Watching what the program does.")
     examination = rig.examine(should_stop, patience_s)
     if isinstance(examination, Ending):
         return replace(report, notes=(f"The program could not be watched: {examination.reason}.",))

@@ -6,7 +6,7 @@ the rest. All of it follows from measured seconds: those of a start and of a ste
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from autotune.measurement.claim import LEAST_PAIRS, LEAST_PROCESSES
@@ -147,6 +147,14 @@ class Plan:
         What that takes is saved after the search: the best config need not be compared again.
         """
         return self.rehearsal_s >= ENDING_S + self.least_rehearsal_s + self.check_s
+
+    @property
+    def after_canary(self) -> Plan:
+        """The plan of what the comparison before the search leaves; itself where none is made."""
+        if self.is_cleared or not self.has_time_for_canary:
+            return self
+        canary_s = ENDING_S + self.least_rehearsal_s + self.check_s
+        return replace(self, divided_s=self.divided_s - canary_s, is_cleared=True)
 
     @property
     def kept_s(self) -> float:

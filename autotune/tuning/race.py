@@ -29,6 +29,7 @@ from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.measurement.rounds import Array, Speeds
 from autotune.measurement.turn import Length, Played, Taken
+from autotune.program.applied_config import LOADER_SETTINGS
 from autotune.program.config import Config
 from autotune.program.lr import batch_parts
 from autotune.results.blame import is_of_device, judged, unclear
@@ -39,6 +40,7 @@ from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.proposals import Proposals
 from autotune.tuning.choosing.ranking import able_to_win, recommended
+from autotune.tuning.events import Phase
 from autotune.tuning.live_rig import ALONE_S, METERED_S, PLAY_S, WARM_UP_S, Stay, over_limit
 from autotune.tuning.session import Baseline, Session
 
@@ -55,16 +57,6 @@ TOO_SHORT = "the program ends too soon for more configs to take turns"
 NO_ROUND = "the program ends or fails before configs have taken turns"
 MAX_FAILURES = 3  # of a process in play, after which the race ends with what it has
 WORKERS_PER_CORE = 2  # of all loaders in play: those that rest are stopped, but keep their memory
-# Knobs that need another loader
-LOADER_KNOBS = (
-    "batch_size",
-    "in_order",
-    "pinning",
-    "prefetch_factor",
-    "worker_threads",
-    "worker_start_method",
-    "workers",
-)
 MAX_AMISS = 0.5  # of the logarithm of a batch's growth that a flag is to have caused
 
 
@@ -206,7 +198,7 @@ class Race:
         if config.get("compile", "off") != "off" and not self._session.may_compile():
             return False
         loaders = {
-            tuple(one.get(knob) for knob in LOADER_KNOBS): int(one.get("workers", 0))
+            tuple(one.get(knob) for knob in LOADER_SETTINGS): int(one.get("workers", 0))
             for one in (*self._in_play, config)
         }
         cores = self._session.rigs.hardware.cpu_quota
@@ -467,7 +459,7 @@ def tell(session: Session, space: ResolvedSpace, proposal: Proposal, record: Tri
 
 def race(session: Session, baseline: Baseline, diagnosis: Diagnosis) -> None:
     """Race the configs of a search; a failed trial does not end it."""
-    session.begin("searching")
+    session.begin(Phase.TRY)
     plan, asked = session.plan, Proposals(session.study, baseline.space, diagnosis).asked
     if asked:  # one more than these, because the race ends with a whole round
         most_s = max(0.0, session.budget.left_s - plan.kept_s) / 2

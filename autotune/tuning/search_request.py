@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune.errors import UsageError, named
 from autotune.measurement.goal import Goal, Objective
 from autotune.program.fence_options import STRONGEST, FenceOptions
-from autotune.program.flags import KEYWORD
 from autotune.program.lr import LrRule
 from autotune.program.may_change import MayChange
 from autotune.tuning.budget import parse_duration
@@ -46,6 +45,7 @@ class Option:
         offers: What Tab offers: words, or the name of a function of ``cli.completion``.
         panel: Heading below which the help lists it; empty for the first one.
         least: The smallest number that it takes.
+        hidden: Whether the help leaves it out, because it is rarely typed.
     """
 
     help: str
@@ -55,6 +55,7 @@ class Option:
     offers: Sequence[str] | str = ()
     panel: str = ""
     least: int | None = None
+    hidden: bool = False
 
 
 def option(default: _T, help_: str, typed: Any = None, *words: str, **more: Any) -> _T:
@@ -69,6 +70,28 @@ def described(request: type) -> dict[str, Option]:
 
 
 LEARNING, VALUES, GOAL, FILES = "Batch and learning", "Values", "Goal", "Files"
+
+
+# Arguments of earlier versions: what to type now, on the command line and in Python
+GONE = {
+    "accept_learning_change": ("--may-change any", 'may_change="any"'),
+    "allow_side_effects": ("--fence guard", 'fence=FenceOptions(FenceKind("guard"))'),
+    "arg": ("--set=--FLAG=VALUE,VALUE", 'set={"--FLAG": [value, value]}'),
+    "check_learning": ("--may-change batch", 'may_change="batch"'),
+    "env": ("--set env:NAME=VALUE,VALUE", 'set={"env:NAME": [value, value]}'),
+    "fix": ("--set NAME=VALUE", 'set={"NAME": value}'),
+    "values": ("--set NAME=VALUE,VALUE", 'set={"NAME": [value, value]}'),
+}
+
+
+def refuse_gone(arguments: Collection[str]) -> None:
+    """Refuse arguments of earlier versions, each with what to write now; else do nothing.
+
+    Raises:
+        UsageError: One of them is such an argument.
+    """
+    if gone := [f"{name}=… is now {GONE[name][1]}." for name in arguments if name in GONE]:
+        raise UsageError("\n".join(gone))
 
 
 @dataclass(frozen=True)
@@ -93,39 +116,42 @@ class SearchRequest:
     )
     args: Sequence[str] = option((), "The program's arguments.")
     budget: str | float = option(
-        "3m", "Wall time, confirmation included: 90s, 3m, 1h30m, or a number of seconds.", str
+        "3m", "Wall time, confirmation included: 90s, 3m, 1h30m. A plain number is seconds.", str
     )
     tune: Iterable[str] | None = option(
         None,
-        "Search only these knobs: a,b. Repeatable.",
+        "Search only these settings: a,b. Repeatable.",
         list[str],
         parse="names",
         offers="knob_list",
     )
     may_change: str = option(
         "rounding",
-        "What may change of the training: nothing, rounding, batch (other samples in a step, "
-        "checked) or any (unchecked).",
+        "What may change: nothing, rounding, batch or any. nothing keeps losses equal bit for bit; "
+        "rounding, the default, keeps samples and step size; batch also makes other steps, which "
+        "were seen to teach as much; any is not checked.",
         str,
         offers=[*MayChange],
     )
     output: str | os.PathLike[str] | Output | None = option(
         None, "Where to write best.yaml in addition to the search's folder; None writes no copy."
     )
-    force: bool = option(False, "Replace the file that --output names, whatever it is.", bool)
+    force: bool = option(
+        False, "Replace the file that --output names, whatever it is.", bool, hidden=True
+    )
     max_memory: str | float | None = option(
         None, "Share of the memory that a config may use: 90%.", str
     )
     keep_global_batch: bool = option(
-        False, "Keep the samples per step and the learning rate unchanged.", bool, panel=LEARNING
+        False, "Try no other samples per step or learning rate.", bool, panel=LEARNING
     )
     max_global_batch: int | None = option(
         None, "Maximum samples per step. Default: at least 32 times yours.", int, panel=LEARNING
     )
     lr_rule: str | None = option(
         None,
-        "How the learning rate follows the batch size: linear, sqrt or none. Default: chosen for "
-        "each optimizer by its class.",
+        "How the rate follows the batch: linear, sqrt or none. Default: chosen for each optimizer "
+        "by its class.",
         str,
         offers=[rule for rule in LrRule if rule is not LrRule.AUTO],
         panel=LEARNING,
@@ -133,54 +159,33 @@ class SearchRequest:
     space: str | SearchSpace = option(
         "default", "Built-in search space, or a YAML file.", str, offers="spaces", panel=VALUES
     )
-    fix: Mapping[str, object] | None = option(
+    set: Mapping[str, object] | None = option(
         None,
-        "Hold a knob at a value: knob=value. Repeatable.",
+        "NAME=v1,v2: candidates; one value holds it fixed. NAME is a setting, a --flag of the "
+        "program (--set=--hidden=128,256), a keyword of the function, or env:VARIABLE. In Python a "
+        "list or one value. Repeatable.",
         list[str],
-        parse="settings",
-        offers="knob_value",
-        panel=VALUES,
-    )
-    values: Mapping[str, Iterable[object]] | None = option(
-        None,
-        "Candidate values: knob=v1,v2. Repeatable.",
-        list[str],
-        parse="values",
-        offers="knob_value",
-        panel=VALUES,
-    )
-    arg: Mapping[str, Iterable[object]] | None = option(
-        None,
-        "Candidate values for one of the program's flags, or of the function's keywords: "
-        "--arg='--hidden=128,256'. Repeatable.",
-        list[str],
-        parse="values",
+        parse="chosen",
+        offers="setting",
         panel=VALUES,
     )
     use_flags: bool = option(
         False,
-        "Use the program's flags for all knobs that autotune does not set itself, and try them "
-        "early. Without it, flags are used where autotune lacks another way.",
+        "Set what autotune cannot by the program's own flags. They are tried early; without it, "
+        "flags are used only where autotune lacks another way.",
         bool,
-        panel=VALUES,
-    )
-    env: Mapping[str, Iterable[object]] | None = option(
-        None,
-        "Candidate values for an environment variable: NAME=a,b. Repeatable.",
-        list[str],
-        parse="values",
         panel=VALUES,
     )
     objective: str = option(
         "throughput",
-        "What to improve: throughput, step-time, memory or energy.",
+        "What to improve: throughput or memory. Also step-time or energy.",
         str,
         offers=[*Objective],
         panel=GOAL,
     )
     for_hours: float | None = option(
         None,
-        "Hours that the training will take, so that compiling time counts.",
+        "Hours that the training takes, so that compiling counts.",
         float,
         panel=GOAL,
     )
@@ -190,7 +195,7 @@ class SearchRequest:
         "Start this number of ranks on this machine, as torchrun does.",
         int,
         "--nproc-per-node",
-        panel=FILES,
+        hidden=True,
         least=1,
     )
     sampler: str = option(
@@ -198,9 +203,9 @@ class SearchRequest:
         "What chooses configs: autotune, or Optuna's tpe, gp or random.",
         str,
         offers=[*Sampler],
-        panel=FILES,
+        hidden=True,
     )
-    seed: int = option(0, "Seed of the sampler.", int, panel=FILES)
+    seed: int = option(0, "Seed of the sampler.", int, hidden=True)
     fence: FenceOptions = option(
         STRONGEST,
         "What keeps trials from changing files; by default the strongest that works here.",
@@ -215,30 +220,28 @@ class SearchRequest:
         """Return the space with everything that the user narrowed or added.
 
         Raises:
-            UsageError: a knob or a value does not exist, or two wishes contradict each other.
+            UsageError: a setting or a value does not exist, or two wishes contradict each other.
         """
         from autotune.knobs.space import spacefile
 
         space = spacefile.load(self.space) if isinstance(self.space, str) else self.space
         if self.tune is not None:
             space = space.tune(self.tune)
-        if self.values:
-            space = space.with_values(self.values)
-        if self.fix:
-            space = space.fix(self.fix)
+        if self.set:
+            space = space.set(self.set, has_keywords=self._is_function)
         if self.keep_global_batch:
             space = space.keep_global_batch()
-        flags = {
-            name if name.startswith("-") else KEYWORD + name: values
-            for name, values in (self.arg or {}).items()
-        }
-        variables = {f"${name}": values for name, values in (self.env or {}).items()}
-        space = space.with_values({**flags, **variables})
         most = self.max_global_batch
         if most is not None and most < 1:
             raise UsageError(f"--max-global-batch takes a number of samples, not {most}.")
         uses_flags = self.use_flags or space.uses_flags
         return replace(space, uses_flags=uses_flags, max_global_batch=most)
+
+    @property
+    def _is_function(self) -> bool:
+        """Whether the program is a function, whose keywords may be named."""
+        function = getattr(self.program, "function", None)  # of a Program that was read
+        return callable(self.program) or bool(function)
 
     def options(self) -> SearchOptions:
         """Return budget, learning-rate rule, sampler, seed, fence and goal.

@@ -24,7 +24,7 @@ from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import Progress
 from autotune.tuning.budget import ENDING_S, Budget, InterruptCounter, Until
-from autotune.tuning.events import Events
+from autotune.tuning.events import Events, Phase
 from autotune.tuning.live_rig import ALONE_S, WARM_UP_S, LiveRig
 from autotune.tuning.plan import COMPILING_S, MOST_REHEARSAL_S, TRIALS_WORTH_S, Plan
 from autotune.tuning.start.start_up_time import StartUp
@@ -56,6 +56,7 @@ class Session:
         has_candidate: Whether some config may be confirmed. The race sets it.
         trouble: Why no config could take turns, as a clause; empty if some did.
         traces: What the program as written learned in short runs, by their plan.
+        phase: That the search is in; None before the first one.
     """
 
     run: SearchDir
@@ -70,6 +71,7 @@ class Session:
     has_candidate: bool = True
     trouble: str = ""
     traces: dict[RehearsalPlan, TrainingTrace] = field(default_factory=dict)
+    phase: Phase | None = None
 
     @contextmanager
     def what_is_measured_counts(self) -> Iterator[None]:
@@ -97,10 +99,12 @@ class Session:
             finish(result)
         return result
 
-    def begin(self, phase: str) -> None:
-        """Begin a phase: record the time used so far, as a search may be killed, and say so."""
+    def begin(self, phase: Phase) -> None:
+        """Record the time used so far, as a search may be killed, and say that a phase begins."""
         self.study.spent_s = self.budget.spent_s
-        self.events.on_phase(phase)
+        if phase is not self.phase:
+            self.phase = phase
+            self.events.on_phase(phase)
 
     @property
     def files(self) -> Files:

@@ -15,7 +15,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import count
@@ -33,7 +33,7 @@ from autotune.measurement.turn import PlannedTurn, Taken
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import KnobValue
 from autotune.program.fence_options import FenceKind, FenceOptions
-from autotune.rig.fence import raise_fence
+from autotune.rig.fence import Fence, raise_fence
 from autotune.rig.open_rig import Reports
 from benchmarks import self_check
 from benchmarks.gpu.bench import Finding, Status, used_bytes, verdict
@@ -51,6 +51,13 @@ BEYOND = 16  # times a batch that takes 12 % of the device
 ROOM_BYTES = 100 << 20  # for a rehearsal, whose batch x16 takes 250 MiB more than the others
 
 
+def _strongest(folder: Path, kind: FenceKind | None) -> Fence:
+    """Return a fence of a kind, or the strongest that works here: containers may know no other."""
+    with suppress(FenceError):
+        return raise_fence(FenceOptions(kind=kind), folder)
+    return raise_fence(FenceOptions(kind=kind or FenceKind.GUARD), folder)
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a check runs."""
@@ -63,8 +70,8 @@ class Place:
     def rig(self, *line: str, kind: FenceKind | None = None, **options: Any) -> Iterator[OpenRig]:
         """Open a rig on a program behind a fence of its own; an AssertionError says why not."""
         folder = Path(tempfile.mkdtemp(dir=self.folder))
-        wanted, program = FenceOptions(kind=kind, allow_side_effects=True), self.programs / line[0]
-        with raise_fence(wanted, folder) as behind:
+        program = self.programs / line[0]
+        with _strongest(folder, kind) as behind:
             options["behind"] = behind
             with open_rig(folder, str(program), *line[1:], **options) as opened:
                 yield opened

@@ -50,7 +50,7 @@ def main() -> None:
         train,
         budget="2m",
         tune=["batch_size", "precision", "threads"],
-        values={"batch_size": [64, 128]},
+        set={"batch_size": [64, 128]},
     )
     for trial in result.trials:  # or pandas.DataFrame(result.trials)
         print(f"{trial['outcome']:>12}  {trial['speedup'] or 0:.2f}x  {trial['why']}")

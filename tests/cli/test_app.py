@@ -1,13 +1,24 @@
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
+import autotune
+from autotune import exports
+from autotune.cli import compare, gone
 from autotune.cli.app import app
+from autotune.errors import UsageError
+from autotune.results import bestfile
+from autotune.tuning.search_request import GONE
 from tests.docs.project import scripted
 from tests.made import make_profile
 from tests.rigging import PROGRAMS, run_command, write_best
@@ -38,12 +49,16 @@ def test_wrong_options_are_refused_with_the_mend_and_leave_no_run(workplace: Pat
     batches = "--keep-global-batch --tune batch_size"
     for options, said in {
         "trian.py": "There is no program 'trian.py'. Did you mean 'train.py'?",
-        "--tune batchsize train.py": "--tune: Unknown knob 'batchsize'. Did you mean",
+        "--tune batchsize train.py": "--tune: Unknown setting 'batchsize'. Did you mean",
         "--space defualt train.py": "There is no search space 'defualt'. Did you mean 'default'?",
         "--space 'my space.yaml' train.py": "my space.yaml:4: Unknown key 'extra'.",
-        "--fix workers=many train.py": "knob 'workers' takes a whole number",
-        "--fix precision train.py": "--fix takes NAME=VALUE, not 'precision'.",
-        "--values precision=fp8 train.py": "knob 'precision' takes fp32 or tf32 or medium or",
+        "--set workers=many train.py": "setting 'workers' takes a whole number",
+        "--set precision train.py": "--set takes NAME=VALUE or NAME=VALUE,VALUE, not 'precision'.",
+        "--set precision=bf16,fp8 train.py": "setting 'precision' takes fp32 or tf32 or medium or",
+        "--set hidden=3 train.py": "--set: Unknown setting 'hidden'.",
+        "--may-change all train.py": "There is no level 'all'",
+        "": "What should be searched? autotune search train.py",
+        "--dry-run": "What should be searched? autotune search --dry-run train.py",
         "--budget soon train.py": "'soon' is not a duration. Write for example 90s, 3m or 1h30m.",
         "--lr-rule cubic train.py": "There is no learning-rate rule 'cubic'",
         f"{batches} train.py": "but --keep-global-batch keeps the samples",
@@ -55,6 +70,103 @@ def test_wrong_options_are_refused_with_the_mend_and_leave_no_run(workplace: Pat
     assert not (workplace / ".autotune").exists()
 
 
+MAIN = "budget tune may-change max-memory output dry-run verbose quiet json"
+
+
+def test_the_help_is_short_and_has_one_line_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    group: Any = typer.main.get_command(app)
+    whole = said_here("--help", status=0).splitlines()
+    assert len(whole) <= 25
+    visible = [name for name, one in group.commands.items() if not one.hidden]
+    assert visible == ["search", "run", "resume", "compare", "doctor", "show", "export"]
+    for name in visible:
+        lines = said_here(name, "--help", status=0).splitlines()
+        assert len(lines) <= 60, name
+        assert not [line for line in lines if len(line) > 80 or line.endswith("…")]
+        for option in group.commands[name].params:
+            if option.param_type_name == "option" and not option.hidden:
+                word = max(option.opts, key=len)
+                (line,) = [line for line in lines if re.match(rf"  (-\w, )?{word} ", line)]
+                assert len(line.split("  ")[-1]) > len("Any."), line
+    search = said_here("search", "--help", status=0).splitlines()[:24]
+    for option in MAIN.split():
+        assert [line for line in search if f"--{option} " in line], option
+
+
+def test_an_old_word_is_refused_with_what_to_type_now(workplace: Path) -> None:
+    (workplace / "train.py").touch()
+    for name, now in gone.COMMANDS.items():
+        assert said_here(name, "train.py") == f"autotune: 'autotune {name}' is now: {now}\n"
+    for option, now in gone.OPTIONS.items():
+        for typed in ([option, "x"], [f"{option}=x"]):
+            told = said_here("search", *typed, "train.py")
+            assert told.startswith(f"autotune: {option} is now {now}; ")
+            assert len(told.splitlines()) == 1
+    assert "No such option: --buget" in said_here("search", "--buget", "3m", "train.py")
+    assert "Did you mean 'search'?" in said_here("serach", "train.py")
+    for name, (_, now) in GONE.items():
+        with pytest.raises(UsageError, match=re.escape(f"{name}=… is now {now}.")):
+            autotune.search("train.py", **{name: 1})
+
+
+def test_run_takes_a_program_from_a_file_only_where_a_search_of_this_folder_holds_it(
+    searches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Sequence[str]] = []
+    monkeypatch.setattr(os, "execve", lambda _path, argv, _environment: started.append(argv))
+    shutil.copytree(searches, here := tmp_path / "here")
+    monkeypatch.chdir(here)
+    shutil.copy(next(here.glob(".autotune/*/best.yaml")), "best.yaml")
+    line = bestfile.read(Path("best.yaml")).program
+    for words in (["run"], ["run", "best.yaml"]):
+        told = said_here(*words, status=0)
+        assert f"autotune run best.yaml {line}" in told
+    assert len(started) == 2
+    assert shlex.join(started[0]).endswith(f" best.yaml {line}")
+    for theirs in ("other.py", f"LD_PRELOAD=/evil.so {line}", f"{line} --more"):
+        text = Path("best.yaml").read_text().replace(f"program: {line}\n", f"program: {theirs}\n")
+        Path("theirs.yaml").write_text(text)
+        told = said_here("run", "theirs.yaml")
+        assert f"type:\n  autotune run theirs.yaml {theirs}\n" in told
+    shutil.rmtree(".autotune")
+    assert "no search of this folder is about it" in said_here("run")
+    told = said_here("run", "train.py", "--epochs", "3")
+    assert "The file of a search comes first: autotune run best.yaml train.py --epochs 3" in told
+    assert len(started) == 2
+
+
+def test_one_side_is_compared_with_the_program_as_written(workplace: Path) -> None:
+    for name in ("train.py", "best.yaml"):
+        (workplace / name).touch()
+    (workplace / ".autotune" / "fast").mkdir(parents=True)
+    (workplace / ".autotune" / "fast" / "study.db").touch()
+    for words, sides, program in (
+        ("best.yaml train.py --epochs 3", "written best.yaml", "train.py --epochs 3"),
+        ("fast python -m train", "written fast", "python -m train"),
+        ("git:HEAD train.py written", "written git:HEAD", "train.py written"),
+        ("written best.yaml train.py", "written best.yaml", "train.py"),
+        ("best.yaml other.yaml train.py", "best.yaml other.yaml", "train.py"),
+        ("best.yaml fast train.py", "best.yaml fast", "train.py"),
+        ("best.yaml fsat train.py", "best.yaml fsat", "train.py"),
+    ):
+        a, b, *rest = words.split()
+        names, line = compare.parted(a, b, rest[0] if rest else "", rest[1:])
+        assert [*names] == sides.split(), words
+        assert line == program.split(), words
+
+
+def test_a_bug_report_and_the_list_of_formats_need_no_program() -> None:
+    told = said_here("doctor", "--report", status=0)
+    for word in ("autotune", "torch", "python", "CPU", "GPUs", "system"):
+        assert word in told
+    assert str(Path.home()) not in told
+    assert "--report is about this machine" in said_here("doctor", "--report", "train.py")
+    told = said_here("export", status=0)
+    for name in (*exports.formats(), *exports.TRACKERS):
+        assert name in told
+
+
 def test_a_script_that_fails_by_itself_ends_the_search_with_its_traceback(workplace: Path) -> None:
     said = complaint("search", str(PROGRAMS / "fails.py"))
     assert "fails by itself, before autotune changed anything" in said
@@ -64,7 +176,7 @@ def test_a_script_that_fails_by_itself_ends_the_search_with_its_traceback(workpl
     shown = said_here("show")
     assert "measured nothing" in shown
     assert "resume" not in shown
-    assert "the program failed" in said_here("runs", status=0)
+    assert "the program failed" in said_here("show", "--list", status=0)
 
 
 def test_a_program_that_cannot_be_searched_is_refused_with_the_reason(workplace: Path) -> None:
@@ -90,7 +202,7 @@ def test_each_command_reads_a_line_and_names_itself_in_the_line_to_type(workplac
     for command in (
         ["search", "--budget", "9s"],
         ["doctor"],
-        ["knobs"],
+        ["search", "--dry-run", "--budget", "9s"],
         ["run", "best.yaml"],
     ):
         done = CliRunner().invoke(app, [*command, "--", "uv", "run", "python", "train.py"])
@@ -116,7 +228,7 @@ def test_a_budget_without_a_baseline_is_refused_and_its_run_is_found(workplace: 
     assert "It is a search of:" in other
     assert "plain.py" in other
     assert "or choose another --name" in other
-    assert "There is no run 'shrot'" in (mistyped := said_here("resume", "shrot"))
+    assert "There is no search 'shrot'" in (mistyped := said_here("resume", "shrot"))
     assert "Did you mean 'short'?" in mistyped
 
 

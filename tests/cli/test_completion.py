@@ -10,7 +10,7 @@ from autotune.cli.app import app
 
 @pytest.fixture
 def here(workplace: Path) -> Path:
-    """A folder with two runs, a best.yaml and a script."""
+    """A folder with two searches, a best.yaml and a script."""
     for run in ("fast", "slow"):
         (workplace / ".autotune" / run).mkdir(parents=True)
         (workplace / ".autotune" / run / "study.db").touch()
@@ -41,8 +41,7 @@ def offered(
         ("compare ", ["written", "git:", "fast", "slow", "best.yaml"]),
         ("search --tune pinn", ["pinning"]),
         ("search --tune workers,prefe", ["workers,prefetch_factor"]),
-        ("search --fix pinn", ["pinning="]),
-        ("search --values atte", ["attention="]),
+        ("search --set atte", ["attention="]),
         ("search --space q", ["quick"]),
         ("search --budget 1m --sampler t", ["tpe"]),
         ("doctor --fence l", ["landlock"]),

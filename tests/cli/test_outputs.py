@@ -21,7 +21,7 @@ from autotune.errors import UsageError
 from autotune.exports import formats
 from autotune.results import bestfile
 from autotune.results.verdict import verdict
-from autotune.tuning.events import Events
+from autotune.tuning.events import Events, Phase
 from tests.docs.project import FAST, records_in_memory, scripted
 from tests.made import make_best
 from tests.pictures import picture
@@ -141,7 +141,7 @@ def test_a_newer_gain_replaces_the_older_one_of_the_program_which_is_kept(
 WRITES = {
     "search": ("search", "train.py"),
     "resume": ("resume", "fast"),
-    "report": ("report", "fast"),
+    "report": ("show", "--html", "fast"),
     "export": ("export", "--to", "sbatch", "fast"),
 }
 
@@ -286,8 +286,8 @@ class Filling(Events):
     def __init__(self) -> None:
         self.warned: list[str] = []
 
-    def on_phase(self, name: str) -> None:
-        if name == "confirming":
+    def on_phase(self, phase: Phase) -> None:
+        if phase is Phase.CONFIRM:
             Path("rest").write_bytes(bytes(4096 * os.statvfs(".").f_bavail))
 
     def warn(self, text: str) -> None:

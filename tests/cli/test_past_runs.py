@@ -33,25 +33,25 @@ def data(*words: str) -> Any:
 
 
 def test_json_says_what_the_text_says(here: Path) -> None:
-    listed = data("runs")
+    listed = data("show", "--list")
     assert [run["run"] for run in listed] == ["fast", "slow"]
-    text = said("runs")
+    text = said("show", "--list")
     for run in listed:
         assert run["found"] in text
         assert run["date"][:16].replace("T", " ") in text
     exported = data("export", "--to", "snippet", "fast")
     assert exported["text"] == said("export", "--to", "snippet", "fast")
-    page = data("report", "fast")
+    page = data("show", "--html", "fast")
     assert Path(page["path"]).read_text().startswith("<!doctype html>")
 
 
 def test_a_program_reads_whole_lines(here: Path) -> None:
-    for words in (("runs",), ("knobs",), ("show", "fast")):
+    for words in (("show", "--list"), ("show", "--trials", "fast"), ("show", "fast")):
         lines = said(*words).splitlines()
         assert len(lines) > 1
         assert all(line == line.rstrip() for line in lines)
         assert not [line for line in lines if re.search(r"[╭│╰\x1b]", line)]
-    assert len(said("runs").splitlines()) == 3
+    assert len(said("show", "--list").splitlines()) == 3
 
 
 @pytest.mark.parametrize(
@@ -61,12 +61,20 @@ def test_a_program_reads_whole_lines(here: Path) -> None:
             ["compare", "slow", "fast"],
             "Name the program that is to run: autotune compare",
         ),
+        (["compare", "slow"], "What should be compared? autotune compare best.yaml train.py"),
+        (["show", "--html", "--md"], "Choose one of --html and --md."),
+        (["show", "--open", "--md"], "Choose one of --html and --md."),
+        (["show", "-o", "x.html"], "--output is where a report goes: add --html or --md."),
+        (["show", "--list", "fast"], "--list is about all searches"),
         (["compare", "slow", "--json", "fast", "train.py"], "Options come first: autotune compare"),
         (["export", "--to", "patch"], "There is no format 'patch'."),
-        (["compare", "slwo", "fast", "train.py"], "There is no best.yaml and no run 'slwo'. Did"),
+        (
+            ["compare", "slwo", "fast", "train.py"],
+            "There is no best.yaml and no search 'slwo'. Did",
+        ),
         (["compare", "no.yaml", "fast", "train.py"], "There is no file 'no.yaml'"),
         (["compare", "slow", "git:HEAD", "train.py"], "train.py is not in a git repository"),
-        (["report", "fast", "-o", "-", "--json"], "'-o -' prints the page itself"),
+        (["show", "--md", "fast", "-o", "-", "--json"], "'-o -' prints the page itself"),
         (["run", "--json", "b.yaml", "train.py"], "--json is for --print-command"),
     ],
 )
@@ -87,13 +95,13 @@ def test_an_unreadable_record_hides_no_other_and_is_told(searches: Path, workpla
     for name, content in (("broken", broken), ("torn", torn), ("empty", b"")):
         (kept / name).mkdir()
         (kept / name / "study.db").write_bytes(content)
-    listed = {run["run"]: run for run in data("runs")}
+    listed = {run["run"]: run for run in data("show", "--list")}
     assert listed.keys() == {"slow", "fast", "older", "broken", "torn", "empty", "link"}
     assert "damaged, or another version" in listed["torn"]["error"]
     assert "is a symbolic link" in listed["link"]["error"]
     assert "file is not a database" in listed["broken"]["error"]
     assert listed["fast"]["error"] == ""
-    assert "cannot be read: 'autotune show broken' says why" in said("runs")
+    assert "cannot be read: 'autotune show broken' says why" in said("show", "--list")
     assert "damaged, or another version of autotune wrote it" in said("show", "broken", status=2)
     assert "it holds no search" in said("show", "empty", status=2)
     assert "another version of autotune wrote it" in said("show", "older", status=2)
@@ -105,7 +113,7 @@ def test_a_path_is_printed_with_the_bytes_that_it_has(
     place = tmp_path / os.fsdecode(b"gr\xf6\xdfe")
     shutil.copytree(searches, place)
     monkeypatch.chdir(place)
-    printed = CliRunner().invoke(app, ["report", "fast"]).stdout_bytes
+    printed = CliRunner().invoke(app, ["show", "--html", "fast"]).stdout_bytes
     assert Path(os.fsdecode(printed.removesuffix(b"\n"))).is_relative_to(place)
 
 

@@ -12,25 +12,27 @@ import typer
 from typer.testing import CliRunner
 
 import autotune
-from autotune.cli import knob_sheet, messages
-from autotune.cli import search as searching
+from autotune.cli import dry_run
 from autotune.cli.app import app
 from autotune.cli.doctor import machine_data, program_data
+from autotune.cli.exit_status import ExitStatus
 from autotune.cli.typed_line import _strayed
 from autotune.errors import Terminated
+from autotune.knobs.space.spacefile import load
 from autotune.machine import conditions
 from autotune.measurement.examination import Operators, StepBreakdown
 from autotune.program.flags import Flag
 from autotune.program.line import read as read_line
 from autotune.results.finding import Finding
 from autotune.results.result import SearchResult
-from autotune.tuning import compare
+from autotune.tuning import compare, workflow
 from autotune.tuning.events import Events
 from autotune.tuning.examine import examine
+from autotune.tuning.reach import reach
 from benchmarks.answer import read
 from tests.exports.stored import stored
-from tests.made import HARDWARE, PROFILE, PROGRAM
-from tests.scripted import Script, ScriptedMachine
+from tests.made import HARDWARE, PROGRAM, make_profile
+from tests.scripted import Script, ScriptedMachine, begin
 
 __all__ = ["stored"]
 TEXT = (Path(autotune.__file__).parent / "cli" / "SKILL.md").read_text(encoding="utf-8")
@@ -57,12 +59,12 @@ def rows(section: str) -> list[list[str]]:
 
 
 def json_sections() -> dict[str, list[str]]:
-    """The keys by command, as the headings name the commands."""
+    """The keys by command and option, as the headings name them."""
     titles = re.findall(r"^### (.* --json.*)$", TEXT, flags=re.MULTILINE)
     return {
         command: [row[0].strip("`") for row in rows(title)]
         for title in titles
-        for command in re.findall(r"autotune (\w+) --json", title)
+        for command in re.findall(r"autotune (\w+(?: --[a-z-]+)?) --json", title)
     }
 
 
@@ -78,6 +80,16 @@ def reached(data: Any, path: str) -> Iterator[Any]:
         yield from reached(data[name], rest)
     elif name in data:
         yield data[name]
+
+
+def looked_at(folder: Path) -> dict[str, Any]:
+    """What a dry run prints of a program with a flag, for which the budget is too short."""
+    script = Script(profile=make_profile(flags=(Flag("--lr"),)))
+    one = begin(folder, script, load("default"))
+    study = one.study
+    study.take_lease(force=True)
+    found = workflow.outlook(one.run, study, Events(), one.machine.surroundings)
+    return dry_run.as_data(found, reach(found.plan, found.space), "train.py")
 
 
 def test_the_command_prints_it_and_it_begins_as_agents_look_for_skills() -> None:
@@ -109,12 +121,12 @@ def test_each_command_and_option_that_it_names_exists() -> None:
 
 
 def test_the_commands_that_print_json_are_those_that_it_describes() -> None:
-    described = {*json_sections()}
+    described = {command.split()[0] for command in json_sections()}
     assert described == {name for name in GROUP.commands if "--json" in options(name)}
 
 
 @pytest.fixture(scope="module")
-def printed(stored: SearchResult) -> dict[str, Any]:
+def printed(stored: SearchResult, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What each command prints, of the stored search or of the scripted machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(stored.run_dir.parents[1])
@@ -124,8 +136,9 @@ def printed(stored: SearchResult) -> dict[str, Any]:
             name: json.loads(run(*line.split()))
             for name, line in {
                 "show": "show --json",
-                "runs": "runs --json",
-                "report": "report --json",
+                "show --list": "show --list --json",
+                "show --html": "show --html --json",
+                "show --md": "show --md --json",
                 "export": "export --to snippet --json",
                 "run": "run --print-command --json best.yaml train.py",
             }.items()
@@ -147,9 +160,7 @@ def printed(stored: SearchResult) -> dict[str, Any]:
     doctor = {"machine": machine_data(HARDWARE, conditions.read(), [], "overlay")}
     return found | {
         "doctor": doctor | {"program": program_data(report)},
-        "knobs": json.loads(
-            knob_sheet.as_json(knob_sheet.rows(HARDWARE, PROFILE), "train.py", [Flag("--lr")])
-        ),
+        "search --dry-run": looked_at(tmp_path_factory.mktemp("dry")),
         "search": found["show"],
         "resume": found["show"],
         "compare": compare.as_data(compared),
@@ -172,13 +183,8 @@ def test_the_keys_that_it_lists_are_those_that_are_printed(printed: dict[str, An
 def test_its_findings_and_exit_codes_are_all_that_there_are() -> None:
     assert [row[0].strip("`") for row in rows("Procedure")] == [*Finding]
     meanings = {int(code): meaning for code, meaning in rows("Exit codes")}
-    assert meanings.keys() == {
-        *(0, messages.FAILED, searching.NOTHING_MEASURED, messages.INTERRUPTED),
-        *(128 + number for number in Terminated.SIGNALS),
-    }
-    assert "refused" in meanings[messages.FAILED]
-    assert "only the baseline" in meanings[searching.NOTHING_MEASURED]
-    assert "Ctrl-C" in meanings[messages.INTERRUPTED]
+    assert meanings == {int(status): status.meaning for status in ExitStatus}
+    assert meanings.keys() >= {128 + number for number in Terminated.SIGNALS}
     words = {str(difference) for difference in compare.Difference}
     assert {"faster", "slower"} <= words
 
@@ -190,10 +196,22 @@ def test_the_benchmarks_read_what_a_search_prints(printed: dict[str, Any]) -> No
     assert answer.memory_bytes["host_bytes"]
 
 
+def test_an_option_that_the_program_knows_is_its_own(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("add_argument('-o', '--output'); budget = 1")
+    words = (str(script), "-o", "x", "--budget", "3", "--output=y", "-h")
+    assert not [*_strayed(GROUP.commands["search"], read_line(words).program, words)]
+
+
 def test_an_option_after_the_program_is_told_with_the_line_to_type(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.touch()
-    for strayed, typed in (("--budget", "--budget VALUE"), ("--budget 3m", "--budget 3m")):
+    for strayed, typed in (
+        ("--budget", "--budget VALUE"),
+        ("--budget 3m", "--budget 3m"),
+        ("-o x.yaml", "-o x.yaml"),
+        ("-v", "-v"),
+    ):
         words = (str(script), *strayed.split())
         (told,) = _strayed(GROUP.commands["search"], read_line(words).program, words)
         assert told.endswith(f"autotune search {typed} {script}")

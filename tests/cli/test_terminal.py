@@ -20,7 +20,7 @@ from autotune.cli.app import app
 COLUMNS = 80
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 COLOURS = re.compile(r"\x1b\[[0-9;]*3[0-9][0-9;]*m")
-SHOWN = [["runs"], ["show", "fast"], ["knobs"]]
+SHOWN = [["show", "--list"], ["show", "fast"], ["search", "--help"]]
 END = "end of the command"
 # Several commands in one process, because loading Optuna takes longer than they do
 COMMANDS = f"""
@@ -118,9 +118,9 @@ def test_no_color_is_respected_and_the_box_stays(searches: Path) -> None:
 def test_results_are_on_stdout_and_talk_on_stderr(
     searches: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not CliRunner().invoke(app, ["runs"]).stdout
+    assert not CliRunner().invoke(app, ["show", "--list"]).stdout
     monkeypatch.chdir(searches)
-    for words in (("show", "fast", "--json"), ("runs",), ("report", "fast", "-o", "-")):
+    for words in (("show", "fast"), ("show", "--list"), ("show", "--md", "fast", "-o", "-")):
         done = CliRunner().invoke(app, words)
         assert done.stdout
         assert not done.stderr

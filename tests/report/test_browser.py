@@ -50,7 +50,7 @@ def full(stored: SearchResult, folder: Path) -> SearchResult:
         "workers": 1, "threads": 1, "batch_size": 16, "precision": "bf16",
         "memory_format": "channels_last", "optimizer": "fused", "compile": "default",
     }  # fmt: skip
-    by_hand = searched(folder, TRAINS, **changes)
+    by_hand = searched(folder, TRAINS, None, **changes)
     gains = [
         Contribution(knob, by_hand.baseline[knob], value, Interval(1 + n / 10, 0.7, 1.4 + n))
         for n, (knob, value) in enumerate(changes.items())

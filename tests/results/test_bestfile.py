@@ -1,22 +1,37 @@
 """best.yaml: what was written is read back, hand edits are taken or answered with file and line."""
 
 import gzip
+import json
 import os
 import re
 import sqlite3
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
-from autotune.errors import FileFormatError, RunDirectoryError
+from autotune.errors import FileFormatError, RunDirectoryError, UsageError
+from autotune.measurement.interval import Interval
+from autotune.program.applied_config import ALWAYS_NEEDED, FACTS_NEEDED, ProgramTraits
 from autotune.program.config import Config
-from autotune.program.lr import LrRule
+from autotune.program.flags import Flag
+from autotune.program.lr import LrRule, batch_growth
+from autotune.program.profile import OptimizerFacts
 from autotune.program.sources import digest_of
 from autotune.results import bestfile
+from autotune.results.bestfile import BestFile
 from autotune.results.record import FORMAT
 from autotune.tuning.storage.search_dir import FILE, SearchDir
-from tests.made import A100, BASELINE, LOADER, PROGRAM, make_best, make_hardware
+from tests.made import (
+    A100,
+    BASELINE,
+    CHANGES,
+    LOADER,
+    PROGRAM,
+    make_applied,
+    make_best,
+    make_hardware,
+)
 
 
 @pytest.fixture
@@ -48,30 +63,90 @@ def faults_of(path: Path) -> list[str]:
 
 def test_what_was_written_is_read_back_with_its_types_and_says_how_to_train(path: Path) -> None:
     written, best = make_best(), bestfile.read(path)
-    assert best.model_copy(update={"hardware": written.hardware}) == written
-    assert replace(best.hardware, versions=best.versions) == written.hardware
+    assert best == written
     assert type(best.config["workers"]) is int
     applied = best.applied
-    assert applied.changes() == {
-        "workers": 2,
-        "precision": "bf16",
-        "memory_format": "channels_last",
-    }
-    assert (applied.baseline, applied.traits.loader) == (Config(BASELINE), LOADER)
-    assert applied.lr_rule is LrRule.LINEAR
+    assert applied.changes() == best.config == CHANGES
+    assert applied.baseline == Config({k: BASELINE[k] for k in (*CHANGES, "batch_size")})
+    assert applied.traits.loader == LOADER
     first = path.read_text(encoding="utf-8").splitlines()[0]
-    assert first.startswith("#")
+    assert first.startswith("# ")
     assert "autotune run best.yaml train.py --epochs 3" in first
+    text = make_best(confirmed=False).text("candidate.yaml")
+    assert "Not confirmed. Try it:  autotune run candidate.yaml train.py" in text
+    path.write_text(text)
+    (doubt,) = bestfile.read(path).warnings(make_hardware(gpus=(A100,)), None)
+    assert "not confirmed" in doubt
+    assert "It changes nothing:" in make_best(config=BASELINE).text()
+
+
+MANY = {
+    "workers": (0, 2), "threads": (2, 1), "precision": ("fp32", "bf16"),
+    "optimizer": ("for-loop", "fused"), "cudnn": ("default", "benchmark"), "batch_size": (64, 64),
+}  # fmt: skip
+
+
+def test_a_file_has_a_dozen_lines_and_holds_what_its_settings_need_alone() -> None:
+    def made(*settings: str) -> bestfile.BestFile:
+        traits = ProgramTraits(
+            "cpu",
+            LOADER,
+            program_autocast=True,
+            optimizers=(OptimizerFacts("SGD", ("SGD",), (0.1,)),),
+            mmap_threshold=1 << 25,
+            flags={"--hidden": Flag("--hidden")},
+        )
+        return make_best(
+            baseline={name: own for name, (own, _) in MANY.items()},
+            config={name: pair[name in settings] for name, pair in MANY.items()},
+            traits=traits,
+        )
+
+    typical = made("workers", "threads", "precision", "optimizer")
+    assert 12 <= len(typical.text().splitlines()) <= 16, typical.text()
+    assert {*typical.as_written} == {*typical.config, "batch_size"}
+    assert typical.facts == ProgramTraits("cpu", LOADER, program_autocast=True)
+    assert made("threads", "optimizer").facts == ProgramTraits("cpu")
+    every = {f.name for f in fields(ProgramTraits)}
+    assert {*ALWAYS_NEEDED}.union(*FACTS_NEEDED.values()) == every
+
+
+def test_a_file_that_ranks_or_rates_depend_on_holds_what_these_are_told_by() -> None:
+    baseline = {**BASELINE, "threads": 2, "devices": "single", "accumulation_steps": 1}
+    told = {"batch_size", "devices", "accumulation_steps", "threads"}
+    for change in ({"batch_size": 128}, {"devices": "ddp-2"}, {"accumulation_steps": 2}):
+        best = make_best(baseline=baseline, config={**baseline, **change})
+        assert {*best.as_written} == told, change
+        assert (best.facts.loader, best.lr_rule) == (LOADER, LrRule.LINEAR)
+        growth = batch_growth(best.applied.baseline, best.applied.config)
+        assert growth == 2.0
+        assert best.lr_factor == 1.0, "no optimizer is known"
+
+
+def test_a_larger_batch_is_a_second_config_that_is_read_and_taken(path: Path) -> None:
+    larger = bestfile.LargerBatch(config={"batch_size": 256}, speedup=Interval(2.0, 1.9, 2.1))
+    best = BestFile.of(
+        make_applied({"batch_size": 64}), PROGRAM, larger_batch=larger,
+        speedup=larger.speedup, made_on=make_best().made_on, search=make_best().search,
+    )  # fmt: skip
+    path.write_text(best.text())
+    taken = bestfile.read(path).with_larger_batch()
+    assert bestfile.read(path) == best
+    assert taken.applied.changes() == {"batch_size": 256}
+    assert taken.facts.loader == LOADER
+    with pytest.raises(UsageError, match="no config with a larger batch"):
+        taken.with_larger_batch()
 
 
 def test_what_a_person_edits_counts(path: Path) -> None:
     edit(path, "  workers: 2\n", "  # two are too many\n  flush_denormal: yes\n")
-    edit(path, "  compile: 'off'\n", "  compile: off\n  workers: 1  # here\n")
+    edit(path, "  precision: bf16\n", "  compile: off\n  workers: 1  # here\n")
     edit(path, "'2025-01-01T12:00:00+00:00'", "2025-01-01")  # which YAML reads as a date
     best = bestfile.read(path)
     assert best.search.date == "2025-01-01"
     changes = best.applied.changes()
     assert (changes["workers"], changes["flush_denormal"]) == (1, True)
+    assert "precision" not in changes
 
 
 TAKES = "knob 'precision' takes fp32 or tf32 or medium or bf16 or fp16, not"
@@ -86,12 +161,17 @@ TAKES = "knob 'precision' takes fp32 or tf32 or medium or bf16 or fp16, not"
             "Unknown knob 'num_worker'. Did you mean 'workers'?",
         ),
         ("  precision: bf16", "  precision: fp8", f"{TAKES} 'fp8'."),
-        ("speedup:\n", "speed_up:\n", "Unknown key 'speed_up'. Did you mean 'speedup'?"),
-        ("  estimate:", "  estimat:", "Unknown key 'speedup.estimat'. Did you mean 'estimate'?"),
-        ("  lr_rule:", "  lrrule:", "Unknown key 'learning.lrrule'. Did you mean 'lr_rule'?"),
+        ("speedup: {", "speed_up: {", "Unknown key 'speed_up'. Did you mean 'speedup'?"),
+        ("{estimate:", "{estimat:", "Unknown key 'speedup.estimat'. Did you mean 'estimate'?"),
+        ("made_on:", "mad_on:", "Unknown key 'mad_on'. Did you mean 'made_on'?"),
         ("estimate: 1.42", "estimate: fast", "'speedup.estimate': "),
-        ("lr_rule: linear", "lr_rule: cubic", "'learning.lr_rule': "),
-        ("version: 2\n", "version: 3\n", "this file has version 3, but this autotune reads"),
+        ("cores: 2", "cores: two", "'made_on.cores': "),
+        ("version: 3\n", "version: 4\n", "this file has version 4, but this autotune reads"),
+        (
+            "  workers: 2\n",
+            "  accumulation_steps: 2\n",
+            "The search did not change 'accumulation_steps', so the file lacks what it needs",
+        ),
     ],
 )
 def test_a_fault_is_told_with_line_and_mend(path: Path, old: str, new: str, fault: str) -> None:
@@ -100,16 +180,27 @@ def test_a_fault_is_told_with_line_and_mend(path: Path, old: str, new: str, faul
     assert any(one.startswith(f"{line}: {fault}") for one in faults_of(path)), faults_of(path)
 
 
+def test_a_loader_setting_is_refused_where_the_file_does_not_know_the_loader(path: Path) -> None:
+    baseline = {"threads": 2, "batch_size": 64}
+    best = make_best(baseline=baseline, config={"threads": 1, "batch_size": 64})
+    path.write_text(best.text())
+    edit(path, "  threads: 1\n", "  threads: 1\n  workers: 2\n  batch_size: 128\n")
+    for fault, name in zip(faults_of(path), ("workers", "batch_size"), strict=True):
+        assert f"did not change '{name}'" in fault
+        assert f"--set {name}=" in fault
+
+
 def test_what_is_missing_is_named_and_all_faults_are_told_at_once(path: Path) -> None:
-    edit(path, "  fingerprint: " + "f" * 64 + "\n", "")
-    edit(path, "throughput:\n  baseline: 1950.25\n  best: 2769.5\n", "")
+    edit(path, "program: train.py --epochs 3\n", "")
     edit(path, "  workers: 2\n", "  num_worker: 2\n")
     text = path.read_text(encoding="utf-8")
-    path.write_text(re.sub(r"^baseline:\n(  .*\n)+", "baseline: none\n", text, flags=re.MULTILINE))
+    text = re.sub(r"^as_written: .*\n", "as_written: none\n", text, flags=re.MULTILINE)
+    path.write_text(re.sub(r"^speedup: .*\n", "", text, flags=re.MULTILINE))
     faults = faults_of(path)
     assert len(faults) == 4
-    assert "'program.fingerprint' is missing." in faults[1]
-    assert any(fault.endswith("'throughput' is missing.") for fault in faults)
+    assert "num_worker" in faults[0]
+    assert any(fault.endswith("'program' is missing.") for fault in faults)
+    assert any(fault.endswith("'speedup' is missing.") for fault in faults)
 
 
 def test_another_machine_another_torch_and_a_changed_program_are_doubts(path: Path) -> None:
@@ -127,7 +218,7 @@ def test_another_machine_another_torch_and_a_changed_program_are_doubts(path: Pa
     assert all("earch again" in warning for warning in warnings)
 
 
-def test_an_edit_of_what_the_program_imports_is_a_doubt_that_names_it(
+def test_an_edit_of_what_the_program_imports_is_named_where_the_search_is_there(
     path: Path, tmp_path: Path
 ) -> None:
     for name in ("model.py", "data.py", "gone.py"):
@@ -136,9 +227,10 @@ def test_an_edit_of_what_the_program_imports_is_a_doubt_that_names_it(
     seen = {str(tmp_path / name): digest_of(tmp_path / name) for name in ("model.py", "gone.py")}
     best = bestfile.read(path)
     imports = bestfile.imports_of(program, {program.source: "f" * 64, **seen})
-    section = best.program.model_copy(update={"imports": {**imports, "../pipe": "0"}})
-    path.write_text(best.model_copy(update={"program": section}).text(), encoding="utf-8")
-    best = bestfile.read(path)
+    evidence = tmp_path / best.search.folder / bestfile.RESULT
+    evidence.parent.mkdir(parents=True)
+    found = {"date": best.search.date, "program": {"imports": {**imports, "../pipe": "0"}}}
+    evidence.write_text(json.dumps(found))
     os.mkfifo(tmp_path.parent / "pipe")
     (tmp_path / "gone.py").unlink()
     here = make_hardware(gpus=(A100,), shm_bytes=5)
@@ -146,11 +238,14 @@ def test_an_edit_of_what_the_program_imports_is_a_doubt_that_names_it(
     (tmp_path / "model.py").write_text("LAYERS = 3")
     (warning,) = best.warnings(here, program)
     assert "(train.py --epochs 3). Of what it imports: model.py. Search again" in warning
+    near = replace(program, cwd="/elsewhere")
+    assert best.warnings(here, near) == []
+    for other in ("[1]", "no json", json.dumps({**found, "date": "2024"}), "{}"):
+        evidence.write_text(other)  # of another search, or somebody else's
+        assert best.warnings(here, program) == [], other
     checkout = {f"/checkout/{n}/\udce9{n}.py": "f" * 64 for n in range(9000)}
     imports = bestfile.imports_of(program, {**checkout, **seen})
-    section = best.program.model_copy(update={"imports": imports})
-    path.write_text(best.model_copy(update={"program": section}).text(), encoding="utf-8")
-    assert {"model.py", "gone.py"} < {*bestfile.read(path).program.imports}, "of the nearest ones"
+    assert {"model.py", "gone.py"} < {*imports}, "the nearest ones"
 
 
 def test_another_program_is_not_taken_for_a_changed_one(path: Path) -> None:
@@ -165,11 +260,12 @@ def test_another_program_is_not_taken_for_a_changed_one(path: Path) -> None:
         "python -u eval.py train.py",
         "eval --fast",
     ):
-        same = best.program.model_copy(update={"command": command})
-        assert not same.is_of_another_file(other), command
+        same = best.model_copy(update={"program": command})
+        (told,) = same.warnings(here, other)
+        assert "The program has changed" in told, command
     spaced = replace(other, source="/there/my train.py")
-    own = best.program.model_copy(update={"command": "'my train.py' --fast"})
-    assert not own.is_of_another_file(spaced)
+    own = best.model_copy(update={"program": "'my train.py' --fast"})
+    assert "The program has changed" in own.warnings(here, spaced)[0]
 
 
 @pytest.mark.parametrize(
@@ -188,7 +284,7 @@ def test_a_program_is_known_by_its_file_and_function(
     path: Path, command: str, *, is_same: bool
 ) -> None:
     changed = replace(PROGRAM, fingerprint="0" * 64)
-    searched = bestfile.read(path).program.model_copy(update={"command": command})
+    searched = bestfile.read(path).model_copy(update={"program": command})
     assert searched.is_of(changed) is is_same
     assert searched.is_of(PROGRAM), "the same code"
     launched = replace(changed, command=("python", "-m", "torch.distributed.run", "eval.py"))
@@ -216,6 +312,6 @@ def test_a_best_yaml_of_an_earlier_version_is_refused_with_what_to_do() -> None:
         bestfile.read(BEST)
     told = str(refusal.value)
     assert told.endswith(
-        "best-0622edb.yaml:3: this file has version 1, but this autotune reads version 2. "
-        "Search again."
+        "best-0622edb.yaml:3: this file has version 1, but this autotune reads version 3. "
+        "An older autotune wrote it: search again."
     )

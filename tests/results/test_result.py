@@ -133,7 +133,7 @@ def test_the_lines_that_a_search_prints_repeat_the_words_of_the_user() -> None:
         ({"knobs": {"$LD_PRELOAD": ("/evil.so",)}}, "--allow-env LD_PRELOAD"),
         ({"fence": FenceOptions(FenceKind.OVERLAY)}, ""),
         ({"fence": FenceOptions(FenceKind.LANDLOCK)}, "--fence landlock"),
-        ({"fence": FenceOptions(allow_side_effects=True)}, "--allow-side-effects"),
+        ({"fence": FenceOptions(FenceKind.GUARD)}, "--fence guard"),
         ({"fence": FenceOptions(caches=(Path("my data"),))}, "--cache-dir 'my data'"),
         ({"python_options": ("-c", "import evil")}, "Start a new search."),
         ({"python_options": ("-X", "pycache_prefix=/evil")}, "Start a new search."),

@@ -13,6 +13,7 @@ from autotune.program.config import Config, KnobValue
 from autotune.results.finding import Finding
 from autotune.tuning.checking.canary import exact_settings
 from autotune.tuning.checking.self_check import is_exact
+from autotune.tuning.events import Phase
 from tests.made import make_hardware, make_profile, make_space
 from tests.scripted import Question, Script, Searched, begin
 from tests.tuning.watched import Heard, told
@@ -55,8 +56,8 @@ def test_settings_that_train_the_same_are_cleared_before_the_search(
 ) -> None:
     heard = Heard()
     search, result = begun(tmp_path, heard, Script(SPEEDS, noise=0.02))
-    assert heard.phases.index("checking") < heard.phases.index("searching")
-    assert "rehearsing" not in heard.phases
+    assert heard.phases.index(Phase.SAME_TRAINING) < heard.phases.index(Phase.TRY)
+    assert "rehearse" not in heard.phases
     said = "Your training is the same within rounding over 36 steps with workers=2 "
     assert any(note.startswith(said) for note in heard.notes)
     canary = search.study.canary
@@ -181,7 +182,7 @@ def test_without_time_nothing_is_refused_and_the_best_is_compared(tmp_path: Path
     heard = Heard()
     script = Script(SPEEDS, noise=0.02)
     search, result = begun(tmp_path, heard, script, 75.0)
-    assert "checking" not in heard.phases
+    assert Phase.SAME_TRAINING not in heard.phases
     assert search.study.canary is None
     assert not result.refused
     assert result.candidate is not None

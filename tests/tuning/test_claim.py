@@ -16,6 +16,7 @@ from autotune.results.record import ClaimProcess
 from autotune.results.result import SearchResult
 from autotune.tuning import baseline, live_rig
 from autotune.tuning.claim import LEAST_ROUNDS, MOST_TOLD, told
+from autotune.tuning.events import Phase
 from autotune.tuning.plan import PAIRS, PROCESSES
 from tests.made import make_profile
 from tests.scripted import CRASH, Question, Script, Searched, begin
@@ -123,7 +124,7 @@ def test_a_candidate_that_fails_in_a_fresh_process_gives_way_to_the_next(tmp_pat
             return ending if both and question.kind == "measure" else None
 
         heard = Heard()
-        script = Script(TWO_FASTER, ends=in_phase(heard, "confirming", ends))
+        script = Script(TWO_FASTER, ends=in_phase(heard, "claim", ends))
         _, result = found(tmp_path / ending.outcome, script, 240.0, TWO, heard)
         assert result.finding is Finding.FASTER, result.reason
         assert dict(result.changes) == {"precision": "bf16"}
@@ -141,7 +142,7 @@ def test_a_winner_that_fails_in_whatever_process_of_its_own_is_not_claimed(tmp_p
             return FULL if is_own and question.kind == "open" and starts == start else None
 
         heard = Heard()
-        script = Script({"flush_denormal": {True: 1.6}}, ends=in_phase(heard, "confirming", ends))
+        script = Script({"flush_denormal": {True: 1.6}}, ends=in_phase(heard, "claim", ends))
         _, result = found(tmp_path / str(start), script, 400.0, FRESH, heard)
         assert starts == start
         assert result.finding is not Finding.FASTER
@@ -153,8 +154,8 @@ def test_a_winner_loses_by_an_error_of_a_gpu_only_if_another_process_repeats_it(
 ) -> None:
     hit = replace(CRASH, reason="RuntimeError: CUDA error: unspecified launch failure")
     for knobs, winner, phase, budget_s in (
-        (ONE, Config({"precision": "bf16"}), "confirming", 120.0),
-        (FRESH, Config({"flush_denormal": True}), "searching", 400.0),
+        (ONE, Config({"precision": "bf16"}), "claim", 120.0),
+        (FRESH, Config({"flush_denormal": True}), Phase.TRY, 400.0),
     ):
         for most in (1, 2):
             hits = 0
@@ -179,7 +180,7 @@ def test_a_claim_in_which_the_program_as_written_fails_blames_no_config(tmp_path
         return CRASH if question.kind == "measure" and not is_fast(question) else None
 
     heard = Heard()
-    script = Script({"precision": {"bf16": 1.5}}, ends=in_phase(heard, "confirming", ends))
+    script = Script({"precision": {"bf16": 1.5}}, ends=in_phase(heard, "claim", ends))
     _, result = found(tmp_path, script, 120.0, ONE, heard)
     assert result.finding is Finding.UNCONFIRMED
     assert "the program as written failed in a fresh process" in result.reason
@@ -232,7 +233,7 @@ def test_a_process_that_fails_after_enough_of_them_takes_no_claim_away(tmp_path:
     for seed in range(8):
         rigs: set[int] = set()
         heard = Heard()
-        script = replace(UNSURE, ends=in_phase(heard, "confirming", ends))
+        script = replace(UNSURE, ends=in_phase(heard, "claim", ends))
         _, result = found(tmp_path / str(seed), script, 300.0, ONE, heard, seed=seed)
         if len(rigs) == 3:
             thirds += 1
@@ -277,7 +278,7 @@ def test_a_resumed_claim_goes_on_with_the_processes_that_it_has(tmp_path: Path) 
     heard = Heard()
 
     def ends(question: Question) -> Ending | None:
-        if "confirming" in heard.phases and len(fresh_of(search)) == 1 and question.nth > 2:
+        if "claim" in heard.phases and len(fresh_of(search)) == 1 and question.nth > 2:
             kill()
         return None
 
@@ -292,7 +293,7 @@ def test_a_resumed_claim_goes_on_with_the_processes_that_it_has(tmp_path: Path) 
     first, second = fresh(result)
     assert first == kept
     assert (first.starts_as_written, second.starts_as_written) == (True, False)
-    assert "baseline" not in heard.phases
+    assert Phase.AS_WRITTEN not in heard.phases
 
 
 @pytest.mark.parametrize("requests", [1, 2])

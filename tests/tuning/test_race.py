@@ -17,7 +17,7 @@ from autotune.results.finding import Finding
 from autotune.results.record import TrialRecord
 from autotune.tuning.budget import OVERDRAFT
 from autotune.tuning.choosing.chooser import Chooser, Field
-from autotune.tuning.race import LOADER_KNOBS, SEATS
+from autotune.tuning.race import LOADER_SETTINGS, SEATS
 from tests.made import A100, GIB, make_profile, make_space
 from tests.scripted import CRASH, Question, Script, begin
 from tests.tuning.watched import (
@@ -306,7 +306,7 @@ def test_a_decided_race_ends_after_any_processes(tmp_path: Path, lives_s: float 
 
 def test_loaders_that_differ_in_any_option_of_workers_count_as_several() -> None:
     options = {n for n, k in registry().items() if type(k).__module__.endswith("loader_options")}
-    assert {*LOADER_KNOBS} == options | {"batch_size"}
+    assert {*LOADER_SETTINGS} == options | {"batch_size"}
 
 
 def test_steps_of_seconds_are_compared_within_the_budget(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from autotune.results.as_data import as_data
 from autotune.results.finding import Finding
 from autotune.results.verdict import verdict
 from autotune.tuning.budget import CLOSING_S, OVERDRAFT
+from autotune.tuning.events import Phase
 from autotune.tuning.storage import search_dir
 from tests.gpu_fakes import unused
 from tests.made import A100, V100, make_profile
@@ -40,7 +41,7 @@ from tests.tuning.watched import (
     kill,
 )
 
-PHASES = ("baseline", "searching", "rehearsing", "confirming")
+PHASES = (Phase.AS_WRITTEN, Phase.TRY, "rehearse", "claim")
 SOME: Knobs = {name: KNOBS[name] for name in ("workers", "precision", "memory_format")}
 FAULTS = (
     FenceError("The fence fails now."),
@@ -112,10 +113,10 @@ def test_one_interrupt_ends_the_search_with_what_was_found(tmp_path: Path, phase
     try:
         _, result = found(tmp_path, Script(FASTER), 240.0, heard=heard)
     except AutotuneError:
-        assert phase == "baseline"  # there is nothing to say yet
+        assert phase == Phase.AS_WRITTEN  # there is nothing to say yet
         return
     assert result.finding is not Finding.NOT_MEASURED
-    if phase in {"rehearsing", "confirming"}:
+    if phase in {"rehearse", "claim"}:
         assert result.finding is Finding.FASTER, (
             "one Ctrl-C ends the search, not what a claim needs"
         )
@@ -132,12 +133,12 @@ def test_a_search_that_was_killed_goes_on_where_it_stood(tmp_path: Path, phase: 
     assert result.finding is Finding.FASTER
     assert [r.config for r in result.records[: len(before)]] == [r.config for r in before]
     assert search.study.rounds[: len(rounds)] == rounds
-    assert ("baseline" in heard.phases) == (not before)  # it is measured once
+    assert (Phase.AS_WRITTEN in heard.phases) == (not before)  # it is measured once
 
 
 @pytest.mark.parametrize(
     ("phase", "fault"),
-    [*((phase, FAULTS[0]) for phase in PHASES), *(("searching", fault) for fault in FAULTS[1:])],
+    [*((phase, FAULTS[0]) for phase in PHASES), *((Phase.TRY, fault) for fault in FAULTS[1:])],
 )
 def test_whatever_ends_a_search_what_was_measured_is_its_result(
     tmp_path: Path, phase: str, fault: Exception
@@ -148,12 +149,12 @@ def test_whatever_ends_a_search_what_was_measured_is_its_result(
         now = heard.phases[-1]
         asked[now] += 1
         # of the race, when some configs are in play
-        if now == phase and asked[now] == (60 if phase == "searching" else 1):
+        if now == phase and asked[now] == (60 if phase == Phase.TRY else 1):
             raise fault
         return None
 
     search = begin(tmp_path, Script(FASTER, ends=ends), KNOBS)
-    if phase == "baseline":
+    if phase == Phase.AS_WRITTEN:
         with pytest.raises(type(fault)):
             search.go_on(300.0, heard)
         return
@@ -174,7 +175,7 @@ def test_sigterm_raises_with_the_result_and_leaves_the_handlers_as_they_were(
     tmp_path: Path,
 ) -> None:
     before = [signal.getsignal(number) for number in Terminated.SIGNALS]
-    heard = Heard(on="confirming", act=lambda: signal.raise_signal(signal.SIGTERM))
+    heard = Heard(on="claim", act=lambda: signal.raise_signal(signal.SIGTERM))
     with pytest.raises(Terminated) as caught:
         found(tmp_path, Script(FASTER), 300.0, heard=heard)
     assert caught.value.code == 128 + signal.SIGTERM
@@ -263,7 +264,7 @@ def test_gpus_that_nvml_does_not_list_are_known_from_the_program(tmp_path: Path)
     knobs = {"precision": None, "workers": (0, 1), "devices": None}
     searched = begin(tmp_path, script, knobs)
     with pytest.raises(Killed):
-        searched.go_on(90.0, Heard(on="searching", act=kill))
+        searched.go_on(90.0, Heard(on=Phase.TRY, act=kill))
     assert searched.study.hardware.gpus == seen
     result = searched.go_on(90.0)  # a session that observes nothing knows them as well
     assert "bf16" in searched.study.space.domains["precision"].values

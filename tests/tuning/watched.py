@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from autotune.cli.search_report import show
-from autotune.program.config import KnobValue
+from autotune.cli.search_report import details, show
+from autotune.knobs.space.space import ResolvedSpace
+from autotune.program.config import Config, KnobValue
+from autotune.results.record import TrialRecord
 from autotune.results.result import SearchResult
-from autotune.tuning.events import Events
+from autotune.tuning.events import Events, Phase
 from tests.scripted import Question, Script, Searched, begin
 
 Knobs = dict[str, tuple[KnobValue, ...]]
@@ -47,7 +49,7 @@ def interrupt() -> None:
 
 @dataclass
 class Heard(Events):
-    """Remembers what a search tells, and acts where a phase begins."""
+    """Remembers what a search tells, and acts where a phase begins, a rehearsal or the claim."""
 
     on: str = ""
     act: Callable[[], None] = lambda: None
@@ -55,9 +57,18 @@ class Heard(Events):
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def on_phase(self, name: str) -> None:
-        self.phases.append(name)
-        if name == self.on:
+    def on_phase(self, phase: Phase) -> None:
+        self._begins(phase)
+
+    def on_rehearsal(self, config: Config, space: ResolvedSpace) -> None:
+        self._begins("rehearse")
+
+    def on_confirmation(self, candidate: TrialRecord, space: ResolvedSpace) -> None:
+        self._begins("claim")
+
+    def _begins(self, what: str) -> None:
+        self.phases.append(what)
+        if what == self.on:
             self.act()
 
     def warn(self, text: str) -> None:
@@ -73,8 +84,9 @@ def is_fast(question: Question) -> bool:
 
 
 def told(result: SearchResult, capsys: pytest.CaptureFixture[str]) -> str:
-    """Return what the command prints of a result, as one line."""
+    """Return what the commands print of a result with all its details, as one line."""
     show(result, Path("best.yaml"))
+    details(result)
     return " ".join(capsys.readouterr().out.split())
 
 

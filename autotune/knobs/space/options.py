@@ -1,4 +1,4 @@
-"""Parsing of option values on the command line: names, ``knob=value`` and ``knob=value,value``.
+"""Parsing of option values on the command line: names, and ``name=value,value``.
 
 The functions check the form only, and raise ``UsageError`` with the name of the option. Whether a
 knob exists and takes the value is checked by ``SearchSpace``.
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from autotune.errors import UsageError
 
+VARIABLE = "env:"  # before the name of an environment variable
 MIN_SCRATCH_BYTES = 1 << 20
 
 
@@ -19,12 +20,7 @@ def names(texts: Sequence[str], _option: str = "") -> list[str]:
     return [name.strip() for text in texts for name in text.split(",") if name.strip()]
 
 
-def settings(pairs: Sequence[str], option: str) -> dict[str, object]:
-    """Return one value per knob from ``knob=value`` texts, with the types that YAML gives them."""
-    return {knob: _scalar(text) for knob, text in _pairs(pairs, option)}
-
-
-def values(pairs: Sequence[str], option: str) -> dict[str, list[object]]:
+def chosen(pairs: Sequence[str], option: str) -> dict[str, list[object]]:
     """Return a list of values per name from ``name=value,value`` texts, with YAML's types.
 
     Values of the program's flags and of environment variables stay text: ``--lr=1e-4`` must reach
@@ -32,7 +28,7 @@ def values(pairs: Sequence[str], option: str) -> dict[str, list[object]]:
     """
     found: dict[str, list[object]] = {}
     for name, text in _pairs(pairs, option):
-        is_text = option == "--env" or name.startswith("-")
+        is_text = name.startswith(("-", VARIABLE))
         found[name] = [part if is_text else _scalar(part) for part in text.split(",")]
     return found
 
@@ -57,7 +53,7 @@ def _pairs(typed: Sequence[str], option: str) -> list[tuple[str, str]]:
     for text in typed:
         knob, equals, value = text.partition("=")
         if not equals or not value:
-            raise UsageError(f"{option} takes NAME=VALUE, not '{text}'.")
+            raise UsageError(f"{option} takes NAME=VALUE or NAME=VALUE,VALUE, not '{text}'.")
         pairs.append((knob.strip(), value))
     return pairs
 

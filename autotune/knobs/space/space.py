@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from autotune.errors import UsageError
 from autotune.knobs import Knob, Scope, parse_value, registry, unknown_knob
 from autotune.knobs.base import Here
+from autotune.knobs.space.options import VARIABLE
 from autotune.knobs.torch_flags import KEEPS_KERNEL
 from autotune.machine.hardware import Hardware
 from autotune.program.config import Config, KnobValue
@@ -30,6 +31,7 @@ MAX_GROWTH_BY_STEPS = 8  # where the program makes a fixed number of steps
 # all of them keep it, also in the training to come.
 KEEPS = "keep_freed_memory"
 HELD: Mapping[str, KnobValue] = {KEEPS: True}
+SET = "--set"  # the option and the argument by which users give values
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,31 @@ class SearchSpace:
             requested=self.requested | frozenset(names),
         )
 
+    def set(self, values: Mapping[str, object], *, has_keywords: bool = False) -> SearchSpace:
+        """Return this space with the user's values: one holds a setting fixed, several are tried.
+
+        A setting that the space did not contain is added.
+
+        Args:
+            values: By setting, ``--flag`` of the program, keyword of its function or
+                ``env:VARIABLE``: a value, or a list of them.
+            has_keywords: Whether the program is a function: a name that is no setting is then one
+                of its keywords.
+        """
+        given = {
+            _named(name, has_keywords=has_keywords): list(_listed(raw))
+            for name, raw in values.items()
+        }
+        if empty := [name for name, its in given.items() if not its]:
+            raise UsageError(f"{SET} {empty[0]} has no value: give one, or several.")
+        several = {name: its for name, its in given.items() if len(its) > 1}
+        single = {name: its[0] for name, its in given.items() if len(its) == 1}
+        return self.with_values(several).fix(single)
+
     def fix(self, settings: Mapping[str, object]) -> SearchSpace:
         """Return this space with some knobs held at a value."""
-        check_names(settings, "--fix")
-        fixed = {knob: parse_value(knob, raw, "--fix") for knob, raw in settings.items()}
+        check_names(settings, SET)
+        fixed = {knob: parse_value(knob, raw, SET) for knob, raw in settings.items()}
         return replace(
             self,
             knobs={k: v for k, v in self.knobs.items() if k not in fixed},
@@ -84,9 +107,9 @@ class SearchSpace:
 
         A knob that the space did not contain is added, and a fixed one becomes free.
         """
-        check_names(values, "--values")
+        check_names(values, SET)
         given = {
-            knob: tuple(dict.fromkeys(parse_value(knob, raw, "--values") for raw in raws))
+            knob: tuple(dict.fromkeys(parse_value(knob, raw, SET) for raw in raws))
             for knob, raws in values.items()
         }
         return replace(
@@ -155,7 +178,7 @@ class SearchSpace:
             _keep_divisors(domains, baseline, refused)
         if unmet := [f"  {n}: {refused[n]}" for n in sorted(self.requested & refused.keys())]:
             raise UsageError(
-                "These knobs cannot act here:\n" + "\n".join(unmet) + "\nLeave them out."
+                "These settings cannot act here:\n" + "\n".join(unmet) + "\nLeave them out."
             )
         scope = {n: registry()[n].scope for n in baseline}
         # The program reads these values once, while it starts, so changing them needs a new start.
@@ -407,6 +430,17 @@ class ResolvedSpace:
     def needs_restart(self, here: Config, there: Config) -> bool:
         """Return whether a change from one config to the other needs a fresh process."""
         return bool(self.restart & there.changes_from(here).keys())
+
+
+def _named(name: str, *, has_keywords: bool) -> str:
+    """Return the knob that a user's name means."""
+    if name.startswith(VARIABLE):
+        return f"${name.removeprefix(VARIABLE)}"
+    return KEYWORD + name if has_keywords and name not in registry() else name
+
+
+def _listed(raw: object) -> Iterable[object]:
+    return raw if isinstance(raw, Iterable) and not isinstance(raw, str) else (raw,)
 
 
 def check_names(names: Iterable[str], where: str) -> None:

@@ -57,7 +57,7 @@ def _parse(file: yamlfile.YamlFile) -> SearchSpace:
         entries = file.data.get(section) or {}
         if not isinstance(entries, Mapping):
             faults.append(
-                f"{file.where(section)}: '{section}' must consist of 'knob: value' lines."
+                f"{file.where(section)}: '{section}' must consist of 'setting: value' lines."
             )
             continue
         for name, raw in entries.items():
@@ -96,7 +96,7 @@ def _values(name: str, raw: object, where: str) -> tuple[KnobValue, ...] | None:
         return None
     if isinstance(raw, list) and raw:
         return tuple(dict.fromkeys(parse_value(name, item, where) for item in raw))
-    raise UsageError(f"{where}: knob '{name}' takes 'auto' or a list of values, not {raw!r}.")
+    raise UsageError(f"{where}: setting '{name}' takes 'auto' or a list of values, not {raw!r}.")
 
 
 def _check_name(name: str, where: str) -> None:
@@ -106,5 +106,5 @@ def _check_name(name: str, where: str) -> None:
     if variable != name and unlisted([variable]):
         raise UsageError(
             f"{where}: a file may not set '{name}', which is not known to tune: many variables "
-            f"load code or name files. Name it yourself: --env {variable}=VALUE,VALUE."
+            f"load code or name files. Name it yourself: --set env:{variable}=VALUE,VALUE."
         )

@@ -5,8 +5,8 @@ logs and results. There are three kinds, from the strongest to the weakest:
 
     overlay     the trial sees the real files through overlays, and its writes are thrown away
     landlock    writes by Python's own functions are redirected, and all others are denied
-    guard       writes by Python's own functions are redirected, and all others are real; requires
-                --allow-side-effects
+    guard       writes by Python's own functions are redirected, and all others are real; taken
+                only where the user names it
 
 ``raise_fence()`` takes the strongest that works on this machine. Every command that starts a rig
 uses a fence; ``autotune run`` does not, because the user wants its results.
@@ -62,21 +62,20 @@ def raise_fence(options: FenceOptions, run_dir: Path) -> Fence:
     """Return the strongest fence that works here, or the one that the user requested.
 
     Each kind is tried out with a short process, because the kernel, a container or a network file
-    system may refuse it. The guard is considered only if the user allows side effects. The caller
-    closes the fence.
+    system may refuse it. The guard is never taken unless the user named it. The caller closes the
+    fence.
 
     Raises:
         FenceError: when no fence works, with the reason for each kind and what to do.
     """
-    wanted = list(FenceKind) if options.kind is None else [options.kind]
+    unnamed = [kind for kind in FenceKind if kind is not FenceKind.GUARD]
+    wanted = unnamed if options.kind is None else [options.kind]
     reasons = []
     # What searches have left whose removers were killed with them, in their own folders too
     runs = run_dir.parent.iterdir() if run_dir.parent.name == HOME else ()
     for place in (*candidates(options.scratch_dir, run_dir), *runs):
         sweep(place)
     for kind in wanted:
-        if kind is FenceKind.GUARD and not options.allow_side_effects:
-            continue
         try:
             fence: Fence = (
                 OverlayFence(options, run_dir)
@@ -93,7 +92,7 @@ def raise_fence(options: FenceOptions, run_dir: Path) -> Fence:
             fence.warnings = (*fence.warnings, better + told)
         return fence
     mend = (
-        "Mend one of these; or search with --allow-side-effects, when the program writes nothing "
+        "Mend one of these; or search with --fence guard, when the program writes nothing "
         "that matters: only Python's own functions are guarded then."
     )
     complaint = "Nothing here keeps a program's trials from changing your files:"

@@ -63,7 +63,7 @@ class GuardFence(Fence):
             return f"{guarded}; other writes to your files are denied (Landlock)."
         return (
             f"{guarded}; what C libraries and subprocesses write to your files is real "
-            "(--allow-side-effects)."
+            "(--fence guard)."
         )
 
     @property

@@ -28,6 +28,7 @@ from autotune.tuning.checking.self_check import SelfCheck, is_exact
 from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.choosing.chooser import MEMORY
 from autotune.tuning.choosing.diagnosis import DEVICES
+from autotune.tuning.events import Phase
 from autotune.tuning.session import Baseline, Session
 
 NEAREST = ("threads",)  # any other number adds in another order, and few threads are slow
@@ -51,7 +52,7 @@ def cleared(session: Session, baseline: Baseline) -> Baseline:
     if baseline.space.may_change is MayChange.ANY:
         return baseline  # the best config is compared, and nothing is refused for it
     if study.canary is None and session.plan.has_time_for_canary:
-        session.begin("checking")
+        session.begin(Phase.SAME_TRAINING)
         used = baseline.measurement.memory
         capacity = session.rigs.hardware.capacity_bytes(on_device=used.is_on_device)
         if 3 * (used.peak_bytes or 0) > capacity:  # its process would compete with these

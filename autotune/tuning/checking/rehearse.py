@@ -23,6 +23,7 @@ from autotune.tuning.checking.learning_check import learns_enough, samples_ratio
 from autotune.tuning.checking.self_check import SelfCheck, without_one
 from autotune.tuning.checking.short_runs import ShortRuns
 from autotune.tuning.choosing.ranking import promising
+from autotune.tuning.events import Phase
 from autotune.tuning.session import Baseline, Session
 from autotune.tuning.storage.study import MOST_CHECKS, Study
 
@@ -58,7 +59,7 @@ def rehearse_best(session: Session, baseline: Baseline) -> bool:
             return False
         if _is_known(study, able[0].config, most_s):
             return False
-        session.begin("rehearsing")
+        session.begin(Phase.CONFIRM)
         session.events.on_rehearsal(able[0].config, baseline.space)
         began_s = session.budget.spent_s
         record = rehearsing.record(most_s)

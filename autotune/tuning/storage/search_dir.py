@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 STUDY_NAME = "autotune"
 FILE = "study.db"
+MOST_NAME_BYTES = 255  # of a file's name: NAME_MAX of Linux (limits.h)
+SHOWN = 40  # characters of a longer one
 
 
 @dataclass(frozen=True)
@@ -108,8 +110,13 @@ def new(name: str | None, program_name: str, base: Path | None = None) -> Search
     """
     if name is not None and (Path(name).name != name or name[:1] in {"", ".", "-"}):
         raise UsageError(
-            f"'{name}' cannot be the name of a run, which is a folder in {HOME}: choose a --name "
-            "without slashes that begins with neither a dot nor a hyphen."
+            f"'{name}' cannot be the name of a search, which is a folder in {HOME}: choose a "
+            "--name without slashes that begins with neither a dot nor a hyphen."
+        )
+    if name is not None and len(os.fsencode(name)) > MOST_NAME_BYTES:
+        raise UsageError(
+            f"A --name has at most {MOST_NAME_BYTES} bytes, and this one has "
+            f"{len(os.fsencode(name))}: '{name[:SHOWN]}…'. Choose a shorter one."
         )
     home = (base or Path.cwd()) / HOME
     try:
@@ -129,7 +136,7 @@ def new(name: str | None, program_name: str, base: Path | None = None) -> Search
 
 
 def _made(home: Path, name: str | None, program_name: str) -> Path:
-    """Make the folder of a run, with a number behind the program's name if that is taken."""
+    """Make the folder of a search, with a number behind the program's name if that is taken."""
     for number in count(1):
         path = home / (name or (program_name if number == 1 else f"{program_name}-{number}"))
         try:
@@ -212,7 +219,7 @@ def find(name: str | None, base: Path | None = None) -> SearchDir:
     if name is None:
         if not runs:
             raise RunDirectoryError(
-                f"There is no run in {home}. 'autotune search PROGRAM' starts one."
+                f"There is no search in {home}. 'autotune search PROGRAM' starts one."
             )
         return runs[0]
     for path in (home / name, Path(name).resolve()):
@@ -220,8 +227,8 @@ def find(name: str | None, base: Path | None = None) -> SearchDir:
             return SearchDir(path)
     names = [run.name for run in runs]
     raise RunDirectoryError(
-        f"There is no run '{name}' in {home}.{did_you_mean(name, names)} "
-        f"Runs here: {', '.join(names) or 'none'}."
+        f"There is no search '{name}' in {home}.{did_you_mean(name, names)} "
+        f"Searches here: {', '.join(names) or 'none'}."
     )
 
 
@@ -238,7 +245,7 @@ def check_unchanged(study: Study, hardware: Hardware) -> None:
         changes.insert(0, f"{listed(names)} {verb} changed since the search began")
     if changes:
         raise RunDirectoryError(
-            f"This run cannot go on: {'; '.join(changes)}. Its measurements no longer count; "
+            f"This search cannot go on: {'; '.join(changes)}. Its measurements no longer count; "
             "start a new search."
         )
 
@@ -254,6 +261,6 @@ def _taken(run: SearchDir) -> str:
     except AutotuneError:
         owner = ""
     return (
-        f"The run directory '{run.path}' exists.{owner} Continue it with "
+        f"The folder '{run.path}' exists.{owner} Continue it with "
         f"'autotune resume {quote(run.name)}', or choose another --name."
     )

@@ -47,7 +47,7 @@ from autotune.results.record import (
 )
 from autotune.results.rehearsals import Canary, RehearsalRecord
 from autotune.results.result import SearchResult
-from autotune.results.wording import times
+from autotune.results.wording import factor
 from autotune.tuning.storage.lease import Lease
 from autotune.tuning.storage.record_storage import RecordStorage, faults_told
 
@@ -301,7 +301,7 @@ class Study:
             return None
         finding = self.parsed(Finding, raw.get("finding"))
         speedup = self.parsed(Interval, raw.get("speedup"))
-        return f"{times(speedup)} faster" if finding is Finding.FASTER else str(finding)
+        return f"{factor(speedup)} faster" if finding is Finding.FASTER else str(finding)
 
     @property
     def guilty(self) -> list[Mapping[str, KnobValue]]:

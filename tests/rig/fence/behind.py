@@ -20,9 +20,7 @@ WRITERS = Path(__file__).parent / "writers.py"
 
 def main(kind: str, folder: str, report: str) -> None:
     """Run the writers; a kind named ``best`` takes what works here."""
-    options = FenceOptions(
-        kind=None if kind == "best" else FenceKind(kind), allow_side_effects=True
-    )
+    options = FenceOptions(kind=None if kind == "best" else FenceKind(kind))
     with raise_fence(options, Path(report).parent) as fence:
         view = fence.view()
         argv = (

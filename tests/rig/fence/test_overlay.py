@@ -196,10 +196,10 @@ def test_a_fence_that_is_denied_is_refused_with_the_reason_and_the_mend(
     monkeypatch.setattr("autotune.rig.fence.kernel.landlock_version", lambda: 0)
     monkeypatch.setattr("autotune.rig.fence.kernel.has_capability", lambda *_: False)
     monkeypatch.setattr("os.geteuid", lambda: 0)  # a container's root
-    with pytest.raises(FenceError, match="--allow-side-effects") as refused:
+    with pytest.raises(FenceError, match="--fence guard") as refused:
         raise_fence(FenceOptions(kind=FenceKind(kind)), tmp_path)
     assert f"  {kind}: " in str(refused.value)
-    with raise_fence(FenceOptions(allow_side_effects=True), tmp_path) as fence:
+    with raise_fence(FenceOptions(FenceKind.GUARD), tmp_path) as fence:
         assert fence.kind is FenceKind.GUARD
         assert "C libraries and subprocesses" in fence.sentence
 

@@ -1,0 +1,71 @@
+"""What a budget is said to hold, before anything is tried, by the seconds of the program."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.tuning.plan import COMPILING_S, Plan
+from autotune.tuning.reach import Reach, reach
+from autotune.tuning.session import Session
+from tests.made import make_hardware, make_profile, make_space
+from tests.tuning.test_session import made
+
+SPACE = make_space(["workers", "precision", "compile", "flush_denormal"]).resolve(
+    make_hardware(), make_profile()
+)
+
+
+def plan_of(total_s: float, startup_s: float = 6.0, step_s: float = 0.01) -> Plan:
+    spent_s = startup_s + 4.0
+    return Plan(total_s, total_s - spent_s, startup_s, step_s)
+
+
+def test_a_short_budget_names_what_it_cannot_try_and_the_budget_that_can() -> None:
+    found = reach(plan_of(90.0), SPACE)
+    assert found.tried == ("workers", "precision")
+    assert not found.spare
+    missed = {one.what: one.budget_s for one in found.missed}
+    assert set(missed) == {"compile", "flush_denormal"}
+    assert all(budget_s % 30 == 0 for budget_s in missed.values())
+    for what, budget_s in missed.items():
+        assert what in {*reach(plan_of(budget_s), SPACE).tried, "flush_denormal"}
+        assert what in {one.what for one in reach(plan_of(budget_s - 31), SPACE).missed}
+
+
+def test_what_needs_fresh_processes_is_tried_for_sure_only_where_it_was_asked_for() -> None:
+    asked = replace(SPACE, asked=frozenset({"flush_denormal"}))
+    assert reach(plan_of(900.0), SPACE).spare == ("flush_denormal",)
+    assert reach(plan_of(900.0), asked).spare == ()
+    assert "flush_denormal" in reach(plan_of(900.0), asked).tried
+
+
+def test_a_program_that_starts_slowly_needs_a_larger_budget() -> None:
+    budgets = []
+    for startup_s in (4.0, 20.0, 60.0):
+        missed = reach(plan_of(120.0, startup_s), SPACE).missed
+        budgets.append(next(one.budget_s for one in missed if one.what == "compile"))
+    assert budgets == sorted(set(budgets))
+    assert reach(plan_of(5.0, startup_s=1e6), SPACE).missed[0].budget_s > 3600.0
+
+
+@pytest.mark.parametrize("total_s", [90.0, 120.0, 150.0, 180.0, 240.0, 300.0, 600.0])
+def test_what_is_said_of_compiling_is_what_the_search_then_allows(
+    tmp_path: Path, total_s: float
+) -> None:
+    session = made(tmp_path, total_s, spent_s=10.0).session
+    is_said = "compile" in reach(session.plan, SPACE).tried
+    before_the_race = replace(session.plan, divided_s=_after_canary_s(session), is_cleared=True)
+    left_s = before_the_race.divided_s - before_the_race.kept_s
+    assert is_said is (left_s > 2 * COMPILING_S)
+
+
+def _after_canary_s(session: Session) -> float:
+    plan = session.plan
+    if not plan.has_time_for_canary:
+        return plan.divided_s
+    return plan.divided_s - plan.rehearsal_s
+
+
+def test_nothing_is_missed_where_nothing_is_searched() -> None:
+    assert reach(plan_of(60.0), replace(SPACE, domains={})) == Reach()
