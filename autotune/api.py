@@ -12,7 +12,8 @@ import inspect
 import logging
 import os
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -236,9 +237,8 @@ def log(result: SearchResult, to: str, folder: str | os.PathLike[str] | None = N
     """
     from autotune import exports
     from autotune.report import html
-    from autotune.results.output import BEST
 
-    page = html(result, BEST)
+    page = html(result, Path(result.own_file.name))
     return exports.log(result, to, page, None if folder is None else Path(folder))
 
 
@@ -335,26 +335,27 @@ def _finish(result: SearchResult, output: Output | None, events: Events) -> None
     from autotune.report import html
     from autotune.results.as_data import as_text
 
-    again = f"Make room; '{result.head.to_resume(result.run_dir.name)}' writes it."
-    _write_config(result, events, again)
+    config, own = result.own_file, result.own_file.with_name
+    for name in {BEST.name, CANDIDATE} - {config.name}:  # of an earlier session
+        with suppress(OSError):
+            own(name).unlink()
+    files = {} if config.name == RESULT else {config.name: result.best_file().text(config.name)}
+    failures = _written(own, files)
     if output is not None and (said := result.put_into(output)):
         events.warn(said)
     found = result.found_in(output)
-    for name, text in ((RESULT, as_text(result, found)), ("report.html", html(result, found))):
+    files = {RESULT: as_text(result, found), "report.html": html(result, found)}
+    if failures := [*failures, *_written(own, files)]:
+        again = result.head.to_resume(result.run_dir.name)
+        events.warn(f"{failures[0]} Make room; '{again}' writes it.")
+
+
+def _written(own: Callable[[str], Path], files: Mapping[str, str]) -> list[str]:
+    """Write files in the search's folder; return why which cannot be written, as sentences."""
+    failures = []
+    for name, text in files.items():
         try:
-            write_own(result.own_file.with_name(name), text)
+            write_own(own(name), text)
         except UsageError as error:
-            events.warn(f"{error} {again}")
-
-
-def _write_config(result: SearchResult, events: Events, again: str) -> None:
-    """Write the best or candidate config; of what went on, the folder keeps no earlier one."""
-    own = result.own_file
-    for name in {BEST.name, CANDIDATE} - {own.name}:
-        own.with_name(name).unlink(missing_ok=True)
-    if own.name == RESULT:
-        return
-    try:
-        write_own(own, result.best_file().text(own.name))
-    except UsageError as error:
-        events.warn(f"{error} {again}")
+            failures.append(str(error))
+    return failures

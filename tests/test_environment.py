@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from autotune.errors import UsageError
 from autotune.knobs import launch_plan_for, registry
 from autotune.knobs.space.tuning_variables import unlisted
+from autotune.program.applied_config import ProgramTraits
 from autotune.program.config import KnobValue
 from autotune.program.flags import AS_WRITTEN, Flag
 from autotune.program.program import LaunchPlan
@@ -42,10 +42,7 @@ OMP_NUM_THREADS_ omp_num_threads FLAVOUR HF_HUB_OFFLINE
 def with_values(flags: dict[str, Flag] | None = None, **values: KnobValue) -> BestFile:
     """A best.yaml whose baseline has nothing of these; names get their dollar by ``env_``."""
     config = {name.replace("env_", "$"): value for name, value in values.items()}
-    best = make_best(config={**BASELINE, **config})
-    traits = replace(best.program.traits, flags=flags or {}, program_knobs=())
-    program = best.program.model_copy(update={"traits": traits})
-    return best.model_copy(update={"program": program})
+    return make_best(config={**BASELINE, **config}, traits=ProgramTraits("cpu", flags=flags or {}))
 
 
 def test_variables_that_tune_may_be_set_and_no_others() -> None:

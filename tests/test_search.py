@@ -4,6 +4,7 @@ What a search finds and claims is shown in virtual time (tuning/test_whole_searc
 depends on how fast anything was.
 """
 
+import json
 import signal
 import time
 from pathlib import Path
@@ -21,9 +22,7 @@ from tests.world import RECORD, Command, search, world
 
 pytestmark = [pytest.mark.usefixtures("warm_starts"), pytest.mark.slow, pytest.mark.timeout(400)]
 TOP_LEVEL = [
-    "version", "program", "config", "baseline", "speedup", "throughput", "memory",
-    "learning", "training_steps",
-    "hardware", "versions", "search",
+    "version", "program", "config", "as_written", "speedup", "made_on", "search", "facts",
 ]  # fmt: skip
 
 
@@ -34,10 +33,11 @@ def test_a_search_on_the_command_line_writes_what_it_claims_and_nothing_else() -
         text = (here.folder / "best.yaml").read_text()
         assert list(yaml.safe_load(text)) == TOP_LEVEL
         best = bestfile.read(here.folder / "best.yaml")
-        assert ("x faster" in done.said) is best.search.confirmed is (best.config != best.baseline)
-        assert ("autotune run best.yaml" in done.said) is best.search.confirmed
-        assert best.search.confirmed is (best.speedup.low > 1.0)
-        assert best.baseline["workers"] == 0
+        assert "x faster" in done.said
+        assert "autotune run best.yaml" in done.said
+        assert best.speedup.low > 1.0
+        assert best.as_written["workers"] == 0
+        assert len(text.splitlines()) <= 16, text
         assert "-bound" in done.said or "share the time" in done.said
         run = search_dir.SearchDir(here.folder / ".autotune" / "train")
         assert (run.path / "best.yaml").read_text() == text
@@ -59,7 +59,9 @@ def test_a_killed_search_leaves_nothing_and_resumes_with_all_trials() -> None:
         resumed = here.end(resume, signal.SIGINT)
         assert not resumed.faults, resumed.said
         assert "Ending the search" in resumed.said
-        assert bestfile.read(here.folder / "best.yaml").baseline["workers"] == 0
+        assert (
+            json.loads((run.path / "result.json").read_text())["best"]["as_written"]["workers"] == 0
+        )
         configs = [r.config for r in run.load_study().records]
         assert configs[: len(before)] == before
 

@@ -97,8 +97,12 @@ class World:
         faults = _changed(before, self._picture(), command) + left
         if status not in command.statuses(end):
             faults.append(f"status {status}, not in {command.statuses(end)}")
-        if command.has_result and not is_killed and not (self.folder / "best.yaml").exists():
-            faults.append("no best.yaml")
+        if (
+            command.has_result
+            and not is_killed
+            and not [*self.folder.glob(".autotune/*/result.json")]
+        ):
+            faults.append("no result.json")
         return Ended(faults, said)
 
     def processes(self) -> list[psutil.Process]:

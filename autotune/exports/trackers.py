@@ -17,12 +17,14 @@ from typing import Any
 
 from autotune.errors import UsageError, named
 from autotune.program.config import KnobValue
+from autotune.results.as_data import as_text
+from autotune.results.bestfile import RESULT
 from autotune.results.result import SearchResult
 from autotune.results.wording import machine
 
 # Before all names: an active run has params and metrics that the user has logged
 PREFIX = "autotune/"
-BEST, REPORT = "best.yaml", "report.html"
+REPORT = "report.html"
 SIZES = ("host_bytes", "device_allocated_bytes", "device_reserved_bytes", "device_used_bytes")
 PASSWORD = re.compile(r"//[^/@]*@")  # a store may be postgresql://user:password@host
 # What a name may not hold: mlflow.org/docs (a variable's knob begins with "$"), docs.wandb.ai
@@ -71,8 +73,16 @@ def tracked(result: SearchResult, page: str) -> Tracked:
         params=params,
         metrics={f"{PREFIX}{name}": float(value) for name, value in _metrics(result)},
         tags={f"{PREFIX}{name}": text for name, text in tags.items() if text},
-        files={BEST: result.best_file().text(BEST), REPORT: page},
+        files=_files(result, page),
     )
+
+
+def _files(result: SearchResult, page: str) -> dict[str, str]:
+    found = result.own_file
+    files = {REPORT: page, RESULT: as_text(result, Path(found.name))}
+    if found.name != RESULT:
+        files[found.name] = result.best_file().text(found.name)
+    return files
 
 
 def _metrics(result: SearchResult) -> Iterator[tuple[str, float]]:
@@ -171,11 +181,15 @@ def _tensorboard(_: Any, found: Tracked, folder: Path) -> str:
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
     # Indented, because TensorBoard reads texts as Markdown
-    best = "".join(f"    {line}\n" for line in found.files[BEST].splitlines())
+    texts = {
+        f"{PREFIX}{name}": "".join(f"    {line}\n" for line in text.splitlines())
+        for name, text in found.files.items()
+        if name != REPORT
+    }
     summaries = [
         *([hparams_pb(dict(found.params), trial_id=found.search)] if found.params else []),
         *(scalar_pb(name, value) for name, value in found.metrics.items()),
-        *(text_pb(name, text) for name, text in {**found.tags, f"{PREFIX}{BEST}": best}.items()),
+        *(text_pb(name, text) for name, text in {**found.tags, **texts}.items()),
     ]
     writer = EventFileWriter(str(folder))
     try:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from autotune.machine.hardware import Hardware
 from autotune.measurement.interval import Interval
 from autotune.measurement.learning.training_trace import NO_TIME
+from autotune.measurement.limit import Limit
 from autotune.measurement.outcome import Outcome
 from autotune.measurement.readings import Memory
 from autotune.program.config import Config, KnobValue
@@ -28,9 +29,7 @@ T = TypeVar("T")
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, json_schema_serialization_defaults_required=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Sides(_Part, Generic[T]):
@@ -185,6 +184,7 @@ class ResultData(_Part):
         seconds: Wall time of the search, all sessions included.
         first_step_s: Seconds until the program made its first step.
         candidate: What the confirmation was about, or would be; null if nothing looked faster.
+        limit: What is left to gain without changing the model; null if no step was profiled.
         processes: How many processes the search has started.
         untried: What was not tried, with the reasons as clauses.
     """
@@ -202,6 +202,7 @@ class ResultData(_Part):
     candidate: OtherPart | None
     learning: LearningPart
     training_steps: TrainingStepsPart | None
+    limit: Limit | None
     machine: Hardware
     processes: int
     claim: tuple[ClaimPart, ...]
@@ -232,6 +233,7 @@ def as_data(result: SearchResult, file: Path | None = None) -> dict[str, Any]:
         else _other(result, result.candidate, result.candidate_speedup),
         learning=_learning(result),
         training_steps=_training_steps(result),
+        limit=result.limit,
         machine=result.hardware,
         processes=result.processes,
         claim=tuple(
@@ -256,8 +258,12 @@ def as_text(result: SearchResult, file: Path | None = None) -> str:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema of ``as_data()``."""
-    return ResultData.model_json_schema(mode="serialization", by_alias=True)
+    """Return the JSON Schema of ``as_data()``, which ``schema/result-1.json`` holds."""
+    found = ResultData.model_json_schema(mode="serialization")
+    for one in (found, *found["$defs"].values()):
+        if "properties" in one:  # pydantic thinks that those with a default may be missing
+            one["required"] = [*one["properties"]]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
 
 
 def _program(result: SearchResult) -> ProgramPart:

@@ -128,6 +128,7 @@ class LargerBatch(_Section):
 
     config: dict[str, KnobValue]
     speedup: Interval
+    lr_rule: LrRule = LrRule.AUTO
 
 
 class BestFile(_Section):
@@ -224,8 +225,7 @@ class BestFile(_Section):
             raise UsageError(
                 "The file has no config with a larger batch. Leave out --larger-batch."
             )
-        update = {"config": self.larger_batch.config, "speedup": self.larger_batch.speedup}
-        return self.model_copy(update={**update, "larger_batch": None})
+        return self.model_copy(update={**dict(self.larger_batch), "larger_batch": None})
 
     def warnings(
         self, hardware: Hardware, program: Program | None, path: Path | None = None

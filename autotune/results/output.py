@@ -100,7 +100,7 @@ class Output:
         text = best.text(self.path.name)
         instead = f"This search's result is in {own}." if own.is_file() else ""
         try:
-            if why := self._why_left(text, program):
+            if why := self._why_left(text, program, best):
                 return f"{self.path} is left as it is: {why}. {instead}".rstrip()
             before = _read(self._target)
             was = None if isinstance(before, str) or before.applied.is_as_written else before
@@ -129,14 +129,14 @@ class Output:
     def _kept(self) -> Path:
         return self._target.with_name(f"{self._target.name}.1")
 
-    def _why_left(self, text: str, program: Program | None) -> str:
+    def _why_left(self, text: str, program: Program | None, best: BestFile | None = None) -> str:
         """Return why what is there must stay, as a clause; empty if it need not."""
         why = next(_obstacles(self._target), "")
         if why or self.foreign is Foreign.REPLACED:
             return why
-        return next(self._reasons(text, program), "")
+        return next(self._reasons(text, program, best), "")
 
-    def _reasons(self, text: str, program: Program | None) -> Iterator[str]:
+    def _reasons(self, text: str, program: Program | None, best: BestFile | None) -> Iterator[str]:
         """Yield why what is there must stay; each reason supposes that those before do not hold."""
         path, kept = self._target, self._kept
         if path.is_symlink():
@@ -154,6 +154,9 @@ class Output:
             yield f"it cannot be read ({before})"
         elif not before.is_of(program):
             yield f"it is about another program ({before.program})"
+        elif best is not None and best.applied.is_as_written and not before.applied.is_as_written:
+            gain = f"{before.speedup.estimate:.2f}x"
+            yield f"it gave {gain}, and this search confirmed a gain with a larger batch alone"
 
     def _replace(self, text: str, *, keeps: bool = True) -> Path | None:
         """Write the text, and return where the file that was there is kept."""

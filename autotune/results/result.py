@@ -330,7 +330,7 @@ class SearchResult:
             UsageError: The search found nothing faster, the file cannot be written, or autotune
                 did not write what is there for the program.
         """
-        if self.finding is not Finding.FASTER:
+        if self._file_name != BEST.name:
             raise UsageError(
                 f"There is nothing to save: {self.finding}. {self.own_file} holds what was found."
             )
@@ -345,13 +345,13 @@ class SearchResult:
 
         A search that has confirmed nothing faster writes none.
         """
-        if self.finding is not Finding.FASTER:
+        if self._file_name != BEST.name:
             return ""
         return output.take(self.best_file(), self.head.program, self.own_file)
 
     def found_in(self, output: Output | None) -> Path:
         """Return the file in which people find the result: that best.yaml, or ``own_file``."""
-        if output is None or self.finding is not Finding.FASTER:
+        if output is None or self._file_name != BEST.name:
             return self.own_file
         return output.path if output.holds(self.best_file()) else self.own_file
 
@@ -359,8 +359,8 @@ class SearchResult:
     def own_file(self) -> Path:
         """The file in the search's folder that holds what it found, as people would type it.
 
-        best.yaml if a config was confirmed to be faster, candidate.yaml if one only looks faster,
-        else result.json.
+        best.yaml if a config was confirmed to be faster, were it one with larger steps;
+        candidate.yaml if one only looks faster; else result.json.
         """
         return as_typed(self.run_dir / self._file_name)
 
@@ -368,13 +368,14 @@ class SearchResult:
     def _file_name(self) -> str:
         if self.finding is Finding.FASTER:
             return BEST.name
-        is_open = self.finding is Finding.UNCONFIRMED and self.candidate is not None
-        return bestfile.CANDIDATE if is_open else bestfile.RESULT
+        if self.finding is Finding.UNCONFIRMED and self.candidate is not None:
+            return bestfile.CANDIDATE
+        return bestfile.RESULT if self._larger_section() is None else BEST.name
 
     def best_file(self) -> BestFile:
         """Return the content of best.yaml, or of candidate.yaml where nothing is confirmed.
 
-        Its config is empty where nothing looked faster. Figures are rounded for readers.
+        Its config is empty where nothing looked faster but larger steps. Figures are rounded.
         """
         config, speedup = self.best, self.speedup
         if self._file_name == bestfile.CANDIDATE and self.candidate is not None:
@@ -384,7 +385,8 @@ class SearchResult:
         return BestFile.of(
             replace(self.applied, config=config),
             self.head.program,
-            confirmed=self.finding is Finding.FASTER,
+            confirmed=self._file_name != bestfile.CANDIDATE,
+            larger_batch=self._larger_section(),
             speedup=rounded(speedup),
             made_on=bestfile.MadeOn.on(machine),
             search=bestfile.SearchSection(
@@ -393,6 +395,16 @@ class SearchResult:
                 digest=self.head.program.fingerprint[: bestfile.DIGITS],
                 objective=str(self.head.options.goal.objective),
             ),
+        )
+
+    def _larger_section(self) -> bestfile.LargerBatch | None:
+        larger = self.larger_batch
+        if larger is None or not larger.is_confirmed:
+            return None
+        return bestfile.LargerBatch(
+            config=larger.config.changes_from(self.baseline),
+            speedup=rounded(larger.speedup),
+            lr_rule=larger.lr_rule,
         )
 
 

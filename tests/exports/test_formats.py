@@ -17,8 +17,9 @@ from autotune.exports import Export, format_named, formats
 from autotune.knobs import registry
 from autotune.knobs.space.spacefile import load
 from autotune.program.config import KnobValue
+from autotune.program.profile import OptimizerFacts
 from autotune.results import bestfile
-from autotune.results.bestfile import BestFile
+from autotune.results.bestfile import BestFile, MadeOn
 from tests.made import A100, make_hardware, make_loader, make_profile
 from tests.rigging import write_best
 
@@ -43,8 +44,7 @@ def made(
     path = tmp_path / "best.yaml"
     baseline = {knob: before[knob] for knob in changes}
     write_best(path, baseline, make_loader(batch_size=16), "", "cpu", **changes)
-    best = bestfile.read(path)
-    return best.model_copy(update={"program": best.program.model_copy(update={"command": command})})
+    return bestfile.read(path).model_copy(update={"program": command})
 
 
 def exported(name: str, best: BestFile) -> Export:
@@ -60,9 +60,7 @@ def test_no_export_sets_a_variable_that_the_user_has_not_allowed(name: str, tmp_
         assert "evil" not in export.text
         assert "$LD_PRELOAD=/evil.so" in export.left_out
         return
-    command = {"command": "env LD_PRELOAD=/evil.so python -u train.py --lr=0.1"}
-    by_line = made(tmp_path)
-    by_line = by_line.model_copy(update={"program": by_line.program.model_copy(update=command)})
+    by_line = made(tmp_path, "env LD_PRELOAD=/evil.so python -u train.py --lr=0.1")
     for file, allowed in ((best, ()), (best, ("A",)), (by_line, ())):
         with pytest.raises(UsageError, match="sets LD_PRELOAD="):
             how.export(file, tmp_path / "best.yaml", allowed)
@@ -90,8 +88,8 @@ def test_no_change_is_dropped_silently(name: str, tmp_path: Path) -> None:
 
 def test_a_learning_rate_is_told_about(tmp_path: Path) -> None:
     best = made(tmp_path, batch_size=32)
-    learning = best.learning.model_copy(update={"lr_factor": 2.0})
-    best = best.model_copy(update={"learning": learning})
+    facts = replace(best.facts, optimizers=(OptimizerFacts("SGD", ("SGD",), (0.1,)),))
+    best = best.model_copy(update={"facts": facts})
     for name in ("hf", "lightning", "snippet"):
         assert "multiply it by 2" in exported(name, best).left_out["learning rate"]
 
@@ -175,8 +173,7 @@ def test_deepspeed_gets_its_stage_and_the_line_that_starts_its_ranks(tmp_path: P
     assert json.loads(alone.text)["zero_optimization"] == {
         "stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"},
     }  # fmt: skip
-    back = made(tmp_path, devices="single")
-    back = back.model_copy(update={"baseline": {"devices": "own-2"}})
+    back = made(tmp_path, before={"devices": "own-2"}, devices="single")
     started = "start it by: deepspeed --num_gpus 1"
     assert exported("deepspeed", back).besides == {"devices=single": started}
 
@@ -191,7 +188,7 @@ def test_sbatch_is_a_shell_script_with_directives(tmp_path: Path) -> None:
         for line in path.read_text().splitlines()
         if line.startswith("#SBATCH")
     )
-    assert int(directives["cpus-per-task"]) == best.hardware.cpu_quota
+    assert int(directives["cpus-per-task"]) == best.made_on.cores
     assert directives["nodes"] == "1"
     assert "gpus-per-node" not in directives
     line = path.read_text().splitlines()[-1]
@@ -202,9 +199,9 @@ def test_sbatch_is_a_shell_script_with_directives(tmp_path: Path) -> None:
     ):
         text = exported("sbatch", made(tmp_path, command=command)).text
         assert text.splitlines()[-1] == last
-    two = replace(best.hardware, gpus=(A100, A100))
+    two = MadeOn.on(make_hardware(gpus=(A100, A100)))
     for devices, gpus in (("single", 2), ("data_parallel", 2), ("ddp-2", 2)):
-        on_gpus = made(tmp_path, devices=devices).model_copy(update={"hardware": two})
+        on_gpus = made(tmp_path, devices=devices).model_copy(update={"made_on": two})
         assert f"--gpus-per-node={gpus}\n" in exported("sbatch", on_gpus).text
 
 

@@ -75,6 +75,7 @@ def test_where_nothing_is_recommended_no_knob_is_logged(stored: SearchResult) ->
     assert not found.params
     assert found.tags["autotune/finding"] == "not confirmed"
     assert found.tags["autotune/reason"] == "Ctrl-C"
+    assert {*found.files} == {"candidate.yaml", "report.html", "result.json"}
 
 
 def test_what_cannot_be_logged_is_refused_with_the_mend(

@@ -180,7 +180,7 @@ def test_how_to_repeat_a_search_names_what_it_depends_on(tmp_path: Path) -> None
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
         subprocess.run([*git, *words], cwd=tmp_path, check=True)
     head = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=tmp_path, capture_output=True, text=True
+        ["git", "rev-parse", "HEAD"], cwd=tmp_path, check=True, capture_output=True, text=True
     )
     said = {row.label: row.text for row in repeat(result)}
     assert said["commit"] == head.stdout.strip()

@@ -12,8 +12,8 @@ from autotune.measurement.interval import Interval, LogRatio
 from autotune.measurement.readings import Compilation, Interference, Memory
 from autotune.program.config import Config, KnobValue
 from autotune.program.fence_options import FenceKind, FenceOptions
-from autotune.program.flags import AS_WRITTEN, Flag
-from autotune.results import bestfile
+from autotune.program.flags import AS_WRITTEN
+from autotune.results.as_data import as_data
 from autotune.results.finding import Finding
 from autotune.results.record import ClaimProcess, SearchOptions
 from autotune.results.result import SearchResult
@@ -69,16 +69,9 @@ def test_a_compiled_winner_says_after_how_many_steps_it_has_paid_for_itself() ->
     samples = steps * per_step
     compiled_s, written_s = 24.0 + samples / 1250.0, samples / 1000.0
     assert abs(compiled_s - written_s) <= per_step / 1000.0, "both have come as far by then"
-    assert result.best_file().search.compile_seconds == 24.0
-    assert result.best_file().search.break_even_steps == steps
+    assert as_data(result)["best"]["compile_seconds"] == 24.0
+    assert as_data(result)["best"]["break_even_steps"] == steps
     assert make_result({"batch_size": 128}).break_even_steps is None
-
-
-def test_flags_of_the_program_are_written_whether_they_changed_or_not(tmp_path: Path) -> None:
-    flags = {"--depth": Flag("--depth", value=2, takes="int")}
-    result = make_result({}, applied=make_applied(BASELINE, flags=flags))
-    result.save(tmp_path / "best.yaml")
-    assert bestfile.read(tmp_path / "best.yaml").applied.traits.flags == flags
 
 
 def test_where_steps_are_fixed_the_time_of_the_whole_run_is_said() -> None:

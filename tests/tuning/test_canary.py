@@ -10,6 +10,7 @@ import pytest
 from autotune.measurement.learning.training_trace import Sameness
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config, KnobValue
+from autotune.results.as_data import as_data
 from autotune.results.finding import Finding
 from autotune.tuning.checking.canary import exact_settings
 from autotune.tuning.checking.self_check import is_exact
@@ -67,9 +68,9 @@ def test_settings_that_train_the_same_are_cleared_before_the_search(
     assert result.finding is Finding.FASTER
     note = "Training: same within rounding over 36 steps."
     assert note in told(result, capsys)
-    learning = result.best_file().learning
-    assert learning.training == note
-    assert not learning.refused
+    learning = as_data(result)["learning"]
+    assert learning["training"] == note
+    assert not learning["refused"]
     asked = len(rehearsed(search))
     search.go_on(240.0)
     assert len(rehearsed(search)) == asked, "a resumed search knows it"

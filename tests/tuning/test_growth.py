@@ -11,6 +11,7 @@ import pytest
 from autotune.measurement.outcome import Outcome
 from autotune.program.config import Config, KnobValue
 from autotune.program.may_change import MayChange
+from autotune.results.as_data import as_data
 from autotune.results.finding import Finding
 from tests.made import A100, GIB, make_profile, make_space
 from tests.scripted import Script, Searched, begin
@@ -57,9 +58,7 @@ def test_the_global_batch_stays_where_a_check_takes_too_long_and_its_price_is_to
     needed = f"{math.ceil(larger.check_s / 60)} min more"
     assert f"What they learn was not checked; that needs {needed}: autotune resume" in out
     assert "--may-change batch" in out
-    section = result.best_file().learning.larger_batch
-    assert section is not None
-    assert (section.check_seconds or 0.0) > 0.15 * 180
+    assert as_data(result)["learning"]["larger_batch"]["check_seconds"] > 0.15 * 180
     late = [record.config["batch_size"] != 64 for record in result.records]
     assert not any(late[: len(late) // 2]), "the time goes into what may be recommended"
 

@@ -11,13 +11,14 @@ import pytest
 from autotune.knobs import registry
 from autotune.measurement.goal import Goal, Objective
 from autotune.measurement.outcome import Ending, Outcome
+from autotune.program.applied_config import LOADER_SETTINGS
 from autotune.program.config import Config
 from autotune.program.may_change import MayChange
 from autotune.results.finding import Finding
 from autotune.results.record import TrialRecord
 from autotune.tuning.budget import OVERDRAFT
 from autotune.tuning.choosing.chooser import Chooser, Field
-from autotune.tuning.race import LOADER_SETTINGS, SEATS
+from autotune.tuning.race import SEATS
 from tests.made import A100, GIB, make_profile, make_space
 from tests.scripted import CRASH, Question, Script, begin
 from tests.tuning.watched import (

@@ -63,7 +63,7 @@ def test_the_change_that_trains_something_else_is_found_and_the_search_goes_on_w
         "Not recommended: memory_format=channels_last changes the training: losses differ by" in out
     )
     assert "from step 1 on" in out
-    (refused,) = as_data(result)["best"]["learning"]["refused"]
+    (refused,) = as_data(result)["learning"]["refused"]
     assert refused["blame"] == {"memory_format": "channels_last"}
     assert refused["changes"].items() > {"memory_format": "channels_last"}.items()
     assert refused["why"].startswith("losses differ by")

@@ -7,7 +7,7 @@ import pytest
 from autotune.measurement.goal import THROUGHPUT, Goal
 from autotune.program.config import KnobValue
 from autotune.program.profile import RunLength
-from autotune.results import bestfile
+from autotune.results.as_data import as_data
 from autotune.results.result import SearchResult
 from tests.made import make_profile
 from tests.scripted import Script, begin
@@ -46,10 +46,10 @@ def test_a_program_that_counts_its_steps_is_told_how_long_they_take(
     seconds = result.training_steps.seconds
     assert seconds["best"] < seconds["baseline"]
     assert "estimated: 5,000 steps (--max-steps 5000)" in told(result, capsys)
-    section = bestfile.read(result.save(tmp_path / "best.yaml")).training_steps
-    assert section is not None
-    assert section.steps == 5000
-    assert section.seconds == {side: round(s, 1) for side, s in seconds.items()}
+    told_of = as_data(result)["training_steps"]
+    assert told_of["steps"] == 5000
+    best, written = (round(seconds[side], 1) for side in ("best", "baseline"))
+    assert told_of["seconds"] == {"best": best, "as_written": written}
 
 
 def test_the_hours_of_a_training_are_told_by_the_speedup_of_the_loop(
