@@ -14,6 +14,7 @@ from autotune.measurement.outcome import ENDED_BY_US
 from autotune.program.may_change import MayChange
 from autotune.results.blame import FAILURES
 from autotune.results.record import ClaimProcess
+from autotune.results.rehearsals import trained
 from autotune.results.result import SearchResult
 from autotune.results.verdict import Change, changes_of, said
 from autotune.results.wording import gib, times
@@ -146,7 +147,7 @@ class Gain:
     Attributes:
         gain: Over the config without it; None if that is not known.
         level: What of the training it may change.
-        learning: What was seen to change in what is learned; empty if nothing.
+        learning: What was seen to change in what is learned; empty if it is not recommended.
     """
 
     setting: str
@@ -162,7 +163,8 @@ def gains(result: SearchResult, changes: Sequence[Change]) -> tuple[Gain, ...]:
     Of a candidate that is not recommended, nothing is said of what it was seen to change.
     """
     known = {one.knob: one.gain for one in result.contributions}
-    told = [(one.setting, one.values, one.learning) for one in changes]
+    seen = "nothing" if _is_compared(result) else "not compared"
+    told = [(one.setting, one.values, one.learning or seen) for one in changes]
     if not told and result.candidate is not None:
         changed = result.candidate.changes_from(result.baseline)
         told = [(k, f"{said(result.baseline[k])} → {said(v)}", "") for k, v in changed.items()]
@@ -170,6 +172,12 @@ def gains(result: SearchResult, changes: Sequence[Change]) -> tuple[Gain, ...]:
         Gain(setting, values, known.get(setting), _level(setting), learning)
         for setting, values, learning in told
     )
+
+
+def _is_compared(result: SearchResult) -> bool:
+    canary = result.canary
+    is_cleared = canary is not None and canary.clears(result.best, result.baseline)
+    return is_cleared or trained(result.rehearsals, result.best) is not None
 
 
 def _level(setting: str) -> str:
