@@ -39,7 +39,11 @@ const look = (frame) => {
   const page = frame.contentDocument, view = frame.contentWindow;
   const said = words(page), meetings = [];
   const drawn = [...page.querySelectorAll("svg *, .track i, .swatch")];
-  const lines = drawn.map((one) => one.getBoundingClientRect());
+  const lines = drawn.map((one) => {
+    const { left, right, top, bottom } = one.getBoundingClientRect();
+    const stroke = one.tagName === "line" ? 1 : 0; // its box has no width of its own
+    return { left: left - stroke, right: right + stroke, top, bottom };
+  });
   for (const [n, one] of said.entries())
     for (const rect of one.rects) {
       if (lines.some((line) => meets(line, rect))) meetings.push(one.text);
