@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.exports.formats import Settings, format_named, merge
-from autotune.exports.source import Edit, Source, diff, dotted
+from autotune.exports.source import Edit, Source, assigned, called, diff, dotted
 from autotune.files import access
 from autotune.knobs import registry
 from autotune.program.config import KnobValue
@@ -34,6 +34,7 @@ LOADER_PLACES = (
     *("pin_memory", "drop_last", "timeout", "worker_init_fn", "multiprocessing_context"),
 )
 OTHER_RATES = {"OneCycleLR", "CyclicLR"}  # schedules that set the rate whatever it was
+TRAINERS = {"lightning": "lightning", "transformers": "hf"}  # with the format that sets them
 Found = tuple[Source, ast.Call]
 Placed = tuple[Source, list[Edit]]
 
@@ -138,15 +139,17 @@ def by_hand(result: SearchResult) -> ByHand:
     settings, rest = _settings(result)
     placed, notes, done = list[Placed](), list[str](), set[str]()
     for name, what in settings.items():
-        way = WAYS[name]
+        way, trainer = WAYS[name], TRAINERS.get(result.applied.traits.trainer)
         found = way.place(program, what) if program.sources else program.why_none
         if name == "lr" and "LOADER" not in done:
             found = "together with the batch size that it is for"
+        elif trainer and name not in {"LOADER", "torch"}:
+            found = f"the trainer has a setting for it: autotune export --to {trainer}"
         # Together with those before, or else it collides with them
         if not isinstance(found, str) and _written(program.sources, [*placed, found]) is None:
             found = "the line cannot be changed without its neighbours"
         if isinstance(found, str):
-            rest.append(Rest(way.about(what), way.line(what), f"{way.where}; {found}"))
+            rest.append(Rest(way.about, way.line(what), f"{way.where}; {found}"))
         else:
             placed.append(found)
             done.add(name)
@@ -309,25 +312,22 @@ def _autocast(program: _Program, dtype: str) -> Placed | str:
     if isinstance(found := program.backward, str):
         return found
     source, backward, loss = found
-    block = _block(source, backward)
-    upto = [one for one in block[: block.index(backward)] if loss in {*_assigned(one)}]
+    block = source.block(backward)
+    upto = [one for one in block[: block.index(backward)] if loss in {*assigned(one)}]
     models = {name for one in program.sources for name in _models(one.tree)}
-    calls = [one for one in block[: block.index(backward)] if models & {*_called(one)}]
+    calls = [one for one in block[: block.index(backward)] if models & {*called(one)}]
     if not upto or not calls or block.index(calls[0]) > block.index(upto[-1]):
         return f"no call of the model was found before {source.place(backward)}"
     inner = block[block.index(calls[0]) : block.index(upto[-1]) + 1]
-    edits = source.within(inner, f"{_with_autocast(program.device, dtype)}:")
+    header = f'with torch.autocast("{program.device}", dtype={dtype}):'
+    edits = source.within(inner, header)
     return (source, edits) if edits else f"{source.place(inner[0])} cannot be indented"
-
-
-def _with_autocast(device: str, dtype: str) -> str:
-    return f'with torch.autocast("{device}", dtype={dtype})'
 
 
 def _copies(program: _Program, values: Mapping[str, object]) -> Placed | str:
     if isinstance(found := program.backward, str):
         return found
-    source, node = found[0], _loop(*found[:2])
+    source, node = found[0], found[0].loop(found[1])
     if node is None:
         return f"{source.place(found[1])} is in no for loop"
     batch = {one.id for one in ast.walk(node.target) if isinstance(one, ast.Name)}
@@ -341,13 +341,6 @@ def _copies(program: _Program, values: Mapping[str, object]) -> Placed | str:
     code = _code(values)
     edits = [edit for call in calls for edit in source.with_arguments(call, code)]
     return (source, edits) if edits else f"no batch.to(…) was found at {source.place(node)}"
-
-
-def _loop(source: Source, node: ast.AST) -> ast.For | None:
-    """Return the innermost ``for`` loop around a node."""
-    while node in source.parents and not isinstance(node, ast.For):
-        node = source.parents[node]
-    return node if isinstance(node, ast.For) else None
 
 
 def _flags(program: _Program, lines: Mapping[str, str]) -> Placed | str:
@@ -367,7 +360,7 @@ class Way:
     """
 
     place: Callable[..., Placed | str]
-    about: Callable[..., str]
+    about: str
     line: Callable[..., str]
     where: str
     note: str = ""
@@ -381,46 +374,38 @@ def _code(values: Mapping[str, object]) -> dict[str, str]:
     return {k: f'"{v}"' if isinstance(v, str) else repr(v) for k, v in values.items()}
 
 
-def _named(name: str) -> Callable[..., str]:
-    return lambda _: name
-
-
 # By the names that the snippet gives them
 WAYS: Mapping[str, Way] = {
-    "LOADER": Way(_loader, _named("the loader"), _arguments, "in the DataLoader that trains"),
-    "OPTIMIZER": Way(
-        _optimizer, _named("the optimizer"), _arguments, "among the optimizer's arguments"
-    ),
+    "LOADER": Way(_loader, "the loader", _arguments, "in the DataLoader that trains"),
+    "OPTIMIZER": Way(_optimizer, "the optimizer", _arguments, "among the optimizer's arguments"),
     "COMPILE": Way(
         _before_optimizer(lambda model, values: f"{model}.compile({_arguments(values)})"),
-        _named("compile"),
+        "compile",
         lambda values: f"model.compile({_arguments(values)})",
         "before the training loop",
     ),
     "format": Way(
         _before_optimizer(lambda model, layout: f"{model}.to(memory_format={layout})"),
-        _named("memory_format"),
+        "memory_format",
         lambda layout: f"model.to(memory_format={layout})",
         "before the optimizer is made",
     ),
     "autocast": Way(
         _autocast,
-        _named("precision"),
+        "precision",
         lambda dtype: f"torch.autocast(device_type, dtype={dtype})",
         "around the model's call and its loss",
         "The diff computes the loss under autocast, too, as PyTorch's guide has it; "
         "'autotune run' gives the loss the model's outputs in float32.",
     ),
-    "COPY": Way(_copies, _named("copies"), _arguments, "where a batch is copied to the GPU"),
+    "COPY": Way(_copies, "copies", _arguments, "where a batch is copied to the GPU"),
     "torch": Way(
         _flags,
-        ", ".join,
+        "flags of torch",
         lambda lines: "; ".join(lines.values()),
         "after the imports",
     ),
-    "lr": Way(
-        _rate, _named("learning rate"), "lr * {}".format, "where the optimizer gets its rate"
-    ),
+    "lr": Way(_rate, "learning rate", "lr * {}".format, "where the optimizer gets its rate"),
 }
 
 
@@ -463,19 +448,3 @@ def _models(node: ast.AST) -> Iterator[str]:
             of, _, method = dotted(one.func).rpartition(".")
             if of and method in {"parameters", "named_parameters", "train"}:
                 yield of
-
-
-def _called(node: ast.AST) -> Iterator[str]:
-    return (dotted(one.func) for one in ast.walk(node) if isinstance(one, ast.Call))
-
-
-def _assigned(statement: ast.stmt) -> Iterator[str]:
-    targets = statement.targets if isinstance(statement, ast.Assign) else []
-    return (one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name))
-
-
-def _block(source: Source, statement: ast.stmt) -> list[ast.stmt]:
-    """Return the statements of the block that one is in."""
-    around = source.parents[statement]
-    blocks = (getattr(around, name, []) for name in ("body", "orelse", "finalbody"))
-    return next((one for one in blocks if statement in one), [statement])

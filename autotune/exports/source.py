@@ -12,8 +12,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import takewhile
 
 INDENT = "    "
+# What follows the imports of a module
+CODE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.For, ast.While, ast.With, ast.If)
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,18 @@ class Source:
         """Return where a node is: ``train.py:41``."""
         return f"{self.name}:{node.lineno}"
 
+    def loop(self, node: ast.AST) -> ast.For | None:
+        """Return the innermost ``for`` loop around a node."""
+        while node in self.parents and not isinstance(node, ast.For):
+            node = self.parents[node]
+        return node if isinstance(node, ast.For) else None
+
+    def block(self, statement: ast.stmt) -> list[ast.stmt]:
+        """Return the statements of the block that one is in."""
+        around = self.parents[statement]
+        blocks = (getattr(around, name, []) for name in ("body", "orelse", "finalbody"))
+        return next((one for one in blocks if statement in one), [statement])
+
     # --- edits ----------------------------------------------------------------------------------
 
     def with_arguments(self, call: ast.Call, values: Mapping[str, str]) -> Iterator[Edit]:
@@ -134,8 +149,9 @@ class Source:
         return [Edit(above.start, above.end, f"{above.text}{INDENT}"), *inner]
 
     def after_imports(self, lines: list[str]) -> Edit | None:
-        """Return the edit that puts lines after the last import of the module; None without one."""
-        imports = [n for n in self.tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
+        """Return the edit that puts lines after the module's first imports; None without any."""
+        before_code = takewhile(lambda one: not isinstance(one, CODE), self.tree.body)
+        imports = [n for n in before_code if isinstance(n, ast.Import | ast.ImportFrom)]
         if not imports:
             return None
         names = {
@@ -186,6 +202,17 @@ def dotted(node: ast.AST) -> str:
             return f"{inner}.{name}"
         case _:
             return ""
+
+
+def called(node: ast.AST) -> Iterator[str]:
+    """Yield the names of what is called within a node."""
+    return (dotted(one.func) for one in ast.walk(node) if isinstance(one, ast.Call))
+
+
+def assigned(statement: ast.stmt) -> Iterator[str]:
+    """Yield the names that a statement assigns to."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return (one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name))
 
 
 def diff(before: Source, after: Source) -> str:

@@ -167,9 +167,20 @@ def test_what_is_not_certain_is_said_and_never_guessed(tmp_path: Path) -> None:
         said = " | ".join(f"{one.setting} {one.line} {one.where}" for one in made.rest)
         assert why in said, (name, said)
         assert not made.diff or name in {"other rates", "a step"}, (name, made.diff)
+    result = searched(tmp_path, TRAINS, optimizer="fused")
+    traits = replace(result.applied.traits, trainer="transformers")
+    (own,) = by_hand(replace(result, applied=replace(result.applied, traits=traits))).rest
+    assert own.where.endswith("a setting for it: autotune export --to hf")
     rate = by_hand(searched(tmp_path, found["two loaders"][0], batch_size=16))
     assert not rate.diff, "the rate is not changed without the batch"
     assert {one.setting for one in rate.rest} == {"the loader", "learning rate"}
+
+
+def test_flags_of_torch_stand_below_the_imports_and_above_all_code(tmp_path: Path) -> None:
+    text = TRAINS.replace("import torch\n", "").replace("def train(", "import os\n\n\ndef train(")
+    late = f"{text}\nimport this_is_late\n"
+    diff = by_hand(searched(tmp_path, late, threads=1)).diff
+    assert " import os\n+import torch\n+\n+torch.set_num_threads(1)\n" in diff
 
 
 def test_a_setting_of_the_command_line_is_said_as_it_is_typed(tmp_path: Path) -> None:
