@@ -143,13 +143,14 @@ def by_hand(result: SearchResult) -> ByHand:
         found = way.place(program, what) if program.sources else program.why_none
         if name == "lr" and "LOADER" not in done:
             found = "together with the batch size that it is for"
-        elif trainer and name not in {"LOADER", "torch"}:
+        elif trainer and name not in {"LOADER", "torch", "shell"}:
             found = f"the trainer has a setting for it: autotune export --to {trainer}"
         # Together with those before, or else it collides with them
         if not isinstance(found, str) and _written(program.sources, [*placed, found]) is None:
             found = "the line cannot be changed without its neighbours"
         if isinstance(found, str):
-            rest.append(Rest(way.about, way.line(what), f"{way.where}; {found}"))
+            where = "; ".join(filter(None, [way.where, found]))
+            rest.append(Rest(way.about, way.line(what), where))
         else:
             placed.append(found)
             done.add(name)
@@ -405,6 +406,7 @@ WAYS: Mapping[str, Way] = {
         lambda lines: "; ".join(lines.values()),
         "after the imports",
     ),
+    "shell": Way(lambda *_: "", "the allocator", str, "in front of the command"),
     "lr": Way(_rate, "learning rate", "lr * {}".format, "where the optimizer gets its rate"),
 }
 

@@ -25,6 +25,7 @@ EXCERPT = 1500  # characters of a traceback; its end says most
 MOST_ROWS = 200  # of trials in a page, which stays below 200 KB
 CELLS = 48  # of a scale in text
 STEPS, MOST_TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 50.0), 9
+BELOW = (0.98, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 APART = 12  # percent of the width that the labels of two ticks need on a phone
 LEVELS: Mapping[MayChange, str] = {
     MayChange.NOTHING: "nothing",
@@ -57,9 +58,8 @@ class Scale:
     def ticks(self) -> tuple[float, ...]:
         """Round ratios, 1 among them, whose labels do not touch each other or the edges."""
         step = next((s for s in STEPS if (self.high - self.low) / s <= MOST_TICKS), STEPS[-1])
-        first = math.ceil(self.low / step)
         found = [1.0]
-        for ratio in (n * step for n in range(first, first + MOST_TICKS + 1)):
+        for ratio in (*(1 + n * step for n in range(1, MOST_TICKS + 1)), *BELOW):
             others = (0.0, 100.0, *map(self.place, found))
             if all(abs(self.place(ratio) - one) > APART for one in others):
                 found.append(ratio)
