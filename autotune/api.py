@@ -36,7 +36,7 @@ from autotune.results.record import SearchInfo
 from autotune.results.result import SearchResult
 from autotune.results.verdict import changes_of
 from autotune.tuning.budget import parse_duration
-from autotune.tuning.events import Events, Phase
+from autotune.tuning.events import Events, Phase, answer_to_interrupt
 from autotune.tuning.search_request import SearchRequest, described, level_named, refuse_gone
 from autotune.tuning.storage import search_dir
 from autotune.tuning.storage.study import Study
@@ -312,14 +312,9 @@ class Logged(Events):
             self._best = changes
             logger.info("about %.2gx  %s", speedup, changes or "as written")
 
-    def on_interrupt(self, requests: int) -> None:
+    def on_interrupt(self, requests: int, confirm_s: float) -> None:
         """Log what the interrupt does, and what another one would do."""
-        logger.warning(
-            "Ending the search. A config that looks faster is still confirmed; interrupt again to "
-            "skip that."
-            if requests == 1
-            else "Skipping the confirmation. Interrupt again to abort at once."
-        )
+        logger.warning(answer_to_interrupt(requests, confirm_s))
 
     def note(self, text: str) -> None:
         """Log a sentence."""

@@ -8,9 +8,10 @@ The command line turns each into one message and an exit code.
     │   ├── RunDirectoryError       the run directory is missing, in use, or another program's
     │   └── FenceError              no mechanism here protects the user's files from trials
     ├── RecordError                 the record of a search cannot be read or written
-    ├── ProgramError                the program itself fails, never trains a step, or was edited
-    │   └── NothingMeasured         exit code 130: Ctrl-C came before there was a result
-    ├── BudgetError                 the budget ends before the baseline is measured
+    ├── UnmeasuredError             the program was not measured as it is written
+    │   ├── ProgramError            the program itself fails, never trains a step, or was edited
+    │   │   └── NothingMeasured     exit code 130: Ctrl-C came before there was a result
+    │   └── BudgetError             the budget ends before it is measured
     └── RigError                    a rig broke the protocol, which is a defect of autotune
     Terminated (a SystemExit)       exit code 128 + signal: SIGTERM or SIGHUP has ended the work
 
@@ -22,7 +23,7 @@ from __future__ import annotations
 import difflib
 import signal
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 Member = TypeVar("Member")
 
@@ -60,25 +61,49 @@ class FenceError(UsageError):
     """The system offers no mechanism that keeps trials from changing the user's files."""
 
 
-class ProgramError(AutotuneError):
-    """The user's program fails by itself, does not train, or was edited while it was measured.
+class UnmeasuredError(AutotuneError):
+    """A program was not measured as it is written; the text has all that follows.
 
     Attributes:
-        program_traceback: The program's own traceback, which is shown before the message; empty if
-            it raised nothing.
+        headline: What happened, in one line.
+        program_traceback: The program's own traceback, or else the last that it printed; empty if
+            it said nothing.
+        alone: What it does without autotune, as a clause; empty if that was not tried.
+        mend: What to do, as sentences.
+        command: What to type next.
     """
 
-    def __init__(self, message: str, program_traceback: str = "") -> None:
-        super().__init__(message)
-        self.program_traceback = program_traceback
+    def __init__(
+        self,
+        headline: str,
+        program_traceback: str = "",
+        *,
+        alone: str = "",
+        mend: str = "",
+        command: str = "",
+    ) -> None:
+        tried = f"Without autotune {alone}." if alone else ""
+        typed = f"  {command}" if command else ""
+        super().__init__("\n".join(filter(None, (headline, tried, mend, typed))))
+        self.headline, self.program_traceback = headline, program_traceback
+        self.alone, self.mend, self.command = alone, mend, command
+
+    def of(self, side: str) -> Self:
+        """Return the error of one of several programs, which it names."""
+        told = {"alone": self.alone, "mend": self.mend, "command": self.command}
+        return type(self)(f"{side}: {self.headline}", self.program_traceback, **told)
+
+
+class ProgramError(UnmeasuredError):
+    """The user's program fails by itself, does not train, or was edited while it was measured."""
 
 
 class NothingMeasured(ProgramError):
     """Ctrl-C ended the work before the program, as it is written, was measured."""
 
 
-class BudgetError(AutotuneError):
-    """The budget ended before the baseline was measured."""
+class BudgetError(UnmeasuredError):
+    """The budget ended before the program was measured as it is written."""
 
 
 class RigError(AutotuneError):

@@ -27,6 +27,8 @@ EXPECTED = {
     "disk": "input-bound: waiting",
     "sleep": "input-bound: waiting",
     "launch": "launch-bound",
+    "padding": "padding",
+    "shapes": "30 shapes",
     "kept_graphs": "memory growth",
     "growth": "memory growth",
     "bound": "affinity: training process",
@@ -77,14 +79,20 @@ def _row(fault: str, runs: int, pool: ThreadPoolExecutor) -> dict[str, object]:
 
 
 def _advice(fault: str, flags: Sequence[str]) -> list[str] | None:
-    """Return the names of the advice on a program; None if there was no result."""
+    """Return the names of the advice on a program, and how many shapes its batches have.
+
+    None if there was no result.
+    """
     ranks = ["--nproc-per-node", "2"] if fault in RANKED else []
     command = [*AUTOTUNE, "doctor", "--quiet", "--json", *ranks, str(PROGRAM), fault, *flags]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         print(fault, *flags, done.stderr[-500:], flush=True)
         return None
-    return [advice["name"] for advice in json.loads(done.stdout)["program"]["advice"]]
+    found = json.loads(done.stdout)["program"]
+    shapes = (found["breakdown"]["batches"] or {}).get("shapes", 1)
+    counted = [f"{shapes} shapes"] if shapes > 1 else []
+    return [*counted, *(advice["name"] for advice in found["advice"])]
 
 
 if __name__ == "__main__":

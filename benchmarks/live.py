@@ -42,18 +42,15 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-import yaml
-
-from autotune.errors import AutotuneError
 from autotune.measurement.interval import Interval
 from autotune.program.lr import batch_growth
+from autotune.results.result import SearchResult
 from autotune.tuning.budget import parse_duration
 from benchmarks.answer import Ratio, read
 from benchmarks.processes import AUTOTUNE, Ran, commit, run
@@ -197,12 +194,11 @@ def search(script: Script, programs: Path, budget: str, *, truth: bool) -> dict[
             said = " ".join(ran.log.split())[-300:]
             return {**found, "finding": f"failed: status {ran.code}, {error}; {said}"}
         candidate, speedup, faster = None, None, None
-        with suppress(AutotuneError):  # the JSON does not name the candidate
-            result = autotune.load(str(programs / script.folder / answer.run))
-            if result.candidate is not None and result.candidate_speedup is not None:
-                candidate = dict(result.candidate.changes_from(result.baseline))
-                speedup = vars(result.candidate_speedup)
-                faster = candidate if speedup["estimate"] >= LOOKS_FASTER else None
+        result = autotune.load(str(programs / script.folder / answer.run))
+        if result.candidate is not None and result.candidate_speedup is not None:
+            candidate = dict(result.candidate.changes_from(result.baseline))
+            speedup = vars(result.candidate_speedup)
+            faster = candidate if speedup["estimate"] >= LOOKS_FASTER else None
         changes = answer.changes or faster
         return found | {
             "seconds": answer.seconds,
@@ -215,23 +211,24 @@ def search(script: Script, programs: Path, budget: str, *, truth: bool) -> dict[
             "processes": answer.processes,
             "trials": dict(answer.outcomes),
             "run": Path(answer.run).name,
-            "truth": compared(script, programs, best, changes) if truth and changes else None,
+            "truth": compared(script, programs, best, result, changes)
+            if truth and changes
+            else None,
         }
 
 
 def compared(
-    script: Script, programs: Path, best: Path, changes: Mapping[str, Any]
+    script: Script, programs: Path, best: Path, result: SearchResult, changes: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Compare the bare script with one that trains with these changes, in turn."""
-    file = yaml.safe_load(best.read_text("utf-8"))
-    file["config"] = {**file["baseline"], **changes}
-    best.write_text(yaml.safe_dump(file, sort_keys=False), encoding="utf-8")
+    config = result.baseline.replace(**changes)
+    best.write_text(result.best_file(config).text(), encoding="utf-8")
     bare = [sys.executable, *script.command]
     tuned = [*AUTOTUNE, "run", str(best), *script.command]
     began = time.monotonic()
     rates = [trained(script, programs, line) for line in (bare, tuned, tuned, bare)]
     known = [one for one in rates if one]
-    samples = batch_growth(file["baseline"], file["config"]) if script.unit == "steps" else 1.0
+    samples = batch_growth(result.baseline, config) if script.unit == "steps" else 1.0
     found = of_turns(known, samples) if len(known) == len(rates) else {}
     return {**found, "rates": rates, "wall_s": round(time.monotonic() - began, 1)}
 

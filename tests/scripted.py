@@ -112,6 +112,7 @@ class Script:
         compile_s: Seconds that a config compiles that does, before its first window.
         first_turn_s: Seconds by which a config's first turn in a process is longer, and not quiet.
         trains: Returns a factor on all losses under a config; 1 trains what the program does.
+        rounds: Returns whether a config rounds otherwise than the program.
         breakdown: What a profile of a step shows; None has the program wait for a third of it.
         examination: What ``autotune doctor`` sees of the program.
         gpus: What the program's torch says of them, if it trains on GPUs.
@@ -144,6 +145,7 @@ class Script:
     compile_s: float = 0.0
     first_turn_s: float = 0.0
     trains: Callable[[Config], float] = lambda _: 1.0
+    rounds: Callable[[Config], bool] = lambda _: True
     breakdown: StepBreakdown | None = None
     examination: Examination = field(default_factory=Examination)
     gpus: tuple[Gpu, ...] = ()
@@ -433,7 +435,10 @@ class ScriptedRig:
         if plan.traces is None:
             return None
         factor, rounding = self._machine.script.trains(applied.config), 1e-7
-        rounded = rounding * (plan.traces.shakes or applied.config != applied.baseline)
+        is_other = applied.config != applied.baseline and self._machine.script.rounds(
+            applied.config
+        )
+        rounded = rounding * (plan.traces.shakes or is_other)
         growth = batch_growth(applied.baseline, applied.config)
         dice = random.Random(plan.traces.seed)
         factor *= 1 + (0.002 * dice.gauss(0, 1) if plan.traces.seed else 0.0)

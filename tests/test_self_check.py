@@ -10,6 +10,9 @@ import pytest
 import torch
 
 from autotune.knobs import registry
+from autotune.knobs.space.space import ResolvedSpace
+from autotune.knobs.space.spacefile import load
+from autotune.machine import hardware
 from autotune.measurement.learning.training_trace import (
     Agreement,
     Sameness,
@@ -18,9 +21,11 @@ from autotune.measurement.learning.training_trace import (
     same,
 )
 from autotune.program.config import Config, KnobValue
+from autotune.program.may_change import MayChange
 from autotune.program.program import parse_program
 from autotune.program.rehearsal import RehearsalPlan, TracePlan
 from autotune.rig.rig import Rig
+from autotune.tuning.checking.canary import exact_settings
 from tests.rigging import PROGRAMS, OpenRig, applied_with, fence, never, open_rig
 
 pytestmark = [pytest.mark.usefixtures("warm_starts"), pytest.mark.slow]
@@ -29,16 +34,11 @@ PLAN = RehearsalPlan(
     batches=12, epochs=3, enough_s=0.0, least_steps=12, traces=TracePlan(), most_s=100.0
 )
 NONE: Mapping[str, KnobValue] = {}
-# Each is sound: its training must not be called different. The program's blocks hold BatchNorm,
-# which checkpointing computes twice. benchmarks/self_check.py has more programs.
-SOUND: dict[str, dict[str, KnobValue]] = {
-    "workers": {"workers": 2, "prefetch_factor": 4},
-    "arithmetic": {
-        "memory_format": "channels_last",
-        "optimizer": "fused",
-        "threads": 1,
-        "activation_checkpointing": "all",
-    },
+UNEQUAL = {Sameness.DIFFERS, Sameness.UNKNOWN}
+# Settings that must be among those compared
+ACT = {
+    MayChange.NOTHING: {"workers", "prefetch_factor", "activation_checkpointing"},
+    MayChange.ROUNDING: {"memory_format", "optimizer", "threads", "flush_denormal"},
 }
 
 
@@ -50,6 +50,10 @@ class Runs:
     ) -> None:
         self.folder, self.base, self.profile = folder, opened.base, opened.profile
         self.program, self.batches, self._numbers = program, batches, count()
+
+    def space(self, level: MayChange) -> ResolvedSpace:
+        """Return what may be searched of the program at a level."""
+        return load("full").resolve(hardware.detect(), self.profile, level)
 
     def trace(
         self,
@@ -106,12 +110,23 @@ def agreement(
     )
 
 
-def test_sound_configs_are_equal(runs: Runs, written: tuple[TrainingTrace, TrainingTrace]) -> None:
-    found = {name: agreement(written, runs.trace(changes=own)) for name, own in SOUND.items()}
-    for name, one in found.items():
-        assert one.sameness in {Sameness.BITS, Sameness.ROUNDING}, (name, one)
-        assert one.steps >= 5, "rounding grows fast in a net that normalises five times"
-    assert found["workers"].sameness is Sameness.BITS
+def test_settings_train_what_their_level_says(
+    runs: Runs, written: tuple[TrainingTrace, TrainingTrace]
+) -> None:
+    """All of a level that act on this program at once, each at the value farthest from its own.
+
+    The program's blocks hold BatchNorm, which checkpointing computes twice. Number formats are
+    compared by their losses (``tests/tuning/test_self_check.py``), as are other batches.
+    benchmarks/self_check.py has more programs.
+    """
+    equal = {MayChange.NOTHING: {Sameness.BITS}, MayChange.ROUNDING: {*Sameness} - UNEQUAL}
+    for level, may_be in equal.items():
+        space = runs.space(level)
+        changes = exact_settings(space).changes_from(space.baseline)
+        assert changes.keys() >= ACT[level]
+        found = agreement(written, runs.trace(changes=changes))
+        assert found.sameness in may_be, (changes, found)
+        assert found.steps >= 5, "rounding grows fast in a net that normalises five times"
     assert agreement(written, runs.trace()).sameness is Sameness.BITS, "one seed, one training"
 
 

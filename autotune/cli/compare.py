@@ -28,7 +28,7 @@ from autotune.cli.typed_line import program_typed
 from autotune.errors import RunDirectoryError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
-    from autotune.cli.console import Console
+    from autotune.cli.console import Talk
     from autotune.program.program import Program
     from autotune.tuning.compare import ComparedSide, Comparison
 
@@ -64,13 +64,13 @@ def compare(
 
     With one side, it is compared with the program as written.
     """
-    from autotune.cli.console import Console
+    from autotune.cli.console import Talk
     from autotune.knobs.space import options
     from autotune.machine import hardware
     from autotune.tuning import compare as comparing
     from autotune.tuning.budget import parse_duration
 
-    console = Console(verbosity(quiet=quiet))
+    console = Talk(verbosity(quiet=quiet))
     with errors_told(console), ExitStack() as stack:
         if stray := next((word for word in (b, program) if word[:2] == "--" != word), ""):
             raise UsageError(f"Options come first: autotune compare {stray} … A B train.py")
@@ -112,9 +112,7 @@ def parted(a: str, b: str, program: str, args: list[str]) -> tuple[tuple[str, st
 
 
 @contextmanager
-def _side(
-    name: str, program: Program, console: Console, allowed: list[str]
-) -> Iterator[ComparedSide]:
+def _side(name: str, program: Program, console: Talk, allowed: list[str]) -> Iterator[ComparedSide]:
     """Read a side; where it is a commit, its files exist until the end."""
     from autotune.program.revision import COMMIT, WRITTEN, at_revision
     from autotune.results import bestfile
@@ -136,6 +134,8 @@ def _side(
 def best_file(name: str) -> Path:
     """Return the best.yaml that is named by its path, or as that of a search; else UsageError."""
     from autotune.program.revision import WRITTEN
+    from autotune.results.bestfile import CANDIDATE, RESULT
+    from autotune.results.wording import as_typed
     from autotune.tuning.storage import search_dir
 
     if Path(name).is_file() or Path(name).suffix in YAML:
@@ -149,13 +149,16 @@ def best_file(name: str) -> Path:
             f"There is no best.yaml and no search '{name}'."
             f"{did_you_mean(name, [WRITTEN, *names])} {USAGE}. Searches here: {listed}"
         ) from error
-    best = search.path / "best.yaml"
-    if not best.is_file():
-        raise UsageError(
-            f"The search '{name}' has no best.yaml, because it has not ended. "
-            f"'autotune resume {quote(name)}' goes on with it."
-        )
-    return best
+    best, candidate = search.path / "best.yaml", search.path / CANDIDATE
+    if best.is_file():
+        return best
+    if candidate.is_file():
+        why = f"its config is not confirmed. Name it by its file: {as_typed(candidate)}"
+    elif (search.path / RESULT).is_file():
+        why = f"it found nothing faster. 'autotune show {quote(name)}' says why"
+    else:
+        why = f"it has not ended. 'autotune resume {quote(name)}' goes on with it"
+    raise UsageError(f"The search '{name}' has no best.yaml: {why}.")
 
 
 def show(found: Comparison, *, as_json: bool) -> None:

@@ -1,81 +1,56 @@
 """Console: what a person sees on stderr while a search runs.
 
-Three lines open a search: the machine, the program, and what is tuned. On a terminal a live view
-follows, above which a line stays for each config that is better than all before it. Elsewhere a
-plain line is printed for each trial. stdout stays free for results.
+On a terminal a few lines are redrawn in place: program and machine, what the budget holds, and the
+four phases, each of which shrinks to one line when it is over. Doubts show where they arise, and
+are printed whole at the end. Elsewhere each phase is one line, printed when it ends. stdout stays
+free for results.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO, cast
 
 from rich.console import Console as RichConsole
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
 
 from autotune.cli.messages import Messages, Verbosity, plain
-from autotune.knobs.space.space import ResolvedSpace
-from autotune.measurement.measurement import warnings_of
+from autotune.cli.phase_view import NAME, PhaseView
+from autotune.knobs.space.space import HELD, ResolvedSpace
 from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
-from autotune.results.record import SearchInfo, TrialRecord
-from autotune.results.verdict import changes_of
-from autotune.results.wording import by_reason, format_duration, rate
+from autotune.program.flags import as_text
+from autotune.results.record import ClaimProcess, SearchInfo, TrialRecord
+from autotune.results.wording import by_reason, format_duration, number, typed_duration
 from autotune.rig.fence import Fence
+from autotune.rig.wire import Progress
 from autotune.tuning.budget import Budget
 from autotune.tuning.choosing.diagnosis import Diagnosis
-from autotune.tuning.events import Events
+from autotune.tuning.events import Events, Phase, answer_to_interrupt
+from autotune.tuning.reach import Reach
 
-BAR = 28  # columns of the budget's bar
-
-
-@dataclass
-class LiveView:
-    """What a search does at present, which the console keeps up to date.
-
-    Attributes:
-        budget: Wall time used and left; None before the search begins.
-        best: The best config so far with its speedup; empty before one was measured.
-        now: The present config; empty between two.
-    """
-
-    budget: Budget | None = None
-    phase: str = "starting"
-    best: str = ""
-    now: str = ""
-    why: str = ""
-
-    def __rich__(self) -> Table:
-        """Return the lines; rich calls this several times a second."""
-        table = Table.grid(padding=(0, 2, 0, 0))
-        table.add_column(style="dim", no_wrap=True)
-        # A config may be longer than the terminal is wide: then it is cut, not wrapped.
-        table.add_column(no_wrap=True, overflow="ellipsis")
-        budget = Table.grid(padding=(0, 1, 0, 0))
-        if self.budget is not None:
-            bar = ProgressBar(self.budget.total_s, max(0.0, self.budget.spent_s), width=BAR)
-            budget.add_row(bar, f"{format_duration(self.budget.left_s)} left")
-        table.add_row(self.phase, budget)
-        for name, text in (("best", self.best), ("now", self.now), ("why", self.why)):
-            if text:
-                table.add_row(name, Text(text, style="green" if name == "best" else ""))
-        return table
-
-
-NAMED = 6  # knobs in the opening lines; -v lists the values of all
+NAMED = 6  # settings in an opening line; -v lists the values of all
+SILENT_S = 15.0  # without a step, after which a pipe is told so, once
 WHOLE = 10_000  # columns; more than any line has
 PADDING = re.compile(r" +(?=\n)")
 SAFE = {
-    FenceKind.OVERLAY: "trials leave your files as they are",
-    FenceKind.LANDLOCK: "trials cannot write to your files",
-    FenceKind.GUARD: "Python's writes to your files are kept apart, those of C libraries are not",
+    FenceKind.OVERLAY: "files are not touched",
+    FenceKind.LANDLOCK: "your files cannot be written",
+    FenceKind.GUARD: "C libraries may write to your files",
 }
+
+
+class Talk(Messages, Events):
+    """Prints on stderr what a command tells that measures and does not search."""
+
+    def on_fence(self, fence: Fence) -> None:
+        """Print what keeps the program from changing files, and what that does not cover."""
+        safe = fence.sentence if self._verbosity is Verbosity.VERBOSE else SAFE[fence.kind]
+        self._say(plain(safe))
+        for warning in fence.warnings:
+            self.warn(warning)
 
 
 class Console(Messages, Events):
@@ -86,142 +61,217 @@ class Console(Messages, Events):
 
     def __init__(self, verbosity: Verbosity = Verbosity.NORMAL) -> None:
         super().__init__(verbosity)
-        self._view = LiveView()
+        self._view = PhaseView()
         self._live: Live | None = None
-        self._program = ""
-        self._most = 1.0  # speedup of the best config that was printed
+        self._phase: Phase | None = None
+        self._tried = self._failed = 0
+        self._fresh: list[float] = []  # speedups in fresh processes
 
     def on_search_start(self, head: SearchInfo, run: str, budget: Budget) -> None:
-        """Introduce machine and program, and start the live view on a terminal."""
-        self._view.budget = budget
+        """Introduce program and machine."""
+        self._view = PhaseView(budget)
+        self._phase, self._tried, self._failed, self._fresh = None, 0, 0, []
         hardware = head.hardware
-        gpus = ", ".join(g.name for g in hardware.gpus) or "no GPU"
-        torch = hardware.versions.get("torch", "")
-        self._say(
-            f"[bold]machine[/]  {plain(hardware.cpu_name)}, {hardware.cpu_quota} cores, "
-            f"{plain(gpus)}, torch {plain(torch)}"
-        )
-        self._program = f"{head.program} (run {run})"
+        gpus = ", ".join(gpu.name for gpu in hardware.gpus) or "no GPU"
+        machine = f"{hardware.cpu_name}, {hardware.cpu_quota} cores, {gpus}"
+        self._view.head = [f"autotune  {head.program}  ·  {machine}"]
+        self._detail(f"search {run}, torch {hardware.versions.get('torch', '')}")
         for warning in hardware.warnings:
             self.warn(warning)
+
+    def on_fence(self, fence: Fence) -> None:
+        """End the introduction, and show the phases on a terminal."""
+        budget = self._view.budget
+        total = "" if budget is None else f"{format_duration(budget.total_s)}  ·  "
+        self._view.head += [f"{total}{SAFE[fence.kind]}  ·  Ctrl-C ends early, keeps the best"]
+        self._detail(fence.sentence)
         if self._talk.is_terminal and self._verbosity > Verbosity.QUIET:
-            self._live = Live(self._view, console=self._talk, refresh_per_second=4, transient=True)
+            self._live = Live(self._view, console=self._talk, refresh_per_second=4)
             self._live.start()
+        else:
+            for line in self._view.head:
+                self._say(plain(line))
+        for warning in fence.warnings:
+            self.warn(warning)
 
-    def end(self) -> None:
-        """Remove the live view; harmless if there is none."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+    def on_start(self, printed: Callable[[], str]) -> None:
+        """Show what the program prints, until it makes a step."""
+        self._view.waits_for = printed
 
-    def on_phase(self, name: str) -> None:
-        """Show which phase of the search begins."""
-        self._view.phase, self._view.now, self._view.why = name, "", ""
-        if self._live is None:
-            self._say(f"[bold]{name}[/]")
+    def on_progress(self, progress: Progress) -> None:
+        """Note the first step; where nothing is redrawn, say once that it takes long."""
+        view = self._view
+        if view.waits_for is None:
+            return
+        if progress.steps or progress.phase != "start-up":
+            view.waits_for = None
+        elif self._live is None and view.spent_s > SILENT_S:
+            self._say(f"{Phase.AS_WRITTEN:<{NAME}} {plain(view.waited)}")
+            view.waits_for = None
+
+    def on_phase(self, phase: Phase) -> None:
+        """Show which phase begins; the one before it is over."""
+        self._end_phase()
+        view, self._phase = self._view, phase
+        row = view.rows[phase]
+        row.began_s, row.took_s, view.now = view.spent_s - (row.took_s or 0.0), None, ""
 
     def on_resume(self, records: Sequence[TrialRecord]) -> None:
-        """Print how many trials earlier sessions left."""
-        self._say(f"[bold]resumed[/] with {len(records)} trials")
+        """Take what earlier sessions measured."""
+        self._phase = Phase.AS_WRITTEN
+        self._view.rows[self._phase].began_s = self._view.spent_s
+        for nth, record in enumerate(records):
+            self._count(nth, record)
 
-    def on_diagnosis(self, diagnosis: Diagnosis, space: ResolvedSpace) -> None:
-        """Print what is tuned and for how long; in detail also the values, and why not the rest."""
+    def on_diagnosis(self, diagnosis: Diagnosis, space: ResolvedSpace, held: Reach) -> None:
+        """Say what limits the program, and what the budget holds; in detail also the values."""
+        row = self._view.rows[Phase.AS_WRITTEN]
+        row.said = f"{row.said}; {diagnosis.short}"
+        self._end_phase()
         budget = self._view.budget
-        left = "" if budget is None else f", {format_duration(budget.left_s)} left"
-        named = ", ".join([*space.domains][:NAMED])
-        more = len(space.domains) - NAMED
-        self._say(
-            f"[bold]tuned[/]    {plain(named)}{f' and {more} more' if more > 0 else ''}{left}; "
-            "Ctrl-C ends it early with the best so far"
-            + (
-                f" [dim](-v: values, and why {len(space.refused)} knobs are not searched)[/]"
-                if self._verbosity < Verbosity.VERBOSE
-                else ""
-            )
-        )
-        self._say(f"  {diagnosis.verdict}: {diagnosis.evidence}")
+        for line in told_of(held, 0.0 if budget is None else budget.total_s):
+            self._view.head.append(line)
+            if self._live is None:
+                self._say(plain(line))
+        self._detail(f"{diagnosis.verdict}: {diagnosis.evidence}")
         for knob, domain in space.domains.items():
             values = ", ".join(map(str, domain.values))
             self._detail(f"{knob}: {values} (now {space.baseline[knob]})")
         for reason, knobs in by_reason(space.refused).items():
             self._detail(f"not searched: {', '.join(knobs)} ({reason})")
 
+    def on_trial_start(self, config: Config, why: str, space: ResolvedSpace) -> None:  # noqa: ARG002
+        """Show the config that enters."""
+        self._view.now = f"now {named(config, space)}"
+
     def on_trial_end(self, number: int, record: TrialRecord, space: ResolvedSpace) -> None:
-        """Print the result of a trial; on a terminal only of the baseline and of failures.
-
-        Trial 0 is the baseline, which is shown in samples/s. Later ones show their speedup over it.
-        """
-        changes = plain(difference(record.config, space))
-        if record.measurement is None or record.speedup is None:
+        """Count a trial; in detail, print its speedup."""
+        self._count(number, record)
+        if not number or self._verbosity is not Verbosity.VERBOSE:
+            return
+        changes, speedup = plain(named(record.config, space)), record.speedup
+        if speedup is None:
             reason = record.ending.reason if record.ending else ""
-            self._say(f"  {number:3d}  {record.outcome}: {plain(reason)}  [dim]{changes}[/]")
+            self._say(f"  {number:3d}  {record.outcome}: {plain(reason)}  {changes}")
             return
-        measured = record.measurement.throughput
-        if number == 0:
-            self._say(f"    0  {plain(rate(measured))} samples/s as written")
-            for warning in warnings_of([record.measurement]):
-                self.warn(f"       {warning}")
-            return
-        if self._live is not None and self._verbosity is not Verbosity.VERBOSE:
-            return
-        style = "green" if record.speedup.low > 1 else "default"
-        compilation = record.measurement.compilation
-        beside = f", {compilation}" if compilation is not None and compilation.graphs else ""
-        if (share := record.measurement.communication_share) is not None:
-            beside += f", communication {share:.0%} of a step"
-        self._say(
-            f"  {number:3d}  about [{style}]{record.speedup.estimate:.2f}x[/]  "
-            f"{measured.estimate:,.0f} samples/s  {changes}  [dim]{record.cost_s:.1f}s{beside}[/]"
-        )
-
-    def on_trial_start(self, config: Config, why: str, space: ResolvedSpace) -> None:
-        """Show the config that is measured, and why."""
-        self._view.now, self._view.why = difference(config, space), why
+        may_win = "  [green]may be the fastest[/]" if speedup.low > 1 else ""
+        self._say(f"  {number:3d}  about {speedup.estimate:.2g}x  {changes}{may_win}")
 
     def on_rounds(self, best: Config, speedup: float, space: ResolvedSpace) -> None:
-        """Show the best config; on a terminal, a line stays of each that is better than before."""
-        before, changes = self._view.best, difference(best, space)
-        self._view.best = f"about {speedup:.2g}x  {changes}"
-        self._view.now, self._view.why = "configs take turns", ""
-        is_new = before.partition("  ")[2] != changes
-        if is_new and speedup > self._most and self._live is not None:
-            self._say(f"  {plain(self._view.best)}")
-        self._most = max(self._most, speedup)
+        """Show the best config."""
+        self._view.now = ""
+        self._view.best = f"about {speedup:.2g}x  {named(best, space)}"
 
     def on_rehearsal(self, config: Config, space: ResolvedSpace) -> None:
-        """Print which config is run with short epochs, beyond its training loop."""
-        self._view.now = difference(config, space)
-        self._say(
-            f"  {plain(self._view.now)}: running short epochs, to check the code that runs after "
-            "an epoch"
-        )
+        """Show which config is run with short epochs, beyond its training loop."""
+        self._view.now = f"short epochs of {named(config, space)}"
 
     def on_confirmation(self, candidate: TrialRecord, space: ResolvedSpace) -> None:
-        """Print which config is compared with the baseline in fresh processes."""
-        self._view.now = difference(candidate.config, space)
-        self._say(f"  baseline against {plain(self._view.now)}, in fresh processes")
+        """Show which config is compared with the program as written in fresh processes."""
+        self._view.rows[Phase.CONFIRM].said = ""
+        self._view.now = f"as written against {named(candidate.config, space)}"
 
-    def on_interrupt(self, requests: int) -> None:
+    def on_process(self, process: ClaimProcess) -> None:
+        """Show what each fresh process says."""
+        self._fresh.append(process.ratio.interval.estimate)
+        figures = " ".join(f"{speedup:.2g}x" for speedup in self._fresh)
+        self._view.now = f"{_processes(len(self._fresh))}: {figures}"
+
+    def on_interrupt(self, requests: int, confirm_s: float) -> None:
         """Tell the user what Ctrl-C does."""
-        self.warn(
-            "Ending the search. A config that looks faster is still confirmed; Ctrl-C again skips "
-            "that."
-            if requests == 1
-            else "Skipping the confirmation. Ctrl-C again aborts at once."
-        )
+        self.warn(answer_to_interrupt(requests, confirm_s))
 
-    def on_fence(self, fence: Fence) -> None:
-        """Print what keeps trials from changing the user's files, and what that does not cover."""
-        safe = fence.sentence if self._verbosity is Verbosity.VERBOSE else SAFE[fence.kind]
-        about = f"[bold]program[/]  {plain(self._program)}; " if self._program else ""
-        self._say(f"{about}{plain(safe)}")
-        for warning in fence.warnings:
-            self.warn(warning)
+    def on_search_end(self) -> None:
+        """End the last phase, and leave the screen to the result."""
+        if self._view.waits_for is None and self._view.rows[Phase.AS_WRITTEN].said:
+            self._end_phase()
+        self.end()
+
+    def end(self) -> None:
+        """Leave the last lines as they are, and print whole what they cut; harmless twice."""
+        live, self._live = self._live, None
+        if live is None:
+            return
+        doubts, self._view.doubts, self._view.is_over = self._view.doubts, [], True
+        live.stop()
+        for text in dict.fromkeys(doubts):
+            self.warn(text)
+
+    def note(self, text: str) -> None:
+        """Show a sentence that may be missed, in the row of the phase that it is of."""
+        self._detail(text)
+        # Of these two phases it is what they have found
+        if self._phase in {Phase.SAME_TRAINING, Phase.CONFIRM}:
+            self._view.rows[self._phase].said = text.rstrip(".")
+        else:
+            self._view.now = text
+
+    def warn(self, text: str) -> None:
+        """Show a doubt in the view; where nothing is redrawn, print it."""
+        if self._live is None:
+            super().warn(f"! {text}")
+        else:
+            self._view.doubts.append(text)
+
+    def _end_phase(self) -> None:
+        phase, self._phase = self._phase, None
+        if phase is None:
+            return
+        view, row = self._view, self._view.rows[phase]
+        row.took_s, view.waits_for = view.spent_s - (row.began_s or 0.0), None
+        if phase is Phase.TRY:
+            row.said = self._of_trials()
+        elif phase is Phase.CONFIRM and self._fresh:
+            row.said = f"in {_processes(len(self._fresh))}"
+        if self._live is None:
+            said = f"{plain(row.said)}  " if row.said else ""
+            self._say(f"{phase:<{NAME}} {said}[dim]({format_duration(row.took_s)})[/]")
+
+    def _count(self, nth: int, record: TrialRecord) -> None:
+        rows = self._view.rows
+        if not nth and record.measurement is not None:
+            rate = number(record.measurement.throughput.estimate)
+            rows[Phase.AS_WRITTEN].said = f"{rate} samples/s"
+        self._tried += bool(nth)
+        self._failed += bool(nth) and record.measurement is None
+        rows[Phase.TRY].said = f"{self._tried} tried" if self._tried else ""
+
+    def _of_trials(self) -> str:
+        failed = f" ({self._failed} without a result)" if self._failed else ""
+        best = f", best {self._view.best}" if self._view.best else ""
+        return f"{self._tried} tried{failed}{best}"
 
 
-def difference(config: Config, space: ResolvedSpace) -> str:
-    """Return how a config differs from the program as written; ``baseline`` if it does not."""
-    return changes_of(config, space.baseline) or "baseline"
+def told_of(held: Reach, total_s: float) -> Iterator[str]:
+    """Yield what a budget holds of the settings, and what it does not, as two lines at most."""
+    budget = format_duration(total_s)
+    if held.tried:
+        yield f"In {budget}: {_listed(held.tried)}"
+    others = []
+    if held.missed:
+        names = _listed([one.what for one in held.missed])
+        typed = typed_duration(max(one.budget_s for one in held.missed))
+        others += [f"not in {budget}: {names} (--budget {typed})"]
+    if held.spare:
+        others += [f"only if time is left: {_listed(held.spare)}"]
+    if said := "; ".join(others):
+        yield said[:1].upper() + said[1:]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _processes(count: int) -> str:
+    return "1 fresh process" if count == 1 else f"{count} fresh processes"
+
+
+def named(config: Config, space: ResolvedSpace) -> str:
+    """Return what a config changes: ``workers 1 · precision bf16``; ``as written`` if nothing."""
+    changes = config.changes_from(space.baseline).items()
+    told = [f"{knob} {as_text(value)}" for knob, value in changes if knob not in HELD]
+    return " · ".join(told) or "as written"
 
 
 def results_console() -> RichConsole:

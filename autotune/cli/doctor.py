@@ -18,16 +18,17 @@ from autotune.cli.console import results_console
 from autotune.machine.conditions import Conditions
 from autotune.machine.hardware import Hardware
 from autotune.program.fence_options import STRONGEST
-from autotune.results.advice import Advice, advise, ms
+from autotune.results.advice import Advice, advise
 from autotune.results.doctor_report import DoctorReport
-from autotune.results.wording import gib, rate
+from autotune.results.wording import gib, measured_duration, percent, rate
 
 if TYPE_CHECKING:
-    from autotune.cli.console import Console
+    from autotune.cli.console import Talk
     from autotune.program.fence_options import FenceOptions
     from autotune.program.program import Program
 
 SMALL_GAIN = 1.02  # a gain that is at most this large is told as "hardly any"
+SHAPES = "cudnn.benchmark times each anew, and torch.compile may compile each"
 BAR = 30  # characters that a whole step is long
 SIZES = (
     ("host memory", "host_bytes"),
@@ -38,9 +39,7 @@ SIZES = (
 )
 
 
-def examine(
-    program: Program | None, console: Console, fence: FenceOptions, *, as_json: bool
-) -> None:
+def examine(program: Program | None, console: Talk, fence: FenceOptions, *, as_json: bool) -> None:
     """Look at the machine, and at a program if there is one; print what was found on stdout."""
     from autotune.machine import conditions, hardware, preflight
     from autotune.rig.fence import describe_fence
@@ -87,11 +86,11 @@ def machine_data(
 
 def program_data(report: DoctorReport) -> dict[str, Any]:
     """Return a program's figures and advice as data that JSON can hold; seconds and bytes."""
-    measured, breakdown = report.measurement, report.breakdown
+    measured = report.measurement
     tokens = measured.tokens_per_s
     readings = {
         "measurement": measured,
-        "breakdown": breakdown,
+        "breakdown": report.breakdown,
         "examination": report.examination,
         "profile": report.profile,
     }
@@ -101,7 +100,7 @@ def program_data(report: DoctorReport) -> dict[str, Any]:
         "tokens_per_s": None if tokens is None else vars(tokens),
         "step_s": report.measurement.step_s,
         "wait_share": measured.wait_share,
-        "parts": None if breakdown.split is None else breakdown.split.parts,
+        "parts": dict(report.parts_s) or None,
         "roofline_share": report.roofline_share,
         "joules_per_sample": measured.joules_per_sample,
         "advice": [asdict(one) for one in advise(report)],
@@ -151,27 +150,27 @@ def show_program(report: DoctorReport) -> None:
             _table(
                 (
                     f"rank {load.rank}",
-                    ms(load.step_s),
-                    f"data wait {ms(load.wait_s)}",
+                    measured_duration(load.step_s),
+                    f"data wait {measured_duration(load.wait_s)}",
                     "communication "
-                    + ("unknown" if load.communication_s is None else ms(load.communication_s)),
+                    + (
+                        "unknown"
+                        if load.communication_s is None
+                        else measured_duration(load.communication_s)
+                    ),
                 )
                 for load in report.measurement.ranks
             )
         )
     if (split := report.breakdown.split) is not None:
-        out.print(f"Where a step of {ms(split.step_s)} goes ({split.steps} steps)")
-        shares = {name: seconds / split.step_s for name, seconds in split.parts.items()}
-        out.print(
-            _table(
-                (name, ms(split.parts[name]), f"{share:4.0%}", "█" * round(BAR * share))
-                for name, share in shares.items()
-            )
-        )
+        took = measured_duration(report.measurement.step_s)
+        out.print(f"Where a step of {took} goes ({split.steps} steps)")
+        out.print(_table(_parts(report)))
         if split.launch_s is not None:
-            out.print(f"  the host needs {ms(split.launch_s)} to launch compute and optimizer")
-        out.print("At most")
-        out.print(_table(_ceilings(report)))
+            took = measured_duration(split.launch_s / split.step_s * report.measurement.step_s)
+            out.print(f"  the host needs {took} to launch compute and optimizer")
+        out.print("What each part does alone")
+        out.print(_table(_alone(report)))
     for warning in report.warnings:
         out.print(Text(warning, style="yellow"))
     found = advise(report)
@@ -189,7 +188,7 @@ def show_program(report: DoctorReport) -> None:
 
 def _figures(report: DoctorReport) -> Iterator[tuple[str, str]]:
     measured = report.measurement
-    wait = f"{measured.wait_share:.0%} of the time waiting for data"
+    wait = f"waits for data {percent(measured.wait_share)} of the time"
     yield "throughput", f"{rate(measured.throughput)} samples/s, {wait}"
     if (tokens := measured.tokens_per_s) is not None:
         yield "", f"{rate(tokens)} tokens/s, padding included"
@@ -200,27 +199,38 @@ def _figures(report: DoctorReport) -> Iterator[tuple[str, str]]:
         yield "energy", f"{joules:.3g} J per sample"
 
 
-def _ceilings(report: DoctorReport) -> Iterator[tuple[str, str, str]]:
+def _parts(report: DoctorReport) -> Iterator[tuple[str, str, str, str]]:
+    for name, seconds in report.parts_s.items():
+        share = seconds / report.measurement.step_s
+        yield name, measured_duration(seconds), f"{percent(share):>4}", "█" * round(BAR * share)
+
+
+def _alone(report: DoctorReport) -> Iterator[tuple[str, str, str]]:
+    """Yield what the parts of a step do without each other: name, figure, what that means."""
     breakdown, now = report.breakdown, report.measurement.throughput.estimate
-    for name, ceiling in (
-        ("data always ready", breakdown.synthetic_data_throughput),
-        ("loader alone", breakdown.loader_throughput),
+    for name, found, most in (
+        ("data always ready", breakdown.synthetic_data_throughput, report.data_gain),
+        ("loader alone", breakdown.loader_throughput, None),
     ):
-        if ceiling is None:
+        if found is None:
             yield name, "unknown: needs exactly one DataLoader that trains", ""
+            continue
+        ratio = found.estimate / now if most is None else most
+        if ratio <= SMALL_GAIN:
+            means = "no faster than now"
         else:
-            yield name, f"{rate(ceiling)} samples/s", f"{ceiling.estimate / now:.2f}x of now"
+            means = f"{'' if most is None else 'at most '}{ratio:.2f}x as fast as now"
+        yield name, f"{rate(found)} samples/s", means
     if breakdown.flops_per_step is not None:
         flops_per_s, share = (
             breakdown.flops_per_step / report.measurement.step_s,
             report.roofline_share,
         )
-        peak = (
-            "peak unknown here"
-            if share is None
-            else f"{share:.0%} of the {report.profile.arithmetic} peak"
-        )
+        dtype = report.profile.arithmetic
+        peak = "peak unknown here" if share is None else f"{percent(share)} of the {dtype} peak"
         yield "arithmetic", f"{flops_per_s / 1e9:,.1f} GFLOP/s", peak
+    if (batches := breakdown.batches) is not None and batches.shapes > 1:
+        yield "batches", f"{batches.shapes} shapes in {batches.count}", SHAPES
 
 
 def _rows(advice: Advice) -> Iterator[tuple[str, str]]:

@@ -40,9 +40,9 @@ def doctor(
     Without a program, the machine alone is looked at.
     """
     from autotune.cli import doctor as examining
-    from autotune.cli.console import Console
+    from autotune.cli.console import Talk
 
-    console = Console(verbosity(quiet=quiet))
+    console = Talk(verbosity(quiet=quiet))
     with errors_told(console):
         if report:
             if program or as_json:

@@ -22,8 +22,10 @@ from rich.console import Console as RichConsole
 from rich.text import Text
 
 from autotune.cli.exit_status import ExitStatus
-from autotune.errors import AutotuneError, NothingMeasured, ProgramError, Terminated
+from autotune.cli.failure_screen import lines_of, printable
+from autotune.errors import AutotuneError, NothingMeasured, Terminated, UnmeasuredError
 
+ERROR = Text("autotune: ", style="bold red")
 COMMAND = "autotune "  # how a command to copy begins
 GONE = {errno.EPIPE, errno.EIO}  # the reader of a pipe; a terminal
 
@@ -65,14 +67,18 @@ class Messages:
         soft_wrap = True if COMMAND in text else None
         self._talk.print(f"[yellow]{plain(text)}[/]", soft_wrap=soft_wrap)
 
-    def error(self, message: str, program_traceback: str = "") -> None:
-        """Print an error; the program's own traceback comes first."""
+    def error(self, message: str) -> None:
+        """Print an error."""
         self.end()
-        if program_traceback:
-            self._talk.print(Text(printable(program_traceback.rstrip())), soft_wrap=True)
-        self._talk.print(
-            Text("autotune: ", style="bold red") + Text(printable(message)), soft_wrap=True
-        )
+        self._talk.print(ERROR + Text(printable(message)), soft_wrap=True)
+
+    def unmeasured(self, error: UnmeasuredError) -> None:
+        """Print why a program was not measured: what it printed last, and what to do."""
+        self.end()
+        first, *others = lines_of(error)
+        self._talk.print(ERROR + Text(first), soft_wrap=True)
+        for line in others:
+            self._talk.print(Text(line), soft_wrap=True)
 
     def _say(self, markup: str) -> None:
         if self._verbosity > Verbosity.QUIET:
@@ -132,11 +138,6 @@ def plain(value: object) -> str:
     return printable(str(value)).replace("[", r"\[")
 
 
-def printable(text: str) -> str:
-    """Return text without control characters: it may quote a file of somebody else's."""
-    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
-
-
 @contextmanager
 def errors_told(messages: Messages, *, resumable: bool = False) -> Iterator[None]:
     """Turn autotune's errors into a message and an exit status, here and nowhere else.
@@ -157,8 +158,10 @@ def errors_told(messages: Messages, *, resumable: bool = False) -> Iterator[None
     try:
         yield
     except AutotuneError as error:
-        traceback = error.program_traceback if isinstance(error, ProgramError) else ""
-        messages.error(str(error), traceback)
+        if isinstance(error, UnmeasuredError):
+            messages.unmeasured(error)
+        else:
+            messages.error(str(error))
         is_interrupted = isinstance(error, NothingMeasured)
         status = ExitStatus.INTERRUPTED if is_interrupted else ExitStatus.REFUSED
         raise typer.Exit(status) from None

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from autotune.cli import completion
 from autotune.cli.compare import best_file
+from autotune.cli.failure_screen import printable
 from autotune.cli.messages import Messages, errors_told
 from autotune.cli.options import AllowEnvOption, ForceOption, JsonOption, SearchArgument
 from autotune.errors import AutotuneError, UsageError
@@ -167,7 +168,7 @@ def _list(messages: Messages, *, as_json: bool) -> None:
         date = one["date"][:16].replace("T", " ")
         why = f"cannot be read: 'autotune show {quote(one['run'])}' says why"
         cells = (one["run"], date, one["program"], one["trials"] or "", one["found"] or why)
-        table.add_row(*(Text(str(cell)) for cell in cells))
+        table.add_row(*(Text(printable(str(cell)).replace("\n", " ")) for cell in cells))
     results_console().print(table)
 
 

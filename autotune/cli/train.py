@@ -118,6 +118,8 @@ def _checked_plan(
     if best.suffix == ".py":
         line = shlex.join([str(BEST), str(best), *([program] if program else []), *(args or ())])
         raise UsageError(f"The file of a search comes first: autotune run {line}")
+    if best == BEST and not program and not best.exists():
+        raise UsageError(f"There is no {BEST} here. 'autotune search train.py' writes one.")
     file = bestfile.read(best)
     if not program:
         program, *args = _recorded_line(best, file)
@@ -159,10 +161,11 @@ def _recorded_line(best: Path, file: BestFile) -> list[str]:
             is_named = program.kind is not ProgramKind.PICKLED_FUNCTION
             if str(program) == line and is_plain and is_named:
                 return shlex.split(line)
+    typed = line if line.isprintable() else "train.py"
     raise UsageError(
         f"{best} names a program, and no search of this folder is about it; the file may be "
         f"somebody else's. Nothing was started. If you know it, type:\n"
-        f"  autotune run {quote(str(best))} {line}"
+        f"  autotune run {quote(str(best))} {typed}"
     )
 
 

@@ -1,9 +1,9 @@
 """Measure where a step's time goes, and how fast the program is with one part taken away.
 
-While the program trains on, five stages follow each other: steps with a clock at each part; one
-step whose operators and floating-point operations are counted; steps on one cached batch, so
-without loading; the loader alone, without computing; and a look at what it delivers. The search
-derives the bottleneck from the results.
+While the program trains on, stages follow each other: steps with a clock at each part; one step
+whose operators and floating-point operations are counted; steps without anomaly detection, if that
+is on; steps on one cached batch, so without loading; the loader alone, without computing; and a
+look at what it delivers. The search derives the bottleneck from the results.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
+import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from autotune.inside.data.feed import Feed
 from autotune.inside.examining.batches import look_at_batches
-from autotune.inside.examining.operators import OperatorCount, call_s
+from autotune.inside.examining.operators import OperatorCount, Stopwatch, call_s
 from autotune.inside.seam_set import SeamSet
 from autotune.inside.seams.parts import PartsClock, PartsSeam
 from autotune.inside.turns import Edges
@@ -30,7 +31,7 @@ MIN_STEPS = 10
 MAX_STEPS = 200
 BLOCK_S = 0.1
 MIN_BLOCKS = 5
-MIN_READY_STEPS = 4  # of the stage without loading; the first is left out
+MIN_TIMED_STEPS = 4  # of a stage that changes something; the first is left out
 MAX_COUNTS = 3  # steps whose operations are counted at most
 
 
@@ -68,6 +69,7 @@ class StepProfiler:
         self.clock: PartsClock | OperatorCount | None = None
         self._clock = PartsClock(edges)
         self._parts = PartsSeam(self._clock, seams.model.forward, seams.hubs)
+        self._alone_share = 1.0  # of the time of the first stage: nobody else had the core
         self._samples = 0  # of the step that ended last
         self.breakdown = StepBreakdown()
         self.is_done = False
@@ -99,13 +101,15 @@ class StepProfiler:
         yield from self._split()
         if self._is_eager:
             yield from self._count()
+        if torch.is_anomaly_enabled():
+            yield from self._without_anomaly()
         if self._feed() is not None:
             yield from self._without_data()
         self._time_calls("call_s")  # the workers have filled their buffers, and rest
         if (feed := self._feed()) is not None:  # asked again: a new epoch may have begun since
             interval = loader_alone(feed, self._stage_s)
             if feed.present.loader.num_workers:
-                self._time_calls("call_while_loading_s")
+                self._time_calls("call_while_loading_s", feed.take)
             batches = look_at_batches(feed, self._stage_s)
             self.breakdown = replace(self.breakdown, loader_throughput=interval, batches=batches)
         self.is_done = True
@@ -113,19 +117,21 @@ class StepProfiler:
     def _split(self) -> Iterator[None]:
         clock = self.clock = self._clock
         self._parts.install()
-        began = perf_counter()
+        watch = Stopwatch()
         try:
             while clock.steps < MAX_STEPS:
                 self._is_disturbed = False
                 clock.start()
                 yield
                 clock.stop(keep=not self._is_disturbed)
-                is_long = perf_counter() - began > self._stage_s
+                is_long = watch.read()[1] > self._stage_s
                 if is_long and clock.steps >= MIN_STEPS:
                     break
         finally:
             self._parts.remove()
             self.clock = None
+        alone_s, every_s = watch.read()
+        self._alone_share = alone_s / every_s
         self.breakdown = replace(self.breakdown, split=clock.split())
 
     def _count(self) -> Iterator[None]:
@@ -149,34 +155,50 @@ class StepProfiler:
                 del counted[:-1]
                 break
         flops_per_step, per_step = map(min, zip(*counted, strict=True))
-        operators = Operators(per_step, 0.0) if per_step else None
+        split, operators = self.breakdown.split, None
+        if per_step and split is not None:
+            operators = Operators(per_step, 0.0, self._alone_share * split.step_s)
         self.breakdown = replace(
             self.breakdown, flops_per_step=float(flops_per_step) or None, operators=operators
         )
 
-    def _time_calls(self, name: str) -> None:
+    def _time_calls(self, name: str, between: Callable[[], object] = lambda: None) -> None:
         """Record what calling an operator costs now, if the operators were counted."""
         if (operators := self.breakdown.operators) is not None:
-            taken: dict[str, Any] = {name: call_s(self._device)}
+            taken: dict[str, Any] = {name: call_s(self._device, between)}
             self.breakdown = replace(self.breakdown, operators=replace(operators, **taken))
 
     def _without_data(self) -> Iterator[None]:
         self._passes.replays = True
         try:
-            self._is_disturbed = False
-            yield  # the first step takes the batch that is cached
-            self._sync()
-            ends, samples = [perf_counter()], list[int]()
-            while ends[-1] - ends[0] < self._stage_s or len(samples) < MIN_READY_STEPS:
-                yield
-                samples.append(self._samples)
-                ends.append(perf_counter())
-            self._sync()
-            ends[-1] = perf_counter()
+            found = yield from self._timed()  # its first step takes the batch that is cached
         finally:
             self._passes.replays = False
+        self.breakdown = replace(self.breakdown, synthetic_data_throughput=found)
+
+    def _without_anomaly(self) -> Iterator[None]:
+        checks_nan = torch.is_anomaly_check_nan_enabled()
+        torch.autograd.set_detect_anomaly(mode=False)
+        try:
+            found = yield from self._timed()
+        finally:
+            torch.autograd.set_detect_anomaly(mode=True, check_nan=checks_nan)
+        self.breakdown = replace(self.breakdown, without_anomaly_throughput=found)
+
+    def _timed(self) -> Generator[None, None, Interval]:
+        """Return the samples/s of steps from now on; the first step is left out."""
+        self._is_disturbed = False
+        yield
+        self._sync()
+        ends, samples = [perf_counter()], list[int]()
+        while ends[-1] - ends[0] < self._stage_s or len(samples) < MIN_TIMED_STEPS:
+            yield
+            samples.append(self._samples)
+            ends.append(perf_counter())
+        self._sync()
+        ends[-1] = perf_counter()
         steps = [Played(b - a, n) for (a, b), n in zip(pairwise(ends), samples, strict=True)]
-        self.breakdown = replace(self.breakdown, synthetic_data_throughput=rate(steps))
+        return rate(steps)
 
 
 def loader_alone(feed: Feed, seconds: float) -> Interval:

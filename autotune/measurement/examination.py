@@ -64,14 +64,18 @@ class StepParts:
 class Operators:
     """The operators that one step calls.
 
+    Seconds are those in which nobody else has the core that the thread wants.
+
     Attributes:
         call_s: Seconds that the host needs to call one that has almost nothing to compute, while
             the loader's workers rest.
+        step_s: Seconds of the steps of which they are a part.
         call_while_loading_s: The seconds of such a call while the workers load; None without any.
     """
 
     per_step: int
     call_s: float
+    step_s: float
     call_while_loading_s: float | None = None
 
 
@@ -120,6 +124,8 @@ class StepBreakdown:
             DataLoader.
         flops_per_step: Of products, convolutions and attention, by torch's FlopCounterMode, but for
             those of nn.DataParallel's threads. None where it cannot count, as if compiled.
+        without_anomaly_throughput: Samples/s with autograd's anomaly detection off; None if the
+            program does not turn it on.
         operators: None where they cannot be counted, as if compiled.
         batches: None without exactly one DataLoader.
     """
@@ -128,23 +134,25 @@ class StepBreakdown:
     synthetic_data_throughput: Interval | None = None
     loader_throughput: Interval | None = None
     flops_per_step: float | None = None
+    without_anomaly_throughput: Interval | None = None
     operators: Operators | None = None
     batches: Batches | None = None
 
-    def launch_share(self, step_s: float) -> float:
-        """Return the share of a step of *step_s* that calling its operators takes, 0 to 1.
+    @property
+    def launch_share(self) -> float:
+        """Share of a step that calling its operators takes, 0 to 1.
 
         0.0 where that is not known, or where a GPU computes meanwhile: the host is then ahead of
         it. Where it is not, launching takes about as long as the kernels.
         """
-        split = self.split
-        if self.operators is None or not step_s:
+        split, found = self.split, self.operators
+        if found is None or not found.step_s:
             return 0.0
         if split is not None and split.launch_s is not None:
             device_s = split.compute_s + split.optimizer_s
             if split.launch_s < FULL_LAUNCH * device_s:
                 return 0.0
-        return min(1.0, self.operators.per_step * self.operators.call_s / step_s)
+        return min(1.0, found.per_step * found.call_s / found.step_s)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,6 @@ class Limit:
 
 def limit_of(
     breakdown: StepBreakdown,
-    step_s: float,
     data_gain: float,
     peak_share: float | None,
     *,
@@ -54,8 +53,7 @@ def limit_of(
     """Return what is left to gain; None if no step was profiled.
 
     Args:
-        step_s: Of the program as written, with nothing watched.
-        data_gain: Its speedup with data always ready.
+        data_gain: Speedup with data always ready.
     """
     split = breakdown.split
     if split is None or not split.step_s:
@@ -63,7 +61,7 @@ def limit_of(
     data, optimizer = split.wait_s + split.transfer_s, split.optimizer_s
     python = split.sync_s + split.overhead_s
     # The calls are a part of computing on a CPU, and of a device's gaps between kernels
-    python = max(python, breakdown.launch_share(step_s) * split.step_s)
+    python = max(python, breakdown.launch_share * split.step_s)
     parts = {"optimizer": optimizer, "data": data, "Python": python}
     shares = {name: seconds / split.step_s for name, seconds in parts.items()}
     beside = sum(shares.values())

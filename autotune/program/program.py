@@ -89,6 +89,16 @@ class Program:
         return shlex.join([call, *self.args])
 
     @property
+    def typed(self) -> str:
+        """The line that starts it without autotune; empty for a function."""
+        if self.function or self.kind is ProgramKind.PICKLED_FUNCTION:
+            return ""
+        line = str(self).removeprefix("-- ")
+        starts_itself = bool(self.command) and not self.command[0].startswith("-")
+        ranks = "" if self.ranks is None else f"torchrun --nproc-per-node {self.ranks} "
+        return line if starts_itself else f"{ranks or 'python '}{line}"
+
+    @property
     def file_name(self) -> str:
         """The name users know it by: the name of its file, or the short name if it has no file."""
         return Path(self.source).name or self.name

@@ -10,16 +10,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from autotune.measurement.examination import LAUNCH_BOUND_SHARE
+from autotune.measurement.examination import LAUNCH_BOUND_SHARE, StepBreakdown
 from autotune.measurement.limit import share_gain
+from autotune.measurement.measurement import Measurement
 from autotune.measurement.readings import RankLoad
 from autotune.program.profile import Profile
 from autotune.results.doctor_report import DoctorReport, growth_per_step
-from autotune.results.wording import HOUR, format_duration
+from autotune.results.wording import HOUR, format_duration, measured_duration, percent
 
 # Below both, faster loading is not worth an edit: a share of waiting, a speedup with ready data
 MIN_WAIT, MIN_GAIN = 0.15, 1.1
 MIN_OPENS = 4.0  # files for an item: more than a sample with its label and metadata
+MIN_PADDING = 0.15  # of the tokens; shuffled texts of like length have some percent
+MANY_SHAPES = 8  # as many as torch.compile compiles anew before it gives up on them
+MIN_SLOWER = 1.25  # a call of an operator; two readings of it differ by some percent
 MIN_SYNC_SHARE = 0.05  # of a step; a single read of the loss takes less
 MIN_LOST_SHARE = 0.10  # of a step that the other ranks wait for the slowest one
 SOON_H = 7 * 24.0  # a training that lasts longer than this is rare
@@ -90,11 +94,11 @@ def input_bound(report: DoctorReport) -> Iterator[Advice]:
     wait = report.measurement.wait_share
     gain = None
     if report.breakdown.synthetic_data_throughput is not None:
-        gain = Gain(report.data_gain, "measured on one batch again and again")
+        gain = Gain(report.data_gain, "with its data always ready: one batch again and again")
     is_idle = gain is not None and gain.most < MIN_GAIN
     if not report.profile.loaders or wait < MIN_WAIT or is_idle:
         return
-    waits = f"It waits for data {wait:.0%} of the time"
+    waits = f"It waits for data {percent(wait)} of the time"
     items = report.examination.items
     if items is None:
         yield Advice(
@@ -118,7 +122,8 @@ def input_bound(report: DoctorReport) -> Iterator[Advice]:
             "Let more workers wait at the same time; copy the data to a local disk or into memory "
             "(/dev/shm) first."
         )
-    item = f"an item takes {ms(items.item_s)}: {share:.0%} computing, {1 - share:.0%} waiting"
+    parts = f"{percent(share)} computing, {percent(1 - share)} waiting"
+    item = f"an item takes {measured_duration(items.item_s)}: {parts}"
     if items.opens >= 1:
         item += f"; it opens {items.opens:,.3g} files"
     if items.opens >= MIN_OPENS:
@@ -132,19 +137,86 @@ def input_bound(report: DoctorReport) -> Iterator[Advice]:
 
 def launch_bound(report: DoctorReport) -> Iterator[Advice]:
     """Say that calling operators takes most of a step."""
-    found, step_s = report.breakdown.operators, report.measurement.step_s
-    share = report.breakdown.launch_share(step_s)
+    found, share = report.breakdown.operators, report.breakdown.launch_share
     if found is not None and share >= LAUNCH_BOUND_SHARE:
         yield Advice(
             "launch-bound",
             "The operators of a step are so small that calling them takes most of the time.",
             f"A step calls {found.per_step:,} operators, and each call costs the host about "
-            f"{1e6 * found.call_s:.1f} µs: {share:.0%} of a step of {ms(step_s)}.",
+            f"{1e6 * found.call_s:.1f} µs: {percent(share)} of a step.",
             "Make batches larger, compile the model (torch.compile), and use fused or foreach "
             "optimizers; autotune search tries all of them. Read whole tensors at once (.tolist()) "
             "instead of their elements (.item()).",
             gain=Gain(share_gain(share), "if the calls cost nothing"),
         )
+
+
+def slowed_launches(report: DoctorReport) -> Iterator[Advice]:
+    """Say that workers slow the main thread's launches down; not seen on a GPU.
+
+    On a CPU nothing is said: there, workers share the cores with what computes, and a search
+    weighs one against the other.
+    """
+    found = report.breakdown.operators
+    if found is None or found.call_while_loading_s is None or report.profile.device == "cpu":
+        return
+    slower = found.call_while_loading_s / found.call_s if found.call_s else 1.0
+    share = min(1.0, slower * report.breakdown.launch_share)
+    if slower < MIN_SLOWER or share < LAUNCH_BOUND_SHARE:
+        return
+    workers = sum(loader.num_workers for loader in report.profile.loaders)
+    yield Advice(
+        "slowed launches",
+        "The loader's workers slow down the thread that launches the kernels.",
+        f"A call of an operator costs the host {1e6 * found.call_while_loading_s:.1f} µs while the "
+        f"{workers} workers load, {1e6 * found.call_s:.1f} µs while they rest; calls take "
+        f"{percent(share)} of a step.",
+        "Use fewer workers, which autotune search tries, or give the training process a core of "
+        "its own (taskset).",
+        gain=Gain(share_gain(share * (1 - 1 / slower)), "if calls cost what they do meanwhile"),
+    )
+
+
+def padding(report: DoctorReport) -> Iterator[Advice]:
+    """Say that much of what is computed is padding."""
+    batches = report.breakdown.batches
+    if batches is None or batches.padding is None or batches.padding.share < MIN_PADDING:
+        return
+    found, gain = batches.padding, padding_gain(report.breakdown)
+    memory = "Memory stays as it is: the longest samples still make the largest batch."
+    if found.largest_share < 1 - MIN_PADDING:
+        memory = f"The largest batch then has {percent(found.largest_share)} of its tokens now."
+    yield Advice(
+        "padding",
+        f"{percent(found.share)} of the tokens in the batches are padding.",
+        f"Seen in {batches.count} batches, by {found.seen_in}. Batches of samples of like length "
+        f"would have {percent(found.sorted_share)} of the tokens. {memory}",
+        "Let a batch sampler draw samples of like length (in transformers: group_by_length), and "
+        "fill up to the longest sample of a batch. It changes which samples share a step.",
+        gain=Gain(gain, "if computing takes as much less as there are fewer tokens"),
+    )
+
+
+def many_shapes(report: DoctorReport) -> Iterator[Advice]:
+    """Say that cuDNN times its algorithms for each of many shapes; not seen on a GPU."""
+    batches, profile = report.breakdown.batches, report.profile
+    times = profile.device == "cuda" and profile.settings.cudnn == "benchmark"
+    if batches is None or not times or batches.shapes < MANY_SHAPES:
+        return
+    yield Advice(
+        "many shapes",
+        "torch.backends.cudnn.benchmark is on, and the shape of the batches changes.",
+        f"{batches.count} batches had {batches.shapes} shapes; each is timed anew.",
+        "Turn it off (torch.backends.cudnn.benchmark = False), or give batches few sizes.",
+    )
+
+
+def padding_gain(breakdown: StepBreakdown) -> float:
+    """Return the speedup if batches held samples of like length; 1.0 without padding."""
+    if breakdown.batches is None or breakdown.batches.padding is None:
+        return 1.0
+    split, fewer = breakdown.split, 1 - breakdown.batches.padding.sorted_share
+    return share_gain(fewer * (split.compute_s / split.step_s if split is not None else 1.0))
 
 
 def host_reads(report: DoctorReport) -> Iterator[Advice]:
@@ -153,14 +225,40 @@ def host_reads(report: DoctorReport) -> Iterator[Advice]:
     if split is None or split.sync_s < MIN_SYNC_SHARE * split.step_s:
         return
     share = split.sync_s / split.step_s
+    took = measured_duration(share * report.measurement.step_s)
     yield Advice(
         "reads on the host",
         "In each step, values of tensors are read on the host: .item(), .cpu(), print(loss).",
-        f"These calls take {ms(split.sync_s)}, {share:.0%} of a step.",
+        f"These calls take {took}, {percent(share)} of a step.",
         "Read whole tensors at once (.tolist()), or keep sums as tensors and read them every few "
         "steps.",
         gain=Gain(share_gain(share), "if the reads took no time"),
     )
+
+
+def unsearched(
+    profile: Profile, measurement: Measurement, breakdown: StepBreakdown
+) -> Iterator[str]:
+    """Yield what slows a program down that a search does not change, one sentence each."""
+    for name, problem, mend in switches_left_on(profile):
+        gain = switch_gain(name, measurement, breakdown)
+        cost = "it slows each step" if gain is None else f"off gives {gain.most:.2f}x"
+        yield f"{problem.rstrip('.')}: {cost}. {mend}"
+    found = None if breakdown.batches is None else breakdown.batches.padding
+    if found is not None and found.share >= MIN_PADDING:
+        most = padding_gain(breakdown)
+        yield (
+            f"{percent(found.share)} of tokens are padding: sorting gives at most {most:.1f}x. "
+            "Batches of samples of like length need less of it."
+        )
+
+
+def switch_gain(name: str, measurement: Measurement, breakdown: StepBreakdown) -> Gain | None:
+    """Return what was measured with a switch off; None if it was not."""
+    off, now = breakdown.without_anomaly_throughput, measurement.throughput.estimate
+    if name != "anomaly_detection" or off is None or not now:
+        return None
+    return Gain(max(1.0, off.estimate / now), "measured with it off")
 
 
 def switches_left_on(profile: Profile) -> Iterator[tuple[str, str, str]]:
@@ -173,7 +271,9 @@ def switches_left_on(profile: Profile) -> Iterator[tuple[str, str, str]]:
 def debug_switches(report: DoctorReport) -> Iterator[Advice]:
     """Say which switches are on that help to find bugs, and slow down each step."""
     for name, problem, mend in switches_left_on(report.profile):
-        yield Advice(f"left on: {name}", problem, "It was on while the program trained.", mend)
+        gain = switch_gain(name, report.measurement, report.breakdown)
+        seen = "It was on while the program trained."
+        yield Advice(f"left on: {name}", problem, seen, mend, gain=gain)
 
 
 def data_parallel(report: DoctorReport) -> Iterator[Advice]:
@@ -269,7 +369,8 @@ def stragglers(report: DoctorReport) -> Iterator[Advice]:
         "straggler",
         f"Rank {slowest.rank} is slower than the others, and all of them wait for it.",
         "Without communication, and without waiting for a core, its step takes "
-        f"{ms(work_s)}, that of the others {ms(usual_s)}; it spends the difference on {what}.",
+        f"{measured_duration(work_s)}, that of the others {measured_duration(usual_s)}; it spends "
+        f"the difference on {what}.",
         "Give all ranks the same work: samples of equal length, the same files, no logging or "
         "evaluation on one rank alone; look for another process on its device or cores.",
         gain=Gain(slowest.step_s / (slowest.step_s - lost_s), "if it were as fast as the others"),
@@ -324,14 +425,9 @@ def _warms_up(profile: Profile) -> bool:
 
 
 MEMBERS: tuple[Callable[[DoctorReport], Iterator[Advice]], ...] = (
-    *(input_bound, launch_bound, host_reads, debug_switches, data_parallel, affinity),
-    *(memory_growth, stragglers, large_batch),
+    *(input_bound, launch_bound, slowed_launches, padding, host_reads, debug_switches),
+    *(many_shapes, data_parallel, affinity, memory_growth, stragglers, large_batch),
 )
-
-
-def ms(seconds: float) -> str:
-    """Return seconds as milliseconds, as users read them."""
-    return f"{1000 * seconds:,.3g} ms"
 
 
 def size(count: float) -> str:

@@ -404,6 +404,11 @@ def read(path: Path) -> BestFile:
     """
     file = yamlfile.read(path)
     version = file.data.get("version")
+    if not {"version", "config"} & file.data.keys():  # one fault, not one for each key
+        raise FileFormatError(
+            f"{path} is not the result of a search: it has neither 'version' nor 'config'. Name "
+            "the best.yaml of a search, or the search."
+        )
     if isinstance(version, int) and version != VERSION:
         newer = "Install a newer autotune: git pull and pip install . in your clone of it."
         older = "An older autotune wrote it: search again."

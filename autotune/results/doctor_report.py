@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -40,6 +40,17 @@ class DoctorReport:
     notes: tuple[str, ...] = ()
 
     @property
+    def parts_s(self) -> Mapping[str, float]:
+        """Seconds of each part of a step, which add up to the measured one; empty if not profiled.
+
+        Their shares are those of profiled steps, which the profile itself makes longer.
+        """
+        split, step_s = self.breakdown.split, self.measurement.step_s
+        if split is None:
+            return {}
+        return {name: step_s * part / split.step_s for name, part in split.parts.items()}
+
+    @property
     def data_gain(self) -> float:
         """Speedup with data always ready; at least 1.0; 1.0 if that was not measured."""
         return data_gain(self.profile, self.measurement, self.breakdown)
@@ -54,7 +65,7 @@ class DoctorReport:
     def warnings(self) -> tuple[str, ...]:
         """Reasons to distrust these figures, one sentence each, for the user."""
         half = self.measurement.throughput.half_width_pct
-        wide = [f"The interval is wide (+-{half:.0f} %): the program is uneven."]
+        wide = [f"The interval is wide (± {half:.0f} %): the program is uneven."]
         found = (*warnings_of([self.measurement]), *(wide if half > WIDE_PCT else ()))
         return tuple(dict.fromkeys(found))
 

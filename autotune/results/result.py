@@ -113,7 +113,7 @@ class SearchResult:
             be recommended.
         training_steps: Those of the whole training; None if their number is unknown.
         bottleneck: What limits the program as written, such as ``input-bound``; empty if unknown.
-        bottleneck_evidence: What was measured to say so, as a sentence without its full stop.
+        bottleneck_evidence: What was measured to say so: sentences, without the last full stop.
         limit: What is left to gain for the program as written; None if no step was profiled.
         facts: What was learned from the program as written; None if it was not measured.
         claim: The processes in which ``candidate`` was compared with the program as written.
@@ -372,18 +372,21 @@ class SearchResult:
             return bestfile.CANDIDATE
         return bestfile.RESULT if self._larger_section() is None else BEST.name
 
-    def best_file(self) -> BestFile:
+    def best_file(self, config: Config | None = None) -> BestFile:
         """Return the content of best.yaml, or of candidate.yaml where nothing is confirmed.
 
         Its config is empty where nothing looked faster but larger steps. Figures are rounded.
+
+        Args:
+            config: Another one that the file is to hold.
         """
-        config, speedup = self.best, self.speedup
+        speedup = self.speedup
         if self._file_name == bestfile.CANDIDATE and self.candidate is not None:
-            config, speedup = self.candidate, self.candidate_speedup or self.speedup
+            config, speedup = config or self.candidate, self.candidate_speedup or self.speedup
         # As NVML names the GPUs, as it will for another command; else what the program saw
         machine = self.head.hardware if self.head.hardware.gpus else self.hardware
         return BestFile.of(
-            replace(self.applied, config=config),
+            replace(self.applied, config=config or self.best),
             self.head.program,
             confirmed=self._file_name != bestfile.CANDIDATE,
             larger_batch=self._larger_section(),

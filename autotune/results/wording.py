@@ -45,6 +45,16 @@ def typed_duration(seconds: float) -> str:
     return f"{minutes}m{rest}s" if rest else f"{minutes}m"
 
 
+def measured_duration(seconds: float) -> str:
+    """Return a short duration that was measured, in three digits: ``21.1 ms``, ``3.51 s``."""
+    return f"{seconds:,.3g} s" if seconds >= 1 else f"{1000 * seconds:,.3g} ms"
+
+
+def percent(share: float) -> str:
+    """Return a share of 1: ``55 %``."""
+    return f"{100 * share:.0f} %"
+
+
 def by_reason(refused: Mapping[str, str]) -> dict[str, list[str]]:
     """Return refused knobs grouped by reason, so that each reason is said once."""
     found: dict[str, list[str]] = {}

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
-from platform import python_version
 from typing import assert_never
 
 from pydantic import TypeAdapter, ValidationError
@@ -146,33 +145,36 @@ FENCED_OFF = re.compile(
 MIN_STEPS = 10
 
 
-NO_ROOM = "{name} does not fit as it is written: {reason}."
-# What a program that does not train as it is written is told, by how it ended
+NO_ROOM = "{name} does not fit as it is written: {reason}"
+OPEN_READ_ONLY = (
+    "A file that is opened for change counts whole: open data read-only. Or allow more with "
+    "--max-scratch 20G, or name a larger disk: --scratch-dir FOLDER."
+)
+TOO_FEW = (
+    f"One run of a program needs {MIN_STEPS} steps to be observed and measured. Is this the "
+    "training script? Give it more data or epochs."
+)
+SMALLER = "Make its batch or its model smaller first."
+# What a program that does not train as it is written is told, by how it ended: what happened, and
+# what to do
 COMPLAINTS = {
     Outcome.RAN_OUT: (
-        "There is nothing to measure in {program}: {reason}, and one run of a program needs "
-        f"{MIN_STEPS} to be observed and measured. Is this the training script? Give it more data "
-        "or epochs."
+        "There is nothing to measure in {name}: {reason}",
+        TOO_FEW,
     ),
-    Outcome.INTERRUPTED: (
-        "Stopped before the baseline of {name} was measured; there is nothing to report."
-    ),
-    Outcome.OUT_OF_MEMORY: f"{NO_ROOM} Make its batch or its model smaller first.",
-    Outcome.HOST_OUT_OF_MEMORY: f"{NO_ROOM} Make its batch or its model smaller first.",
-    Outcome.SHARED_MEMORY: NO_ROOM,
+    Outcome.INTERRUPTED: ("Stopped before {name} was measured; there is nothing to report", ""),
+    Outcome.OUT_OF_MEMORY: (NO_ROOM, SMALLER),
+    Outcome.HOST_OUT_OF_MEMORY: (NO_ROOM, SMALLER),
+    Outcome.SHARED_MEMORY: (NO_ROOM, ""),
     Outcome.HUNG: (
-        "{name} hangs: {reason}. Its last output is above. Run it once without autotune to see "
-        "whether it hangs there too."
+        "{name} hangs: {reason}",
+        "Run it once without autotune, to see whether it hangs there too.",
     ),
-    Outcome.SCRATCH_FULL: (
-        "{name} writes more than there is room for: {reason}. A file that is opened for change "
-        "counts whole: open data read-only. Or allow more with --max-scratch 20G, or name a larger "
-        "disk: --scratch-dir FOLDER."
-    ),
+    Outcome.SCRATCH_FULL: ("{name} writes more than there is room for: {reason}", OPEN_READ_ONLY),
 }
-UNSEEN_STEPS = (
-    "There is nothing to measure in {program}: {reason}. Have an optimizer of torch.optim make the "
-    "updates, or write them in place: parameter.copy_(new) under torch.no_grad()."
+UNSEEN_MEND = (
+    "Have an optimizer of torch.optim make the updates, or write them in place: "
+    "parameter.copy_(new) under torch.no_grad()."
 )
 
 
@@ -336,60 +338,70 @@ def _wants_launcher(program: Program, ending: Ending) -> bool:
 
 def program_error(program: Program, ending: Ending) -> ProgramError:
     """Return the error that ends a search: a program fails, or does not train, as it is written."""
+    name, reason, printed = program.name, ending.reason.rstrip("."), ending.program_traceback
     if ending.reason in MENDS.values():
-        return ProgramError(f"{program.name} cannot be searched: {ending.reason}")
-    said = COMPLAINTS.get(ending.outcome)
-    if said is None:
-        return ProgramError(_crash(program, ending), ending.program_traceback)
-    if ending.outcome is Outcome.RAN_OUT and UNSEEN in ending.reason:
-        said = UNSEEN_STEPS
-    text = said.format(name=program.name, program=program, reason=ending.reason)
+        why, _, mend = ending.reason.partition(". ")
+        return ProgramError(f"{name} cannot be searched: {why}", mend=f"{mend}.")
+    if ending.outcome not in COMPLAINTS:
+        return _crash(program, ending)
+    said, mend = COMPLAINTS[ending.outcome]
+    if ending.outcome is Outcome.RAN_OUT and UNSEEN in reason:
+        mend = UNSEEN_MEND
+    command = program.typed if ending.outcome is Outcome.HUNG else ""
     kind = NothingMeasured if ending.outcome is Outcome.INTERRUPTED else ProgramError
-    return kind(text, ending.program_traceback)
+    return kind(said.format(name=name, reason=reason), printed, mend=mend, command=command)
 
 
-def _crash(program: Program, ending: Ending) -> str:
+def _crash(program: Program, ending: Ending) -> ProgramError:
     name, reason = program.name, ending.reason
+
+    def told(headline: str, *, alone: str = "", mend: str = "", command: str = "") -> ProgramError:
+        printed = ending.program_traceback
+        return ProgramError(headline, printed, alone=alone, mend=mend, command=command)
+
     if is_fenced_off(ending):
-        return (
-            f"{name} failed when it wrote a file: {reason}. If that happens without autotune too, "
-            "mend it first. If not, the fence around trials forbids that write: write below the "
-            "working directory or a folder of yours, or try --fence landlock."
+        return told(
+            f"{name} failed when it wrote a file: {reason}",
+            mend="If that happens without autotune too, mend it first. If not, the fence around "
+            "trials forbids that write: write below the working directory or a folder of yours, "
+            "or try --fence landlock.",
         )
     if _wants_launcher(program, ending):
-        return (
-            f"{name} wants to be started by a launcher ({reason}). Say how many ranks to start: "
-            f"autotune search --nproc-per-node 2 {program}"
+        return told(
+            f"{name} wants to be started by a launcher ({reason})",
+            mend="Say how many ranks to start:",
+            command=f"autotune search --nproc-per-node 2 {program}",
         )
     # Who is to blame is known only if a second start, without autotune's hooks, showed it.
-    clause = ending.evidence
-    evidence = f"{clause[:1].upper()}{clause[1:]}. " if clause else ""
     match ending.cause:
         case Cause.PROGRAM:
-            return (
-                f"{name} fails by itself, before autotune changed anything: {reason}\n"
-                f"{evidence.rstrip()}"
+            is_missing = reason.startswith("ModuleNotFoundError")
+            where = f"Does {sys.executable} belong to the program's environment?"
+            return told(
+                f"{name} fails by itself, before autotune changed anything: {reason}",
+                alone=ending.evidence,
+                mend=where if is_missing else "",
+                command=program.typed,
             )
         case Cause.AUTOTUNE:
-            installed = []
-            for package in ("autotune-torch", "torch"):
-                with suppress(PackageNotFoundError):  # it is imported from a checkout
-                    installed.append(f"{package} {version(package)}")
-            versions = ", ".join([*installed, f"python {python_version()}"])
-            return (
-                f"{name} trains by itself but not under autotune, which is a defect of autotune. "
-                f"Under autotune it ended with: {reason}\n{evidence}"
-                "Please report it to autotune's authors, with the traceback above, what the "
-                f"program does there, and these versions: {versions}."
+            return told(
+                f"{name} fails under autotune only, which is a defect of autotune: {reason}",
+                alone=ending.evidence,
+                mend="Report it with the lines above, what the program does there, and this:",
+                command="autotune doctor --report",
             )
         case Cause.INPUT:
             mend = "Nobody can type in a trial: pass the answer by a flag, a file or a variable."
-            return f"{name} cannot be measured: {reason}\n{evidence or mend}"
+            mend = f"{ending.evidence}." if ending.evidence else mend
+            return told(f"{name} cannot be measured: {reason}", mend=mend)
         case Cause.UNCLEAR | None:
-            return (
+            return told(
                 f"{name} failed under autotune, and it is unclear whether it does so by itself: "
-                f"{reason}\n{evidence}Run it once without autotune: if it "
-                "trains, that is a defect of autotune, and its authors want to know."
+                f"{reason}",
+                alone=ending.evidence,
+                mend="Run it once without autotune: if it trains, that is a defect of autotune, "
+                "and its authors want to know.",
+                command=program.typed,
             )
         case _:
             assert_never(ending.cause)

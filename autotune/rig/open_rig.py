@@ -7,6 +7,7 @@ process can end into an ``Ending``. All of it runs on the thread that asks.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
@@ -51,6 +52,9 @@ POLL_S = 0.1
 BETWEEN_EPOCHS_S = 900.0  # evaluating or saving may take this long, and makes no step
 OVERFLOW_EVERY_S = 0.5
 LOG_TAIL_BYTES = 4000
+MOST_LINE = 200  # characters of a line that is shown
+# What moves a cursor or sets a colour (ECMA-48), and what sets a title
+ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)")
 MOST_LOG_BYTES = 64 << 20  # a progress bar prints some 100 bytes, ten times a second: for 18 hours
 
 ShouldStop = Callable[[], Ending | None]
@@ -106,6 +110,13 @@ def tail_of(log: Path) -> str:
             return file.read(LOG_TAIL_BYTES).decode(errors="replace")
     except OSError:
         return ""
+
+
+def last_line_of(log: Path) -> str:
+    """Return the last line of a log that says anything, without what steers a terminal."""
+    text = ESCAPES.sub("", tail_of(log)).replace("\r", "\n")
+    said = ("".join(c for c in line if c.isprintable()).strip() for line in text.split("\n"))
+    return next(filter(None, reversed([*said])), "")[:MOST_LINE]
 
 
 def cut(log: Path) -> None:

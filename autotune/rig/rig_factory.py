@@ -61,6 +61,15 @@ class RigFactory:
         with self.fence:
             self._later.close()
 
+    @property
+    def log(self) -> Path:
+        """Where what the newest rig's program prints is written."""
+        return self._folder / "log.txt"
+
+    @property
+    def _folder(self) -> Path:
+        return self.directory / "rigs" / f"{self.started:03d}"
+
     def take_mode(self, mode: RunMode) -> None:
         """Run the program in this mode from the next rig on, and have it remembered."""
         self.program = replace(self.program, mode=mode)
@@ -122,7 +131,7 @@ class RigFactory:
         cache = self.directory if is_plain else self.fence.folders[0]
         rig = Rig(
             self.program,
-            self.directory / "rigs" / f"{self.started:03d}",
+            self._folder,
             cache / "compile-cache",
             self.fence,
             tuple(gpu.uuid for gpu in self.hardware.gpus),

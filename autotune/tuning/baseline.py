@@ -21,6 +21,7 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.profile import Profile
 from autotune.results.record import BaselineInfo, SearchInfo, TrialRecord
 from autotune.rig.failures import program_error
+from autotune.rig.open_rig import last_line_of
 from autotune.tuning.events import Phase
 from autotune.tuning.live_rig import MAX_STARTS, Stay, over_limit
 from autotune.tuning.session import Baseline, Session
@@ -86,6 +87,7 @@ def _measure(session: Session) -> Baseline:
     head = study.head
     session.begin(Phase.AS_WRITTEN)
     began = session.rigs.clock()
+    session.events.on_start(lambda: last_line_of(session.rigs.log))
     ready = live.observe(session.until_over)
     if isinstance(ready, Ending):
         raise _failure(session, ready)
@@ -179,10 +181,9 @@ def _failure(session: Session, ending: Ending) -> AutotuneError:
     # is reported as failed even if time ran out.
     program = session.study.head.program
     if ending.outcome is Outcome.OUT_OF_TIME and ending.cause is not Cause.INPUT:
-        log = session.rigs.directory / "rigs" / f"{session.rigs.started:03d}" / "log.txt"
-        return unmeasured(program, session.budget.total_s, session.startup, log)
+        return unmeasured(program, session.budget.total_s, session.startup, session.rigs.log)
     error = program_error(program, ending)
     if ending.outcome is Outcome.INTERRUPTED:  # nobody's failure
         return error
-    session.study.failure = str(error).partition("\n")[0].rstrip(" .:")
+    session.study.failure = error.headline
     return error

@@ -210,7 +210,7 @@ def _failure(side: ComparedSide, ending: Ending) -> ProgramError | BudgetError:
     error = program_error(side.program, ending)
     if not side.commit:
         return error
-    return type(error)(f"{side.name}: {error}", error.program_traceback)
+    return error.of(side.name)
 
 
 def _space(

@@ -24,18 +24,16 @@ from autotune.results.doctor_report import data_gain, roofline_share
 from autotune.results.finding import WORTH_FINDING, Finding
 from autotune.results.record import TrialRecord, slowest_compilation
 from autotune.results.rehearsals import trained, warning
-from autotune.results.result import Contribution, LargerBatch, SearchResult
+from autotune.results.result import Contribution, SearchResult
 from autotune.results.training_steps import TrainingSteps, training_samples
-from autotune.tuning.checking.learning_check import check_s, samples_ratio
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
 from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.proposals import restarts
 from autotune.tuning.choosing.ranking import ranked
 from autotune.tuning.choosing.worth import one_fewer
 from autotune.tuning.claim import ClaimResult, Confirmation
+from autotune.tuning.larger import larger_found
 from autotune.tuning.session import Baseline, Session
-
-WORTH_TELLING = 1.05  # speedup over what is recommended
 
 
 def conclude(
@@ -54,7 +52,9 @@ def conclude(
     alone = ((), ()) if confirmation is None else confirmation.alone
     is_faster = confirmation is not None and confirmation.is_faster
     base_side = alone[0] or (baseline.measurement,)
-    best_side = (alone[1] if is_faster else ()) or base_side
+    best_side = base_side
+    if is_faster and candidate is not None:
+        best_side = alone[1] or tuple(filter(None, [candidate.measurement])) or base_side
     says_enough = confirmation is not None and confirmation.is_enough
     own = Interval(1.0, 1.0, 1.0)  # the program against itself
     # Judged again: a later trial may show that an earlier crash was not its config's fault.
@@ -95,7 +95,7 @@ def conclude(
         unclaimed=confirmation.speedup if confirmation and not says_enough else None,
         rehearsals=session.study.rehearsals,
         canary=session.study.canary,
-        larger_batch=_larger_batch(session, baseline, best),
+        larger_batch=larger_found(session, baseline, confirmed),
         training_steps=_training_steps(session, baseline, best),
         bottleneck="" if diagnosis is None else str(diagnosis.verdict),
         bottleneck_evidence="" if diagnosis is None else diagnosis.evidence,
@@ -113,7 +113,6 @@ def _limit(session: Session, baseline: Baseline, records: Sequence[TrialRecord])
     is_compiled = profile.model.is_compiled or any(one is not None for one in compiled)
     return limit_of(
         breakdown,
-        own.step_s,
         data_gain(profile, own, breakdown),
         roofline_share(profile, machine, breakdown, own.step_s),
         compile_was_measured=is_compiled,
@@ -161,20 +160,6 @@ def _throughput(
     if not own:
         return (baseline.measurement.throughput,) * 2
     return (rate([replace(one, cost=one.seconds, work=one.samples) for one in own]),) * 2
-
-
-def _larger_batch(session: Session, baseline: Baseline, shown: Config) -> LargerBatch | None:
-    # Configs that were seen to fail, or to learn less, are left out.
-    study, space = session.study, replace(baseline.space, defers_growth=False)
-    able = [record for record in ranked(study, space) if space.grows(record.config)]
-    if space.grows(shown) or not able or able[0].speedup is None:
-        return None
-    own = {r.config: r.speedup.estimate for r in study.records if r.speedup is not None}
-    if able[0].speedup.estimate < WORTH_TELLING * own.get(shown, 1.0):
-        return None
-    speedup = able[0].speedup
-    needed_s = check_s(session, baseline, able[0].config, samples_ratio(able[0], baseline))
-    return LargerBatch(able[0].config, speedup, needed_s)
 
 
 def _training_steps(session: Session, baseline: Baseline, best: Config) -> TrainingSteps | None:

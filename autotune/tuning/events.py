@@ -7,16 +7,17 @@ callbacks. ``Console`` overrides the hooks that a person should read, a test tho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.program.config import Config
-from autotune.results.record import SearchInfo, TrialRecord
+from autotune.results.record import ClaimProcess, SearchInfo, TrialRecord
 from autotune.rig.fence import Fence
 from autotune.rig.wire import Progress
 from autotune.tuning.budget import Budget
 from autotune.tuning.choosing.diagnosis import Diagnosis
+from autotune.tuning.reach import Reach
 
 
 class Phase(StrEnum):
@@ -50,11 +51,17 @@ class Events:
     def on_phase(self, phase: Phase) -> None:
         """Called when a phase of the search begins."""
 
+    def on_start(self, printed: Callable[[], str]) -> None:
+        """Called before the program is first started; *printed* returns the last line it printed.
+
+        The line is of one row, holds no control character, and may be empty.
+        """
+
     def on_resume(self, records: Sequence[TrialRecord]) -> None:
         """Called when an earlier session measured the baseline; all trials so far, it first."""
 
-    def on_diagnosis(self, diagnosis: Diagnosis, space: ResolvedSpace) -> None:
-        """Called when the baseline's bottleneck is known, before any other config is tried."""
+    def on_diagnosis(self, diagnosis: Diagnosis, space: ResolvedSpace, held: Reach) -> None:
+        """Called once the program as written is measured: what limits it, what the budget holds."""
 
     def on_trial_start(self, config: Config, why: str, space: ResolvedSpace) -> None:
         """Called before a config is measured; *why* says where the proposal came from."""
@@ -63,7 +70,11 @@ class Events:
         """Called with each sign of life of the program: each of its first steps, then at times."""
 
     def on_rounds(self, best: Config, speedup: float, space: ResolvedSpace) -> None:
-        """Called after each few rounds, with what would be recommended now and its speedup."""
+        """Called after each few rounds, with what would be recommended now and its speedup.
+
+        It is called once both it and the program as written have played rounds that count: the
+        first ones of a config may be 91 times too fast on a machine that swaps.
+        """
 
     def on_trial_end(self, number: int, record: TrialRecord, space: ResolvedSpace) -> None:
         """Called when a trial has been recorded, measured or failed; number 0 is the baseline."""
@@ -74,8 +85,14 @@ class Events:
     def on_confirmation(self, candidate: TrialRecord, space: ResolvedSpace) -> None:
         """Called before a candidate is compared with the baseline in fresh processes."""
 
-    def on_interrupt(self, requests: int) -> None:
-        """Called from the signal handler for each Ctrl-C: 1 ends the search, 2 skips the claim."""
+    def on_process(self, process: ClaimProcess) -> None:
+        """Called after each fresh process in which the candidate was compared."""
+
+    def on_interrupt(self, requests: int, confirm_s: float) -> None:
+        """Called from the signal handler for each Ctrl-C: 1 ends the search, 2 skips the claim.
+
+        *confirm_s* is about how many seconds the claim that still follows takes; 0 if none does.
+        """
 
     def on_search_end(self) -> None:
         """Called when a session is over, however it ended: with a result or with an error."""
@@ -85,3 +102,13 @@ class Events:
 
     def warn(self, text: str) -> None:
         """Called with a sentence that the user must not miss, such as a doubt about a result."""
+
+
+def answer_to_interrupt(requests: int, confirm_s: float) -> str:
+    """Return what a Ctrl-C does, as ``on_interrupt`` is told it."""
+    if requests > 1:
+        return "Ending now, without confirming more; Ctrl-C again aborts at once."
+    if confirm_s:
+        about = f"{confirm_s:.0f} s; Ctrl-C skips it"
+        return f"Ending; if a config looks faster, it is confirmed ({about})."
+    return "Ending; what was measured until now counts, and nothing more is confirmed."

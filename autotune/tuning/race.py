@@ -336,7 +336,8 @@ class Race:
             self._played.update(configs)
         self._study.spent_s = self._session.budget.spent_s  # a search may be killed
         best, speeds = self._best(), self._study.speeds
-        if speeds is not None and best in speeds:
+        counts = min(self._played[one] for one in (best, self._written)) >= LEAST_ROUNDS
+        if counts and speeds is not None and best in speeds:
             self._session.events.on_rounds(
                 best, math.exp(speeds.of(best).value), self._baseline.space
             )

@@ -210,6 +210,13 @@ class Session:
         spare_s = min(self.budget.left_s - kept_s, max(MOST_REHEARSAL_S, 2 * least_s))
         return spare_s if spare_s >= least_s and self.stop.requests < 2 else 0.0
 
+    @property
+    def still_confirms_s(self) -> float:
+        """About the seconds of the claim that may follow a first Ctrl-C; 0 if none does."""
+        needed_s = self.plan.claim_s(is_apart=self.plan.needs_pairs)
+        is_due = self.study.speeds is not None and self.stop.requests < 2
+        return needed_s if is_due and self.budget.overdraft_s >= needed_s else 0.0
+
     def may_compile(self) -> bool:
         """Return whether there is time to compile the model, and to let it take turns."""
         return self.until_confirmation.left_s() > 2 * COMPILING_S
@@ -266,7 +273,11 @@ def search_session(
     def remember(mode: RunMode) -> None:
         study.mode = mode
 
-    with InterruptCounter(events.on_interrupt) as stop, ExitStack() as ending:
+    def interrupted(requests: int) -> None:
+        events.on_interrupt(requests, sessions[0].still_confirms_s if sessions else 0.0)
+
+    sessions: list[Session] = []
+    with InterruptCounter(interrupted) as stop, ExitStack() as ending:
         study.storage.is_urgent = lambda: stop.is_urgent
         # Each step for itself, the last one first: a full disk does not keep rigs open
         ending.callback(events.on_search_end)
@@ -289,4 +300,5 @@ def search_session(
         study.fence = rigs.fence.sentence
         for warning in surroundings.look(study.head.hardware):
             events.warn(warning)
-        yield Session(run, study, budget, stop, events, rigs, live, startup)
+        sessions.append(Session(run, study, budget, stop, events, rigs, live, startup))
+        yield sessions[0]

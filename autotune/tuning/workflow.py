@@ -17,13 +17,15 @@ from autotune.tuning.baseline import measure_baseline
 from autotune.tuning.checking.canary import cleared
 from autotune.tuning.checking.learning_check import with_growth
 from autotune.tuning.checking.rehearse import rehearse_best
-from autotune.tuning.choosing.diagnosis import diagnose
+from autotune.tuning.choosing.diagnosis import Diagnosis, diagnose
 from autotune.tuning.claim import claim_best, play_on
 from autotune.tuning.conclude import conclude
 from autotune.tuning.events import Events
+from autotune.tuning.larger import with_larger
 from autotune.tuning.plan import Plan
 from autotune.tuning.race import race
-from autotune.tuning.session import Finish, search_session
+from autotune.tuning.reach import reach
+from autotune.tuning.session import Baseline, Finish, Session, search_session
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
 from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
@@ -104,21 +106,29 @@ def search(
         baseline, diagnosis, claimed = with_growth(session, measure_baseline(session)), None, None
         session.warn_if_short()
         with session.what_is_measured_counts():
+            held = reach(session.plan, baseline.space)
+            diagnosis = _diagnosis(session, baseline)
+            events.on_diagnosis(diagnosis, baseline.space, held)
             baseline = cleared(session, baseline)
-            diagnosis = diagnose(
-                baseline.profile,
-                baseline.measurement,
-                baseline.space,
-                study.hardware,
-                baseline.breakdown,
-                study.goal,
-            )
-            events.on_diagnosis(diagnosis, baseline.space)
+            diagnosis = _diagnosis(session, baseline)
             race(session, baseline, diagnosis)
             play_on(session, baseline)
             try_apart(session, baseline, diagnosis)
             while rehearse_best(session, baseline):  # all that looked faster fails
                 race(session, baseline, diagnosis)
             claimed = claim_best(session, baseline)
+            claimed = with_larger(session, baseline, claimed)
         claimed = claimed or claim_best(session, baseline)
         return session.keep(conclude(session, baseline, claimed, diagnosis), finish)
+
+
+def _diagnosis(session: Session, baseline: Baseline) -> Diagnosis:
+    study = session.study
+    return diagnose(
+        baseline.profile,
+        baseline.measurement,
+        baseline.space,
+        study.hardware,
+        baseline.breakdown,
+        study.goal,
+    )

@@ -15,6 +15,7 @@ from autotune.program.flags import Flag
 from autotune.tuning import workflow
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.events import Events
+from autotune.tuning.reach import Reach
 from tests.docs.project import SLOW, scripted
 from tests.made import A100, GIB, make_profile
 from tests.rigging import PROGRAMS
@@ -39,7 +40,7 @@ class Tuned(Events):
 
     space: ResolvedSpace | None = None
 
-    def on_diagnosis(self, _diagnosis: Diagnosis, space: ResolvedSpace) -> None:
+    def on_diagnosis(self, _diagnosis: Diagnosis, space: ResolvedSpace, _held: Reach) -> None:
         self.space = space
 
 
@@ -98,7 +99,7 @@ def test_it_says_what_is_tried_what_is_not_and_what_the_budget_holds(workplace: 
         data["fence"],
         "--hidden",
         "a whole number",
-        "3m 00s",
+        "take 3m,",
     ):
         assert text in " ".join(said.stdout.split())
     for what, seconds in data["needs_budget_s"].items():

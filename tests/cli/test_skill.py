@@ -150,7 +150,7 @@ def printed(stored: SearchResult, tmp_path_factory: pytest.TempPathFactory) -> d
         Events(),
         surroundings=ScriptedMachine(Script()).surroundings,
     )
-    wasteful = StepBreakdown(operators=Operators(1000, 1e-4))
+    wasteful = StepBreakdown(operators=Operators(1000, 1e-4, 0.1))
     report = examine(
         PROGRAM,
         HARDWARE,

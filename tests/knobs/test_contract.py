@@ -13,6 +13,7 @@ from autotune.knobs.torch_flags import ProcessSwitch
 from autotune.machine.hardware import Hardware
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain, NotOffered
+from autotune.program.may_change import MayChange
 from autotune.program.profile import Profile, TorchSettings
 from autotune.program.program import LaunchPlan
 from tests.made import MACHINES, make_loader, make_profile
@@ -77,6 +78,7 @@ def test_a_knob_is_known_by_its_name_and_described_in_one_line(knob: Knob) -> No
     assert re.fullmatch(r"\S.*\.", knob.summary)
     assert isinstance(knob.scope, Scope)
     assert bool(knob.choices) is (knob.value_type is str)
+    assert knob.changes in MayChange
 
 
 @every_knob

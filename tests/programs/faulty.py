@@ -4,6 +4,7 @@
 """
 
 import argparse
+import itertools
 import os
 import tempfile
 import time
@@ -59,10 +60,33 @@ class Data(Dataset):
 
 def model() -> nn.Module:
     if FAULT == "launch":
-        width, depth = (8, 60) if HAS_FAULT else (768, 4)
+        width, depth = (2, 140) if HAS_FAULT else (768, 4)  # 2,000 operators a step, or few
         layers = [nn.Linear(width, width) for _ in range(depth)]
         return nn.Sequential(nn.Linear(SIZE, width), *layers, nn.Linear(width, CLASSES))
+    if FAULT == "padding":
+        return nn.Sequential(nn.Embedding(100, SIZE), nn.Linear(SIZE, 64), Mean(), nn.Linear(64, CLASSES))
+    if FAULT == "shapes":
+        return nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), Mean(), nn.Linear(16, CLASSES))
     return nn.Sequential(nn.Linear(SIZE, 4096), nn.ReLU(), nn.Linear(4096, CLASSES))
+
+
+class Mean(nn.Module):
+    """The mean over all places."""
+
+    def forward(self, x):
+        return x.mean(1) if x.dim() == 3 else x.mean((2, 3))
+
+
+def filled(items):
+    """Texts filled up to the longest, or images of another size in each batch."""
+    labels = torch.tensor([label for _, label in items])
+    if FAULT == "shapes":
+        side = 16 + (next(BATCHES) % 30 if HAS_FAULT else 0)
+        return torch.randn(len(items), 3, side, side), labels
+    # Lengths of 20 to 100 and the longest in each batch, so that 40 % of a batch are padding
+    lengths = [20 + int(number) % 81 if HAS_FAULT else 60 for number in torch.randint(81, (len(items),))]
+    texts = [torch.randint(1, 100, (length,)) for length in [100 if HAS_FAULT else 60, *lengths[1:]]]
+    return nn.utils.rnn.pad_sequence(texts, batch_first=True), labels
 
 
 def bind(worker: int) -> None:
@@ -78,10 +102,12 @@ if FAULT == "anomaly" and HAS_FAULT:
 if FAULT == "ranks":
     torch.distributed.init_process_group("gloo")
 batch = 4000 if FAULT == "large_batch" and HAS_FAULT else 64
+BATCHES = itertools.count()
 data = Data()
 workers = 2 if FAULT == "bound_workers" else 0
 loader = DataLoader(
     data, batch, shuffle=True, num_workers=workers,
+    collate_fn=filled if FAULT in {"padding", "shapes"} else None,
     worker_init_fn=bind if FAULT == "bound_workers" and HAS_FAULT else None,
 )
 net = model()

@@ -8,22 +8,25 @@ import pytest
 from autotune.cli.doctor import program_data
 from autotune.measurement.examination import (
     Affinity,
+    Batches,
     Examination,
     ItemsExamined,
     MemoryGrowth,
     Operators,
+    Padding,
     StepBreakdown,
     StepParts,
 )
 from autotune.measurement.readings import RankLoad
 from autotune.program.profile import OptimizerFacts
-from autotune.results.advice import MEMBERS, Advice, advise
+from autotune.results.advice import MEMBERS, Advice, advise, unsearched
 from autotune.results.doctor_report import DoctorReport
 from tests.made import (
     A100,
     HARDWARE,
     PROFILE,
     make_hardware,
+    make_loader,
     make_measurement,
     make_profile,
     profile_with,
@@ -34,7 +37,7 @@ MIB = 1 << 20
 ITEMS = ItemsExamined(100, 0.002, computing_share=0.9, where="data.py:31")
 GROWN = tuple(500 * MIB + n * 40 * MIB for n in range(7))
 SGD = OptimizerFacts("SGD", ("SGD", "Optimizer"), (0.1,), initial_lrs=(0.1,))
-MANY_OPERATORS = Operators(3000, 4e-6)
+MANY_OPERATORS = Operators(3000, 4e-6, STEP_S)
 AHEAD = StepParts(0.0, 0.0, 0.9 * STEP_S, 0.1 * STEP_S, 0.0, 0.0, 10, launch_s=0.5 * STEP_S)
 WAITING_RANK = RankLoad(1, 0.05, 0.025, 0.005)  # 45 ms of 50 are its work
 
@@ -72,7 +75,7 @@ def test_a_program_without_a_fault_gets_no_advice() -> None:
         Affinity((0, 1), (0, 1), ((0, 1), (0, 1))),
         MemoryGrowth(10, (500 * MIB,) * 7),
     )
-    assert names(report(quiet, operators=Operators(300, 4e-6))) == []
+    assert names(report(quiet, operators=Operators(300, 4e-6, STEP_S))) == []
     assert names(report(quiet, wait=0.2, data_gain=1.02)) == [], "waiting that costs nothing"
     unread = replace(report(), breakdown=StepBreakdown())
     assert [member for member in MEMBERS if [*member(unread)]] == []
@@ -105,6 +108,52 @@ def test_many_small_operators_are_launch_bound_unless_the_host_is_ahead_of_the_d
         )
 
 
+def test_workers_that_slow_launches_are_told_on_a_gpu_alone() -> None:  # not seen on a GPU
+    behind = replace(AHEAD, launch_s=0.95 * STEP_S)
+    ours = {"device": "cuda", "loaders": (make_loader(num_workers=8),)}
+    for while_loading_s, split, profile, said in (
+        (8e-6, behind, ours, ["slowed launches"]),
+        (4.1e-6, behind, ours, []),
+        (None, behind, ours, []),
+        (8e-6, AHEAD, ours, []),
+        (8e-6, None, {}, []),
+    ):
+        calls = Operators(1500, 4e-6, STEP_S, while_loading_s)
+        assert names(report(operators=calls, split=split, profile=profile)) == said
+    advice = only(report(operators=Operators(1500, 4e-6, STEP_S, 8e-6), split=behind, profile=ours))
+    assert "8.0 µs while the 8 workers load, 4.0 µs while they rest" in advice.evidence
+    assert advice.gain is not None
+    assert advice.gain.most == pytest.approx(1 / (1 - 0.6 / 2))
+
+
+def test_padding_is_told_with_what_batches_of_like_length_give_and_cost() -> None:
+    parts = replace(AHEAD, compute_s=0.8 * STEP_S, optimizer_s=0.2 * STEP_S, launch_s=None)
+    for share, largest, said in (
+        (0.4, 1.0, "Memory stays as it is"),
+        (0.7, 0.5, "The largest batch then has 50 % of its tokens now"),
+    ):
+        filled = Batches(40, 9, Padding(share, 1 - share, largest, "attention_mask"))
+        found = report(batches=filled, split=parts)
+        advice = only(found)
+        assert advice.name == "padding"
+        assert said in advice.evidence
+        assert "attention_mask" in advice.evidence
+        assert advice.gain is not None
+        assert advice.gain.most == pytest.approx(1 / (1 - 0.8 * share))
+        (line,) = unsearched(found.profile, found.measurement, found.breakdown)
+        assert f"at most {advice.gain.most:.1f}x" in line
+    little = report(batches=Batches(40, 9, Padding(0.1, 0.92, 1.0, "mask")))
+    assert not names(little)
+    assert not [*unsearched(little.profile, little.measurement, little.breakdown)]
+
+
+def test_changing_shapes_are_told_where_each_is_timed_anew() -> None:  # not seen on a GPU
+    on = {"device": "cuda", "cudnn": "benchmark"}
+    for shapes, profile, said in ((30, on, 1), (1, on, 0), (30, {"device": "cuda"}, 0)):
+        found = report(batches=Batches(90, shapes), profile=profile)
+        assert names(found) == ["many shapes"] * said
+
+
 def test_reads_on_the_host_are_told_and_the_largest_gain_first() -> None:
     reads = replace(AHEAD, launch_s=None, sync_s=0.1 * STEP_S, compute_s=0.8 * STEP_S)
     advice = only(report(split=reads))
@@ -114,6 +163,8 @@ def test_reads_on_the_host_are_told_and_the_largest_gain_first() -> None:
     data = program_data(report(operators=MANY_OPERATORS, split=reads))
     assert [one["name"] for one in data["advice"]] == ["launch-bound", "reads on the host"]
     assert data["parts"]["sync calls"] == pytest.approx(0.1 * STEP_S)
+    slowed = replace(reads, sync_s=0.2 * STEP_S, compute_s=1.6 * STEP_S, optimizer_s=0.2 * STEP_S)
+    assert program_data(report(split=slowed))["parts"] == pytest.approx(data["parts"])
 
 
 def test_memory_that_grows_steadily_is_told_and_not_what_comes_and_goes() -> None:
@@ -138,6 +189,14 @@ def test_processes_tied_to_too_few_cores_are_told() -> None:
 def test_debugging_switches_and_data_parallel_are_told() -> None:
     on = report(profile={"anomaly_detection": True, "autograd_profiler": True})
     assert names(on) == ["left on: anomaly_detection", "left on: autograd_profiler"]
+    off = replace(on.breakdown, without_anomaly_throughput=on.measurement.throughput.times(1.4))
+    gains = {advice.name: advice.gain for advice in advise(replace(on, breakdown=off))}
+    anomaly = gains["left on: anomaly_detection"]
+    assert anomaly is not None
+    assert anomaly.most == pytest.approx(1.4)
+    said = [*unsearched(on.profile, on.measurement, off)]
+    assert "is on: off gives 1.40x." in said[0]
+    assert "it slows each step." in said[1]
     assert not names(report(profile={"replicas": 1}))
     assert "among 2 GPUs" in only(report(profile={"replicas": 2})).evidence
 

@@ -104,7 +104,7 @@ MESSAGES: tuple[ToRig | FromRig, ...] = (
     TakeTurns((changed(APPLIED, loader=None), APPLIED), (PlannedTurn(0, 3),), 5, with_loads=True),
     TOOK_TURNS,
     StepProfiled(StepBreakdown(), 8),
-    StepProfiled(StepBreakdown(operators=Operators(200, 3e-6), batches=BATCHES), 9),
+    StepProfiled(StepBreakdown(operators=Operators(200, 3e-6, 0.01), batches=BATCHES), 9),
     Examine(9),
     Examined(EXAMINATION, 9),
     Close(),

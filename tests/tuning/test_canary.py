@@ -10,6 +10,7 @@ import pytest
 from autotune.measurement.learning.training_trace import Sameness
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config, KnobValue
+from autotune.program.may_change import MayChange
 from autotune.results.as_data import as_data
 from autotune.results.finding import Finding
 from autotune.tuning.checking.canary import exact_settings
@@ -105,6 +106,27 @@ def test_the_setting_that_trains_something_else_is_found_and_not_searched(
     assert all(knob not in r.config.changes_from(result.baseline) for r in result.records)
     assert search.go_on(240.0).best[knob] == result.baseline[knob], "nor by a resumed search"
     assert left <= result.changes.keys()
+
+
+def test_where_nothing_may_change_what_only_rounds_otherwise_is_not_searched(
+    tmp_path: Path,
+) -> None:
+    """By its level, or because this program's numbers are not equal bit for bit."""
+    heard = Heard()
+    script = Script(SPEEDS, noise=0.02, rounds=lambda config: bool(config["prefetch_factor"] != 2))
+    knobs = {**KNOBS, "batch_size": (64, 128)}
+    search = begin(tmp_path, script, knobs, may_change=MayChange.NOTHING)
+    result = search.go_on(180.0, heard)
+    for knob in ("memory_format", "threads", "precision"):
+        assert result.refused[knob] == "only with --may-change rounding"
+    assert result.refused["batch_size"] == "only with --may-change batch"
+    canary = search.study.canary
+    assert canary is not None
+    assert canary.refused == {"prefetch_factor": "it changes the training (it rounds otherwise)"}
+    assert canary.training is not None
+    assert canary.training.sameness is Sameness.BITS
+    assert dict(result.changes) == {"workers": 2}
+    assert "same, bit for bit" in result.training_note
 
 
 def test_a_setting_under_which_the_program_fails_is_found(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """What becomes of configs with a larger global batch, over whole searches in virtual time."""
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from autotune.measurement.outcome import Outcome
+from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config, KnobValue
 from autotune.program.may_change import MayChange
-from autotune.results.as_data import as_data
 from autotune.results.finding import Finding
+from autotune.results.wording import factor, format_duration
+from autotune.tuning.events import Phase
 from tests.made import A100, GIB, make_profile, make_space
-from tests.scripted import Script, Searched, begin
-from tests.tuning.watched import told
+from tests.scripted import CRASH, Question, Script, Searched, begin
+from tests.tuning.watched import Heard, told
 
 KNOBS: dict[str, tuple[KnobValue, ...]] = {
     "workers": (0, 1, 2),
@@ -36,9 +36,12 @@ GIVEN = {
 
 
 def begun(
-    folder: Path, trains: Callable[[Config], float] = lambda _: 1.0, **options: Any
+    folder: Path,
+    trains: Callable[[Config], float] = lambda _: 1.0,
+    ends: Callable[[Question], Ending | None] = lambda _: None,
+    **options: Any,
 ) -> Searched:
-    script = Script(SPEEDS, noise=0.02, process_noise=0.01, trains=trains)
+    script = Script(SPEEDS, noise=0.02, process_noise=0.01, trains=trains, ends=ends)
     return begin(folder, script, KNOBS, **options)
 
 
@@ -54,11 +57,10 @@ def test_the_global_batch_stays_where_a_check_takes_too_long_and_its_price_is_to
     assert larger.config["batch_size"] in {128, 256}
     assert larger.speedup.low <= 1.4 * SPEEDS["batch_size"][larger.config["batch_size"]]
     out = told(result, capsys)
-    assert "Larger steps are faster: workers=2 batch_size=" in out
-    needed = f"{math.ceil(larger.check_s / 60)} min more"
-    assert f"What they learn was not checked; that needs {needed}: autotune resume" in out
-    assert "--may-change batch" in out
-    assert as_data(result)["learning"]["larger_batch"]["check_seconds"] > 0.15 * 180
+    said = f"~{factor(larger.speedup)} at batch {larger.config['batch_size']}?"
+    assert f"larger batch {said} autotune resume train --may-change batch" in out
+    assert f"checking that takes {format_duration(larger.check_s)}" in out
+    assert larger.check_s > 0.15 * 180
     late = [record.config["batch_size"] != 64 for record in result.records]
     assert not any(late[: len(late) // 2]), "the time goes into what may be recommended"
 
@@ -110,6 +112,81 @@ def test_a_check_that_fits_into_the_budget_is_made_unasked(tmp_path: Path) -> No
     assert any(record.seeds for record in result.rehearsals)
     assert result.learning.global_batches[1] in {128, 256}
     assert result.seconds <= 900.0
+
+
+def test_a_larger_batch_that_learns_as_much_is_a_second_config_with_its_own_claim(
+    tmp_path: Path,
+) -> None:
+    """It plays along in the processes of the claim, and the headline keeps the batch."""
+    search = begun(tmp_path)
+    result = search.go_on(300.0)
+    assert result.finding is Finding.FASTER
+    assert dict(result.changes) == {"workers": 2}
+    larger = result.larger_batch
+    assert larger is not None
+    assert larger.is_confirmed
+    assert dict(larger.config.changes_from(result.baseline)) == {"workers": 2, "batch_size": 128}
+    assert larger.speedup.low <= 1.4 * 1.3 <= larger.speedup.high
+    fresh = [one for one in result.claim if not one.is_of_search]
+    assert [one.cost_s for one in larger.claim] == [one.cost_s for one in fresh], "no starts"
+    assert result.seconds <= 300.0
+    kept = search.study.result
+    assert kept is not None
+    assert kept.larger_batch == larger, "the record has it"
+    search.study.allow(MayChange.BATCH)
+    main = search.go_on(400.0)
+    assert main.learning.global_batches[1] in {128, 256}, "as soon as the user lets it win"
+    assert main.larger_batch is None
+
+
+def test_batches_may_win_where_the_claim_has_left_the_time_to_check_them(tmp_path: Path) -> None:
+    """The check would take more than a small share of this budget, so it waits for the claim."""
+    heard = Heard()
+    result = begun(tmp_path, may_change=MayChange.BATCH).go_on(300.0, heard)
+    told = "Checking what a larger batch learns takes about "
+    assert any(note.startswith(told) and "--budget " in note for note in heard.notes)
+    assert dict(result.changes) == {"workers": 2, "batch_size": 128}
+    assert result.finding is Finding.FASTER
+    assert result.larger_batch is None
+
+
+def test_a_larger_batch_alone_gets_processes_of_its_own(tmp_path: Path) -> None:
+    script = Script({"batch_size": {128: 1.4}}, noise=0.02, process_noise=0.01)
+    result = begin(tmp_path, script, {"batch_size": (64, 128)}).go_on(300.0)
+    assert (result.finding, dict(result.changes)) == (Finding.NOTHING_FOUND, {})
+    assert result.larger_batch is not None
+    assert result.larger_batch.is_confirmed
+    assert result.larger_batch.speedup.low <= 1.4 <= result.larger_batch.speedup.high
+
+
+def test_a_larger_batch_that_learns_less_is_not_told_as_a_gain(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = begun(tmp_path, lambda c: 1.1 if c["batch_size"] != 64 else 1.0).go_on(300.0)
+    assert dict(result.changes) == {"workers": 2}
+    assert result.larger_batch is None
+    assert "batch_size=128 changes the training: loss at equal samples +9.7 %" in told(
+        result, capsys
+    )
+
+
+def test_a_larger_batch_that_fails_while_it_plays_along_leaves_the_claim_as_it_is(
+    tmp_path: Path,
+) -> None:
+    heard = Heard()
+
+    def ends(question: Question) -> Ending | None:
+        is_large = question.config is not None and question.config.get("batch_size", 64) != 64
+        is_claim = heard.phases[-1:] == [Phase.CONFIRM]
+        return CRASH if is_large and is_claim and question.kind == "measure" else None
+
+    search = begun(tmp_path, ends=ends)
+    result = search.go_on(300.0, heard)
+    assert result.finding is Finding.FASTER
+    assert dict(result.changes) == {"workers": 2}
+    assert result.larger_batch is not None
+    assert not result.larger_batch.is_confirmed
+    assert not result.larger_batch.claim
 
 
 @pytest.mark.parametrize("sampler", ["autotune", "random"])

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from statistics import median
-from time import perf_counter
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from time import perf_counter, thread_time
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-WIDTH, LAYERS, ROUNDS = 2, 20, 15
+from autotune.machine.probes.host_load import queued_s
+
+WIDTH, LAYERS = 2, 20
+TIMED_S = 0.1  # some 200 steps, on 2 cores
 
 
 class OperatorCount(TorchDispatchMode):
@@ -45,16 +50,34 @@ class OperatorCount(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def call_s(device: str) -> float:
+class Stopwatch:
+    """Seconds of the calling thread, but for those in which others had the core that it wanted."""
+
+    def __init__(self) -> None:
+        self._task = Path(f"/proc/self/task/{threading.get_native_id()}")
+        self._began_s, self._queued_s = perf_counter(), queued_s(self._task)
+
+    def read(self) -> tuple[float, float]:
+        """Return the seconds so far: without waiting for a core, and all of them."""
+        every_s = perf_counter() - self._began_s
+        return every_s - (queued_s(self._task) - self._queued_s), every_s
+
+
+def call_s(device: str, between: Callable[[], object] = lambda: None) -> float:
     """Return the seconds that the host needs to call an operator with almost nothing to compute.
 
-    The median over steps of a tiny model: its operators are counted in the same way, and its steps
+    The mean over steps of a tiny model: its operators are counted in the same way, and its steps
     contain gradients and updates, as any training does. It has no module and no optimizer, so that
     nothing takes it for a part of the program, and it draws no random numbers. On a GPU it is the
-    launch alone: nobody waits for the result.
+    launch alone: nobody waits for the result meanwhile.
+
+    Args:
+        between: Called between steps, which it does not count for.
     """
     weights = [torch.zeros(WIDTH, WIDTH, device=device, requires_grad=True) for _ in range(LAYERS)]
     biases = [torch.zeros(WIDTH, device=device, requires_grad=True) for _ in range(LAYERS)]
+    # On a GPU, gradients are launched by another thread, for which this one waits
+    clock = thread_time if device == "cpu" else perf_counter
     parameters, given = [*weights, *biases], torch.zeros(1, WIDTH, device=device)
 
     def step() -> None:
@@ -70,9 +93,12 @@ def call_s(device: str) -> float:
         step()
         with OperatorCount() as counter:
             step()
-        took = []
-        for _ in range(ROUNDS):
-            began = perf_counter()
+        took, began = list[float](), perf_counter()
+        while len(took) < 2 or perf_counter() - began < TIMED_S:
+            between()
+            if device == "cuda":  # else its queue is full at some time, and the host waits
+                torch.cuda.synchronize()
+            began_s = clock()
             step()
-            took.append(perf_counter() - began)
-    return float(median(took) / counter.calls)
+            took.append(clock() - began_s)
+    return float(fmean(took) / counter.calls)

@@ -199,13 +199,27 @@ def with_growth(session: Session, baseline: Baseline) -> Baseline:
     least = space.baseline.replace(batch_size=LEAST_GROWTH * int(size))
     if _needs_no_check(space, least):
         return baseline
-    is_deferred = check_s(session, baseline, least) > MOST_SHARE * session.budget.total_s
+    needed_s = check_s(session, baseline, least)
+    is_deferred = needed_s > MOST_SHARE * session.budget.total_s
+    if is_deferred:
+        session.events.note(
+            f"Checking what a larger batch learns takes about {needed_s:.0f} s. It is done if the "
+            f"claim leaves that; --budget {math.ceil(needed_s / MOST_SHARE / 60)}m surely does."
+        )
     return replace(baseline, space=replace(space, defers_growth=is_deferred))
 
 
 def check_s(session: Session, baseline: Baseline, config: Config, speedup: float = 1.0) -> float:
     """Return the seconds that the learning check of a config takes, by its speedup in samples/s."""
     return _check(session, baseline, 0.0).needs_s(config, speedup)
+
+
+def to_check_s(session: Session, baseline: Baseline, record: TrialRecord) -> float:
+    """Return the seconds that rehearsing a measured config and its learning check take."""
+    if learns_enough(session, baseline.space, record.config):
+        return 0.0
+    checking_s = check_s(session, baseline, record.config, samples_ratio(record, baseline))
+    return session.plan.least_rehearsal_s + checking_s
 
 
 def with_learning(
@@ -233,8 +247,12 @@ def with_learning(
     if grows:
         changes = record.config.changes_from(space.baseline)
         suspected = {knob: value for knob, value in changes.items() if knob in PARTS}
-    if not _may_check(session, needed_s, kept_s, suspected):
-        return replace(record, guilty=suspected if grows else {}, unchecked_s=needed_s)
+    is_deferred = space.defers(record.config)
+    spare_s = session.budget.left_s - kept_s
+    has_time = is_deferred and spare_s >= needed_s  # nobody else needs what the claim has left
+    if not has_time and not _may_check(session, needed_s, kept_s, suspected):
+        is_blamed = grows and not is_deferred
+        return replace(record, guilty=suspected if is_blamed else {}, unchecked_s=needed_s)
     study.learning_checks += 1
     check = _check(session, baseline, kept_s)
     learned = check.check(record.config, speedup)

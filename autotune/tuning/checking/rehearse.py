@@ -53,26 +53,24 @@ def rehearse_best(session: Session, baseline: Baseline) -> bool:
         if not able:
             session.has_candidate = False
             return is_blamed and session.until_last_trial() is None
-        rehearsing = _Rehearsing(session, baseline, able[0])
-        most_s = session.time_to_rehearse_s(kept_s=rehearsing.kept_s)
+        is_apart = space.needs_restart(space.baseline, able[0].config)
+        kept_s = session.plan.claim_s(is_apart=is_apart)
+        most_s = session.time_to_rehearse_s(kept_s=kept_s)
         if _is_cleared(session, baseline, able[0].config) or not most_s:
             return False
         if _is_known(study, able[0].config, most_s):
             return False
-        session.begin(Phase.CONFIRM)
-        session.events.on_rehearsal(able[0].config, baseline.space)
-        began_s = session.budget.spent_s
-        record = rehearsing.record(most_s)
-        if _was_stopped(record.own):
-            return False
-        record = replace(record, cost_s=session.budget.spent_s - began_s)
-        study.rehearsals = (*study.rehearsals, record)
-        study.spent_s = session.budget.spent_s
-        _tell(session, record)
-        if not record.is_blamed:
+        record = _rehearsed(_Rehearsing(session, baseline, able[0], kept_s), most_s)
+        if record is None or not record.is_blamed:
             return False
         is_blamed = True
     return False
+
+
+def rehearse_larger(session: Session, baseline: Baseline, larger: TrialRecord) -> None:
+    """Rehearse a config with a larger batch and check what it learns, in all the time left."""
+    if most_s := session.time_to_rehearse_s(kept_s=0.0):
+        _rehearsed(_Rehearsing(session, baseline, larger, 0.0), most_s)
 
 
 def _is_cleared(session: Session, baseline: Baseline, config: Config) -> bool:
@@ -93,15 +91,15 @@ def _is_known(study: Study, config: Config, most_s: float) -> bool:
 
 
 class _Rehearsing:
-    def __init__(self, session: Session, baseline: Baseline, candidate: TrialRecord) -> None:
-        self._session, self._baseline, self._candidate = session, baseline, candidate
-        self._config, self._space = candidate.config, baseline.space
-        is_apart = self._space.needs_restart(self._space.baseline, self._config)
-        self.kept_s = session.plan.claim_s(is_apart=is_apart)
-        self._runs = ShortRuns(session, baseline, self.kept_s)
+    def __init__(
+        self, session: Session, baseline: Baseline, candidate: TrialRecord, kept_s: float
+    ) -> None:
+        self.session, self._baseline, self._candidate = session, baseline, candidate
+        self.config, self.space, self._kept_s = candidate.config, baseline.space, kept_s
+        self._runs = ShortRuns(session, baseline, kept_s)
 
     def record(self, most_s: float) -> RehearsalRecord:
-        session, config = self._session, self._config
+        session, config = self.session, self.config
         check = SelfCheck.of(session, self._baseline, self._runs)
         plan = check.plan_to_rehearse(config, most_s)
         own = self._runs.run(config, replace(plan, most_s=most_s))
@@ -109,8 +107,8 @@ class _Rehearsing:
             record = self._checked(check, own, has_trace=plan.traces is not None)
             if not record.is_blamed and not _was_stopped(own):
                 speedup = samples_ratio(self._candidate, self._baseline)
-                record = with_learning(session, self._baseline, record, speedup, self.kept_s)
-            is_free = self._space.may_change is MayChange.ANY
+                record = with_learning(session, self._baseline, record, speedup, self._kept_s)
+            is_free = self.space.may_change is MayChange.ANY
             return replace(record, guilty={}) if is_free else record
         record = self._failed(own, plan)
         most_s = session.time_to_rehearse_s(kept_s=0.0)
@@ -123,7 +121,7 @@ class _Rehearsing:
         return RehearsalRecord(config, own, training=Agreement(Sameness.UNKNOWN, why=UNEVEN))
 
     def _checked(self, check: SelfCheck, own: Rehearsal, *, has_trace: bool) -> RehearsalRecord:
-        config = self._config
+        config = self.config
         if own.seen is None or _was_stopped(own):
             return RehearsalRecord(config, own)
         trace, own = own.seen.trace, replace(own, seen=replace(own.seen, trace=None))
@@ -135,19 +133,36 @@ class _Rehearsing:
         # The baseline is rehearsed only now, because most of the time it would prove nothing. It
         # may use the time kept for the confirmation, because its result decides whether this
         # candidate is confirmed. Without time for it nobody is blamed.
-        most_s = self._session.time_to_rehearse_s(kept_s=0.0)
+        most_s = self.session.time_to_rehearse_s(kept_s=0.0)
         if not most_s:
-            return RehearsalRecord(self._config, own)
-        written = self._runs.run(self._space.baseline, replace(plan, most_s=most_s))
+            return RehearsalRecord(self.config, own)
+        written = self._runs.run(self.space.baseline, replace(plan, most_s=most_s))
         if not survives(written, own):
-            return RehearsalRecord(self._config, own, written)
+            return RehearsalRecord(self.config, own, written)
 
         def passes(config: Config) -> bool:
-            most_s = self._session.time_to_rehearse_s(kept_s=self.kept_s)
+            most_s = self.session.time_to_rehearse_s(kept_s=self._kept_s)
             return bool(most_s) and self._runs.run(config, replace(plan, most_s=most_s)).has_passed
 
-        guilty = without_one(self._space, self._config, passes)
-        return RehearsalRecord(self._config, own, written, guilty)
+        guilty = without_one(self.space, self.config, passes)
+        return RehearsalRecord(self.config, own, written, guilty)
+
+
+def _rehearsed(rehearsing: _Rehearsing, most_s: float) -> RehearsalRecord | None:
+    # Rehearse and record what was found; None if the user stopped it
+    session = rehearsing.session
+    study, budget = session.study, session.budget
+    session.begin(Phase.CONFIRM)
+    session.events.on_rehearsal(rehearsing.config, rehearsing.space)
+    began_s = budget.spent_s
+    record = rehearsing.record(most_s)
+    if _was_stopped(record.own):
+        return None
+    record = replace(record, cost_s=budget.spent_s - began_s)
+    study.rehearsals = (*study.rehearsals, record)
+    study.spent_s = budget.spent_s
+    _tell(session, record)
+    return record
 
 
 def _was_stopped(rehearsal: Rehearsal) -> bool:

@@ -9,15 +9,18 @@ from enum import StrEnum
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.knobs.strategies import STRATEGIES
 from autotune.machine.hardware import Hardware
-from autotune.measurement.examination import StepBreakdown
+from autotune.measurement.examination import LAUNCH_BOUND_SHARE, StepBreakdown
 from autotune.measurement.goal import THROUGHPUT, Goal, Objective
 from autotune.measurement.measurement import Measurement
 from autotune.program.config import KnobValue
 from autotune.program.domain import parts_of
 from autotune.program.profile import Profile
+from autotune.results.doctor_report import data_gain
+from autotune.results.wording import percent
 
-# Share of the time that the program waits for data: above this, loading is the first suspect.
-INPUT_BOUND_SHARE = 0.25
+# Shares of the time that the program waits for data: from the first on, loading is the first
+# suspect; from the second on, it is one of several
+INPUT_BOUND_SHARE, PARTLY_SHARE = 0.25, 0.10
 # How much larger a batch is usually faster: on a GPU, memory may not hold more
 SURE_GROWTH, SURE_GROWTH_CPU = 2, 4
 WAIT_IS_NOISE_SHARE = 0.03  # below, faster loading gains no more than the noise of a measurement
@@ -36,6 +39,15 @@ SURE: tuple[tuple[str, tuple[KnobValue, ...]], ...] = (
 )
 
 
+PARTS = {
+    "host to device": "Copying to the device",
+    "compute": "Computing",
+    "optimizer": "The optimizer",
+    "sync calls": "Reading values",
+    "Python and launch": "Python",
+}
+
+
 class Bottleneck(StrEnum):
     """What limits the baseline's speed.
 
@@ -43,7 +55,8 @@ class Bottleneck(StrEnum):
     """
 
     INPUT_BOUND = "input-bound"
-    MIXED = "loading and computing share the time"
+    PARTLY = "partly input-bound"
+    LAUNCH_BOUND = "launch-bound"
     COMPUTE_BOUND = "compute-bound"
 
 
@@ -60,13 +73,17 @@ class Diagnosis:
     """The bottleneck with its evidence, and what follows from it.
 
     Attributes:
-        evidence: What was measured to say so, as one sentence.
+        evidence: What was measured to say so: sentences, without the last full stop.
+        short: The first of them as a clause, such as "waits for data 55 % of the time".
+        shapes: How many shapes its batches have.
         devices: Moves to several devices or ranks, each of which starts the program anew.
         all_in: All changes at once of which it is known that they usually help here.
     """
 
     verdict: Bottleneck
     evidence: str
+    short: str = ""
+    shapes: int = 1
     devices: tuple[Move, ...] = ()
     all_in: Mapping[str, KnobValue] = field(default_factory=dict)
 
@@ -84,23 +101,30 @@ def diagnose(
     Only changes are returned whose values the space offers. A program without a DataLoader is never
     input-bound, because autotune cannot change how it loads.
     """
-    share = _idle_share(baseline, breakdown)
-    if not profile.loaders or share < WAIT_IS_NOISE_SHARE:
-        verdict = Bottleneck.COMPUTE_BOUND
-    elif share >= INPUT_BOUND_SHARE:
-        verdict = Bottleneck.INPUT_BOUND
-    else:
-        verdict = Bottleneck.MIXED
-    evidence = "; ".join(_evidence(profile, baseline, breakdown))
+    verdict = _verdict(profile, baseline, breakdown)
+    said = [*_evidence(verdict, profile, baseline, breakdown)]
+    first = said[0].removeprefix("It ")
     all_in = dict(_sure(space, hardware, profile))
-    if verdict is not Bottleneck.COMPUTE_BOUND:
+    if profile.loaders and _idle_share(baseline, breakdown) >= WAIT_IS_NOISE_SHARE:
         all_in |= _workers(profile, space, hardware)
     if goal.objective is Objective.MEMORY:
         all_in = {}
     if not goal.objective.counts_samples:
         all_in.pop("batch_size", None)
     devices = tuple(_device_moves(space, hardware, profile))
-    return Diagnosis(verdict, evidence, devices, all_in)
+    shapes = 1 if breakdown.batches is None else breakdown.batches.shapes
+    short = first[0].lower() + first[1:]
+    return Diagnosis(verdict, ". ".join(said), short, shapes, devices, all_in)
+
+
+def _verdict(profile: Profile, baseline: Measurement, breakdown: StepBreakdown) -> Bottleneck:
+    waits = _idle_share(baseline, breakdown) if profile.loaders else 0.0
+    calls = breakdown.launch_share
+    if calls >= max(LAUNCH_BOUND_SHARE, waits):
+        return Bottleneck.LAUNCH_BOUND
+    if waits >= INPUT_BOUND_SHARE:
+        return Bottleneck.INPUT_BOUND
+    return Bottleneck.PARTLY if waits >= PARTLY_SHARE else Bottleneck.COMPUTE_BOUND
 
 
 def _sure(
@@ -133,27 +157,48 @@ def _idle_share(baseline: Measurement, breakdown: StepBreakdown) -> float:
     return split.wait_s / split.step_s
 
 
-def _evidence(profile: Profile, baseline: Measurement, breakdown: StepBreakdown) -> Iterator[str]:
-    if not profile.loaders:
-        yield "the program draws its batches itself, without a DataLoader"
+def _evidence(
+    verdict: Bottleneck, profile: Profile, baseline: Measurement, breakdown: StepBreakdown
+) -> Iterator[str]:
+    # Sentences about the program; the first one is the reason for the verdict
+    computes, calls = _largest_part(breakdown), breakdown.launch_share
+    if verdict is Bottleneck.LAUNCH_BOUND and breakdown.operators is not None:
+        count = breakdown.operators.per_step
+        yield f"Calling {count:,} small operators takes {percent(calls)} of a step"
+    elif verdict is Bottleneck.COMPUTE_BOUND and computes:
+        yield computes
+    if profile.loaders:
+        yield from _about_loading(verdict, profile, baseline, breakdown)
     else:
-        share = _idle_share(baseline, breakdown)
-        yield f"the program waits for data {share:.0%} of the time"
-    if breakdown.synthetic_data_throughput is not None and breakdown.loader_throughput is not None:
-        now = baseline.throughput.estimate
-        gain = breakdown.synthetic_data_throughput.estimate / now
-        ready = (
-            f"run at {gain:.2f}x its speed" if gain > 1 + WAIT_IS_NOISE_SHARE else "be no faster"
-        )
-        yield (
-            f"with its data always ready it would {ready}, and its loader alone delivers "
-            f"{breakdown.loader_throughput.estimate / now:.2f}x the samples that it trains on now"
-        )
-    if breakdown.split is not None:
-        split = breakdown.split
-        parts = {n: s for n, s in split.parts.items() if n != "data wait"}
-        largest = max(parts, key=lambda name: parts[name])
-        yield f"{largest} takes {parts[largest] / split.step_s:.0%} of a step"
+        yield "It draws its batches itself, without a DataLoader"
+    if verdict in {Bottleneck.INPUT_BOUND, Bottleneck.PARTLY} and computes:
+        yield computes
+    batches = breakdown.batches
+    if batches is not None and batches.shapes > 1:
+        yield f"Its batches have {batches.shapes} shapes ({batches.count} were seen)"
+
+
+def _largest_part(breakdown: StepBreakdown) -> str:
+    if (split := breakdown.split) is None:
+        return ""
+    parts = {name: seconds for name, seconds in split.parts.items() if name != "data wait"}
+    largest = max(parts, key=lambda name: parts[name])
+    return f"{PARTS[largest]} takes {percent(parts[largest] / split.step_s)} of a step"
+
+
+def _about_loading(
+    verdict: Bottleneck, profile: Profile, baseline: Measurement, breakdown: StepBreakdown
+) -> Iterator[str]:
+    share = _idle_share(baseline, breakdown)
+    yield f"It waits for data {percent(share)} of the time"
+    if share < WAIT_IS_NOISE_SHARE or breakdown.synthetic_data_throughput is None:
+        return
+    gain = data_gain(profile, baseline, breakdown)
+    if gain < 1 + WAIT_IS_NOISE_SHARE:
+        yield "With its data always ready it would be no faster"
+    else:
+        first = "; so that is tried first" if verdict is Bottleneck.INPUT_BOUND else ""
+        yield f"Faster loading can give at most {gain:.{1 if gain > 1.1 else 2}f}x{first}"
 
 
 def _workers(profile: Profile, space: ResolvedSpace, hardware: Hardware) -> Mapping[str, KnobValue]:

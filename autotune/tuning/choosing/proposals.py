@@ -94,11 +94,18 @@ class Proposals:
         space = self._space
         devices = self._devices if DEVICES in space.asked else []
         asked = restarts(space, space.asked)
-        return [*devices, *(({knob: value}, FRESH) for knob, value in asked)]
+        return [*devices, *(({knob: value}, self._fresh(knob)) for knob, value in asked)]
+
+    def _fresh(self, knob: str) -> str:
+        shapes = self._diagnosis.shapes
+        if knob != "cudnn" or shapes < 2:
+            return FRESH
+        return f"{FRESH}; batches of {shapes} shapes were seen, each of which cuDNN times anew"
 
     def restarted(self, has_time: Callable[[], bool]) -> Iterator[Proposal]:
         """Yield what needs a fresh process, on top of the best config: what was asked for first."""
-        space, others = self._space, [({k: value}, FRESH) for k, value in restarts(self._space)]
+        space, later = self._space, restarts(self._space)
+        others = [({knob: value}, self._fresh(knob)) for knob, value in later]
         for changes, why in [*self.asked, *self._devices, *others]:
             known = {record.config for record in latest(self._study.records)}
             best = next((r.config for r in ranked(self._study, space)), space.start)

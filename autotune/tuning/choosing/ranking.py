@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.claim import APART_LEAST
@@ -16,6 +17,7 @@ from autotune.tuning.storage.study import Study
 
 # A live speedup worth confirming however wide its interval is: only the claim decides
 WORTH_CONFIRMING = 1.02
+WORTH_TELLING = 1.05  # speedup of a larger batch over what is recommended
 
 
 def able_to_win(study: Study, space: ResolvedSpace, speeds: Speeds) -> list[Config]:
@@ -85,6 +87,23 @@ def ranked(study: Study, space: ResolvedSpace) -> list[TrialRecord]:
     apart.sort(key=_speed, reverse=True)
     ahead = [r for r in apart if _speed(r) >= math.exp(APART_LEAST) * most]
     return [*ahead, *order, *(r for r in apart if r not in ahead)]
+
+
+def larger_batch(study: Study, space: ResolvedSpace, shown: Config) -> TrialRecord | None:
+    """Return the fastest config with another global batch that is clearly faster than *shown*.
+
+    Those that were seen to fail, or to learn less, are left out. None if *shown* has one itself.
+    """
+    able = [r for r in ranked(study, replace(space, defers_growth=False)) if space.grows(r.config)]
+    if space.grows(shown) or not able:
+        return None
+    own = {r.config: _speed(r) for r in study.records if r.speedup is not None}
+    return able[0] if _speed(able[0]) >= WORTH_TELLING * own.get(shown, 1.0) else None
+
+
+def deferred_batch(study: Study, space: ResolvedSpace, shown: Config) -> TrialRecord | None:
+    """Return the ``larger_batch`` where such a config may not be recommended."""
+    return larger_batch(study, space, shown) if space.defers_growth else None
 
 
 def _speed(record: TrialRecord) -> float:

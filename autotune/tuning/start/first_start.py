@@ -101,9 +101,7 @@ def examined(rigs: RigFactory, ending: Ending, took_s: float, should_stop: Shoul
     patience_s = max(MIN_BARE_S, min(TIMES_AS_LONG * took_s, took_s + MAX_MORE_S))
     patience_s = min(patience_s, seconds_left(should_stop))
     if patience_s < took_s:
-        return replace(
-            ending, cause=Cause.UNCLEAR, evidence="there was no time to start it without autotune"
-        )
+        return replace(ending, cause=Cause.UNCLEAR, evidence="there was no time to start it")
     rigs.reports.note(
         "The program failed. Starting it again without autotune's hooks, to see whether the "
         "program or autotune is the cause."
@@ -139,18 +137,18 @@ def _judged(ending: Ending, bare: Ending, *, is_telling: bool) -> Ending:
             ran = bare.reason if bare.outcome is Outcome.OUT_OF_TIME else "it ran to its end"
             has_lived = is_telling or bare.outcome is Outcome.RAN_OUT
             cause = Cause.AUTOTUNE if has_lived else Cause.UNCLEAR
-            return replace(ending, cause=cause, evidence=f"without autotune's hooks {ran}")
+            return replace(ending, cause=cause, evidence=ran)
         case Outcome.CRASHED if bare.way == ending.way:
             return replace(
                 ending,
                 cause=Cause.PROGRAM,
-                evidence="started again without autotune's hooks, it ended in the same way",
+                evidence="it ended in the same way",
             )
         case _:
             return replace(
                 ending,
                 cause=Cause.UNCLEAR,
-                evidence=f"without autotune's hooks it fails in another way: {bare.reason}",
+                evidence=f"it fails in another way: {bare.reason}",
             )
 
 
@@ -211,8 +209,9 @@ def _is_worth_another(rigs: RigFactory, ending: Ending) -> bool:
 
 
 def _with_words(ending: Ending, printed: str) -> Ending:
-    # Users then see what the program itself said before it exited.
-    if ending.program_traceback or not ending.reason.startswith("SystemExit"):
+    # Users then see what the program itself said before it exited, or came to its end.
+    exits = ending.outcome is Outcome.RAN_OUT or ending.reason.startswith("SystemExit")
+    if ending.program_traceback or not exits:
         return ending
     return replace(ending, program_traceback="\n".join(printed.splitlines()[-MAX_LINES:]))
 

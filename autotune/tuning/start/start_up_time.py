@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,8 @@ from time import monotonic
 
 from autotune.errors import BudgetError
 from autotune.program.program import Program
-from autotune.results.wording import format_duration
+from autotune.results.wording import as_typed, format_duration
+from autotune.rig.open_rig import tail_of
 from autotune.rig.wire import Progress
 
 # A program that made no step for this many seconds, and for as long as this many steps take, no
@@ -76,13 +78,13 @@ class StartUp:
 
 
 def unmeasured(program: Program, budget_s: float, seen: StartUp, log: Path) -> BudgetError:
-    """Return the error for a budget that ended before the baseline was measured.
+    """Return the error for a budget that ended before the program was measured as it is written.
 
     It says how large the budget should be, or what the program was doing instead of training, and
-    points to the log of what the program printed.
+    holds the end of the log of what the program printed.
     """
     if not seen.steps or seen.silent_s is not None:
-        return BudgetError(_stands_still(program, budget_s, seen, log))
+        return _stands_still(program, budget_s, seen, log)
     assert seen.first_s is not None, "a step was seen"
     took = f"its start-up and first step took {_seconds(seen.first_s)}"
     wanted_s = STARTS_WANTED * (seen.first_s + 1)
@@ -92,14 +94,17 @@ def unmeasured(program: Program, budget_s: float, seen: StartUp, log: Path) -> B
     else:
         took += f", and each later step takes {_seconds(seen.step_s)}"
         wanted_s += STEPS_WANTED * seen.step_s
+    enough_s = 10 * math.ceil(max(wanted_s, 2 * budget_s) / 10)
     return BudgetError(
         f"A budget of {format_duration(budget_s)} is too short to measure {program.name} as it is "
-        f"written: {took}. Search with at least:\n"
-        f"  autotune search --budget {10 * math.ceil(max(wanted_s, 2 * budget_s) / 10)}s {program}"
+        f"written: {took}",
+        tail_of(log),
+        mend="Search with at least:",
+        command=f"autotune search --budget {enough_s}s {program}",
     )
 
 
-def _stands_still(program: Program, budget_s: float, seen: StartUp, log: Path) -> str:
+def _stands_still(program: Program, budget_s: float, seen: StartUp, log: Path) -> BudgetError:
     where = f": it {seen.doing}" if seen.doing else ""
     if seen.silent_s is not None:
         steps = "1 step" if seen.steps == 1 else f"{seen.steps} steps"
@@ -110,17 +115,18 @@ def _stands_still(program: Program, budget_s: float, seen: StartUp, log: Path) -
             f"not measured{where}"
         )
     if seen.unseen:
-        mend = f"It may train all the same: {seen.unseen}"
+        mend = f"It may train all the same: {seen.unseen}."
     elif "DataLoader" in seen.doing:
-        mend = "Do its workers hang? Run it once with num_workers=0, or give more time: --budget"
+        mend = "Do its workers hang? Run it once with num_workers=0, or give more time: --budget."
     elif "processes" in seen.doing:
-        mend = TRAINS_ELSEWHERE
+        mend = f"{TRAINS_ELSEWHERE}."
     else:
         mend = (
             "If one step takes that long, or if it is still preparing, give it more time with "
-            "--budget, or less data; if it waits for something, change it so that it does not"
+            "--budget, or less data; if it waits for something, change it so that it does not."
         )
-    return f"{what}. {mend}. What it printed: {log}"
+    printed = f"less {shlex.quote(str(as_typed(log)))}"
+    return BudgetError(what, tail_of(log), mend=f"{mend} All that it printed:", command=printed)
 
 
 def _seconds(seconds: float) -> str:

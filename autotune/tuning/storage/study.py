@@ -55,7 +55,10 @@ Value = TypeVar("Value")
 ROUNDS = "rounds:"  # begins the names of attributes, one for each answer of a rig
 MOST_CHECKS = 2  # of what configs learn, beyond the budget
 # Of a result: stored already
-KEPT_APART = {"records", "rehearsals", "head", "facts", "claim", "canary"}
+KEPT_APART: dict[str, Any] = {
+    **dict.fromkeys(("records", "rehearsals", "head", "facts", "claim", "canary"), True),
+    "larger_batch": {"claim"},
+}
 # Endings that a config's neighbours share, so that the sampler should avoid those as well
 MEMORY_OUTCOMES = {Outcome.OUT_OF_MEMORY, Outcome.HOST_OUT_OF_MEMORY, Outcome.SHARED_MEMORY}
 Trial = optuna.trial.Trial  # one that a sampler chose
@@ -284,14 +287,20 @@ class Study:
             "head": self.head,
         }
         result: SearchResult = self.parsed(SearchResult, kept)
-        own = tuple(one for one in self.claim if one.config == result.candidate)
-        return replace(result, claim=own)
+        larger = result.larger_batch
+        if larger is not None:
+            larger = replace(larger, claim=self.claim_of(larger.config))
+        return replace(result, claim=self.claim_of(result.candidate), larger_batch=larger)
 
     @result.setter
     def result(self, result: SearchResult) -> None:
         kept = _adapter(SearchResult).dump_python(result, mode="json", exclude=KEPT_APART)
         self.attributes["result"] = kept
         self.keep("result", kept)
+
+    def claim_of(self, config: Config | None) -> tuple[ClaimProcess, ...]:
+        """Return the processes in which a config was compared, in order."""
+        return tuple(one for one in self.claim if one.config == config)
 
     @property
     def found(self) -> str | None:

@@ -6,6 +6,7 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.program.config import Config
+from autotune.program.may_change import MayChange
 from autotune.program.profile import RunLength
 from tests.made import MACHINES, configs_of, make_hardware, make_loader, make_profile, make_space
 
@@ -54,6 +55,29 @@ def test_every_demanded_knob_that_cannot_act_is_named_with_its_reason() -> None:
     assert "Leave them out" in message
 
 
+def test_a_level_says_what_is_searched_and_who_names_a_setting_has_decided() -> None:
+    usual = make_space(["workers", "in_order", "precision", "batch_size"])
+    named = usual.with_values({"in_order": [True, False]})
+    nothing, rounding = {"workers"}, {"workers", "precision", "batch_size"}
+    searched = {
+        MayChange.NOTHING: nothing,
+        MayChange.ROUNDING: rounding,
+        MayChange.BATCH: {*rounding, "in_order"},
+        MayChange.ANY: {*rounding, "in_order"},
+    }
+    for level, knobs in searched.items():
+        resolved = usual.resolve(HARDWARE, PROFILE, level)
+        assert resolved.domains.keys() == knobs, level
+        assert resolved.defers_growth is (level is MayChange.ROUNDING)
+        assert resolved.defers(OWN.replace(batch_size=128)) is resolved.defers_growth
+    assert resolved.refused == {}
+    assert "in_order" in named.resolve(HARDWARE, PROFILE, MayChange.ROUNDING).domains
+    for wish in (named, usual.fix({"precision": "bf16"}), usual.tune(["batch_size"])):
+        with pytest.raises(UsageError, match="only with --may-change "):
+            wish.resolve(HARDWARE, PROFILE, MayChange.NOTHING)
+
+
+OWN = BATCHES.resolve(HARDWARE, PROFILE).baseline
 RESOLVED = SPACE.resolve(HARDWARE, PROFILE)
 WITH_START = make_space([*SPACE.knobs, "flush_denormal"]).resolve(HARDWARE, PROFILE)
 
@@ -131,13 +155,42 @@ def test_all_unknown_knobs_and_values_are_named_with_their_option_and_the_neares
     with pytest.raises(UsageError) as refusal:
         SPACE.tune(["batchsize", "precision", "zzz"])
     message = str(refusal.value)
-    assert "--tune: Unknown knob 'batchsize'. Did you mean 'batch_size'?" in message
-    assert "--tune: Unknown knob 'zzz'. 'autotune knobs' lists them." in message
+    assert "--tune: Unknown setting 'batchsize'. Did you mean 'batch_size'?" in message
+    assert "--tune: Unknown setting 'zzz'. Settings: workers, pinning, " in message
     for typed, meant in (("num_worker", "workers"), ("pin_memory", "pinning")):
-        with pytest.raises(UsageError, match=f"--values: Unknown.*Did you mean '{meant}'"):
+        with pytest.raises(UsageError, match=f"--set: Unknown.*Did you mean '{meant}'"):
             SPACE.with_values({typed: [2]})
-    with pytest.raises(UsageError, match="--fix: knob 'precision' takes fp32 or tf32 or medium"):
+    with pytest.raises(UsageError, match="--set: setting 'precision' takes fp32 or tf32 or medium"):
         SPACE.fix({"precision": "fp8"})
+
+
+def test_one_value_holds_a_setting_and_several_are_candidates_whatever_the_name() -> None:
+    flag, keyword = "--hidden", "keyword.width"
+    given = SPACE.set(
+        {
+            "precision": "bf16",
+            "workers": [0, 2],
+            flag: ["8", "16"],
+            "width": 4,
+            "env:OMP_NUM_THREADS": ["1", "2"],
+        },
+        has_keywords=True,
+    )
+    assert given.fixed == {"precision": "bf16", keyword: 4}
+    assert given.knobs["workers"] == (0, 2)
+    assert given.knobs[flag] == ("8", "16")
+    assert given.knobs["$OMP_NUM_THREADS"] == ("1", "2")
+    assert "precision" not in given.knobs
+    assert given.requested == {"precision", "workers", flag, keyword, "$OMP_NUM_THREADS"}
+    again = given.set({"precision": ["fp32", "bf16"]})
+    assert again.knobs["precision"] == ("fp32", "bf16")
+    assert "precision" not in again.fixed
+    for wrong, said in (
+        ({"width": 4}, "--set: Unknown setting 'width'"),
+        ({"precision": []}, "--set precision has no value"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            SPACE.set(wrong)
 
 
 def test_a_resolved_space_offers_what_fits_and_says_why_the_rest_does_not() -> None:

@@ -74,14 +74,17 @@ def test_every_fault_is_told_at_once_with_file_line_and_nearest_key(workplace: P
     )
     assert faults[0].startswith(":2: Unknown key 'knob'. Did you mean 'knobs'?")
     assert faults[1].startswith(":1: version is 2, but this autotune reads 1.")
-    assert faults[2].startswith(":5: Unknown knob 'batchsize'. Did you mean 'batch_size'?")
+    assert faults[2].startswith(":5: Unknown setting 'batchsize'. Did you mean 'batch_size'?")
     assert (
-        faults[3] == ":6: knob 'precision' takes fp32 or tf32 or medium or bf16 or fp16, not 'fp8'."
+        faults[3]
+        == ":6: setting 'precision' takes fp32 or tf32 or medium or bf16 or fp16, not 'fp8'."
     )
-    assert faults[4] == ":7: knob 'workers' takes 'auto' or a list of values, not 4."
-    assert faults[5] == ":8: knob 'prefetch_factor' takes 'auto' or a list of values, not []."
-    assert faults[6] == ":11: knob 'keep_freed_memory' takes true or false, not 'maybe'."
-    assert faults[7].startswith(":12: Unknown knob 'memory_fromat'. Did you mean 'memory_format'?")
+    assert faults[4] == ":7: setting 'workers' takes 'auto' or a list of values, not 4."
+    assert faults[5] == ":8: setting 'prefetch_factor' takes 'auto' or a list of values, not []."
+    assert faults[6] == ":11: setting 'keep_freed_memory' takes true or false, not 'maybe'."
+    assert faults[7].startswith(
+        ":12: Unknown setting 'memory_fromat'. Did you mean 'memory_format'?"
+    )
     assert len(faults) == 8
 
 
@@ -92,9 +95,9 @@ def test_every_fault_is_told_at_once_with_file_line_and_nearest_key(workplace: P
         ("version: one\nknobs: {workers: auto}\n", ":1: version is 'one'"),
         ("version: 1\nknobs:\n  workers: [0, 2]\n  workers: [4]\n", ":4:"),
         ("version: 1\nknobs:\n", ": 'knobs' is missing or empty."),
-        ("version: 1\nknobs: [workers]\n", ":2: 'knobs' must consist of 'knob: value' lines."),
-        ("version: 1\nknobs:\n  workers:\n", ":3: knob 'workers' takes 'auto' or a list"),
-        ("version: 1\nknobs:\n  7: auto\n", ":3: Unknown knob '7'."),
+        ("version: 1\nknobs: [workers]\n", ":2: 'knobs' must consist of 'setting: value' lines."),
+        ("version: 1\nknobs:\n  workers:\n", ":3: setting 'workers' takes 'auto' or a list"),
+        ("version: 1\nknobs:\n  7: auto\n", ":3: Unknown setting '7'."),
     ],
 )
 def test_each_fault_stands_with_its_line(workplace: Path, text: str, fault: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from autotune.knobs import registry
 from autotune.knobs.space.space import SearchSpace
 from autotune.machine.hardware import Hardware
-from autotune.measurement.examination import StepBreakdown, StepParts
+from autotune.measurement.examination import Batches, Operators, StepBreakdown, StepParts
 from autotune.program.profile import Profile
 from autotune.tuning.choosing.diagnosis import Bottleneck, Diagnosis, diagnose
 from tests.knobs.test_contract import PROFILES
@@ -26,21 +26,65 @@ def diagnosed(
     hardware: Hardware = MACHINES["two cores"],
     profile: Profile = PROFILES["conv net on the CPU"],
     space: SearchSpace = EVERYTHING,
+    breakdown: StepBreakdown = StepBreakdown(),  # noqa: B008 - a frozen value
 ) -> Diagnosis:
     measurement = make_measurement(wait_share=wait_share)
-    return diagnose(profile, measurement, space.resolve(hardware, profile), hardware)
+    return diagnose(profile, measurement, space.resolve(hardware, profile), hardware, breakdown)
 
 
 def test_the_share_of_waiting_decides_the_verdict_and_is_its_evidence() -> None:
     for verdict, shares in (
-        (Bottleneck.COMPUTE_BOUND, (0.0, 0.02)),
-        (Bottleneck.MIXED, (0.1, 0.24)),
+        (Bottleneck.COMPUTE_BOUND, (0.0, 0.09)),
+        (Bottleneck.PARTLY, (0.1, 0.24)),
         (Bottleneck.INPUT_BOUND, (0.3, 0.95)),
     ):
         for wait_share in shares:
             diagnosis = diagnosed(wait_share)
             assert diagnosis.verdict is verdict
-            assert f"{wait_share:.0%}" in diagnosis.evidence
+            assert f"{100 * wait_share:.0f} % of the time" in diagnosis.evidence
+
+
+def test_small_operators_are_told_from_computing_and_from_waiting() -> None:
+    parts = StepParts(0.0, 0.0, 0.095, 0.005, 0.0, 0.0, 10)
+    for calls, wait_share, verdict, short in (
+        (200, 0.0, Bottleneck.COMPUTE_BOUND, "computing takes 95 % of a step"),
+        (2000, 0.0, Bottleneck.LAUNCH_BOUND, "calling 2,000 small operators takes 60 % of a step"),
+        (2000, 0.7, Bottleneck.INPUT_BOUND, "waits for data 70 % of the time"),
+    ):
+        operators = Operators(calls, 3e-5, 0.1)
+        found = diagnosed(wait_share, breakdown=StepBreakdown(parts, operators=operators))
+        assert (found.verdict, found.short) == (verdict, short)
+        assert found.evidence.lower().removeprefix("it ").startswith(short)
+
+
+def test_on_a_gpu_only_a_host_that_is_not_ahead_is_bound_by_launching() -> (
+    None
+):  # not seen on a GPU
+    profile, hardware = PROFILES["conv net on CUDA"], MACHINES["A100"]
+    for launch_s, verdict in ((0.03, Bottleneck.COMPUTE_BOUND), (0.09, Bottleneck.LAUNCH_BOUND)):
+        parts = StepParts(0.0, 0.0, 0.095, 0.005, 0.0, 0.0, 10, launch_s)
+        breakdown = StepBreakdown(parts, operators=Operators(2000, 3e-5, 0.1))
+        assert diagnosed(0.0, hardware, profile, breakdown=breakdown).verdict is verdict
+
+
+def test_what_faster_loading_can_give_is_said_and_that_it_comes_first() -> None:
+    throughput = make_measurement().throughput
+    breakdown = StepBreakdown(synthetic_data_throughput=throughput.times(9.0))
+    said = diagnosed(0.55, breakdown=breakdown).evidence
+    assert said.startswith(
+        "It waits for data 55 % of the time. "
+        "Faster loading can give at most 2.2x; so that is tried first"
+    )
+    assert "tried first" not in diagnosed(0.1, breakdown=breakdown).evidence
+
+
+def test_shapes_that_change_are_evidence_and_stand_beside_what_times_each_anew() -> None:
+    profile, hardware = PROFILES["conv net on CUDA"], MACHINES["A100"]
+    for shapes in (30, 1):
+        breakdown = StepBreakdown(batches=Batches(90, shapes))
+        found = diagnosed(0.0, hardware, profile, breakdown=breakdown)
+        assert found.shapes == shapes
+        assert ("Its batches have 30 shapes (90 were seen)" in found.evidence) is (shapes > 1)
 
 
 def test_a_host_that_waits_while_its_gpu_computes_is_not_input_bound() -> None:
@@ -55,7 +99,7 @@ def test_a_host_that_waits_while_its_gpu_computes_is_not_input_bound() -> None:
             StepBreakdown(split),
         )
         assert diagnosis.verdict is verdict
-        assert f"{idle_s / 0.1:.0%} of the time" in diagnosis.evidence
+        assert f"{1000 * idle_s:.0f} % of the time" in diagnosis.evidence
 
 
 def test_workers_come_where_the_program_waits_and_share_the_cores_with_the_threads() -> None:

@@ -21,6 +21,7 @@ from autotune.tuning.choosing.ranking import ranked
 from autotune.tuning.choosing.sampler import Sampler
 from autotune.tuning.storage.study import Study
 from tests.made import (
+    A100,
     make_hardware,
     make_measurement,
     make_profile,
@@ -152,6 +153,20 @@ def test_fresh_processes_have_the_best_config_and_the_users_wish_first(tmp_path:
     own = search.space.baseline["--hidden"]
     assert own not in hidden[:-1]
     assert fresh[-1]["flush_denormal"] is True
+
+
+def test_cudnns_timing_is_tried_with_a_word_about_shapes_that_change(tmp_path: Path) -> None:
+    sizes = make_space({"cudnn": ("default", "benchmark")})
+    profile = make_profile(device="cuda", convolutions=4)
+    for shapes, says in ((30, True), (1, False)):
+        space = sizes.resolve(make_hardware(gpus=(A100,)), profile)
+        study = make_study(tmp_path / f"{shapes}", sizes, SearchOptions(180.0))
+        study.facts = BaselineInfo(profile, startup_s=4.0, step_s=0.01)
+        study.tell(make_record(space.baseline), space)
+        diagnosis = replace(NOTHING, shapes=shapes)
+        (proposal,) = Proposals(study, space, diagnosis).restarted(lambda: True)
+        assert proposal.config["cudnn"] == "benchmark"
+        assert ("batches of 30 shapes were seen" in proposal.why) is says
 
 
 def test_of_a_batch_that_needs_a_fresh_process_only_sizes_that_fit_are_tried(

@@ -29,7 +29,7 @@ def test_a_run_without_a_record_is_no_run_and_its_name_says_so(tmp_path: Path) -
     run = search_dir.new("half", "train", tmp_path)
     with pytest.raises(RunDirectoryError, match="no record of a search"):
         run.load_study()
-    with pytest.raises(RunDirectoryError, match="There is no run"):
+    with pytest.raises(RunDirectoryError, match="There is no search"):
         search_dir.find("half", tmp_path)
     with pytest.raises(RunDirectoryError, match=r"without the record of a search.*remove the fold"):
         search_dir.new("half", "train", tmp_path)
