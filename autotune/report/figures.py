@@ -90,6 +90,7 @@ class ProofRow:
 class Proof:
     """The claim's processes, and what they say together."""
 
+    title: str
     rows: tuple[ProofRow, ...]
     claim: Interval
     scale: Scale
@@ -111,24 +112,32 @@ class Proof:
         return int(self.scale.place(ratio) / 100 * (CELLS - 1))
 
 
-def proof(result: SearchResult) -> Proof | None:
-    """Return the claim's processes; None without any.
+def proofs(result: SearchResult) -> tuple[Proof, ...]:
+    """Return what was compared in fresh processes: the candidate, and a larger batch if one was.
 
-    The claim is what they say together, also where they are too few to claim it.
+    The claim is what processes say together, also where they are too few to claim it.
     """
+    larger = result.larger_batch
     claim = result.unclaimed or result.candidate_speedup
-    if claim is None or not result.claim:
-        return None
-    fresh = [one for one in result.claim if not one.is_of_search]
+    title = "The proof" if result.changes else "What was compared"
+    found = [] if claim is None else [_proof(title, result.claim, claim)]
+    if larger is not None:
+        changed = changes_of(larger.config, result.best)
+        found.append(_proof(f"The larger batch: {changed}", larger.claim, larger.speedup))
+    return tuple(one for one in found if one.rows)
+
+
+def _proof(title: str, processes: Sequence[ClaimProcess], claim: Interval) -> Proof:
+    fresh = [one for one in processes if not one.is_of_search]
     rows = [_row(f"process {number}", one) for number, one in enumerate(fresh, 1)]
-    rows += [_row("the search's own", one) for one in result.claim if one.is_of_search]
+    rows += [_row("the search's own", one) for one in processes if one.is_of_search]
     # A turn that something else slowed down must not push all others together
     shown = [
         min(max(ratio, claim.low / 2), 2 * claim.high)
         for row in rows
         for ratio in (*row.turns, row.speedup.low, row.speedup.high)
     ]
-    return Proof(tuple(rows), claim, Scale.over([*shown, claim.low, claim.high]))
+    return Proof(title, tuple(rows), claim, Scale.over([*shown, claim.low, claim.high]))
 
 
 def _row(name: str, one: ClaimProcess) -> ProofRow:

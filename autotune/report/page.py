@@ -63,7 +63,7 @@ def _content(result: SearchResult, output: Path) -> dict[str, Any]:
         "machine": machine(result.hardware).partition("; ")[0],
         "verdict": said,
         "tone": TONES[said.finding],
-        "proof": figures.proof(result),
+        "proofs": figures.proofs(result),
         "changes": changes,
         "gain_scale": figures.gain_scale(changes),
         "by_hand": by_hand(result) if result.changes else None,

@@ -17,7 +17,7 @@ from autotune.program.program import parse_program
 from autotune.report import figures, html, markdown
 from autotune.report.repeat import command, repeat
 from autotune.results.finding import Finding
-from autotune.results.result import SearchResult
+from autotune.results.result import LargerBatch, SearchResult
 from autotune.results.verdict import verdict
 from tests.exports.stored import BEST, CRASH, HOSTILE, stored
 from tests.exports.test_by_hand import TRAINS, searched
@@ -80,8 +80,7 @@ def test_the_proof_comes_first_then_the_changes_and_the_rest_in_this_order(
 
 
 def test_each_turn_of_each_process_is_a_dot(stored: SearchResult) -> None:
-    shown = figures.proof(stored)
-    assert shown is not None
+    (shown,) = figures.proofs(stored)
     assert shown.claim == stored.speedup
     turns = [turn for one in stored.claim for turn in one.turns]
     dots = [
@@ -92,7 +91,13 @@ def test_each_turn_of_each_process_is_a_dot(stored: SearchResult) -> None:
     lines = shown.text().splitlines()
     assert len(lines) == len(stored.claim)
     assert all("|" in line and set(".o") & set(line) for line in lines)
-    assert figures.proof(replace(stored, claim=())) is None
+    assert not figures.proofs(replace(stored, claim=()))
+    larger = LargerBatch(stored.best.replace(batch_size=128), stored.speedup, 9.0, stored.claim)
+    both = replace(stored, larger_batch=larger)
+    titles = ["The proof", "The larger batch: batch_size=128"]
+    assert [one.title for one in figures.proofs(both)] == titles
+    for page in (text_of(html(both, BEST)), markdown(both, BEST).replace("\\", "")):
+        assert all(title in page for title in titles)
 
 
 def test_a_scale_holds_what_it_shows_and_its_labels_stand_apart() -> None:
