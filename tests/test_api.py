@@ -154,7 +154,7 @@ def test_a_search_logs_phases_and_gains(tmp_path: Path, caplog: pytest.LogCaptur
     script = Script({"workers": {1: 1.5}})
     with caplog.at_level(logging.INFO, "autotune"):
         begin(tmp_path, script, {"workers": (0, 1, 2)}).go_on(180.0, api.Logged())
-    places = [caplog.messages.index(phase) for phase in ("baseline", "searching", "confirming")]
+    places = [caplog.messages.index(phase) for phase in ("as written", "try settings", "confirm")]
     assert places == sorted(places)
     assert any(re.fullmatch(r"about 1\.\d+x  workers=1", said) for said in caplog.messages)
 
