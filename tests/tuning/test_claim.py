@@ -258,6 +258,19 @@ def test_a_budget_without_a_claim_says_what_it_takes_and_blames_none(tmp_path: P
     assert search.go_on(budget_s).finding is Finding.FASTER, "as it was told"
 
 
+def test_what_is_left_of_a_short_budget_goes_into_the_process_that_fits(tmp_path: Path) -> None:
+    """The race ends early, and the rest holds one of the two processes that a claim needs."""
+    script = Script({"precision": {"bf16": 1.5}}, start_s=10.0, noise=0.005, process_noise=0.01)
+    search, result = found(tmp_path, script, 50.0, ONE)
+    assert result.finding is Finding.UNCONFIRMED
+    assert result.reason == "a claim needs 2 fresh processes, and only 1 was measured"
+    assert result.unclaimed is not None
+    assert result.unclaimed.low <= 1.5 <= result.unclaimed.high
+    (first,) = fresh(result)
+    assert search.go_on(90.0).finding is Finding.FASTER
+    assert search.study.claim_of(result.candidate)[1] == first, "it is not measured again"
+
+
 def test_a_resumed_claim_goes_on_with_the_processes_that_it_has(tmp_path: Path) -> None:
     search = begin(tmp_path, Script({"precision": {"bf16": 1.3}}), ONE)
     heard = Heard()
