@@ -82,7 +82,7 @@ def of_claim(dice: random.Random, objective: Objective, length: RunLength | None
     width = dice.uniform(0.005, 0.4) * min(1.0, (estimate - 1) / estimate)
     claim = Interval(estimate, estimate * (1 - width), estimate * (1 + width))
     rate = math.exp(dice.uniform(-1.0, 11.0))
-    before = make_measurement(rate, power_w=90.0)
+    before = make_measurement(rate, power_w=90.0, samples_per_step=64.0)
     steps = None
     if length is not None:
         total_s, start_s = math.exp(dice.uniform(2.5, 12.0)), dice.uniform(0.5, 90.0)
