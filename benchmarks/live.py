@@ -1,7 +1,7 @@
 """Whether searches of public scripts claim what the scripts' own progress shows.
 
     python -m benchmarks.live SCRIPTS.toml --out FILE.jsonl [--programs DIR] [--short]
-        [--budget 90s] [--times 2] [--only NAME ...] [--report]
+        [--budget 90s] [--may-change batch] [--times 2] [--only NAME ...] [--report]
 
 Each script is searched as a user would do it. Where the search recommends a config, or where its
 best candidate looks at least 1.05x faster, the truth is measured from what the script prints: the
@@ -178,13 +178,15 @@ def trained(script: Script, programs: Path, command: Sequence[str]) -> float | N
     return rate(progress.marks)
 
 
-def search(script: Script, programs: Path, budget: str, *, truth: bool) -> dict[str, Any]:
+def search(
+    script: Script, programs: Path, budget: str, may_change: str, *, truth: bool
+) -> dict[str, Any]:
     """Search a script; return what is found, with its truth if that is wanted and worth it."""
     import autotune
 
     with tempfile.TemporaryDirectory(prefix="live-") as folder:
         best = Path(folder) / "best.yaml"
-        command = [*AUTOTUNE, "search", "--json", "--budget", budget]
+        command = [*AUTOTUNE, "search", "--json", "--budget", budget, "--may-change", may_change]
         command += ["--output", str(best), *script.command]
         ran = run_in(script, programs, command, 3 * parse_duration(budget) + 60)
         found: dict[str, Any] = {"wall_s": round(ran.seconds, 1)}
@@ -348,7 +350,8 @@ def search_all(asked: argparse.Namespace) -> None:
     for head in missing(names, times, commit(), asked.budget, kept(asked.out)):
         print(f"{head['script']} {head['repetition']} …", file=sys.stderr, flush=True)
         date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        found = search(scripts[head["script"]], programs, asked.budget, truth=not asked.short)
+        script, truth = scripts[head["script"]], not asked.short
+        found = search(script, programs, asked.budget, asked.may_change, truth=truth)
         row = {**head, "date": date, **found}
         with asked.out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
@@ -365,6 +368,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--programs", type=Path, metavar="DIR", help="the folder of the checkouts")
     parser.add_argument("--short", action="store_true", help="some scripts, once, without truth")
     parser.add_argument("--budget", default="90s", help="of each search")
+    parser.add_argument("--may-change", default="batch", help="of each search, too")
     parser.add_argument("--times", type=int, default=2, help="searches of each script")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="the scripts")
     parser.add_argument("--report", action="store_true", help="print what was found, and end")

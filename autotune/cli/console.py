@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from rich.console import Console as RichConsole
 from rich.live import Live
@@ -29,7 +29,9 @@ from autotune.rig.wire import Progress
 from autotune.tuning.budget import Budget
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.events import Events, Phase, answer_to_interrupt
-from autotune.tuning.reach import Reach
+
+if TYPE_CHECKING:  # it loads numpy
+    from autotune.tuning.reach import Reach
 
 NAMED = 6  # settings in an opening line; -v lists the values of all
 SILENT_S = 15.0  # without a step, after which a pipe is told so, once
