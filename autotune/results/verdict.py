@@ -45,6 +45,7 @@ from autotune.results.wording import (
 MOST_CHANGES = 4  # rows of changes; the last one says how many more there are
 KEEPS_MEMORY = "keep_freed_memory"  # held in all configs that play, for fair turns
 ROOM = 62  # columns beside the labels of a screen of 80
+FIRST = "close them, then: "  # on a busy machine, more time alone helps little
 KEPT = "nothing was changed"
 
 
@@ -278,14 +279,16 @@ def overlap_of(result: SearchResult) -> str:
 
 
 def disturbance(result: SearchResult) -> str:
-    """Return what disturbed the confirmation, and how much of it; empty if nothing did."""
+    """Return what disturbed the confirmation, or the trials without one; empty if nothing did."""
     seen = [m for one in result.claim for m in (one.baseline, one.winner) if m is not None]
+    where = "fresh processes" if seen else "trials"
+    seen = seen or [one.measurement for one in result.records if one.measurement is not None]
     busy = [m.interference for m in seen if m.is_disturbed and m.interference is not None]
     causes = Counter(reason for one in busy for reason in one.reasons)
     if not causes:
         return ""
     ((cause, count),) = causes.most_common(1)
-    return f"{cause} in {count} of {len(seen)} fresh processes"
+    return f"{cause} in {count} of {len(seen)} {where}"
 
 
 def _clause(sentence: str) -> str:
@@ -368,10 +371,12 @@ def _unconfirmed(result: SearchResult) -> Iterator[Row]:
         yield Row("missing", missing)
     if result.reason:
         yield Row("because", result.reason)
+    if busy := disturbance(result):
+        yield Row("doubts", busy)
 
 
 def _to_confirm(result: SearchResult) -> Iterator[Row]:
-    yield from _resume(result, "confirm it")
+    yield from _resume(result, "confirm it", FIRST if disturbance(result) else "")
     if result.own_file.exists():
         yield Row("or just try it", _run(result, result.own_file), is_command=True)
     yield _more(result)
@@ -417,8 +422,7 @@ def _next(result: SearchResult) -> Iterator[Row]:
         case Finding.NOTHING_FOUND if untried:
             yield from _resume(result, "to go on")
         case Finding.TOO_NOISY:
-            first = "end what disturbs it, then: " if disturbance(result) else ""
-            yield from _resume(result, "to go on", first)
+            yield from _resume(result, "to go on", FIRST if disturbance(result) else "")
         case Finding.UNCONFIRMED:
             yield from _resume(result, "to go on")
         case Finding.NOT_MEASURED if not has_failed:
