@@ -10,7 +10,6 @@ import itertools
 import math
 import re
 import textwrap
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,7 +25,7 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.lr import global_batch
 from autotune.program.program import ProgramKind
 from autotune.results import bestfile
-from autotune.results.advice import unsearched
+from autotune.results.doubts import disturbance, doubts, left_to_edit
 from autotune.results.figures import Figures
 from autotune.results.finding import Finding
 from autotune.results.output import BEST
@@ -245,52 +244,6 @@ def _larger_batch(result: SearchResult, output: Path) -> Iterator[Row]:
     yield Row("larger batch", f"~{factor(larger.speedup)}{at}? {line}", is_command=True)
 
 
-def doubts(result: SearchResult) -> Iterator[str]:
-    """Yield the reasons to trust a confirmed config less, as clauses; what matters most first."""
-    if (record := trained(result.rehearsals, result.best)) is not None and record.difference:
-        yield f"its training differs: {record.difference}"
-    if result.learning.batch_growth != 1.0:
-        yield "steps have other samples than as written: check the final accuracy"
-    yield from reversed(result.warnings)  # what was not tried, before what made it less sure
-    if result.reason:
-        yield f"the search ended early: {result.reason}"
-    if result.uncompared:
-        yield f"not compared whether it trains the same: {', '.join(result.uncompared)}"
-    yield from _unsearched(result)
-    if result.steps_note:
-        yield result.steps_note
-    if overlap := overlap_of(result):
-        yield overlap
-
-
-def _unsearched(result: SearchResult) -> Iterator[str]:
-    own = result.records[0].measurement
-    if result.facts is not None and own is not None:
-        yield from unsearched(result.facts.profile, own, result.facts.breakdown)
-
-
-def overlap_of(result: SearchResult) -> str:
-    """Return that the gains of the changes do not multiply to the claim, where that is seen."""
-    gains = [one.gain.estimate for one in result.contributions if one.knob in result.changes]
-    claim = printed(result.speedup)
-    if len(gains) < 2 or claim.low <= math.prod(gains) <= claim.high:
-        return ""
-    return "the gains of the settings overlap, so they do not multiply to the whole"
-
-
-def disturbance(result: SearchResult) -> str:
-    """Return what disturbed the confirmation, or the trials without one; empty if nothing did."""
-    seen = [m for one in result.claim for m in (one.baseline, one.winner) if m is not None]
-    where = "fresh processes" if seen else "trials"
-    seen = seen or [one.measurement for one in result.records if one.measurement is not None]
-    busy = [m.interference for m in seen if m.is_disturbed and m.interference is not None]
-    causes = Counter(reason for one in busy for reason in one.reasons)
-    if not causes:
-        return ""
-    ((cause, count),) = causes.most_common(1)
-    return f"{cause} in {count} of {len(seen)} {where}"
-
-
 def _clause(sentence: str) -> str:
     """Return what fits on one line of a sentence: its first clause, if it is longer."""
     short = sentence if len(sentence) <= ROOM else re.split(r"[:;.] ", sentence)[0]
@@ -314,7 +267,7 @@ def _nothing_found(result: SearchResult) -> Iterator[Row]:
     elif len(result.records) < 2 and not result.untried:
         yield Row("tried", "nothing: no other setting can act on this program here")
     yield from _why(result)
-    for sentence in itertools.islice(_unsearched(result), 1):
+    for sentence in itertools.islice(left_to_edit(result), 1):
         yield Row("besides", _clause(sentence.partition(". ")[0]))
 
 
