@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from rich.console import Console as RichConsole
 from rich.live import Live
@@ -29,7 +29,9 @@ from autotune.rig.wire import Progress
 from autotune.tuning.budget import Budget
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.events import Events, Phase, answer_to_interrupt
-from autotune.tuning.reach import Reach
+
+if TYPE_CHECKING:  # it loads numpy
+    from autotune.tuning.reach import Reach
 
 NAMED = 6  # settings in an opening line; -v lists the values of all
 SILENT_S = 15.0  # without a step, after which a pipe is told so, once
@@ -118,7 +120,8 @@ class Console(Messages, Events):
 
     def on_resume(self, records: Sequence[TrialRecord]) -> None:
         """Take what earlier sessions measured."""
-        self._view.rows[Phase.AS_WRITTEN].took_s = 0.0
+        self._phase = Phase.AS_WRITTEN
+        self._view.rows[self._phase].began_s = self._view.spent_s
         for nth, record in enumerate(records):
             self._count(nth, record)
 
@@ -195,13 +198,16 @@ class Console(Messages, Events):
         live.stop()
         for text in dict.fromkeys(doubts):
             self.warn(text)
+        self._say("")  # before the result
 
     def note(self, text: str) -> None:
         """Show a sentence that may be missed, in the row of the phase that it is of."""
         self._detail(text)
+        # Of these two phases it is what they have found
         if self._phase in {Phase.SAME_TRAINING, Phase.CONFIRM}:
             self._view.rows[self._phase].said = text.rstrip(".")
-        self._view.now = text
+        else:
+            self._view.now = text
 
     def warn(self, text: str) -> None:
         """Show a doubt in the view; where nothing is redrawn, print it."""

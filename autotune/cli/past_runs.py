@@ -75,9 +75,6 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Print again what a search found, or write it as a report."""
-    from autotune import api
-    from autotune.cli import search_report
-
     messages = Messages()
     with errors_told(messages):
         flags = zip([*Shown][1:], (details, trials, html or open_, md, list_), strict=True)
@@ -85,6 +82,9 @@ def show(
         if shown is Shown.LIST:
             _list(messages, as_json=as_json)
             return
+        from autotune import api  # it loads optuna
+        from autotune.cli import search_report
+
         result = api.load(search)
         if shown.is_page:
             path = _page(messages, result, shown, output, force=force, as_json=as_json)

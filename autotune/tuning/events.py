@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.program.config import Config
@@ -17,7 +18,9 @@ from autotune.rig.fence import Fence
 from autotune.rig.wire import Progress
 from autotune.tuning.budget import Budget
 from autotune.tuning.choosing.diagnosis import Diagnosis
-from autotune.tuning.reach import Reach
+
+if TYPE_CHECKING:
+    from autotune.tuning.reach import Reach
 
 
 class Phase(StrEnum):

@@ -150,6 +150,18 @@ def test_a_pipe_gets_one_line_for_each_phase_when_it_ends(
     assert not any(TRIAL.match(line) for line in lines)
 
 
+def test_a_search_that_goes_on_says_what_was_measured_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search = begin(tmp_path, FASTER, KNOBS)
+    search.go_on(60.0)
+    search.go_on(200.0, Console())
+    rows = [line for line in capsys.readouterr().err.splitlines() if line.startswith(tuple(Phase))]
+    assert re.match(r"as written +[\d,]+ samples/s; .*\(0 s\)$", rows[0])
+    (tried,) = (line for line in rows if line.startswith(Phase.TRY))
+    assert int(tried.split()[2]) > 5, "those of both sessions"
+
+
 def test_in_detail_each_trial_is_one_line_with_one_figure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

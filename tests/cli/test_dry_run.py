@@ -12,7 +12,7 @@ from autotune.knobs import registry
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.knobs.space.spacefile import load
 from autotune.program.flags import Flag
-from autotune.tuning import workflow
+from autotune.tuning import outlook
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.events import Events
 from autotune.tuning.reach import Reach
@@ -66,7 +66,7 @@ def test_one_start_shows_the_settings_that_the_search_then_tries(
             continue
         study = one.study
         study.take_lease(force=True)
-        found = workflow.outlook(one.run, study, tuned, one.machine.surroundings)
+        found = outlook.outlook(one.run, study, tuned, one.machine.surroundings)
         assert tuned.space is None
         assert [question.rig for question in one.machine.asked if question.kind == "open"] == [1]
         spaces.append(found.space)
