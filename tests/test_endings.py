@@ -49,8 +49,9 @@ def test_a_search_that_is_ended_has_its_result_before_its_rigs_are_closed(
         assert "Exception ignored" not in came.printed, case
         if CASES[case].signals:
             name = signal.Signals(CASES[case].signals[0]).name
-            assert f"Not confirmed (ended by {name})" in came.printed
-            assert "During the search, workers=1 gave" in came.printed
+            assert "x faster, but that is not confirmed" in came.printed
+            assert f"because         ended by {name}" in came.printed
+            assert "autotune run .autotune/train/candidate.yaml train.py" in came.printed
 
 
 def test_what_is_ended_before_it_knows_anything_says_so_in_one_line_and_leaves_nothing(
@@ -72,13 +73,13 @@ def test_a_disk_that_is_full_in_the_middle_of_a_search_takes_nothing_from_its_re
     ended: dict[str, Came],
 ) -> None:
     for case, finding in (
-        ("a full disk", "Not confirmed (The record"),
-        ("a full disk in the claim", "x faster"),
+        ("a full disk", "because         The record"),
+        ("a full disk in the claim", "x faster, confirmed"),
     ):
         came = ended[case]
         assert came.status == 0, (case, came.printed)
         assert finding in came.printed
         assert "database or disk is full" in came.printed
         assert "Traceback" not in came.printed
-        is_faster = finding == "x faster"
+        is_faster = finding == "x faster, confirmed"
         assert ("best.yaml" in came.left) is is_faster, "which lies on another disk"

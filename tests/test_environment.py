@@ -130,12 +130,12 @@ def test_what_a_file_passes_is_shown_but_not_what_stays_as_it_is(tmp_path: Path)
     [
         ("$A=B: c", "is not an environment variable: 'A=B' is not a valid name"),
         ('$A: "b\\0c"', "takes text without NUL characters"),
-        ("cuda_allocator: backend:evil", "knob 'cuda_allocator' takes default or "),
+        ("cuda_allocator: backend:evil", "setting 'cuda_allocator' takes default or "),
     ],
 )
 def test_a_value_that_cannot_be_passed_is_a_fault(tmp_path: Path, line: str, said: str) -> None:
     path = tmp_path / "best.yaml"
     path.write_text(make_best().text(), encoding="utf-8")
-    edit(path, "  compile: 'off'\n", f"  compile: 'off'\n  {line}\n")
+    edit(path, "  workers: 2\n", f"  workers: 2\n  {line}\n")
     (fault,) = faults_of(path)
     assert said in fault

@@ -93,6 +93,7 @@ def test_a_python_call_over_own_flags_ends_in_a_file_that_trains_with_them(workp
         budget="5m",
         tune=["batch_size"],
         set={"batch_size": [16, 128]},
+        may_change="batch",
         use_flags=True,
         events=StopsAfter(trials=2),
     )

@@ -26,6 +26,7 @@ from autotune.results.wording import factor
 COLUMNS, LINES = 80, 15
 LABEL = 14  # columns of a label, between two margins
 MARGIN = "  "
+WHOLE = 1000  # columns; more than any config takes
 MARKS = {
     Finding.FASTER: ("✓ ", "green"),
     Finding.NOTHING_FOUND: ("= ", "default"),
@@ -65,7 +66,8 @@ def show(result: SearchResult, output: Path, *, as_json: bool = False) -> None:
 
 
 def details(result: SearchResult) -> None:
-    """Print what is known beyond the verdict."""
+    """Print the verdict and all that is known beyond it."""
+    show(result, result.own_file)
     out = results_console()
     for section in details_of(result):
         out.print()
@@ -90,7 +92,7 @@ def trials(result: SearchResult) -> None:
             outcome += f": {record.ending.reason}"
         elif number:
             outcome = "recommended" if record.config == result.best else ""
-        settings = listed(record.config, result.baseline) or "as written"
+        settings = listed(record.config, result.baseline, -WHOLE) or "as written"
         table.add_row(*(Text(cell) for cell in (str(number), speed, settings, outcome)))
     out = results_console()
     out.print(table)

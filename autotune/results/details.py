@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from autotune.measurement.outcome import Outcome
 from autotune.results.blame import FAILURES
+from autotune.results.doubts import doubts
 from autotune.results.rank_notes import parallel_notes
 from autotune.results.rehearsals import blames, note
 from autotune.results.result import SearchResult
-from autotune.results.verdict import by_hand, changes_of, doubts, said
+from autotune.results.verdict import by_hand, changes_of, said
 from autotune.results.wording import (
     as_typed,
     by_reason,
@@ -95,7 +96,7 @@ def _why(result: SearchResult) -> Iterator[str]:
     if result.bottleneck:
         is_one = result.bottleneck.endswith("-bound")
         limited = f"the program is {result.bottleneck}" if is_one else result.bottleneck
-        yield f"As written, {limited}: {result.bottleneck_evidence}."
+        yield f"As written, {limited}. {result.bottleneck_evidence}."
     compilation, steps = result.compilation, result.break_even_steps
     if compilation is not None and steps is not None:
         yield (

@@ -10,7 +10,6 @@ import itertools
 import math
 import re
 import textwrap
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,7 +25,7 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.lr import global_batch
 from autotune.program.program import ProgramKind
 from autotune.results import bestfile
-from autotune.results.advice import unsearched
+from autotune.results.doubts import disturbance, doubts, left_to_edit
 from autotune.results.figures import Figures
 from autotune.results.finding import Finding
 from autotune.results.output import BEST
@@ -45,6 +44,7 @@ from autotune.results.wording import (
 MOST_CHANGES = 4  # rows of changes; the last one says how many more there are
 KEEPS_MEMORY = "keep_freed_memory"  # held in all configs that play, for fair turns
 ROOM = 62  # columns beside the labels of a screen of 80
+FIRST = "close them, then: "  # on a busy machine, more time alone helps little
 KEPT = "nothing was changed"
 
 
@@ -244,59 +244,11 @@ def _larger_batch(result: SearchResult, output: Path) -> Iterator[Row]:
     yield Row("larger batch", f"~{factor(larger.speedup)}{at}? {line}", is_command=True)
 
 
-def doubts(result: SearchResult) -> Iterator[str]:
-    """Yield the reasons to trust a confirmed config less, as clauses; what matters most first."""
-    if (record := trained(result.rehearsals, result.best)) is not None and record.difference:
-        yield f"its training differs: {record.difference}"
-    if result.learning.batch_growth != 1.0:
-        yield "steps have other samples than as written: check the final accuracy"
-    yield from reversed(result.warnings)  # what was not tried, before what made it less sure
-    if result.reason:
-        yield f"the search ended early: {result.reason}"
-    if record is None and not _is_cleared(result):
-        yield "whether it trains the same was not compared: there was no time"
-    yield from _unsearched(result)
-    if result.steps_note:
-        yield result.steps_note
-    if overlap := overlap_of(result):
-        yield overlap
-
-
-def _unsearched(result: SearchResult) -> Iterator[str]:
-    own = result.records[0].measurement
-    if result.facts is not None and own is not None:
-        yield from unsearched(result.facts.profile, own, result.facts.breakdown)
-
-
-def overlap_of(result: SearchResult) -> str:
-    """Return that the gains of the changes do not multiply to the claim, where that is seen."""
-    gains = [one.gain.estimate for one in result.contributions if one.knob in result.changes]
-    claim = printed(result.speedup)
-    if len(gains) < 2 or claim.low <= math.prod(gains) <= claim.high:
-        return ""
-    return "the gains of the settings overlap, so they do not multiply to the whole"
-
-
-def disturbance(result: SearchResult) -> str:
-    """Return what disturbed the confirmation, and how much of it; empty if nothing did."""
-    seen = [m for one in result.claim for m in (one.baseline, one.winner) if m is not None]
-    busy = [m.interference for m in seen if m.is_disturbed and m.interference is not None]
-    causes = Counter(reason for one in busy for reason in one.reasons)
-    if not causes:
-        return ""
-    ((cause, count),) = causes.most_common(1)
-    return f"{cause} in {count} of {len(seen)} fresh processes"
-
-
 def _clause(sentence: str) -> str:
     """Return what fits on one line of a sentence: its first clause, if it is longer."""
     short = sentence if len(sentence) <= ROOM else re.split(r"[:;.] ", sentence)[0]
     text = textwrap.shorten(short.rstrip("."), ROOM, placeholder=" …")
     return f"{text[0].lower()}{text[1:]}"
-
-
-def _is_cleared(result: SearchResult) -> bool:
-    return result.canary is not None and result.canary.clears(result.best, result.baseline)
 
 
 # --- not faster -----------------------------------------------------------------------------------
@@ -315,7 +267,7 @@ def _nothing_found(result: SearchResult) -> Iterator[Row]:
     elif len(result.records) < 2 and not result.untried:
         yield Row("tried", "nothing: no other setting can act on this program here")
     yield from _why(result)
-    for sentence in itertools.islice(_unsearched(result), 1):
+    for sentence in itertools.islice(left_to_edit(result), 1):
         yield Row("besides", _clause(sentence.partition(". ")[0]))
 
 
@@ -358,7 +310,7 @@ def _unconfirmed(result: SearchResult) -> Iterator[Row]:
         tried = len({record.config for record in result.records[1:]})
         luck = f"; best of {tried}, so partly luck" if tried > 1 else ""
         yield Row("in the search", f"{times(found)}{luck}")
-    yield Row("settings", listed(result.candidate, result.baseline))
+    yield Row("settings", listed(result.candidate, result.baseline, -ROOM))  # on two lines
     fresh = [one for one in result.claim if not one.is_of_search]
     least = least_processes(apart=any(one.is_pair for one in result.claim))
     if len(fresh) < least:
@@ -372,10 +324,12 @@ def _unconfirmed(result: SearchResult) -> Iterator[Row]:
         yield Row("missing", missing)
     if result.reason:
         yield Row("because", result.reason)
+    if busy := disturbance(result):
+        yield Row("doubts", busy)
 
 
 def _to_confirm(result: SearchResult) -> Iterator[Row]:
-    yield from _resume(result, "confirm it")
+    yield from _resume(result, "confirm it", FIRST if disturbance(result) else "")
     if result.own_file.exists():
         yield Row("or just try it", _run(result, result.own_file), is_command=True)
     yield _more(result)
@@ -421,8 +375,7 @@ def _next(result: SearchResult) -> Iterator[Row]:
         case Finding.NOTHING_FOUND if untried:
             yield from _resume(result, "to go on")
         case Finding.TOO_NOISY:
-            first = "end what disturbs it, then: " if disturbance(result) else ""
-            yield from _resume(result, "to go on", first)
+            yield from _resume(result, "to go on", FIRST if disturbance(result) else "")
         case Finding.UNCONFIRMED:
             yield from _resume(result, "to go on")
         case Finding.NOT_MEASURED if not has_failed:

@@ -18,10 +18,11 @@ from autotune.cli import compare
 from autotune.cli.app import app
 from autotune.cli.command_line import GONE_COMMANDS, GONE_OPTIONS
 from autotune.errors import UsageError
+from autotune.measurement.interval import Interval
 from autotune.results import bestfile
 from autotune.tuning.search_request import GONE
 from tests.docs.project import scripted
-from tests.made import make_profile
+from tests.made import make_loader, make_profile
 from tests.rigging import PROGRAMS, run_command, write_best
 from tests.scripted import Script
 
@@ -231,6 +232,22 @@ def test_a_budget_without_a_baseline_is_refused_and_its_run_is_found(workplace: 
     assert "or choose another --name" in other
     assert "There is no search 'shrot'" in (mistyped := said_here("resume", "shrot"))
     assert "Did you mean 'short'?" in mistyped
+
+
+def test_run_and_apply_take_the_second_config_of_a_file_where_they_are_asked_to(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = workplace / "best.yaml"
+    write_best(file, {"batch_size": 64, "workers": 0}, make_loader(), workers=2)
+    words = ("run", "--larger-batch", "--explain", "best.yaml")
+    monkeypatch.chdir(workplace)
+    refusal = "no config with a larger batch. Leave out --larger-batch"
+    assert refusal in said_here(*words)
+    with pytest.raises(UsageError, match=refusal):
+        autotune.apply(file, larger_batch=True)
+    second = bestfile.LargerBatch(config={"batch_size": 128}, speedup=Interval(2.0, 1.9, 2.1))
+    file.write_text(bestfile.read(file).model_copy(update={"larger_batch": second}).text())
+    assert run_command(*words).stdout.startswith("batch_size=128. While the program trains")
 
 
 @pytest.mark.real_starts

@@ -15,6 +15,7 @@ from autotune.results.finding import Finding
 from autotune.results.record import ClaimProcess
 from autotune.results.result import SearchResult
 from autotune.tuning import baseline, live_rig
+from autotune.tuning.budget import parse_duration
 from autotune.tuning.claim import LEAST_ROUNDS, MOST_TOLD, told
 from autotune.tuning.events import Phase
 from autotune.tuning.plan import PAIRS, PROCESSES
@@ -266,11 +267,24 @@ def test_a_budget_without_a_claim_says_what_it_takes_and_blames_none(tmp_path: P
     assert "fresh processes take about 27 s, but the budget had only" in result.reason
     (warning, *others) = heard.warnings
     assert "fresh processes take 27 s" in warning
-    budget_s = float(warning.rpartition("--budget ")[2].removesuffix("s"))
+    budget_s = parse_duration(warning.rpartition("--budget ")[2])
     assert not others, "no config failed"
     assert result.candidate is not None
     assert result.candidate["precision"] == "bf16"
     assert search.go_on(budget_s).finding is Finding.FASTER, "as it was told"
+
+
+def test_what_is_left_of_a_short_budget_goes_into_the_process_that_fits(tmp_path: Path) -> None:
+    """The race ends early, and the rest holds one of the two processes that a claim needs."""
+    script = Script({"precision": {"bf16": 1.5}}, start_s=10.0, noise=0.005, process_noise=0.01)
+    search, result = found(tmp_path, script, 50.0, ONE)
+    assert result.finding is Finding.UNCONFIRMED
+    assert result.reason == "a claim needs 2 fresh processes, and only 1 was measured"
+    assert result.unclaimed is not None
+    assert result.unclaimed.low <= 1.5 <= result.unclaimed.high
+    (first,) = fresh(result)
+    assert search.go_on(90.0).finding is Finding.FASTER
+    assert search.study.claim_of(result.candidate)[1] == first, "it is not measured again"
 
 
 def test_a_resumed_claim_goes_on_with_the_processes_that_it_has(tmp_path: Path) -> None:

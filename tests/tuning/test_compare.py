@@ -10,6 +10,7 @@ import pytest
 from autotune.cli import compare as printed
 from autotune.errors import BudgetError, ProgramError
 from autotune.machine import hardware
+from autotune.measurement.outcome import Ending
 from autotune.program import line
 from autotune.program.profile import RunLength
 from autotune.program.revision import at_revision
@@ -19,7 +20,8 @@ from autotune.results.bestfile import BestFile
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.compare import ComparedSide, Comparison, Difference, compare
 from autotune.tuning.events import Events
-from autotune.tuning.start.observe import observe
+from autotune.tuning.start import first_start
+from autotune.tuning.start.observe import throwaway_rigs
 from autotune.tuning.surroundings import Surroundings
 from tests.made import HARDWARE, PROGRAM, commit, make_loader, make_profile
 from tests.pictures import Entry, picture
@@ -190,8 +192,14 @@ def test_a_commit_trains_with_its_modules_on_the_data_of_today(workplace: Path) 
         return {path: it for path, it in picture(Path.cwd()).items() if path != repository}
 
     before = files()
-    with at_revision(line.read(["train.py"]).program, "HEAD") as found:
-        profile = observe(found.program, hardware.detect()).profile
+    with (
+        at_revision(line.read(["train.py"]).program, "HEAD") as found,
+        throwaway_rigs(found.program, hardware.detect()) as rigs,
+    ):
+        started = first_start.observe(rigs, lambda: None)
+        assert not isinstance(started, Ending)
+        with started.rig:
+            profile = started.ready.profile
     assert profile.training_loader is not None
     assert profile.training_loader.batch_size == 8
     assert files() == before

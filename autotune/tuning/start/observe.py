@@ -1,4 +1,4 @@
-"""Rigs of commands that keep no record, and what is seen of a program that is only looked at."""
+"""Rigs of commands that keep no record."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from autotune.files.scratch import Scratch, short_place
-from autotune.knobs.base import Here
 from autotune.machine.hardware import Hardware
-from autotune.measurement.outcome import Ending
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.program import Program
 from autotune.program.sources import Sources
-from autotune.rig.failures import program_error
 from autotune.rig.fence.caches import cache_roots
 from autotune.rig.open_rig import SILENT, Reports
 from autotune.rig.rig_factory import RigFactory
-from autotune.tuning.start import first_start
 from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
 
 
@@ -49,23 +45,3 @@ def throwaway_rigs(
         ) as rigs,
     ):
         yield rigs
-
-
-def observe(
-    program: Program,
-    hardware: Hardware,
-    fence: FenceOptions = STRONGEST,
-    reports: Reports = SILENT,
-) -> Here:
-    """Return what a program's first few steps reveal, behind a fence: it, and the GPUs it sees.
-
-    Raises:
-        FenceError: when nothing keeps the program from changing the user's files.
-        ProgramError: when it fails or trains too few steps.
-    """
-    with throwaway_rigs(program, hardware, fence, reports) as rigs:
-        started = first_start.observe(rigs, lambda: None)
-        if isinstance(started, Ending):
-            raise program_error(program, started)
-        with started.rig:
-            return Here(rigs.hardware, started.ready.profile)

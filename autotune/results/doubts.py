@@ -1,0 +1,59 @@
+"""Doubts: why a result is to be trusted less than others, as clauses for the user."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+from autotune.results.advice import unsearched
+from autotune.results.rehearsals import trained
+from autotune.results.result import SearchResult
+from autotune.results.wording import printed
+
+
+def doubts(result: SearchResult) -> Iterator[str]:
+    """Yield the reasons to trust a confirmed config less, as clauses; what matters most first."""
+    if (record := trained(result.rehearsals, result.best)) is not None and record.difference:
+        yield f"its training differs: {record.difference}"
+    if result.learning.batch_growth != 1.0:
+        yield "steps have other samples than as written: check the final accuracy"
+    yield from reversed(result.warnings)  # what was not tried, before what made it less sure
+    if result.reason:
+        yield f"the search ended early: {result.reason}"
+    if result.uncompared:
+        yield f"not compared whether it trains the same: {', '.join(result.uncompared)}"
+    yield from left_to_edit(result)
+    if result.steps_note:
+        yield result.steps_note
+    if overlap := overlap_of(result):
+        yield overlap
+
+
+def left_to_edit(result: SearchResult) -> Iterator[str]:
+    """Yield what only an edit of the program would mend, as sentences."""
+    own = result.records[0].measurement
+    if result.facts is not None and own is not None:
+        yield from unsearched(result.facts.profile, own, result.facts.breakdown)
+
+
+def overlap_of(result: SearchResult) -> str:
+    """Return that the gains of the changes do not multiply to the claim, where that is seen."""
+    gains = [one.gain.estimate for one in result.contributions if one.knob in result.changes]
+    claim = printed(result.speedup)
+    if len(gains) < 2 or claim.low <= math.prod(gains) <= claim.high:
+        return ""
+    return "the gains of the settings overlap, so they do not multiply to the whole"
+
+
+def disturbance(result: SearchResult) -> str:
+    """Return what disturbed the confirmation, or the trials without one; empty if nothing did."""
+    seen = [m for one in result.claim for m in (one.baseline, one.winner) if m is not None]
+    where = "fresh processes" if seen else "trials"
+    seen = seen or [one.measurement for one in result.records if one.measurement is not None]
+    busy = [m.interference for m in seen if m.is_disturbed and m.interference is not None]
+    causes = Counter(reason for one in busy for reason in one.reasons)
+    if not causes:
+        return ""
+    ((cause, count),) = causes.most_common(1)
+    return f"{cause} in {count} of {len(seen)} {where}"
