@@ -22,7 +22,7 @@ __all__ = ["Config", "SearchResult", "apply", "load", "log", "resume", "search"]
 __version__ = "0.1.0"
 
 
-def apply(path: str | Path, *, allow_env: Collection[str] = ()) -> None:
+def apply(path: str | Path, *, allow_env: Collection[str] = (), larger_batch: bool = False) -> None:
     """Apply a best.yaml to this process.
 
     Call it before the model and the loaders are built. It warns on stderr if hardware or versions
@@ -33,6 +33,7 @@ def apply(path: str | Path, *, allow_env: Collection[str] = ()) -> None:
         path: The file that a search wrote.
         allow_env: Environment variables that the file may set although they are not known to tune,
             and may load code, such as ``["LD_PRELOAD"]``.
+        larger_batch: Whether to apply the file's config with a larger batch.
 
     Raises:
         FileFormatError: The file cannot be read or has faults; the message names the lines.
@@ -42,7 +43,8 @@ def apply(path: str | Path, *, allow_env: Collection[str] = ()) -> None:
     # Imports torch, which the parent process of a search must not do.
     from autotune.inside.train import apply as apply_inside
 
-    apply_inside(Path(path), [allow_env] if isinstance(allow_env, str) else allow_env)
+    allowed = [allow_env] if isinstance(allow_env, str) else allow_env
+    apply_inside(Path(path), allowed, larger_batch=larger_batch)
 
 
 def __dir__() -> list[str]:

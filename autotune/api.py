@@ -37,11 +37,11 @@ from autotune.results.result import SearchResult
 from autotune.results.verdict import changes_of
 from autotune.tuning.budget import parse_duration
 from autotune.tuning.events import Events, Phase, answer_to_interrupt
+from autotune.tuning.outlook import Outlook
+from autotune.tuning.outlook import outlook as run_outlook
 from autotune.tuning.search_request import SearchRequest, described, level_named, refuse_gone
 from autotune.tuning.storage import search_dir
 from autotune.tuning.storage.study import Study
-from autotune.tuning.workflow import Outlook
-from autotune.tuning.workflow import outlook as run_outlook
 from autotune.tuning.workflow import search as run_search
 
 __all__ = ["load", "log", "resume", "search"]

@@ -1,7 +1,7 @@
 """Whether searches of public scripts claim what the scripts' own progress shows.
 
     python -m benchmarks.live SCRIPTS.toml --out FILE.jsonl [--programs DIR] [--short]
-        [--budget 90s] [--times 2] [--only NAME ...] [--report]
+        [--budget 90s] [--may-change batch] [--times 2] [--only NAME ...] [--report]
 
 Each script is searched as a user would do it. Where the search recommends a config, or where its
 best candidate looks at least 1.05x faster, the truth is measured from what the script prints: the
@@ -42,18 +42,15 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-import yaml
-
-from autotune.errors import AutotuneError
 from autotune.measurement.interval import Interval
 from autotune.program.lr import batch_growth
+from autotune.results.result import SearchResult
 from autotune.tuning.budget import parse_duration
 from benchmarks.answer import Ratio, read
 from benchmarks.processes import AUTOTUNE, Ran, commit, run
@@ -181,13 +178,15 @@ def trained(script: Script, programs: Path, command: Sequence[str]) -> float | N
     return rate(progress.marks)
 
 
-def search(script: Script, programs: Path, budget: str, *, truth: bool) -> dict[str, Any]:
+def search(
+    script: Script, programs: Path, budget: str, may_change: str, *, truth: bool
+) -> dict[str, Any]:
     """Search a script; return what is found, with its truth if that is wanted and worth it."""
     import autotune
 
     with tempfile.TemporaryDirectory(prefix="live-") as folder:
         best = Path(folder) / "best.yaml"
-        command = [*AUTOTUNE, "search", "--json", "--budget", budget]
+        command = [*AUTOTUNE, "search", "--json", "--budget", budget, "--may-change", may_change]
         command += ["--output", str(best), *script.command]
         ran = run_in(script, programs, command, 3 * parse_duration(budget) + 60)
         found: dict[str, Any] = {"wall_s": round(ran.seconds, 1)}
@@ -197,12 +196,11 @@ def search(script: Script, programs: Path, budget: str, *, truth: bool) -> dict[
             said = " ".join(ran.log.split())[-300:]
             return {**found, "finding": f"failed: status {ran.code}, {error}; {said}"}
         candidate, speedup, faster = None, None, None
-        with suppress(AutotuneError):  # the JSON does not name the candidate
-            result = autotune.load(str(programs / script.folder / answer.run))
-            if result.candidate is not None and result.candidate_speedup is not None:
-                candidate = dict(result.candidate.changes_from(result.baseline))
-                speedup = vars(result.candidate_speedup)
-                faster = candidate if speedup["estimate"] >= LOOKS_FASTER else None
+        result = autotune.load(str(programs / script.folder / answer.run))
+        if result.candidate is not None and result.candidate_speedup is not None:
+            candidate = dict(result.candidate.changes_from(result.baseline))
+            speedup = vars(result.candidate_speedup)
+            faster = candidate if speedup["estimate"] >= LOOKS_FASTER else None
         changes = answer.changes or faster
         return found | {
             "seconds": answer.seconds,
@@ -215,23 +213,24 @@ def search(script: Script, programs: Path, budget: str, *, truth: bool) -> dict[
             "processes": answer.processes,
             "trials": dict(answer.outcomes),
             "run": Path(answer.run).name,
-            "truth": compared(script, programs, best, changes) if truth and changes else None,
+            "truth": compared(script, programs, best, result, changes)
+            if truth and changes
+            else None,
         }
 
 
 def compared(
-    script: Script, programs: Path, best: Path, changes: Mapping[str, Any]
+    script: Script, programs: Path, best: Path, result: SearchResult, changes: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Compare the bare script with one that trains with these changes, in turn."""
-    file = yaml.safe_load(best.read_text("utf-8"))
-    file["config"] = {**file["baseline"], **changes}
-    best.write_text(yaml.safe_dump(file, sort_keys=False), encoding="utf-8")
+    config = result.baseline.replace(**changes)
+    best.write_text(result.best_file(config).text(), encoding="utf-8")
     bare = [sys.executable, *script.command]
     tuned = [*AUTOTUNE, "run", str(best), *script.command]
     began = time.monotonic()
     rates = [trained(script, programs, line) for line in (bare, tuned, tuned, bare)]
     known = [one for one in rates if one]
-    samples = batch_growth(file["baseline"], file["config"]) if script.unit == "steps" else 1.0
+    samples = batch_growth(result.baseline, config) if script.unit == "steps" else 1.0
     found = of_turns(known, samples) if len(known) == len(rates) else {}
     return {**found, "rates": rates, "wall_s": round(time.monotonic() - began, 1)}
 
@@ -351,7 +350,8 @@ def search_all(asked: argparse.Namespace) -> None:
     for head in missing(names, times, commit(), asked.budget, kept(asked.out)):
         print(f"{head['script']} {head['repetition']} …", file=sys.stderr, flush=True)
         date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        found = search(scripts[head["script"]], programs, asked.budget, truth=not asked.short)
+        script, truth = scripts[head["script"]], not asked.short
+        found = search(script, programs, asked.budget, asked.may_change, truth=truth)
         row = {**head, "date": date, **found}
         with asked.out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
@@ -368,6 +368,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--programs", type=Path, metavar="DIR", help="the folder of the checkouts")
     parser.add_argument("--short", action="store_true", help="some scripts, once, without truth")
     parser.add_argument("--budget", default="90s", help="of each search")
+    parser.add_argument("--may-change", default="batch", help="of each search, too")
     parser.add_argument("--times", type=int, default=2, help="searches of each script")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="the scripts")
     parser.add_argument("--report", action="store_true", help="print what was found, and end")

@@ -61,7 +61,7 @@ CASES = {
     "SIGTERM in the claim": Case((signal.SIGTERM,), at=CLAIM, command=LONG),
     "SIGTERM before the baseline": Case((signal.SIGTERM,), at=START),
     "doctor": Case((signal.SIGTERM,), at=START, command="doctor"),
-    "knobs": Case((signal.SIGHUP,), at=START, command="knobs"),
+    "dry run": Case((signal.SIGHUP,), at=START, command="search --dry-run"),
     "a full disk": Case(fills=True),
     "a full disk in the claim": Case(fills=True, at=CLAIM, command=LONG),
     "a reader that goes away": Case(reader="pipe"),

@@ -20,6 +20,7 @@ from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind, FenceOptions
 from autotune.program.program import parse_program
 from autotune.results.record import ClaimProcess, SearchInfo, SearchOptions
+from autotune.tuning.events import Phase
 from autotune.tuning.search_request import SearchRequest, described
 from autotune.tuning.storage import search_dir
 from autotune.tuning.storage.search_dir import SearchDir
@@ -154,7 +155,7 @@ def test_a_search_logs_phases_and_gains(tmp_path: Path, caplog: pytest.LogCaptur
     script = Script({"workers": {1: 1.5}})
     with caplog.at_level(logging.INFO, "autotune"):
         begin(tmp_path, script, {"workers": (0, 1, 2)}).go_on(180.0, api.Logged())
-    places = [caplog.messages.index(phase) for phase in ("baseline", "searching", "confirming")]
+    places = [caplog.messages.index(phase) for phase in Phase]
     assert places == sorted(places)
     assert any(re.fullmatch(r"about 1\.\d+x  workers=1", said) for said in caplog.messages)
 

@@ -70,7 +70,7 @@ def test_help_and_lists_load_neither_torch_nor_optuna() -> None:
     code = (
         "import sys\n"
         "from autotune.cli.app import main\n"
-        "for command in (['--help'], ['search', '--help'], ['knobs']):\n"
+        "for command in (['--help'], ['search', '--help'], ['show', '--list']):\n"
         "    sys.argv = ['autotune', *command]\n"
         "    try:\n        main()\n"
         "    except SystemExit as end:\n        assert not end.code, end.code\n"

@@ -26,7 +26,7 @@ COMMANDS = {
     "search": search("60s"),
     "resume": RESUME,
     "doctor": Command(("doctor", "train.py", *LEAVES), tries_folder=True),
-    "knobs": Command(("knobs", "train.py", *LEAVES), steps=2),
+    "dry run": Command(("search", "--dry-run", "train.py", *LEAVES), steps=2),
     "compare": Command(COMPARE),
     "run": Command(("run", "two.yaml", "train.py", "40"), may=OWN),
 }

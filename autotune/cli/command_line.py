@@ -17,10 +17,25 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from autotune.cli import gone
 from autotune.cli.exit_status import ExitStatus
 from autotune.cli.messages import Messages
+from autotune.tuning.search_request import GONE
 
+# What earlier versions had, and what to type now. A program's own options of these names stand
+# after the program and are its own.
+GONE_COMMANDS = {
+    "dashboard": "optuna-dashboard sqlite:///.autotune/SEARCH/study.db",
+    "env": "autotune doctor --report",
+    "knobs": "autotune search --dry-run PROGRAM",
+    "log": "autotune export --to mlflow (or wandb, tensorboard)",
+    "measure": "autotune doctor PROGRAM",
+    "report": "autotune show --html (or --md)",
+    "runs": "autotune show --list",
+}
+GONE_OPTIONS = {
+    **{f"--{name.replace('_', '-')}": typed for name, (typed, _) in GONE.items()},
+    "--format": "--html or --md",
+}
 MAIN = "Options"  # heading of the options without a panel
 NARROWEST, WIDEST = 60, 100  # columns; a help on 80 is what the tests look at
 # Each version of typer brings its own copy of click, or takes the installed one
@@ -51,8 +66,8 @@ class Group(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that was typed, or refuse it in one line."""
-        if args[0] in gone.COMMANDS:
-            refuse(f"'autotune {args[0]}' is now: {gone.COMMANDS[args[0]]}")
+        if args[0] in GONE_COMMANDS:
+            refuse(f"'autotune {args[0]}' is now: {GONE_COMMANDS[args[0]]}")
         with usage_errors_told(ctx.command_path):
             return super().resolve_command(ctx, args)
 
@@ -73,8 +88,8 @@ def usage_errors_told(command: str) -> Iterator[None]:
         yield
     except USAGE_ERROR as error:
         option = getattr(error, "option_name", None)
-        if option in gone.OPTIONS:
-            refuse(f"{option} is now {gone.OPTIONS[option]}; '{command} --help' lists the options.")
+        if option in GONE_OPTIONS:
+            refuse(f"{option} is now {GONE_OPTIONS[option]}; '{command} --help' lists the options.")
         refuse(f"{error.format_message()} '{command} --help' lists what there is.")
 
 

@@ -134,6 +134,8 @@ def _side(name: str, program: Program, console: Talk, allowed: list[str]) -> Ite
 def best_file(name: str) -> Path:
     """Return the best.yaml that is named by its path, or as that of a search; else UsageError."""
     from autotune.program.revision import WRITTEN
+    from autotune.results.bestfile import CANDIDATE, RESULT
+    from autotune.results.wording import as_typed
     from autotune.tuning.storage import search_dir
 
     if Path(name).is_file() or Path(name).suffix in YAML:
@@ -147,13 +149,16 @@ def best_file(name: str) -> Path:
             f"There is no best.yaml and no search '{name}'."
             f"{did_you_mean(name, [WRITTEN, *names])} {USAGE}. Searches here: {listed}"
         ) from error
-    best = search.path / "best.yaml"
-    if not best.is_file():
-        raise UsageError(
-            f"The search '{name}' has no best.yaml, because it has not ended. "
-            f"'autotune resume {quote(name)}' goes on with it."
-        )
-    return best
+    best, candidate = search.path / "best.yaml", search.path / CANDIDATE
+    if best.is_file():
+        return best
+    if candidate.is_file():
+        why = f"its config is not confirmed. Name it by its file: {as_typed(candidate)}"
+    elif (search.path / RESULT).is_file():
+        why = f"it found nothing faster. 'autotune show {quote(name)}' says why"
+    else:
+        why = f"it has not ended. 'autotune resume {quote(name)}' goes on with it"
+    raise UsageError(f"The search '{name}' has no best.yaml: {why}.")
 
 
 def show(found: Comparison, *, as_json: bool) -> None:

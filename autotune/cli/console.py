@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from rich.console import Console as RichConsole
 from rich.live import Live
@@ -23,13 +23,15 @@ from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
 from autotune.program.flags import as_text
 from autotune.results.record import ClaimProcess, SearchInfo, TrialRecord
-from autotune.results.wording import by_reason, format_duration
+from autotune.results.wording import by_reason, format_duration, number, typed_duration
 from autotune.rig.fence import Fence
 from autotune.rig.wire import Progress
 from autotune.tuning.budget import Budget
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.events import Events, Phase, answer_to_interrupt
-from autotune.tuning.reach import Reach
+
+if TYPE_CHECKING:  # it loads numpy
+    from autotune.tuning.reach import Reach
 
 NAMED = 6  # settings in an opening line; -v lists the values of all
 SILENT_S = 15.0  # without a step, after which a pipe is told so, once
@@ -118,9 +120,10 @@ class Console(Messages, Events):
 
     def on_resume(self, records: Sequence[TrialRecord]) -> None:
         """Take what earlier sessions measured."""
-        self._view.rows[Phase.AS_WRITTEN].took_s = 0.0
-        for number, record in enumerate(records):
-            self._count(number, record)
+        self._phase = Phase.AS_WRITTEN
+        self._view.rows[self._phase].began_s = self._view.spent_s
+        for nth, record in enumerate(records):
+            self._count(nth, record)
 
     def on_diagnosis(self, diagnosis: Diagnosis, space: ResolvedSpace, held: Reach) -> None:
         """Say what limits the program, and what the budget holds; in detail also the values."""
@@ -195,13 +198,16 @@ class Console(Messages, Events):
         live.stop()
         for text in dict.fromkeys(doubts):
             self.warn(text)
+        self._say("")  # before the result
 
     def note(self, text: str) -> None:
         """Show a sentence that may be missed, in the row of the phase that it is of."""
         self._detail(text)
+        # Of these two phases it is what they have found
         if self._phase in {Phase.SAME_TRAINING, Phase.CONFIRM}:
             self._view.rows[self._phase].said = text.rstrip(".")
-        self._view.now = text
+        else:
+            self._view.now = text
 
     def warn(self, text: str) -> None:
         """Show a doubt in the view; where nothing is redrawn, print it."""
@@ -224,13 +230,13 @@ class Console(Messages, Events):
             said = f"{plain(row.said)}  " if row.said else ""
             self._say(f"{phase:<{NAME}} {said}[dim]({format_duration(row.took_s)})[/]")
 
-    def _count(self, number: int, record: TrialRecord) -> None:
+    def _count(self, nth: int, record: TrialRecord) -> None:
         rows = self._view.rows
-        if not number and record.measurement is not None:
-            rate = record.measurement.throughput.estimate
-            rows[Phase.AS_WRITTEN].said = f"{rate:,.{0 if rate >= 100 else 1}f} samples/s"
-        self._tried += bool(number)
-        self._failed += bool(number) and record.measurement is None
+        if not nth and record.measurement is not None:
+            rate = number(record.measurement.throughput.estimate)
+            rows[Phase.AS_WRITTEN].said = f"{rate} samples/s"
+        self._tried += bool(nth)
+        self._failed += bool(nth) and record.measurement is None
         rows[Phase.TRY].said = f"{self._tried} tried" if self._tried else ""
 
     def _of_trials(self) -> str:
@@ -247,8 +253,8 @@ def told_of(held: Reach, total_s: float) -> Iterator[str]:
     others = []
     if held.missed:
         names = _listed([one.what for one in held.missed])
-        typed = format_duration(max(one.budget_s for one in held.missed))
-        others += [f"not in {budget}: {names} (--budget {typed.replace(' ', '')})"]
+        typed = typed_duration(max(one.budget_s for one in held.missed))
+        others += [f"not in {budget}: {names} (--budget {typed})"]
     if held.spare:
         others += [f"only if time is left: {_listed(held.spare)}"]
     if said := "; ".join(others):

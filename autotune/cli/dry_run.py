@@ -15,9 +15,9 @@ from rich.text import Text
 from autotune.cli.console import results_console
 from autotune.knobs import registry
 from autotune.program.flags import Flag, as_text
-from autotune.results.wording import by_reason, format_duration
+from autotune.results.wording import by_reason, format_duration, typed_duration
+from autotune.tuning.outlook import Outlook
 from autotune.tuning.reach import Reach, reach
-from autotune.tuning.workflow import Outlook
 
 TAKES = {
     "bool": "text",  # argparse's type=bool takes any text, and takes it for true
@@ -38,7 +38,7 @@ def show(found: Outlook, about: str, *, as_json: bool) -> None:
     budget = format_duration(found.plan.total_s)
     out.print(Text(f"A search of {about} would try", style="bold"))
     late = dict.fromkeys(held.spare, "if the others leave time")
-    late |= {one.what: f"only with --budget {_typed(one.budget_s)}" for one in held.missed}
+    late |= {one.what: f"only with --budget {typed_duration(one.budget_s)}" for one in held.missed}
     tried = ((*row, late.get(row[0], "")) for row in _tried(found))
     out.print(_table(("setting", "now", "values", ""), tried))
     for name, value in found.space.fixed.items():
@@ -90,11 +90,6 @@ def _flag(flag: Flag) -> tuple[str, str, str, str]:
     takes = "on or off" if flag.is_switch else ", ".join(flag.choices) or TAKES[flag.takes]
     sets = (name for name, knob in registry().items() if flag.words & set(knob.flag_names))
     return flag.name, now, takes, next(sets, "")
-
-
-def _typed(seconds: float) -> str:
-    """Return a duration as ``--budget`` takes it."""
-    return format_duration(seconds).replace(" ", "").removesuffix("00s")
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from autotune.cli import completion
 from autotune.cli.compare import best_file
+from autotune.cli.failure_screen import printable
 from autotune.cli.messages import Messages, errors_told
 from autotune.cli.options import AllowEnvOption, ForceOption, JsonOption, SearchArgument
 from autotune.errors import AutotuneError, UsageError
@@ -74,9 +75,6 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Print again what a search found, or write it as a report."""
-    from autotune import api
-    from autotune.cli import search_report
-
     messages = Messages()
     with errors_told(messages):
         flags = zip([*Shown][1:], (details, trials, html or open_, md, list_), strict=True)
@@ -84,6 +82,9 @@ def show(
         if shown is Shown.LIST:
             _list(messages, as_json=as_json)
             return
+        from autotune import api  # it loads optuna
+        from autotune.cli import search_report
+
         result = api.load(search)
         if shown.is_page:
             path = _page(messages, result, shown, output, force=force, as_json=as_json)
@@ -167,7 +168,7 @@ def _list(messages: Messages, *, as_json: bool) -> None:
         date = one["date"][:16].replace("T", " ")
         why = f"cannot be read: 'autotune show {quote(one['run'])}' says why"
         cells = (one["run"], date, one["program"], one["trials"] or "", one["found"] or why)
-        table.add_row(*(Text(str(cell)) for cell in cells))
+        table.add_row(*(Text(printable(str(cell)).replace("\n", " ")) for cell in cells))
     results_console().print(table)
 
 

@@ -97,7 +97,8 @@ class PhaseView:
             yield Text(printable(line), style="bold" if not number else "")
 
     def _rows(self, width: int) -> Iterator[Text]:
-        for phase, row in self.rows.items():
+        rows = [*self.rows.values()]
+        for nth, (phase, row) in enumerate(self.rows.items()):
             if row.is_running and not self.is_over:
                 mark = SPINNER[int(self.spent_s / TURNS_S) % len(SPINNER)]
                 text = Text(f" {mark} {phase:<{NAME}} ", style="bold")
@@ -110,13 +111,13 @@ class PhaseView:
                 text.truncate(width - len(took), overflow="ellipsis", pad=True)
                 yield text + Text(took, style="dim")
             elif not self.is_over:
-                yield Text(f" · {phase:<{NAME}} {ABOUT[phase]}", style="dim")
+                is_left_out = any(other.began_s is not None for other in rows[nth:])
+                about = "left out" if is_left_out else ABOUT[phase]
+                yield Text(f" · {phase:<{NAME}} {about}", style="dim")
 
     def _running(self, phase: Phase) -> Text:
-        said = [self.rows[phase].said, self.now]
-        if phase is Phase.AS_WRITTEN:
-            said = [self.waited or self.now or ABOUT[phase]]
-        text = Text(printable("; ".join(filter(None, said)) or ABOUT[phase]))
+        said = "; ".join(filter(None, (self.rows[phase].said, self.now, self.waited)))
+        text = Text(printable(said or ABOUT[phase]))
         return (self._bar() + text) if phase is Phase.TRY else text
 
     def _bar(self) -> Text:

@@ -36,6 +36,10 @@ def run(
     ] = BEST,
     program: ProgramArgument = "",
     args: ArgsArgument = None,
+    larger_batch: Annotated[
+        bool,
+        typer.Option("--larger-batch", help="Use the file's config with a larger batch."),
+    ] = False,
     allow_env: AllowEnvOption = None,
     explain: Annotated[
         bool,
@@ -69,15 +73,23 @@ def run(
     from autotune.rig.torchrun_plan import Nodes, nodes_of, trust_note, with_ranks
 
     messages = Messages(verbosity(quiet=quiet))
+    kind = {"AUTOTUNE_RUN": "larger batch"} if larger_batch else {}
     if explain:
         with errors_told(messages):
-            bestfile.read(best)  # a faulty file is told here
-        os.execv(sys.executable, [sys.executable, *EXPLAIN, str(best)])  # noqa: S606
+            bestfile.read(best, larger_batch=larger_batch)  # a faulty file is told here
+        line = [sys.executable, *EXPLAIN, str(best)]
+        os.execve(sys.executable, line, {**os.environ, **kind})  # noqa: S606
     with errors_told(messages):
         if as_json and not print_command:
             raise UsageError("--json is for --print-command: what a training prints is its own.")
+        if best.suffix == ".py":
+            typed = shlex.join([str(BEST), str(best), *filter(None, [program]), *(args or ())])
+            raise UsageError(f"The file of a search comes first: autotune run {typed}")
+        if best == BEST and not program and not best.exists():
+            raise UsageError(f"There is no {BEST} here. 'autotune search train.py' writes one.")
         nodes = nodes_of(os.environ) if nnodes is None else Nodes(nnodes, node_rank, rdzv_endpoint)
-        plan = _checked_plan(context, messages, best, program, args, allow_env)
+        file = _used(messages, best, allow_env, larger_batch=larger_batch)
+        plan = _checked_plan(context, messages, best, file, program, args).with_env(**kind)
         if nodes.count > 1 and plan.ranks is None:
             raise UsageError(
                 f"{best} trains in one process, which cannot be shared among {nodes.count} nodes. "
@@ -102,28 +114,33 @@ def run(
         os.execve(plan.argv[0], plan.argv, {**os.environ, **plan.env})  # noqa: S606
 
 
+def _used(
+    messages: Messages, best: Path, allow_env: list[str] | None, *, larger_batch: bool
+) -> BestFile:
+    """Return the content of a file, and tell what it passes to the program."""
+    from autotune.knobs.space import options
+    from autotune.results import bestfile
+
+    file = bestfile.read(best, larger_batch=larger_batch)
+    for line in file.use(best, options.names(allow_env or [])):
+        messages.warn(line)
+    return file
+
+
 def _checked_plan(
     context: typer.Context,
     messages: Messages,
     best: Path,
+    file: BestFile,
     program: str,
     args: list[str] | None,
-    allow_env: list[str] | None,
 ) -> LaunchPlan:
     """Return the plan of a training, and warn where it is not as it was searched."""
-    from autotune.knobs.space import options
     from autotune.machine import hardware
-    from autotune.results import bestfile
 
-    if best.suffix == ".py":
-        line = shlex.join([str(BEST), str(best), *([program] if program else []), *(args or ())])
-        raise UsageError(f"The file of a search comes first: autotune run {line}")
-    file = bestfile.read(best)
     if not program:
         program, *args = _recorded_line(best, file)
         messages.note(f"autotune run {quote(str(best))} {shlex.join([program, *args])}")
-    for line in file.use(best, options.names(allow_env or [])):
-        messages.warn(line)
     subject = program_typed(context, messages, program, args)
     machine = hardware.detect(subject.visible_devices)
     for warning in file.warnings(machine, subject, best):
@@ -159,10 +176,11 @@ def _recorded_line(best: Path, file: BestFile) -> list[str]:
             is_named = program.kind is not ProgramKind.PICKLED_FUNCTION
             if str(program) == line and is_plain and is_named:
                 return shlex.split(line)
+    typed = line if line.isprintable() else "train.py"
     raise UsageError(
         f"{best} names a program, and no search of this folder is about it; the file may be "
         f"somebody else's. Nothing was started. If you know it, type:\n"
-        f"  autotune run {quote(str(best))} {line}"
+        f"  autotune run {quote(str(best))} {typed}"
     )
 
 

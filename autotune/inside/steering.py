@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from autotune.inside import malloc
+from autotune.inside.data.loader_options import LOADER_OPTIONS
 from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.seam_set import SeamSet
 from autotune.knobs import registry
@@ -21,15 +22,6 @@ from autotune.program.config import KnobValue
 from autotune.program.domain import parts_of, strategy_in
 from autotune.program.lr import LrRule, batch_growth, batch_parts
 
-# Knobs that are options of the training loader, by their names among its requested options
-LOADER_OPTIONS = {
-    "batch_size": "batch_size",
-    "workers": "num_workers",
-    "prefetch_factor": "prefetch_factor",
-    "in_order": "in_order",
-    "worker_threads": "worker_threads",
-    "worker_start_method": "start_method",
-}
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 EVERY = {"off": 0, "half": 2, "all": 1}  # every n-th block recomputes; 0 stands for none
 
@@ -124,10 +116,10 @@ class Steering:
     def set(self, knob: str, value: KnobValue) -> None:
         """Have the program use a value of a knob; a knob that acts only at the start is ignored."""
         registered = registry()[knob]
-        if knob in LOADER_OPTIONS:
+        if knob == "pinning":
+            self._loader_options[LOADER_OPTIONS[knob]] = value != "off"
+        elif knob in LOADER_OPTIONS:
             self._loader_options[LOADER_OPTIONS[knob]] = value
-        elif knob == "pinning":
-            self._loader_options["pin_memory"] = value != "off"
         elif isinstance(registered, ProcessSwitch):
             self._seams.process.switch(knob, value)
         elif isinstance(registered, StrategyOption):

@@ -37,6 +37,7 @@ from autotune.results import bestfile
 # Variables of the environment by which apply() sees that autotune already steers the program.
 IN_RIG = "AUTOTUNE_RIG"
 IN_RUN = "AUTOTUNE_RUN"
+LARGER_BATCH = "larger batch"  # what the latter holds where the file's second config is meant
 EXPLAIN = "--explain"  # before the path of a best.yaml: train nothing
 RATE_NOTES = {
     LrRule.LINEAR: "the learning rate follows (linear rule)",
@@ -46,7 +47,7 @@ RATE_NOTES = {
 }
 
 
-def apply(path: Path, allow_env: Collection[str] = ()) -> None:
+def apply(path: Path, allow_env: Collection[str] = (), *, larger_batch: bool = False) -> None:
     """Apply a best.yaml to this process.
 
     Nothing happens if autotune already steers the program, as in a search or under ``autotune
@@ -55,6 +56,7 @@ def apply(path: Path, allow_env: Collection[str] = ()) -> None:
 
     Args:
         allow_env: Environment variables that the file may set although they are not known to tune.
+        larger_batch: Whether to apply the file's config with a larger batch.
 
     Raises:
         UsageError: when the file sets such variables and they are not allowed, or when the config
@@ -64,7 +66,7 @@ def apply(path: Path, allow_env: Collection[str] = ()) -> None:
         return
     from autotune.machine import hardware
 
-    best = bestfile.read(path)
+    best = bestfile.read(path, larger_batch=larger_batch)
     said = best.use(path, allow_env)
     for line in (*said, *best.warnings(hardware.detect(), None)):
         sys.stderr.write(f"autotune: {line}\n")
@@ -114,7 +116,7 @@ def main(best_path: str, *words: str) -> None:
         words: The program's command line, as ``Program.words`` gives it.
     """
     program = read(words).program
-    applied = bestfile.read(Path(best_path)).applied
+    applied = _applied(best_path)
     plan = launch_plan_for(applied, LaunchPlan((), program.cwd, args=program.args))
     config = run_program.RecordedConfig(applied.config)
     if applied.traits.distributes_itself or not is_rank(os.environ):
@@ -138,6 +140,11 @@ def main(best_path: str, *words: str) -> None:
     with run_program.own_tracebacks():
         run_program.run(plan.of(program), config)
     group.leave()
+
+
+def _applied(best_path: str) -> AppliedConfig:
+    is_larger = os.environ.get(IN_RUN) == LARGER_BATCH
+    return bestfile.read(Path(best_path), larger_batch=is_larger).applied
 
 
 def _silence(seams: SeamSet) -> None:
@@ -215,6 +222,6 @@ def _does(seam: object) -> str:
 
 if __name__ == "__main__":
     if sys.argv[1] == EXPLAIN:
-        sys.stdout.write("\n".join(explained(bestfile.read(Path(sys.argv[2])).applied)) + "\n")
+        sys.stdout.write("\n".join(explained(_applied(sys.argv[2]))) + "\n")
     else:
         main(*sys.argv[1:])

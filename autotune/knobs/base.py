@@ -57,7 +57,7 @@ class Knob(ABC):
 
     A subclass overrides only the methods it needs. Where a knob depends on another knob, it looks
     up that knob's value in ``config`` by name; knobs never import each other. The first line of the
-    class docstring is shown to users by ``autotune knobs`` and in the README.
+    class docstring is shown to users in the guide.
 
     Attributes:
         is_hidden: It seldom helps, so only ``--tune NAME`` and the space ``full`` search it.

@@ -120,7 +120,8 @@ def warnings_of(measured: Sequence[Measurement]) -> tuple[str, ...]:
     if disturbed:
         reasons = dict.fromkeys(reason for one in disturbed for reason in one.reasons)
         where = f" in {len(disturbed)} of {len(measured)} processes" if len(measured) > 1 else ""
-        found.append(f"{', '.join(reasons)}{where}: without that the interval would be narrower.")
+        causes = ", ".join(reasons)
+        found.append(f"{causes[0].upper()}{causes[1:]}{where}: that makes the interval wider.")
     compiled = [m.compilation for m in measured if m.compilation is not None]
     if any(c.recompiles >= RECOMPILES_GIVEN_UP for c in compiled):
         found.append(

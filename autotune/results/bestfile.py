@@ -395,15 +395,24 @@ def _shown(value: str) -> str:
     return value if value.isprintable() and value and " " not in value else repr(value)
 
 
-def read(path: Path) -> BestFile:
+def read(path: Path, *, larger_batch: bool = False) -> BestFile:
     """Read a best.yaml, which users may have edited.
+
+    Args:
+        larger_batch: Whether its second config is wanted, the one with larger steps.
 
     Raises:
         FileFormatError: when it is unreadable, of another version, or wrong; it lists every fault
             with its line.
+        UsageError: It has no second config.
     """
     file = yamlfile.read(path)
     version = file.data.get("version")
+    if not {"version", "config"} & file.data.keys():  # one fault, not one for each key
+        raise FileFormatError(
+            f"{path} is not the result of a search: it has neither 'version' nor 'config'. Name "
+            "the best.yaml of a search, or the search."
+        )
     if isinstance(version, int) and version != VERSION:
         newer = "Install a newer autotune: git pull and pip install . in your clone of it."
         older = "An older autotune wrote it: search again."
@@ -424,7 +433,7 @@ def read(path: Path) -> BestFile:
         faults += [_fault(file, dict(fault)) for fault in error.errors()]
     if faults:
         raise FileFormatError("\n".join(faults))
-    return best
+    return best.with_larger_batch() if larger_batch else best
 
 
 def _parse_knobs(

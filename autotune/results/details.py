@@ -37,6 +37,7 @@ def details(result: SearchResult) -> tuple[Section, ...]:
         "What each change gives on top of the others": _changes(result),
         "Why": _why(result),
         "Learning": _learning(result),
+        "Larger batch": _larger_batch(result),
         "Memory": _memory(result),
         "After an epoch": _after_an_epoch(result),
         "Doubts": (f"{one[0].upper()}{one[1:]}." for one in _doubts(result)),
@@ -109,6 +110,17 @@ def _learning(result: SearchResult) -> Iterator[str]:
         yield result.learning.note
         if result.training_note:
             yield result.training_note
+
+
+def _larger_batch(result: SearchResult) -> Iterator[str]:
+    if (larger := result.larger_batch) is None:
+        return
+    gave = f"{changes_of(larger.config, result.baseline)} gave {times(larger.speedup)}"
+    if larger.is_confirmed:
+        yield f"{gave} in fresh processes, and learned as well."
+    else:
+        needs = format_duration(larger.check_s)
+        yield f"{gave}. Whether it learns as well is not known; checking that takes {needs}."
 
 
 def _memory(result: SearchResult) -> Iterator[str]:

@@ -65,7 +65,7 @@ class DoctorReport:
     def warnings(self) -> tuple[str, ...]:
         """Reasons to distrust these figures, one sentence each, for the user."""
         half = self.measurement.throughput.half_width_pct
-        wide = [f"The interval is wide (+-{half:.0f} %): the program is uneven."]
+        wide = [f"The interval is wide (± {half:.0f} %): the program is uneven."]
         found = (*warnings_of([self.measurement]), *(wide if half > WIDE_PCT else ()))
         return tuple(dict.fromkeys(found))
 

@@ -257,15 +257,21 @@ class SearchResult:
         samples_per_s, memory = self.throughput[0].estimate, self.memory[0].peak_bytes
         first = self.records[0].measurement if self.records else None
         match self.head.options.goal.objective:
-            case Objective.THROUGHPUT:
+            case Objective.THROUGHPUT if not self._counts_steps:
                 return Quantity("training speed", samples_per_s, "samples/s")
-            case Objective.STEP_TIME if first is not None:
-                return Quantity("steps", samples_per_s / first.samples_per_step, "steps/s")
+            case Objective.THROUGHPUT | Objective.STEP_TIME if first is not None:
+                per_step = first.samples_per_step
+                return Quantity("training speed", samples_per_s / per_step, "steps/s")
             case Objective.MEMORY if memory is not None:
                 return Quantity("peak memory", memory / 2**30, "GiB", shrinks=True)
             case Objective.ENERGY if first is not None and first.joules_per_sample is not None:
                 return Quantity("energy", first.joules_per_sample, "J/sample", shrinks=True)
         return None
+
+    @property
+    def _counts_steps(self) -> bool:
+        """Whether the program makes a fixed number of steps, and ``best`` makes larger ones."""
+        return bool(self.applied.traits.bounded_by_steps) and self.learning.batch_growth != 1.0
 
     @property
     def compilation(self) -> Compilation | None:
@@ -372,18 +378,21 @@ class SearchResult:
             return bestfile.CANDIDATE
         return bestfile.RESULT if self._larger_section() is None else BEST.name
 
-    def best_file(self) -> BestFile:
+    def best_file(self, config: Config | None = None) -> BestFile:
         """Return the content of best.yaml, or of candidate.yaml where nothing is confirmed.
 
         Its config is empty where nothing looked faster but larger steps. Figures are rounded.
+
+        Args:
+            config: Another one that the file is to hold.
         """
-        config, speedup = self.best, self.speedup
+        speedup = self.speedup
         if self._file_name == bestfile.CANDIDATE and self.candidate is not None:
-            config, speedup = self.candidate, self.candidate_speedup or self.speedup
+            config, speedup = config or self.candidate, self.candidate_speedup or self.speedup
         # As NVML names the GPUs, as it will for another command; else what the program saw
         machine = self.head.hardware if self.head.hardware.gpus else self.hardware
         return BestFile.of(
-            replace(self.applied, config=config),
+            replace(self.applied, config=config or self.best),
             self.head.program,
             confirmed=self._file_name != bestfile.CANDIDATE,
             larger_batch=self._larger_section(),

@@ -23,6 +23,7 @@ from autotune.measurement.claim import least_processes
 from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import ENDED_BY_US
 from autotune.program.config import Config, KnobValue
+from autotune.program.lr import global_batch
 from autotune.program.program import ProgramKind
 from autotune.results import bestfile
 from autotune.results.advice import unsearched
@@ -163,10 +164,10 @@ def _pays(figures: Figures) -> str:
     cost = f"the search took {format_duration(figures.search_s)}"
     match figures.pays_from:
         case None:
-            return f"not in a training as short as this one ({cost})"
+            return f"not in a training this short ({cost})"
         case 1:
-            saved = format_duration(figures.training.saved_s)
-            return f"in the first training: it saves {saved}, {cost}"
+            saved, whole = figures.training.saved_s, figures.training.before_s
+            return f"saves {format_duration(saved)} of {format_duration(whole)}; {cost}"
         case number:
             return f"from the {_ordinal(number)} training on ({cost})"
 
@@ -208,7 +209,7 @@ def said(value: KnobValue) -> str:
 
 
 def _to_train(result: SearchResult, output: Path) -> Iterator[Row]:
-    yield from _larger_batch(result)
+    yield from _larger_batch(result, output)
     yield Row("train with it", _run(result, output), is_command=True)
     for doubt in itertools.islice(doubts(result), 1):
         yield Row("doubts", _clause(doubt))
@@ -229,13 +230,18 @@ def by_hand(path: Path, variables: Sequence[str] = ()) -> str:
     return f'import autotune; autotune.apply("{path}"{allowed})'
 
 
-def _larger_batch(result: SearchResult) -> Iterator[Row]:
+def _larger_batch(result: SearchResult, output: Path) -> Iterator[Row]:
     larger = result.larger_batch
     if larger is None or larger.speedup.estimate <= result.speedup.estimate:
         return
-    changed = listed(larger.config, result.best)
-    resume = f"{result.head.to_resume(result.run_dir.name)} --may-change batch"
-    yield Row("larger batch", f"{changed}: ~{factor(larger.speedup)}, unchecked; {resume}")
+    size = global_batch(larger.config)
+    at = "" if size is None else f" at batch {size}"
+    if larger.is_confirmed:
+        line = f"autotune run --larger-batch {quote(str(output))}"
+        yield Row("larger batch", f"{factor(larger.speedup)}{at}: {line}", is_command=True)
+        return
+    line = f"{result.head.to_resume(result.run_dir.name)} --may-change batch"
+    yield Row("larger batch", f"~{factor(larger.speedup)}{at}? {line}", is_command=True)
 
 
 def doubts(result: SearchResult) -> Iterator[str]:
@@ -279,7 +285,7 @@ def disturbance(result: SearchResult) -> str:
     if not causes:
         return ""
     ((cause, count),) = causes.most_common(1)
-    return f"{cause} in {count} of {len(seen)} processes of the confirmation"
+    return f"{cause} in {count} of {len(seen)} fresh processes"
 
 
 def _clause(sentence: str) -> str:
@@ -333,7 +339,7 @@ def _too_noisy(result: SearchResult) -> str:
     claim = printed(speedup)
     # What a config must gain for its interval to leave out 1
     least = math.sqrt(claim.high / claim.low)
-    return f"Cannot tell: this machine is too noisy for gains below {least:.1f}x; {KEPT}"
+    return f"Cannot tell: this machine is too noisy for gains below {least:.1f}x"
 
 
 def _unclear(result: SearchResult) -> Iterator[Row]:

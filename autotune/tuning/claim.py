@@ -277,8 +277,9 @@ def prove(
         recommended, however fast it was. Or if something else ended the first process.
     """
     processes = [one for one in earlier if one.is_pair is match.is_apart]
-    share = len(match.configs) / 2  # of turns, compared with those of two configs
-    turns_s *= share
+    turns_s *= len(match.configs) / 2
+    # What a larger batch learns is checked in the time that is left
+    most_s = MOST_TURNS_S if match.larger is None else turns_s
     least, most = least_processes(apart=match.is_apart), max(PROCESSES)
     each_s = process_s + turns_s
     if match.is_apart:
@@ -293,7 +294,7 @@ def prove(
             break
         if left_s < (each_s / 2 if fresh < least else each_s):
             break
-        share_s = min(share * MOST_TURNS_S, left_s / (planned - fresh) - process_s)
+        share_s = min(most_s, left_s / (planned - fresh) - process_s)
         began_s, starts_as_written = match.rigs.clock(), fresh % 2 == 0
         found = _process(match, max(turns_s, share_s), starts_as_written=starts_as_written)
         if isinstance(found, Failure) and (again := match.after(found)) is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.program.config import Config
@@ -17,7 +18,9 @@ from autotune.rig.fence import Fence
 from autotune.rig.wire import Progress
 from autotune.tuning.budget import Budget
 from autotune.tuning.choosing.diagnosis import Diagnosis
-from autotune.tuning.reach import Reach
+
+if TYPE_CHECKING:
+    from autotune.tuning.reach import Reach
 
 
 class Phase(StrEnum):
@@ -109,8 +112,6 @@ def answer_to_interrupt(requests: int, confirm_s: float) -> str:
     if requests > 1:
         return "Ending now, without confirming more; Ctrl-C again aborts at once."
     if confirm_s:
-        return (
-            f"Ending: what looks faster is confirmed first, about {confirm_s:.0f} s; Ctrl-C again "
-            "skips that."
-        )
-    return "Ending: there is nothing to confirm, or no time for it."
+        about = f"{confirm_s:.0f} s; Ctrl-C skips it"
+        return f"Ending; if a config looks faster, it is confirmed ({about})."
+    return "Ending; what was measured until now counts, and nothing more is confirmed."

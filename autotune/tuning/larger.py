@@ -7,6 +7,8 @@ time that this has left, because the claim of what is recommended comes first.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autotune.measurement.claim import least_processes
 from autotune.program.lr import LrRule
 from autotune.program.may_change import MayChange
@@ -19,7 +21,7 @@ from autotune.tuning.checking.learning_check import (
 )
 from autotune.tuning.checking.rehearse import rehearse_larger
 from autotune.tuning.choosing.ranking import deferred_batch, larger_batch
-from autotune.tuning.claim import ClaimResult, fresh_of, match_of, prove_in_time, read
+from autotune.tuning.claim import ClaimResult, Failure, fresh_of, match_of, prove_in_time, read
 from autotune.tuning.session import Baseline, Session
 
 
@@ -40,7 +42,9 @@ def with_larger(session: Session, baseline: Baseline, claimed: ClaimResult) -> C
     if session.budget.left_s < claiming_s + checking_s:
         return claimed
     if missing:
-        prove_in_time(session, match, record, checking_s)
+        outcome = prove_in_time(session, match, record, checking_s)
+        if isinstance(outcome, Failure) and outcome.is_of_winner:  # nobody should hear of it
+            study.tell(replace(record, measurement=None, ending=outcome.ending), space)
     found = read(study.claim_of(record.config), match.tau)
     if found is None or not found.is_faster or found.speedup.estimate <= claimed.speedup:
         return claimed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,6 +18,7 @@ from autotune.program.profile import Profile
 from autotune.program.rehearsal import RehearsalPlan
 from autotune.program.sources import Files, Sources
 from autotune.results.result import SearchResult
+from autotune.results.wording import typed_duration
 from autotune.rig.fence.caches import cache_roots
 from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory
@@ -131,11 +131,10 @@ class Session:
         if not self.plan.reserve_s:
             needed_s = self.plan.claim_s(is_apart=self.plan.needs_pairs)
             total_s = self.budget.total_s + self.worth_s - self.budget.spent_s
+            resume = self.study.head.to_resume(self.run.name)
             self.events.warn(
-                f"A confirmation in fresh processes takes {needed_s:.0f} s, and this budget is too "
-                "short for it: the search can find a faster config but not confirm it. "
-                "Confirm it afterwards: "
-                f"{self.study.head.to_resume(self.run.name)} --budget {math.ceil(total_s)}s"
+                f"There is no time to confirm: fresh processes take {needed_s:.0f} s. Afterwards: "
+                f"{resume} --budget {typed_duration(total_s)}"
             )
 
     def make_room(self) -> None:
@@ -212,9 +211,9 @@ class Session:
 
     @property
     def still_confirms_s(self) -> float:
-        """About the seconds of the claim that follows a first Ctrl-C; 0 if none does."""
+        """About the seconds of the claim that may follow a first Ctrl-C; 0 if none does."""
         needed_s = self.plan.claim_s(is_apart=self.plan.needs_pairs)
-        is_due = self.has_candidate and self.study.speeds is not None and self.stop.requests < 2
+        is_due = self.study.speeds is not None and self.stop.requests < 2
         return needed_s if is_due and self.budget.overdraft_s >= needed_s else 0.0
 
     def may_compile(self) -> bool:

@@ -22,9 +22,10 @@ from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
 
+import autotune
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.program.config import KnobValue
-from autotune.results import bestfile
+from autotune.results.result import SearchResult
 from autotune.tuning.storage.search_dir import SearchDir
 from benchmarks.processes import AUTOTUNE, Ran, run
 
@@ -151,8 +152,8 @@ def _try(name: str, budget: str, folder: Path) -> Row:
     row.offered = [*space.domains]
     row.refused = {knob: space.refused[knob] for knob in PLAIN if knob in space.refused}
     row.sees_loader = study.facts.profile.training_loader is not None
-    best = found / "best.yaml"
-    values = _set_best(best, space)
+    best = folder / "best.yaml"
+    values = _set_best(best, autotune.load(str(found)), space)
     ran = _run([*AUTOTUNE, "run", str(best), script, *listed.short], folder)
     if ran.code == 0:
         row.runs = values
@@ -161,16 +162,15 @@ def _try(name: str, budget: str, folder: Path) -> Row:
     return row
 
 
-def _set_best(path: Path, space: ResolvedSpace) -> dict[str, KnobValue]:
-    """Have best.yaml train with other workers and another batch, as far as these are offered."""
-    file = bestfile.read(path)
+def _set_best(path: Path, result: SearchResult, space: ResolvedSpace) -> dict[str, KnobValue]:
+    """Write a best.yaml with other workers and another batch, as far as these are offered."""
     offers = {name: space.domains[name].values for name in SET if name in space.domains}
     values = {
         name: next(value for value in offer if value != space.baseline[name])
         for name, offer in offers.items()
         if len(offer) > 1
     }
-    changed = file.model_copy(update={"config": {**file.config, **values}})
+    changed = result.best_file(result.best.replace(**values))
     path.write_text(changed.text(), encoding="utf-8")
     return values
 

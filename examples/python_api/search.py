@@ -57,7 +57,8 @@ def main() -> None:
     low, high = result.speedup.low, result.speedup.high
     print(f"{result.finding}: {result.speedup.estimate:.2f}x [{low:.2f}, {high:.2f}]")
     print(f"best: {result.best}")
-    print(f"saved to {result.save('best.yaml')}")
+    if result.finding == "faster":
+        print(f"saved to {result.save('best.yaml')}")
 
 
 if __name__ == "__main__":

@@ -12,9 +12,10 @@ from autotune.knobs import registry
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.knobs.space.spacefile import load
 from autotune.program.flags import Flag
-from autotune.tuning import workflow
+from autotune.tuning import outlook
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.events import Events
+from autotune.tuning.reach import Reach
 from tests.docs.project import SLOW, scripted
 from tests.made import A100, GIB, make_profile
 from tests.rigging import PROGRAMS
@@ -39,7 +40,7 @@ class Tuned(Events):
 
     space: ResolvedSpace | None = None
 
-    def on_diagnosis(self, _diagnosis: Diagnosis, space: ResolvedSpace) -> None:
+    def on_diagnosis(self, _diagnosis: Diagnosis, space: ResolvedSpace, _held: Reach) -> None:
         self.space = space
 
 
@@ -65,7 +66,7 @@ def test_one_start_shows_the_settings_that_the_search_then_tries(
             continue
         study = one.study
         study.take_lease(force=True)
-        found = workflow.outlook(one.run, study, tuned, one.machine.surroundings)
+        found = outlook.outlook(one.run, study, tuned, one.machine.surroundings)
         assert tuned.space is None
         assert [question.rig for question in one.machine.asked if question.kind == "open"] == [1]
         spaces.append(found.space)
@@ -98,7 +99,7 @@ def test_it_says_what_is_tried_what_is_not_and_what_the_budget_holds(workplace: 
         data["fence"],
         "--hidden",
         "a whole number",
-        "3m 00s",
+        "take 3m,",
     ):
         assert text in " ".join(said.stdout.split())
     for what, seconds in data["needs_budget_s"].items():

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,11 +21,13 @@ from autotune.cli.app import app
 from autotune.errors import UsageError
 from autotune.exports import formats
 from autotune.results import bestfile
+from autotune.results.finding import Finding
 from autotune.results.verdict import verdict
 from autotune.tuning.events import Events, Phase
 from tests.docs.project import FAST, records_in_memory, scripted
 from tests.made import BASELINE, CHANGES, make_best
 from tests.pictures import picture
+from tests.rigging import run_command
 from tests.scripted import Script
 
 YOLO = "# my own\nlr0: 0.01\nmomentum: 0.937\n"
@@ -98,11 +101,10 @@ def test_what_a_search_may_not_replace_stays_and_one_line_names_both_files(
     done = search(script=script)
     assert (best.lstat(), best.is_file() and best.read_text()) == before
     (line,) = [line for line in done.stderr.splitlines() if "left as it is" in line]
-    assert line.startswith("best.yaml ")
+    assert line.removeprefix("! ").startswith("best.yaml ")
     assert why in line
     assert str(own) in line
     # All that is said afterwards names the file that holds the config
-    assert f"config: {own}" in done.stdout
     assert f"autotune run {own} train.py" in done.stdout
     assert f"autotune run {own} train.py" in own.with_name("report.html").read_text()
     if what is YOLO:
@@ -122,7 +124,7 @@ def test_a_newer_gain_replaces_the_older_one_of_the_program_which_is_kept(
         best.write_text(old)
     done = search()
     assert bestfile.read(best).config == {"workers": 1}
-    assert "config: best.yaml" in done.stdout
+    assert "autotune run best.yaml train.py" in done.stdout
     if old == best_of(SAME):
         assert kept.read_text() == old
         assert "the 1.42x that it held is kept as best.yaml.1" in done.stderr
@@ -133,6 +135,74 @@ def test_a_newer_gain_replaces_the_older_one_of_the_program_which_is_kept(
     else:
         assert not kept.exists()
         assert "best.yaml.1" not in done.stderr
+
+
+def test_best_yaml_alone_serves_run_apply_and_every_export(here: Path) -> None:
+    """Copied to another folder with the program, it does what it does where the search was."""
+    (here / "train.py").write_text("import sys\nprint('trained', sys.argv[1:])\n")
+    search()
+    there = here.parent / "it's elsewhere"
+    there.mkdir()
+    for name in ("best.yaml", "train.py"):
+        shutil.copy(name, there)
+    commands: list[tuple[str, ...]] = [("export", "--to", name) for name in formats()]
+    commands += [
+        ("export", "--to", "snippet", "--json"),
+        ("run", "--print-command", "best.yaml", "train.py"),
+        ("run", "--print-command", "--json", "best.yaml", "train.py"),
+    ]
+    printed = [said(*words) for words in commands]
+    os.chdir(there)
+    for words, before in zip(commands, printed, strict=True):
+        again = said(*words)
+        assert (again.stdout, again.stderr) == (before.stdout, before.stderr), words
+    ran = run_command("run", "best.yaml", "train.py", "x")
+    assert (ran.stdout, ran.stderr) == ("trained ['x']\n", "")
+    applies = "import autotune; autotune.apply('best.yaml'); print('applied')"
+    done = subprocess.run([sys.executable, "-c", applies], capture_output=True, text=True)  # noqa: PLW1510
+    assert (done.stdout, done.stderr) == ("applied\n", "")
+
+
+SLOW = Script({"workers": {1: 1.5}}, start_s=20.0)
+
+
+def test_what_is_not_confirmed_is_a_candidate_which_a_later_claim_replaces(here: Path) -> None:
+    with scripted(SLOW):
+        first = autotune.search("train.py", budget="45s", tune=["workers"], output="best.yaml")
+    assert first.finding is Finding.UNCONFIRMED
+    candidate, own = first.own_file, first.own_file.with_name("best.yaml")
+    assert candidate.name == "candidate.yaml"
+    assert not own.exists()
+    assert not (here / "best.yaml").exists()
+    held = bestfile.read(candidate)
+    assert (held.confirmed, held.config) == (False, {"workers": 1})
+    assert first.candidate_speedup is not None
+    assert held.speedup.estimate == pytest.approx(first.candidate_speedup.estimate, abs=1e-4)
+    told = said("run", "--print-command", str(candidate), "train.py").stderr
+    assert [line for line in told.splitlines() if "not confirmed" in line]
+    candidate.with_name("study.db").touch()  # the record is in memory
+    why = said("export", "--to", "snippet", "train", status=2).stderr
+    assert "not confirmed" in why
+    assert str(candidate) in why
+    with scripted(SLOW):
+        second = autotune.resume("train", budget="10m", output="best.yaml")
+    assert second.finding is Finding.FASTER
+    assert own.is_file()
+    assert not candidate.exists()
+    assert (here / "best.yaml").is_file()
+
+
+def test_a_search_that_finds_nothing_writes_its_result_and_leaves_best_yaml(here: Path) -> None:
+    (here / "best.yaml").write_text(best_of(SAME))
+    search(script=AS_WRITTEN)
+    assert (here / "best.yaml").read_text() == best_of(SAME)
+    folder = Path(".autotune/train")
+    assert not [*folder.glob("*.yaml")]
+    data = json.loads((folder / "result.json").read_text())
+    assert (data["config"], data["best"]["config"], data["schema"]) == (None, {}, 1)
+    (folder / "study.db").touch()  # the record is in memory
+    why = said("export", "--to", "snippet", "train", status=2).stderr
+    assert "has no best.yaml: it found nothing faster. 'autotune show train' says why" in why
 
 
 WRITES = {
@@ -307,8 +377,8 @@ def test_a_disk_that_fills_up_during_a_search_costs_no_result(
     assert copied == "best.yaml cannot be written: No space left on device."
     assert own.startswith("'.autotune/train/best.yaml' cannot be written")
     assert "'autotune resume train' writes it" in own
-    cost = verdict(result, result.own_file).cost
-    assert cost.endswith("s"), "no file is named that is not there"
+    more = verdict(result, result.own_file).rest[-1].text
+    assert "report.html" not in more, "no file is named that is not there"
     assert {one.name for one in full_disk.iterdir()} == {".autotune", "rest"}
 
 

@@ -126,3 +126,27 @@ def _change(database: Path, text: str, other: str) -> None:
             (text, other),
         )
     connection.close()
+
+
+def test_a_folder_whose_record_is_no_file_is_no_search(workplace: Path) -> None:
+    (workplace / ".autotune" / "odd" / "study.db").mkdir(parents=True)
+    assert data("show", "--list") == []
+    told = said("show", "odd", status=2)
+    assert "There is no search 'odd'" in told
+    assert "Did you mean" not in told
+
+
+def test_a_foreign_best_yaml_is_told_in_one_line(workplace: Path) -> None:
+    (workplace / "best.yaml").write_text("lr0: 0.01\nmomentum: 0.937\nepochs: 3\n")
+    for words in (("export", "--to", "snippet"), ("run", "best.yaml", "train.py")):
+        told = said(*words, status=2)
+        assert told.startswith("autotune: best.yaml is not the result of a search")
+        assert len(told.splitlines()) == 1
+
+
+def test_a_result_is_shown_with_the_number_of_the_other_searches(here: Path) -> None:
+    done = CliRunner().invoke(app, ["show"])
+    assert "1 more search: autotune show --list" in done.stderr
+    assert done.stdout == said("show", "fast")
+    assert said("show", "--trials", "fast") != said("show", "fast") != said("show", "-v", "fast")
+    assert json.loads(said("show", "-v", "fast", "--json")) == data("show", "fast")

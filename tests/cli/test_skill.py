@@ -25,7 +25,7 @@ from autotune.program.flags import Flag
 from autotune.program.line import read as read_line
 from autotune.results.finding import Finding
 from autotune.results.result import SearchResult
-from autotune.tuning import compare, workflow
+from autotune.tuning import compare, outlook
 from autotune.tuning.events import Events
 from autotune.tuning.examine import examine
 from autotune.tuning.reach import reach
@@ -88,7 +88,7 @@ def looked_at(folder: Path) -> dict[str, Any]:
     one = begin(folder, script, load("default"))
     study = one.study
     study.take_lease(force=True)
-    found = workflow.outlook(one.run, study, Events(), one.machine.surroundings)
+    found = outlook.outlook(one.run, study, Events(), one.machine.surroundings)
     return dry_run.as_data(found, reach(found.plan, found.space), "train.py")
 
 

@@ -53,7 +53,7 @@ def test_what_nothing_reports_is_none_and_not_zero() -> None:
 
 
 def test_what_makes_a_measurement_unsure_is_said_in_a_sentence() -> None:
-    busy = "The machine was busy: the container's CPU quota was used up."
+    busy = "The container's CPU quota was used up: that makes the interval wider."
     for change, beginning in (
         ({"interference": QUOTA}, busy),
         ({"memory": Memory(alloc_retries=7)}, "The GPU's memory is nearly full: torch emptied its"),
@@ -72,8 +72,8 @@ def test_of_several_processes_it_is_said_how_many_were_disturbed_and_each_reason
     assert [one.is_disturbed for one in several] == [True, False, True, True]
     (sentence,) = warnings_of(several)
     assert sentence == (
-        "The machine was busy in 3 of 4 processes: other processes used the CPU, the container's "
-        "CPU quota was used up. Close other programs for a narrower interval."
+        "Other programs used the CPU, the container's CPU quota was used up in 3 of 4 processes: "
+        "that makes the interval wider."
     )
 
 

@@ -13,7 +13,7 @@ from autotune.measurement.readings import (
     Interference,
 )
 
-OTHERS = "other processes used the CPU"
+OTHERS = "other programs used the CPU"
 HYPERVISOR = "the hypervisor took the CPU away"
 QUOTA = "the container's CPU quota was used up"
 

@@ -149,7 +149,7 @@ def test_what_a_person_edits_counts(path: Path) -> None:
     assert "precision" not in changes
 
 
-TAKES = "knob 'precision' takes fp32 or tf32 or medium or bf16 or fp16, not"
+TAKES = "setting 'precision' takes fp32 or tf32 or medium or bf16 or fp16, not"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ TAKES = "knob 'precision' takes fp32 or tf32 or medium or bf16 or fp16, not"
         (
             "  workers: 2\n",
             "  num_worker: 2\n",
-            "Unknown knob 'num_worker'. Did you mean 'workers'?",
+            "Unknown setting 'num_worker'. Did you mean 'workers'?",
         ),
         ("  precision: bf16", "  precision: fp8", f"{TAKES} 'fp8'."),
         ("speedup: {", "speed_up: {", "Unknown key 'speed_up'. Did you mean 'speedup'?"),

@@ -8,14 +8,14 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.knobs.space.space import SearchSpace
-from autotune.measurement.interval import Interval, LogRatio
-from autotune.measurement.readings import Compilation, Interference, Memory
+from autotune.measurement.interval import Interval
+from autotune.measurement.readings import Compilation, Memory
 from autotune.program.config import Config, KnobValue
 from autotune.program.fence_options import FenceKind, FenceOptions
 from autotune.program.flags import AS_WRITTEN
 from autotune.results.as_data import as_data
 from autotune.results.finding import Finding
-from autotune.results.record import ClaimProcess, SearchOptions
+from autotune.results.record import SearchOptions
 from autotune.results.result import SearchResult
 from autotune.results.verdict import verdict
 from tests.made import (
@@ -85,34 +85,15 @@ def test_where_steps_are_fixed_the_time_of_the_whole_run_is_said() -> None:
     assert make_result({"compile": "default"}, applied=applied).steps_note == ""
 
 
-def test_a_speedup_that_was_confirmed_on_a_busy_machine_says_so() -> None:
-    quiet = make_measurement()
-    busy = replace(quiet, interference=Interference(0.8))
-    for measured, is_said in (
-        ((quiet, quiet), False),
-        ((busy, quiet), False),
-        ((busy, busy), True),
-    ):
-        claim = tuple(
-            ClaimProcess(
-                *(Config(BASELINE), True, LogRatio(0.2, 0.01), one, None, (1000.0, 1250.0), 9, 9.0)
-            )
-            for one in measured
-        )
-        result = make_result({"batch_size": 128}, claim=claim)
-        assert ("on a busy machine" in verdict(result, Path("best.yaml")).basis) is is_said
-
-
 def test_the_lines_that_a_search_prints_repeat_the_words_of_the_user() -> None:
     tuned = {"$FLAVOUR": "sweet", "$KMP_BLOCKTIME": "0"}
     space = SearchSpace("mine", {name: (value,) for name, value in tuned.items()})
     options = SearchOptions(180.0, fence=FenceOptions(FenceKind.LANDLOCK))
     before = Config({**BASELINE, **dict.fromkeys(tuned, AS_WRITTEN)})
     result = make_result({**tuned}, baseline=before, head=make_head(space, options=options))
-    assert [command.text for command in verdict(result, Path("best.yaml")).next] == [
-        "autotune run --allow-env FLAVOUR best.yaml train.py --epochs 3",
-        "import autotune; autotune.apply(\"best.yaml\", allow_env=['FLAVOUR'])",
-    ]
+    rows = {row.label: row.text for row in verdict(result, Path("best.yaml")).rest}
+    line = "autotune run --allow-env FLAVOUR best.yaml train.py --epochs 3"
+    assert rows["train with it"] == line
     line = "autotune resume 'a b' --fence landlock --allow-env FLAVOUR"
     assert result.head.to_resume("a b") == line
 

@@ -21,6 +21,7 @@ from autotune.rig.failures import (
     program_error,
     started_words,
 )
+from autotune.rig.open_rig import last_line_of
 from autotune.rig.wire import Ended, encode
 from tests.gpu_fakes import CAPTURES_A_STEP
 from tests.made import PROGRAM
@@ -244,3 +245,17 @@ def test_a_program_that_ended_in_its_ranks_made_their_steps(tmp_path: Path) -> N
     (tmp_path / "ended-0").write_bytes(encode(Ended(30, "", "", 0, at_s=1.0)))
     words = started_words(Ended(0, "", "", 0, at_s=2.0), tmp_path)
     assert from_ranks(words, {}, 0, "").reason == "the program ended after 30 steps"
+
+
+def test_the_last_line_of_a_log_is_one_line_that_steers_no_terminal(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    assert last_line_of(log) == ""
+    for printed, line in (
+        ("", ""),
+        ("epoch 1\nepoch 2\n\n", "epoch 2"),
+        ("10%\r20%\r30%", "30%"),
+        ("\x1b[1;32mready\x1b[0m\x1b]0;title\x07\x9b1m\n", "ready1m"),
+        ("x" * 9999, "x" * 200),
+    ):
+        log.write_text(printed)
+        assert last_line_of(log) == line

@@ -7,7 +7,7 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.measurement.outcome import Ending, Outcome
-from autotune.results.wording import format_duration
+from autotune.results.wording import format_duration, typed_duration
 from autotune.rig.wire import Progress
 from autotune.tuning.budget import (
     CLOSING_S,
@@ -23,12 +23,26 @@ from tests.scripted import VirtualClock
 
 SPELT = {"90": 90, "90s": 90, "3m": 180, "1h30m15s": 5415, "1.5h": 5400, " 3m ": 180}
 UNREADABLE = ("", "  ", "m", "soon", "3 minutes", "-3m", "0", "0s", "1e3", "3m!", "1,5h", "nan")
-SAID = {-5: "0s", 0.4: "0s", 45: "45s", 59.6: "1m 00s", 185: "3m 05s", 3599.7: "1h 00m"}
+SAID = {
+    -5: "0 s",
+    0.4: "0 s",
+    45: "45 s",
+    99.4: "99 s",
+    99.6: "1m 40s",
+    185: "3m 05s",
+    240: "4m",
+    629: "10m",
+    3599.7: "1 h",
+    11430: "3 h 10 min",
+    86400: "24 h",
+}
 
 
 def test_a_duration_is_read_and_written_as_people_say_it() -> None:
     assert {text: parse_duration(text) for text in SPELT} == SPELT
     assert {seconds: format_duration(seconds) for seconds in SAID} == SAID
+    for seconds in (0.5, 47, 148, 612, 4321, 99999):
+        assert 0 <= parse_duration(typed_duration(seconds)) - seconds < 10, "rounded up to 10 s"
     for text in UNREADABLE:
         with pytest.raises(UsageError, match=f"'{re.escape(text)}' is not a duration.*1h30m"):
             parse_duration(text)
@@ -95,7 +109,7 @@ def test_the_mend_fits_what_the_program_waited_for() -> None:
         seen = StartUp(VirtualClock())
         seen.hear(Progress("start-up", 0, 7.5, doing))
         text = said(seen, 8.0)
-        assert "made no step in its budget of 8s" in text
+        assert "made no step in its budget of 8 s" in text
         assert doing in text
         assert mend in text
         assert str(LOG) in text

@@ -250,7 +250,7 @@ def test_a_budget_without_a_claim_says_what_it_takes_and_blames_none(tmp_path: P
     assert result.finding is Finding.UNCONFIRMED
     assert "fresh processes take about 27 s, but the budget had only" in result.reason
     (warning, *others) = heard.warnings
-    assert "A confirmation in fresh processes takes 27 s" in warning
+    assert "fresh processes take 27 s" in warning
     budget_s = float(warning.rpartition("--budget ")[2].removesuffix("s"))
     assert not others, "no config failed"
     assert result.candidate is not None

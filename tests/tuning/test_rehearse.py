@@ -183,8 +183,9 @@ def test_nothing_could_be_measured_is_said_with_the_most_common_reason(
         command._end(Messages(), lambda: result, Output.typed("best.yaml"), as_json=False)
     assert caught.value.exit_code == 3
     text = capsys.readouterr().out
-    assert "Nothing could be measured: 2 of 3 configs" in text
-    assert "workers=2 crashed: OSError: x" in text
+    assert "Only the program as written could be measured" in text
+    assert "because         2 of 3 configs failed: KeyError: 3" in text
+    assert "autotune resume" not in text, "more time helps no config that fails"
 
 
 def test_the_knob_is_blamed_without_which_the_config_comes_through(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_what_another_precision_learns_is_checked_where_it_is_doubtful(tmp_path:
         record, learning=Interval(0.0, -0.03, 0.03), seeds=0, unchecked_s=200.0, guilty={}
     )
     assert doubtful.training_note.endswith(
-        "(loss at equal samples +0 % ± 3 %; to tell more, it needs 4 min more "
+        "(loss at equal samples +0.0 % ± 3.0 %; to tell more, it needs 4 min more "
         "(--may-change batch))."
     )
     unknown = replace(doubtful, learning=None)

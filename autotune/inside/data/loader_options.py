@@ -16,6 +16,16 @@ from torch.utils.data import DataLoader
 
 from autotune.program.config import KnobValue
 
+# Settings by their names among the options that are requested of the training loader
+LOADER_OPTIONS = {
+    "batch_size": "batch_size",
+    "workers": "num_workers",
+    "prefetch_factor": "prefetch_factor",
+    "pinning": "pin_memory",
+    "in_order": "in_order",
+    "worker_threads": "worker_threads",
+    "worker_start_method": "start_method",
+}
 # The attribute behind ``multiprocessing_context``, whose setter raises for 0 workers.
 CONTEXT = "_DataLoader__multiprocessing_context"
 
@@ -34,6 +44,12 @@ class RequestedOptions:
     def __init__(self) -> None:
         self.values: dict[str, KnobValue] = {}
         self.version = 0
+
+    @property
+    def settings(self) -> list[str]:
+        """The settings that request them, as users know these."""
+        settings = {**LOADER_OPTIONS, "devices": "world_size"}
+        return [name for name, option in settings.items() if option in self.values]
 
     def request(self, **options: KnobValue) -> None:
         """Request options, which replace earlier values of the same names; feeds see them next."""

@@ -99,7 +99,7 @@ class LoaderSeam(IterateListener):
         return (
             f"no DataLoader here is the one that was tuned ({target.dataset} of "
             f"{target.dataset_len} samples, batch size {target.batch_size}), so "
-            f"this does not act: {', '.join(self.options.values)}. "
+            f"this does not act: {', '.join(self.options.settings)}. "
             "Search again for this program and data."
         )
 

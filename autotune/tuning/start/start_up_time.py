@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from time import monotonic
 
 from autotune.errors import BudgetError
 from autotune.program.program import Program
-from autotune.results.wording import format_duration
+from autotune.results.wording import as_typed, format_duration
 from autotune.rig.open_rig import tail_of
 from autotune.rig.wire import Progress
 
@@ -124,7 +125,8 @@ def _stands_still(program: Program, budget_s: float, seen: StartUp, log: Path) -
             "If one step takes that long, or if it is still preparing, give it more time with "
             "--budget, or less data; if it waits for something, change it so that it does not."
         )
-    return BudgetError(what, tail_of(log), mend=f"{mend} All that it printed: {log}")
+    printed = f"less {shlex.quote(str(as_typed(log)))}"
+    return BudgetError(what, tail_of(log), mend=f"{mend} All that it printed:", command=printed)
 
 
 def _seconds(seconds: float) -> str:

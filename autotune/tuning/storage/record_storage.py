@@ -176,7 +176,7 @@ def _fault(error: BaseException, place: object) -> RecordError:
             reason = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
     return RecordError(
         f"The record {place} cannot be read ({reason}): it is damaged, or another version of "
-        "autotune wrote it. Start a new search; other runs are as they were."
+        "autotune wrote it. Start a new search; other searches are as they were."
     )
 
 

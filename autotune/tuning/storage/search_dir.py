@@ -201,7 +201,8 @@ def _made_in(folder: Path) -> os.stat_result | None:
 
 def every(base: Path | None = None) -> list[SearchDir]:
     """Return the searches in a folder, the one whose record changed last first."""
-    records = ((base or Path.cwd()) / HOME).glob(f"*/{FILE}")
+    found = ((base or Path.cwd()) / HOME).glob(f"*/{FILE}")
+    records = (path for path in found if path.is_file())  # as find() takes them
     newest_first = sorted(records, key=lambda path: path.stat().st_mtime, reverse=True)
     return [SearchDir(path.parent) for path in newest_first]
 

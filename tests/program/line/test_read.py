@@ -124,7 +124,7 @@ def test_the_line_that_messages_show_names_the_same_program(place: Path) -> None
         assert str(found) == text
         assert program(place, str(found)) == found
         changed = replace(found, args=(*found.args, "--new"))
-        assert str(changed) == f"{text} --new", "--arg changes what the program reads"
+        assert str(changed) == f"{text} --new", "--set changes what the program reads"
         again = read(found.words, shell_at(place)).program
         whole = replace(again, command=found.command, env=found.env, ranks=found.ranks)
         assert replace(whole, python_options=found.python_options) == found, text

@@ -105,8 +105,8 @@ def test_a_rig_starts_the_ranks_and_the_module_of_a_line(tmp_path: Path) -> None
 
 def test_a_program_sees_what_its_own_line_shows_it(place: Path) -> None:
     bests = place / "nothing.yaml", place / "best.yaml"
-    for best, workers in zip(bests, (0, 1), strict=True):
-        write_best(best, {"workers": 0}, workers=workers)
+    for best, fewer in zip(bests, (0, 1), strict=True):
+        write_best(best, {"threads": 2}, threads=2 - fewer)
     for line in (*FORMS, "torchrun --nproc-per-node 2 --standalone probe.py --lr 1"):
         folder, _, typed = line.rpartition(" && ")
         os.chdir(place / folder.removeprefix("cd "))

@@ -1,0 +1,274 @@
+"""The final screen: how long it is, and that a reader can compute each of its figures."""
+
+import math
+import random
+import re
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.cli import search_report
+from autotune.measurement.goal import Goal, Objective
+from autotune.measurement.interval import Interval, LogRatio
+from autotune.measurement.limit import Limit
+from autotune.measurement.readings import Interference, Memory
+from autotune.program.config import Config, KnobValue
+from autotune.program.profile import RunLength
+from autotune.results.finding import Finding
+from autotune.results.record import ClaimProcess, SearchOptions
+from autotune.results.result import Contribution, LargerBatch, SearchResult
+from autotune.results.training_steps import TrainingSteps
+from autotune.results.verdict import listed, verdict
+from autotune.results.wording import about, printed_duration
+from tests.made import make_head, make_interval, make_measurement, make_record, make_space
+from tests.results.test_result import make_result
+
+BEST = Path("best.yaml")
+GIB = 1 << 30
+MANY: dict[str, KnobValue] = {
+    "workers": 0, "threads": 2, "precision": "fp32", "memory_format": "contiguous",
+    "optimizer": "for-loop", "keep_freed_memory": False, "batch_size": 64,
+}  # fmt: skip
+CHANGED: dict[str, KnobValue] = {
+    "workers": 1, "threads": 1, "precision": "bf16", "memory_format": "channels_last",
+    "optimizer": "fused", "keep_freed_memory": True,
+}  # fmt: skip
+GAINS = {"workers": 1.4, "threads": 1.2, "precision": 1.2, "memory_format": 1.02, "optimizer": 1.1}
+SPEEDUP = re.compile(r"^([\d.,]+)x .*?\(95 % between ([\d.]+)x and ([\d.]+)x\)")
+RATE = re.compile(r"([\d.,]+) → about ([\d.,]+) (samples/s|steps/s|GiB|J/sample)")
+TIME = re.compile(r"your training +(.+?) → about (.+?) \((.+?); no evaluation\)")
+PAYS = re.compile(r"from the ([\d,]+)(st|nd|rd|th) training on \(the search took (.+?)\)")
+SAVES = re.compile(r"saves (.+?) of (.+?); the search took (.+?)$", re.MULTILINE)
+
+
+def screen_of(result: SearchResult, capsys: pytest.CaptureFixture[str]) -> str:
+    search_report.show(result, BEST)
+    return capsys.readouterr().out
+
+
+def number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def seconds(text: str) -> float:
+    """Return a duration as it is printed, in seconds."""
+    units = {"h": 3600, "min": 60, "m": 60, "s": 1}
+    return sum(int(n) * units[unit] for n, unit in re.findall(r"(\d+) ?(h|min|m|s)\b", text))
+
+
+def made(**changes: Any) -> SearchResult:
+    """Return a search that found six changes, with changes."""
+    base, best = Config(MANY), Config({**MANY, **CHANGED})
+    told = tuple(
+        Contribution(knob, MANY[knob], CHANGED[knob], Interval(gain, gain - 0.1, gain + 0.1))
+        for knob, gain in GAINS.items()
+    )
+    about: dict[str, Any] = {
+        "baseline": base, "best": best, "candidate": best, "attempt": best,
+        "records": (make_record(base), make_record(best, 1.3)),
+        "head": make_head(make_space([*MANY])), "contributions": told,
+        "bottleneck_evidence": "the program waits for data 55 % of the time; and so on",
+        "memory": (Memory(host_bytes=GIB), Memory(host_bytes=2 * GIB)),
+    }  # fmt: skip
+    return replace(make_result({}), **{**about, **changes})
+
+
+def of_claim(dice: random.Random, objective: Objective, length: RunLength | None) -> SearchResult:
+    """Return a search whose figures are drawn, from microscopic to vast."""
+    estimate = math.exp(dice.uniform(0.02, 3.0))
+    width = dice.uniform(0.005, 0.4) * min(1.0, (estimate - 1) / estimate)
+    claim = Interval(estimate, estimate * (1 - width), estimate * (1 + width))
+    rate = math.exp(dice.uniform(-1.0, 11.0))
+    before = make_measurement(rate, power_w=90.0, samples_per_step=64.0)
+    steps = None
+    if length is not None:
+        total_s, start_s = math.exp(dice.uniform(2.5, 12.0)), dice.uniform(0.5, 90.0)
+        compile_s = dice.choice([0.0, 45.0])
+        steps = TrainingSteps(length, rate * total_s, start_s, compile_s)
+    options = SearchOptions(180.0, goal=Goal(objective))
+    record = replace(make_record(Config(MANY)), measurement=before)
+    return made(
+        speedup=claim,
+        throughput=(make_interval(rate), make_interval(1.1 * rate * estimate)),
+        training_steps=steps,
+        seconds=dice.uniform(20.0, 900.0),
+        head=make_head(make_space([*MANY]), options=options),
+        records=(record, make_record(Config({**MANY, **CHANGED}), 1.3)),
+    )
+
+
+def test_each_figure_can_be_computed_from_the_claim_that_is_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of fifty searches; a figure that is computed from others is right to its last digit."""
+    lengths = (None, RunLength(25.0, "--epochs 25"), RunLength(steps=5000, where="--steps 5000"))
+    cases = [*product(Objective, lengths)]
+    trainings = 0
+    for seed in range(50):
+        result = of_claim(random.Random(seed), *cases[seed % len(cases)])
+        said = screen_of(result, capsys)
+        claimed = SPEEDUP.match(" ".join(said.split()))
+        assert claimed is not None, said
+        claim, low, high = map(number, claimed.groups())
+        is_wide = result.speedup.half_width_pct > 10
+        assert len(claimed[1].replace(".", "").replace(",", "")) == (2 if is_wide else 3), said
+        assert low <= claim <= high, said
+        before, after, unit = RATE.findall(said)[0]
+        factor = 1 / claim if unit in {"GiB", "J/sample"} else claim
+        assert number(after) == number(f"{about(number(before) * factor):.10g}"), said
+        flat = re.sub(r"\n {18}(?=\w)", " ", said)
+        time = TIME.search(flat)
+        assert (time is None) is (result.training_steps is None or unit != "samples/s"), said
+        if time is None:
+            continue
+        trainings += 1
+        before_s, after_s = seconds(time[1]), seconds(time[2])
+        start, compiling = (re.search(rf"\+ ([^+]+) {what}", time[3]) for what in ("start", "comp"))
+        start_s, compile_s = (0.0 if one is None else seconds(one[1]) for one in (start, compiling))
+        computed_s = start_s + compile_s + max(0.0, before_s - start_s) / claim
+        assert after_s == printed_duration(computed_s), said
+        saved_s = before_s - after_s
+        if pays := PAYS.search(said):
+            assert number(pays[1]) == math.ceil(seconds(pays[3]) / saved_s) > 1, said
+        elif saves := SAVES.search(said):
+            assert seconds(saves[1]) == printed_duration(saved_s), said
+            assert seconds(saves[2]) == before_s, said
+            assert seconds(saves[3]) <= saved_s, said
+        else:
+            assert saved_s <= 0, said
+    assert trainings > 5
+
+
+def results() -> dict[str, SearchResult]:
+    """Return one search of each kind, with as much to say as there may be."""
+    base, best = Config(MANY), Config({**MANY, **CHANGED})
+    busy = make_measurement(interference=Interference(0.8))
+    ratios = [LogRatio(math.log(ratio), 0.05) for ratio in (1.4, 0.9)]
+    claim = tuple(
+        ClaimProcess(best, True, ratio, busy, None, (1000.0, 1250.0), 9, 9.0) for ratio in ratios
+    )
+    long = RunLength(25.0, "--epochs 25")
+    kept: dict[str, Any] = {"best": base, "speedup": Interval(1.0, 1.0, 1.0)}
+    unsure, none = Interval(1.18, 0.86, 1.62), Interval(1.03, 0.94, 1.13)
+    cut = "fresh processes take about 46 s, but the budget had only 8 s left"
+    limit = Limit(
+        {"compute": 0.94, "optimizer": 0.04, "data": 0.01, "Python": 0.01},
+        0.71, {"data": 1.01, "Python": 1.01, "optimizer": 1.04}, True,
+    )  # fmt: skip
+    larger = LargerBatch(best.replace(batch_size=256), Interval(2.1, 2.0, 2.2), 240.0)
+    many: dict[str, Any] = {
+        "training_steps": TrainingSteps(long, 50_000.0, 7.0, 33.0), "larger_batch": larger,
+        "warnings": ("The model is odd. " * 9,), "reason": "the budget is used up " * 9,
+    }  # fmt: skip
+    not_faster = {**kept, "claim": claim, "untried": ("compile=default", "devices=ddp-2")}
+    return {
+        "faster": made(),
+        "faster, all there is": made(**many, claim=claim),
+        "faster, larger batch claimed": made(larger_batch=replace(larger, is_confirmed=True)),
+        "faster, one setting": made(best=base.replace(keep_freed_memory=True)),
+        "nothing found": made(
+            finding=Finding.NOTHING_FOUND, candidate_speedup=none, **not_faster
+        ),
+        "nothing to try": made(
+            **{**kept, "candidate": None, "attempt": None},
+            finding=Finding.NOTHING_FOUND, candidate_speedup=None, records=(make_record(base),),
+        ),
+        "too noisy": made(finding=Finding.TOO_NOISY, candidate_speedup=unsure, **not_faster),
+        "not confirmed": made(finding=Finding.UNCONFIRMED, reason=cut, **kept),
+        "one process": made(finding=Finding.UNCONFIRMED, reason=cut, claim=claim[:1], **kept),
+        "ended early": made(
+            **{**kept, "candidate": None, "candidate_speedup": None},
+            finding=Finding.UNCONFIRMED, reason="stopped by Ctrl-C",
+        ),
+        "at the limit": made(finding=Finding.AT_LIMIT, limit=limit, **kept),
+        "not measured": made(
+            **{**kept, "candidate": None, "attempt": None},
+            finding=Finding.NOT_MEASURED, candidate_speedup=None, reason=cut,
+            records=(make_record(base),),
+        ),
+    }  # fmt: skip
+
+
+def test_no_screen_is_longer_than_15_lines_or_wider_than_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = set()
+    for (name, result), is_terminal in product(results().items(), (False, True)):
+        monkeypatch.setenv("FORCE_COLOR", "1" if is_terminal else "")
+        said = re.sub(r"\x1b\[[0-9;]*m", "", screen_of(result, capsys))
+        lines = said.splitlines()
+        assert len(lines) <= 15, said
+        assert max(map(len, lines)) <= 80, said
+        assert not any(line.endswith(" ") for line in lines), said
+        plain = said.removeprefix(search_report.MARKS[result.finding][0])
+        told.add((name, plain))
+    assert len(told) == len(results()), "the words are the same on a terminal and in a pipe"
+    assert {result.finding for result in results().values()} == {*Finding}
+
+
+def test_changes_are_sorted_by_gain_and_what_is_within_the_noise_is_marked() -> None:
+    found = verdict(made(), BEST)
+    assert [one.setting for one in found.changes] == [
+        *("workers", "threads", "precision", "optimizer", "memory_format")
+    ]
+    assert [one.gain for one in found.changes] == [
+        *("~1.4x", "~1.2x", "~1.2x", "~1.1x or none", "~1.02x or none")
+    ]
+    few, more = found.few_changes
+    assert ([one.setting for one in few], more) == (["workers", "threads", "precision"], 2)
+    one = verdict(results()["faster, one setting"], BEST)
+    assert [one.values for one in one.changes] == ["off → on"], "where nothing else is changed"
+
+
+def test_no_advice_is_given_that_cannot_help() -> None:
+    """More time helps no config whose gain is ruled out, and none on a machine that others use."""
+    rows = {
+        name: {row.label: row.text for row in verdict(one, BEST).rest}
+        for name, one in results().items()
+    }
+    more = "autotune resume run --budget 4m"
+    assert rows["nothing found"]["to go on"] == more, "there are settings left"
+    assert "to go on" not in rows["nothing to try"]
+    assert "to go on" not in rows["at the limit"]
+    assert rows["too noisy"]["to go on"] == f"end what disturbs it, then: {more}"
+    assert rows["not confirmed"]["confirm it"] == more
+    assert rows["not measured"]["to go on"] == more
+
+
+def test_what_is_left_open_is_told_with_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, words in {
+        "nothing found": ("a gain of more than 13 % is ruled out for it", "not written"),
+        "too noisy": (
+            "Cannot tell: this machine is too noisy for gains below 1.3x",
+            "other programs used the CPU in 2 of 2 fresh processes",
+        ),
+        "not confirmed": ("missing         2 fresh processes",),
+        "one process": ("missing         1 of 2 fresh processes; the others gave 1.40x",),
+        "at the limit": ("compute 94% · optimizer 4% · data 1% · Python 1%", "71% of the GPU"),
+        "nothing to try": ("nothing: no other setting can act on this program here",),
+    }.items():
+        said = screen_of(results()[name], capsys)
+        for word in words:
+            assert word in said, said
+
+
+def test_the_best_yaml_that_people_have_is_named_where_it_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_result({"compile": "default"}, run_dir=tmp_path).save(BEST)
+    rows = {row.label: row.text for row in verdict(results()["nothing found"], BEST).rest}
+    assert re.fullmatch(r"not written; the one of \d\d \w{3} \(1\.25x\) is kept", rows["best.yaml"])
+    BEST.write_text("else: true")
+    rows = {row.label: row.text for row in verdict(results()["nothing found"], BEST).rest}
+    assert rows["best.yaml"] == "not written; the file that is there is kept"
+
+
+def test_a_list_of_settings_has_as_many_as_fit() -> None:
+    base = Config(MANY)
+    assert listed(base.replace(workers=2), base) == "workers 0 → 2"
+    told = listed(Config({**MANY, **CHANGED}), base, taken=20)
+    assert told == "workers 0 → 1, threads 2 → 1 + 3 more"
