@@ -236,8 +236,10 @@ def log(result: SearchResult, to: str, folder: str | os.PathLike[str] | None = N
         UsageError: There is no such tracker, its package is not installed, or it refuses.
     """
     from autotune import exports
+    from autotune.report import html
 
-    return exports.log(result, to, None if folder is None else Path(folder))
+    page = html(result, Path(result.own_file.name))
+    return exports.log(result, to, page, None if folder is None else Path(folder))
 
 
 def _output(named: str | os.PathLike[str] | Output | None, *, force: bool) -> Output | None:

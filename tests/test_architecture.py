@@ -19,7 +19,8 @@ ALLOWED: dict[str, set[str]] = {
     "machine": {"measurement", "files", "errors"},
     "knobs": VALUES,
     "results": {"knobs", *VALUES},
-    "report": {"results", "knobs", *VALUES},
+    "exports": {"results", "knobs", *VALUES},
+    "report": {"exports", "results", "knobs", *VALUES},
     "rig": {"knobs", *VALUES},
     "inside": {
         "rig.wire",  # what the two processes say to each other
@@ -31,7 +32,6 @@ ALLOWED: dict[str, set[str]] = {
         *("knobs", "program", "measurement", "files", "errors"),
     },
     "tuning": {"rig", "results", "knobs", *VALUES},
-    "exports": {"report", "results", "knobs", *VALUES},
     "api": {"exports", "report", "tuning", "rig", "results", "knobs", *VALUES},
     # the empty name is that of the version
     "cli": {"", "api", "exports", "report", "tuning", "rig", "results", "knobs", *VALUES},

@@ -1,6 +1,7 @@
-"""Exports: a best.yaml in the words of another tool, or a search's result in an experiment tracker.
+"""Exports: a config in the words of another tool or of the user's program, or in a tracker.
 
-A format is one file in ``templates/``; a tracker is one function in ``trackers``.
+A format is one file in ``templates/``; a tracker is one function in ``trackers``; ``by_hand`` makes
+a diff of the program.
 """
 
 from autotune.exports.formats import Export, Format, format_named, formats

@@ -93,11 +93,11 @@ class Format(BaseModel):
         settings: Settings = {}
         left_out, besides = dict[str, str](), dict[str, str]()
         for setting, value in {} if self.applies_all else dict(best.applied.changes()).items():
-            answer = self._answer(setting, value, best)
+            answer = self.answer(setting, value, _device(best))
             if isinstance(answer, str):
                 left_out[f"{setting}={value}"] = answer
             else:
-                _merge(settings, answer)
+                merge(settings, answer)
                 if setting in self.besides:
                     besides[f"{setting}={value}"] = _filled(self.besides[setting], value, "")
         factor = best.lr_factor
@@ -105,8 +105,12 @@ class Format(BaseModel):
             left_out["learning rate"] = f"multiply it by {factor:g}, as the larger batch asks for"
         return Export(self._text(settings, best, path), left_out, besides)
 
-    def _answer(self, setting: str, value: KnobValue, best: BestFile) -> Settings | str:
-        """Return the tool's settings, or why there are none."""
+    def answer(self, setting: str, value: KnobValue, device: str) -> Settings | str:
+        """Return the tool's settings for one of ours, or why there are none, as a clause.
+
+        Args:
+            device: Where the program computes: ``cpu`` or ``gpu``.
+        """
         if setting in self.renamed:
             answer: Any = value
             for part in reversed(self.renamed[setting].split(".")):
@@ -116,16 +120,16 @@ class Format(BaseModel):
         parts = str(value).split("+")
         if len(parts) > 1 and parts[0] in by_value:
             joined: Settings = {}
-            for one in (self._answer(setting, part, best) for part in parts):
+            for one in (self.answer(setting, part, device) for part in parts):
                 if isinstance(one, str):
                     return one
-                _merge(joined, one)
+                merge(joined, one)
             return joined
         unknown = self.left_out.get(setting, f"{self.tool} has no setting for it")
         strategy = parts_of(value)[0] if setting == "devices" else ANY
         others = by_value.get(strategy, by_value.get(ANY, unknown))
         found = by_value.get(str(value), others)
-        filled = _filled(found, value, _device(best))
+        filled = _filled(found, value, device)
         return filled if isinstance(filled, str) else dict(filled)
 
     def _text(self, settings: Settings, best: BestFile, path: Path) -> str:
@@ -185,10 +189,10 @@ def _filled(answer: Any, value: KnobValue, device: str) -> Any:
     return answer
 
 
-def _merge(settings: Settings, more: Settings) -> None:
+def merge(settings: Settings, more: Settings) -> None:
     """Add settings to others; those that hold settings themselves are merged alike."""
     for name, value in more.items():
         if isinstance(value, dict) and isinstance(settings.get(name), dict):
-            _merge(settings[name], value)
+            merge(settings[name], value)
         else:
             settings[name] = value

@@ -17,10 +17,10 @@ from typing import Any
 
 from autotune.errors import UsageError, named
 from autotune.program.config import KnobValue
-from autotune.report import html, machine
 from autotune.results.as_data import as_text
 from autotune.results.bestfile import RESULT
 from autotune.results.result import SearchResult
+from autotune.results.wording import machine
 
 # Before all names: an active run has params and metrics that the user has logged
 PREFIX = "autotune/"
@@ -49,8 +49,12 @@ class Tracked:
     files: Mapping[str, str]
 
 
-def tracked(result: SearchResult) -> Tracked:
-    """Return what a tracker gets of a result; nothing is read from the search's folder."""
+def tracked(result: SearchResult, page: str) -> Tracked:
+    """Return what a tracker gets of a result; nothing is read from the search's folder.
+
+    Args:
+        page: The report, as HTML.
+    """
     params: dict[str, KnobValue] = {}
     for knob, after in result.changes.items():
         params |= {f"{PREFIX}{knob}/before": result.baseline[knob], f"{PREFIX}{knob}/after": after}
@@ -60,7 +64,7 @@ def tracked(result: SearchResult) -> Tracked:
         "objective": str(result.head.options.goal.objective),
         "bottleneck": result.bottleneck,
         "program": str(result.head.program),
-        "machine": machine(result),
+        "machine": machine(result.hardware),
         "search": result.run_dir.name,
         "created": result.head.created,
     }
@@ -69,13 +73,13 @@ def tracked(result: SearchResult) -> Tracked:
         params=params,
         metrics={f"{PREFIX}{name}": float(value) for name, value in _metrics(result)},
         tags={f"{PREFIX}{name}": text for name, text in tags.items() if text},
-        files=_files(result),
+        files=_files(result, page),
     )
 
 
-def _files(result: SearchResult) -> dict[str, str]:
+def _files(result: SearchResult, page: str) -> dict[str, str]:
     found = result.own_file
-    files = {REPORT: html(result, Path(found.name)), RESULT: as_text(result, Path(found.name))}
+    files = {REPORT: page, RESULT: as_text(result, Path(found.name))}
     if found.name != RESULT:
         files[found.name] = result.best_file().text(found.name)
     return files
@@ -96,10 +100,11 @@ def _metrics(result: SearchResult) -> Iterator[tuple[str, float]]:
     yield "search_s", result.seconds
 
 
-def log(result: SearchResult, to: str, folder: Path | None = None) -> str:
+def log(result: SearchResult, to: str, page: str, folder: Path | None = None) -> str:
     """Log a result to a tracker, and return where people find it.
 
     Args:
+        page: The report, as HTML.
         folder: Where TensorBoard's event file goes; None takes ``tensorboard`` in the search's
             folder. The others read from their environment variables where they log to.
 
@@ -115,7 +120,7 @@ def log(result: SearchResult, to: str, folder: Path | None = None) -> str:
         raise UsageError(f"{to} is not installed: pip install {to}.") from error
     refusals = (OSError, *(getattr(library, n) for n in REFUSALS if hasattr(library, n)))
     try:
-        return logs(library, tracked(result), folder or result.run_dir / "tensorboard")
+        return logs(library, tracked(result, page), folder or result.run_dir / "tensorboard")
     except refusals as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise UsageError(f"{to} did not take the result: {lines[0]}") from error

@@ -27,6 +27,7 @@ from autotune.errors import UsageError
 from autotune.files.access import HOME
 from autotune.files.scratch import HERE, PREFIX, Scratch, sweep
 from autotune.program.program import Program, ProgramKind, fingerprint_of
+from autotune.program.sources import digest_of
 
 # How users name what to run: the program as it is, or, before the name of a revision, as it was
 WRITTEN, COMMIT = "written", "git:"
@@ -119,6 +120,27 @@ def _remove_left(root: Path) -> None:
             sweep(copy.parents[2])
             if not copy.exists():
                 _git(root, *FORGET, copy)
+
+
+def commit_of(program: Program) -> str:
+    """Return the commit at HEAD if it holds the program's script as it was searched; else empty."""
+    script = Path(program.source)
+    if digest_of(script) != program.fingerprint:
+        return ""
+    try:
+        found = [
+            _git(script.parent, *words)
+            for words in (
+                ("rev-parse", "--verify", "HEAD"),
+                ("rev-parse", "--verify", f"HEAD:./{script.name}"),
+                ("hash-object", "--no-filters", "--", script.name),
+            )
+        ]
+    except UsageError:  # there is no git
+        return ""
+    commit, stored, seen = (one.stdout.strip() for one in found)
+    is_it = not any(one.returncode for one in found) and stored == seen
+    return commit if is_it else ""
 
 
 def _git(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:

@@ -1,8 +1,9 @@
 """Report: what a search found, for a browser (HTML) or a pull request (Markdown).
 
-A pure function of the result: nothing is measured, and nothing is loaded from elsewhere.
+Nothing is measured, and a page loads nothing from elsewhere. Of the program's files, only those are
+read that are as the search saw them, to show the changes in them.
 """
 
-from autotune.report.page import html, machine, markdown
+from autotune.report.page import html, markdown
 
-__all__ = ["html", "machine", "markdown"]
+__all__ = ["html", "markdown"]

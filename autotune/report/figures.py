@@ -1,22 +1,194 @@
-"""Figures: the bars, intervals and rows that a report shows; the page's CSS draws them."""
+"""Figures: what a report draws, as plain data; ``page`` and its templates draw it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from autotune.knobs import registry
 from autotune.measurement.interval import Interval
+from autotune.measurement.limit import Limit
 from autotune.measurement.outcome import ENDED_BY_US
+from autotune.program.may_change import MayChange
 from autotune.results.blame import FAILURES
+from autotune.results.record import ClaimProcess
+from autotune.results.rehearsals import trained
 from autotune.results.result import SearchResult
-from autotune.results.verdict import changes_of
+from autotune.results.verdict import Change, changes_of, said
 from autotune.results.wording import gib, times
 
 MS = 1000.0
 AS_WRITTEN = "as written"
 EXCERPT = 1500  # characters of a traceback; its end says most
+MOST_ROWS = 200  # of trials in a page, which stays below 200 KB
+CELLS = 48  # of a scale in text
+STEPS, MOST_TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 50.0), 9
+BELOW = (0.98, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
+APART = 12  # percent of the width that the labels of two ticks need on a phone
+LEVELS: Mapping[MayChange, str] = {
+    MayChange.NOTHING: "nothing",
+    MayChange.ROUNDING: "rounding",
+    MayChange.BATCH: "the samples of a step",
+    MayChange.ANY: "what is learned: yours to judge",
+}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Ratios side by side, equal ones at equal distances; 1 is always on it."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def over(cls, ratios: Sequence[float]) -> Scale:
+        """Return a scale that holds these ratios, with room beside them."""
+        low, high = min([1.0, *ratios]), max([1.0, *ratios])
+        room = (high / low) ** 0.05 * 1.01
+        return cls(low / room, high * room)
+
+    def place(self, ratio: float) -> float:
+        """Return where a ratio stands, in percent of the width; beyond it, at the edge."""
+        share = math.log(ratio / self.low) / math.log(self.high / self.low)
+        return 100 * min(1.0, max(0.0, share))
+
+    @property
+    def ticks(self) -> tuple[float, ...]:
+        """Round ratios, 1 among them, whose labels do not touch each other or the edges."""
+        step = next((s for s in STEPS if (self.high - self.low) / s <= MOST_TICKS), STEPS[-1])
+        found = [1.0]
+        for ratio in (*(1 + n * step for n in range(1, MOST_TICKS + 1)), *BELOW):
+            others = (0.0, 100.0, *map(self.place, found))
+            if all(abs(self.place(ratio) - one) > APART for one in others):
+                found.append(ratio)
+        return tuple(sorted(found))
+
+
+@dataclass(frozen=True)
+class ProofRow:
+    """One process of the claim.
+
+    Attributes:
+        starts_as_written: Whether it began as the program is written.
+        began: How it began, in words.
+        turns: Speedups in rounds of it; empty where each config had a process.
+        speedup: All of its rounds together.
+        rounds: How many it had; *turns* may be some of them.
+    """
+
+    name: str
+    starts_as_written: bool
+    began: str
+    turns: tuple[float, ...]
+    speedup: Interval
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The claim's processes, and what they say together."""
+
+    rows: tuple[ProofRow, ...]
+    claim: Interval
+    scale: Scale
+
+    def text(self) -> str:
+        """Return the rows as lines of text: ``.`` for a turn, ``o`` and more for several."""
+        wide = max(len(row.name) for row in self.rows)
+        return "\n".join(f"{row.name:{wide}}  {self._line(row)}" for row in self.rows)
+
+    def _line(self, row: ProofRow) -> str:
+        cells = [" "] * CELLS
+        cells[self._cell(1.0)] = "|"
+        at = [self._cell(one) for one in row.turns or (row.speedup.estimate,)]
+        for place in at:
+            cells[place] = ".o0@"[min(3, at.count(place) - 1)]
+        return "".join(cells).rstrip()
+
+    def _cell(self, ratio: float) -> int:
+        return int(self.scale.place(ratio) / 100 * (CELLS - 1))
+
+
+def proof(result: SearchResult) -> Proof | None:
+    """Return the claim's processes; None without any.
+
+    The claim is what they say together, also where they are too few to claim it.
+    """
+    claim = result.unclaimed or result.candidate_speedup
+    if claim is None or not result.claim:
+        return None
+    fresh = [one for one in result.claim if not one.is_of_search]
+    rows = [_row(f"process {number}", one) for number, one in enumerate(fresh, 1)]
+    rows += [_row("the search's own", one) for one in result.claim if one.is_of_search]
+    # A turn that something else slowed down must not push all others together
+    shown = [
+        min(max(ratio, claim.low / 2), 2 * claim.high)
+        for row in rows
+        for ratio in (*row.turns, row.speedup.low, row.speedup.high)
+    ]
+    return Proof(tuple(rows), claim, Scale.over([*shown, claim.low, claim.high]))
+
+
+def _row(name: str, one: ClaimProcess) -> ProofRow:
+    began = f"began {AS_WRITTEN}" if one.starts_as_written else "began changed"
+    if one.is_pair:
+        name, began = name.replace("process", "pair"), "a process of each"
+    elif one.is_of_search:
+        began = "after the choice"
+    return ProofRow(name, one.starts_as_written, began, one.turns, one.ratio.interval, one.rounds)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A change of the recommended config, with what it gives and what it changes in training.
+
+    Attributes:
+        gain: Over the config without it; None if that is not known.
+        level: What of the training it may change.
+        learning: What was seen to change in what is learned; empty if it is not recommended.
+    """
+
+    setting: str
+    values: str
+    gain: Interval | None
+    level: str
+    learning: str
+
+
+def gains(result: SearchResult, changes: Sequence[Change]) -> tuple[Gain, ...]:
+    """Return the changes that a verdict lists, in its order; without any, those of the candidate.
+
+    Of a candidate that is not recommended, nothing is said of what it was seen to change.
+    """
+    known = {one.knob: one.gain for one in result.contributions}
+    seen = "nothing" if _is_compared(result) else "not compared"
+    told = [(one.setting, one.values, one.learning or seen) for one in changes]
+    if not told and result.candidate is not None:
+        changed = result.candidate.changes_from(result.baseline)
+        told = [(k, f"{said(result.baseline[k])} → {said(v)}", "") for k, v in changed.items()]
+    return tuple(
+        Gain(setting, values, known.get(setting), _level(setting), learning)
+        for setting, values, learning in told
+    )
+
+
+def _is_compared(result: SearchResult) -> bool:
+    canary = result.canary
+    is_cleared = canary is not None and canary.clears(result.best, result.baseline)
+    return is_cleared or trained(result.rehearsals, result.best) is not None
+
+
+def _level(setting: str) -> str:
+    knob = registry().get(setting)
+    return LEVELS[MayChange.ANY if knob is None else knob.changes]
+
+
+def gain_scale(rows: Sequence[Gain]) -> Scale:
+    """Return the scale on which all gains stand."""
+    known = [row.gain for row in rows if row.gain is not None]
+    return Scale.over([bound for one in known for bound in (one.low, one.high)])
 
 
 @dataclass(frozen=True)
@@ -24,7 +196,7 @@ class Bar:
     """Milliseconds of a step by part; of a bound, its one part is the whole."""
 
     name: str
-    parts: dict[str, float]
+    parts: Mapping[str, float]
 
     @property
     def total_ms(self) -> float:
@@ -32,34 +204,16 @@ class Bar:
         return sum(self.parts.values())
 
 
-@dataclass(frozen=True)
-class Ranges:
-    """Speedups with their 95 % intervals, side by side on a scale of equal ratios.
-
-    Attributes:
-        rows: The speedups by what they are of; the last one sums up the others.
-    """
-
-    title: str
-    caption: str
-    rows: tuple[tuple[str, Interval], ...]
-
-    def place(self, ratio: float) -> float:
-        """Return where a ratio stands, in percent of the width; 1 is always on the scale."""
-        bounds = [1.0, *(bound for _, one in self.rows for bound in (one.low, one.high))]
-        low, high = 0.97 * min(bounds), 1.03 * max(bounds)
-        return 100 * math.log(ratio / low) / math.log(high / low)
-
-
 def step_bars(result: SearchResult) -> tuple[Bar, ...]:
-    """Return where the time of a step goes: as written, under the best config, and at its bounds.
+    """Return where the time of a step goes: as written, with the changes, and at its bounds.
 
-    All are about the samples of a step as written. Empty if nothing was measured.
+    All are about the samples of a step as written. That with the changes takes the time as written
+    divided by the claim. Empty if nothing was measured.
     """
     first = result.records[0].measurement if result.records else None
     if first is None:
         return ()
-    before, after = (MS * first.samples_per_step / r.estimate for r in result.throughput)
+    before = MS * first.samples_per_step / result.throughput[0].estimate
     breakdown = None if result.facts is None else result.facts.breakdown
     split = None if breakdown is None else breakdown.split
     # The parts were timed apart from the step, so they are scaled to its measured duration
@@ -72,7 +226,7 @@ def step_bars(result: SearchResult) -> tuple[Bar, ...]:
         )
     ]
     if result.changes:
-        bars.append(_waiting(result, "best config", after))
+        bars.append(_waiting(result, "with the changes", before / result.figures.claim.estimate))
     if breakdown is not None:
         for name, rate in (
             ("data always ready", breakdown.synthetic_data_throughput),
@@ -87,38 +241,22 @@ def _waiting(result: SearchResult, name: str, total_ms: float) -> Bar:
     """Return a bar of which no more is known than how long the program waits for data."""
     sides = [one.baseline if name == AS_WRITTEN else one.winner for one in result.claim]
     first = result.records[0].measurement
-    known = [m for m in sides if m is not None] or ([] if first is None else [first])
+    known = [m for m in sides if m is not None]
+    if not known and name != AS_WRITTEN:  # it was never alone in a process
+        return Bar(name, {"everything": total_ms})
+    known += [first] if first is not None and not known else []
     wait_ms = total_ms * fmean(m.wait_share for m in known)
     return Bar(name, {"data wait": wait_ms, "everything else": total_ms - wait_ms})
 
 
-def ranges(result: SearchResult) -> Iterator[Ranges]:
-    """Yield the speedup by processes of the claim, and by changes of the config."""
-    speedup = result.candidate_speedup
-    if speedup is not None and result.claim:
-        is_pair = any(one.is_pair for one in result.claim)
-        each = (
-            "two fresh processes, one of each config"
-            if is_pair
-            else "a process in which both configs took turns"
-        )
-        processes = (
-            (f"no. {n}{' (of the search)' if one.is_of_search else ''}", one.ratio.interval)
-            for n, one in enumerate(result.claim, 1)
-        )
-        yield Ranges(
-            "The proof",
-            f"Each row is {each}, with its own error; the last one is the claim.",
-            (*processes, ("together", speedup)),
-        )
-    if speedup is not None and result.contributions:
-        changes = sorted(result.contributions, key=lambda one: -one.gain.estimate)
-        rows = ((f"{one.knob} {one.before} → {one.after}", one.gain) for one in changes)
-        yield Ranges(
-            "What each change gives",
-            "The config against itself without one change, by the turns of the search.",
-            (*rows, ("together", speedup)),
-        )
+def bounds_of(limit: Limit | None) -> str:
+    """Return what is left to gain, as a sentence; empty if it is not known."""
+    if limit is None:
+        return ""
+    parts = ", ".join(f"{name} {bound:.2f}x" for name, bound in limit.bounds.items())
+    peak = limit.peak_share
+    told = "" if peak is None else f" Its arithmetic is {peak:.0%} of the GPU's published peak."
+    return f"At most, if one part of a step cost nothing: {parts}.{told}"
 
 
 @dataclass(frozen=True)
@@ -138,7 +276,7 @@ class Row:
 
 
 def rows(result: SearchResult) -> tuple[Row, ...]:
-    """Return all trials in order."""
+    """Return the first trials in order, as many as a page holds."""
     return tuple(
         Row(
             number,
@@ -152,7 +290,7 @@ def rows(result: SearchResult) -> tuple[Row, ...]:
             record.why,
             record.ending.reason if record.ending is not None else "",
         )
-        for number, record in enumerate(result.records)
+        for number, record in enumerate(result.records[:MOST_ROWS])
         for measured in (record.measurement,)
     )
 

@@ -1,65 +1,84 @@
-"""The report as one file: HTML that opens offline and runs no script, or Markdown."""
+"""The report as one file: HTML that opens offline and runs no script, or Markdown.
+
+The order is that in which a reader doubts: what came out, the proof, what changes, how to write
+that into the program, how to repeat it; then everything else. Refused: charts that need a script,
+and labels within them. A chart is drawn in percent of its width, with its words beside it in the
+flow of the page, so that no size of screen or font makes them meet.
+"""
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
+from autotune.exports.by_hand import by_hand
 from autotune.report import figures
-from autotune.results.as_data import as_data
+from autotune.report.repeat import repeat
 from autotune.results.details import details
+from autotune.results.finding import Finding
 from autotune.results.result import SearchResult
 from autotune.results.verdict import verdict
+from autotune.results.wording import by_reason, factor, machine, times
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")  # what Markdown reads in a line
+TONES = {  # of the headline; a class of the style sheet
+    Finding.FASTER: "good",
+    Finding.NOTHING_FOUND: "plain",
+    Finding.AT_LIMIT: "plain",
+    Finding.TOO_NOISY: "open",
+    Finding.UNCONFIRMED: "open",
+    Finding.NOT_MEASURED: "bad",
+}
+# Of what is known beside the verdict: the parts that stand within other sections of the page
+DOUBTS, LEARNING, SCRIPT = "Doubts", "Learning", "In the script instead"
+ELSEWHERE = {
+    *("The proof", "What each change gives on top of the others", "Not tried", "Failed"),
+    *(DOUBTS, LEARNING, SCRIPT),
+}
 
 
 def html(result: SearchResult, output: Path) -> str:
     """Return the report as HTML; *output* is where best.yaml was written."""
-    raw = json.dumps(as_data(result, output), separators=(",", ":"))
-    # So that the figures cannot end the element that they stand in
-    safe = raw.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
-    return (
-        _templates(is_html=True)
-        .get_template("page.html.jinja")
-        .render(
-            **_content(result, output),
-            bars=figures.step_bars(result),
-            ranges=[*figures.ranges(result)],
-            failures=figures.failures(result),
-            raw=Markup(safe),  # noqa: S704 - escaped just above
-        )
-    )
+    return _templates(is_html=True).get_template("page.html.jinja").render(_content(result, output))
 
 
 def markdown(result: SearchResult, output: Path) -> str:
-    """Return the report as Markdown: the same sentences, without charts; see ``html()``."""
-    template = _templates(is_html=False).get_template("page.md.jinja")
-    return template.render(**_content(result, output))
-
-
-def machine(result: SearchResult) -> str:
-    """Return the machine and the versions that the figures belong to."""
-    hardware = result.hardware
-    gpus = ", ".join(gpu.name for gpu in hardware.gpus) or "no GPU"
-    versions = ", ".join(f"{name} {number}" for name, number in hardware.versions.items())
-    return f"{hardware.cpu_name}, {hardware.cpu_quota} cores, {gpus}; {versions}"
+    """Return the report as Markdown, for a pull request; charts are text. See ``html()``."""
+    return _templates(is_html=False).get_template("page.md.jinja").render(_content(result, output))
 
 
 def _content(result: SearchResult, output: Path) -> dict[str, Any]:
+    said = verdict(result, output)
+    changes = figures.gains(result, said.changes)
+    sections = details(result)
+    sentences = {one.title: one.sentences for one in sections}
     return {
         "program": str(result.head.program),
-        "created": result.head.created,
-        "machine": machine(result),
-        "verdict": verdict(result, output),
-        "details": details(result),
+        "created": result.head.created[:16].replace("T", " "),
+        "machine": machine(result.hardware).partition("; ")[0],
+        "verdict": said,
+        "tone": TONES[said.finding],
+        "proof": figures.proof(result),
+        "changes": changes,
+        "gain_scale": figures.gain_scale(changes),
+        "by_hand": by_hand(result) if result.changes else None,
+        "repeat": [*repeat(result)],
+        "bars": figures.step_bars(result),
+        "bounds": figures.bounds_of(result.limit),
+        "doubts": sentences.get(DOUBTS, ()),
+        "learning": sentences.get(LEARNING, ()),
+        "script": sentences.get(SCRIPT, ()),
+        "details": [one for one in sections if one.title not in ELSEWHERE],
+        "untried": result.untried,
+        "refused": by_reason(result.refused),
+        "failures": figures.failures(result),
         "rows": figures.rows(result),
+        "rows_left_out": max(0, len(result.records) - figures.MOST_ROWS),
     }
 
 
@@ -67,12 +86,35 @@ def _content(result: SearchResult, output: Path) -> dict[str, Any]:
 def _templates(*, is_html: bool) -> Environment:
     found = Environment(
         loader=PackageLoader("autotune.report"),
-        autoescape=is_html,  # noqa: S701 - Markdown; a filter escapes what the program says
+        autoescape=is_html,  # noqa: S701 - Markdown; filters escape what the program says
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=not is_html,
     )
-    # Text of the program on one line, with nothing that Markdown would read
-    found.filters["line"] = lambda text: SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    filters: dict[str, Callable[..., str]] = {
+        # Text of the program on one line, with nothing that Markdown would read
+        "line": lambda text: SPECIAL.sub(r"\\\1", " ".join(str(text).split())),
+        "code": _code,
+        "fenced": _fenced,
+        "times": times,
+        "factor": factor,
+        "pct": "{:.2f}%".format,
+    }
+    found.filters |= filters
     return found
+
+
+def _code(text: str) -> str:
+    """Return code within a line of Markdown; its marks are longer than any that it holds."""
+    line = " ".join(text.split())
+    mark = "`" * (1 + max(map(len, re.findall("`+", line)), default=0))
+    room = " " if "`" in line else ""
+    # A bar would end a cell of a table, even within code
+    return f"{mark}{room}{line}{room}{mark}".replace("|", "\\|")
+
+
+def _fenced(text: str, language: str = "") -> str:
+    """Return a block of code of Markdown."""
+    mark = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{mark}{language}\n{text.rstrip()}\n{mark}"

@@ -5,6 +5,7 @@ The study stores these dataclasses as JSON. Whoever renames a field must increas
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -230,6 +231,7 @@ class ClaimProcess:
         is_pair: Whether each had a process, because they cannot share one.
         is_of_search: Whether it is the search's process, by turns that came after the config was
             chosen.
+        turns: Speedups in single rounds, in their order; of a long process those of every n-th.
     """
 
     config: Config
@@ -242,6 +244,11 @@ class ClaimProcess:
     cost_s: float
     is_pair: bool = False
     is_of_search: bool = False
+    turns: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not all(math.isfinite(one) and one > 0 for one in self.turns):
+            raise ValueError("the speedup in a round is a positive number")
 
 
 @dataclass(frozen=True)

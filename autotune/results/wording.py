@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+from autotune.machine.hardware import Hardware
 from autotune.measurement.interval import Interval
 
 UNKNOWN = 100.0  # ratio of the bounds of an interval from which its figures mean nothing
@@ -123,6 +124,13 @@ def rate(interval: Interval) -> str:
 def gib(size_bytes: int | None) -> str:
     """Return a size in GiB; ``unknown`` without one."""
     return "unknown" if size_bytes is None else f"{size_bytes / 2**30:,.2f} GiB"
+
+
+def machine(hardware: Hardware) -> str:
+    """Return a machine and the versions that figures belong to, on one line."""
+    gpus = ", ".join(gpu.name for gpu in hardware.gpus) or "no GPU"
+    versions = ", ".join(f"{name} {number}" for name, number in hardware.versions.items())
+    return f"{hardware.cpu_name}, {hardware.cpu_quota} cores, {gpus}; {versions}"
 
 
 def as_typed(path: Path) -> Path:

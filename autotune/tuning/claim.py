@@ -53,6 +53,7 @@ from autotune.tuning.session import Baseline, Session
 SECOND_S = 0.5  # of the config that comes second
 MOST_TURNS_S = 20.0  # of turns in each process
 LEAST_ROUNDS = 4  # with which a process counts
+MOST_TOLD = 60  # rounds of a process that its record tells one by one: what people look at
 NO_TIME_APART = "what can be tried here needs fresh processes, for which there was no time"
 # By how much others may slow the program as written down against its first measurement. On 2 cores,
 # two scripts that ran at once made digits_cnn 40 times slower with 2 threads, and not with 1: this
@@ -395,9 +396,19 @@ def _of_rounds(
         work = match.work(config, its.samples / its.steps * own.steps / own.samples)
         ratio = replace(found.of(number), value=found.of(number).value + math.log(work))
         rates = (own.samples / own.seconds, its.samples / its.seconds)
+        turns = told([(one[BASE], one[number]) for one in rounds], work)
         yield ClaimProcess(
-            config, starts_as_written, ratio, None, None, rates, len(rounds), cost_s=0.0
+            *(config, starts_as_written, ratio, None, None, rates, len(rounds)),
+            cost_s=0.0,
+            turns=turns,
         )
+
+
+def told(rounds: Sequence[tuple[Played, Played]], work: float = 1.0) -> tuple[float, ...]:
+    """Return the speedup in each round, in four digits; of many rounds, those of every n-th."""
+    some = rounds[:: math.ceil(len(rounds) / MOST_TOLD)]
+    ratios = (work * its.work / its.cost * own.cost / own.work for own, its in some)
+    return tuple(float(f"{ratio:.4g}") for ratio in ratios)
 
 
 def _play(

@@ -73,7 +73,10 @@ def test_where_nothing_is_faster_or_all_fails_the_report_says_why_and_names_no_c
         {"workers": {1: 0.7, 2: 0.6}, "precision": {"bf16": 0.7}, "batch_size": {128: 0.8}}
     )
     for script, words in (
-        (slower, ("No faster settings found; nothing was changed", "it is not faster than as written")),
+        (
+            slower,
+            ("No faster settings found; nothing was changed", "it is not faster than as written"),
+        ),
         (Script(ends=ends), ("Only the program as written", "the GPU's memory is full")),
     ):
         result = searched(tmp_path / words[0], script, 150.0)

@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 from autotune.cli.app import app
 from autotune.errors import UsageError
 from autotune.exports import TRACKERS, log, tracked
-from autotune.report import html
 from autotune.results.finding import Finding
 from autotune.results.result import SearchResult
 from tests.exports.stored import stored
 
 __all__ = ["stored"]
 ROOT = Path(__file__).parents[2]
+PAGE = "<!doctype html>"
 
 
 @pytest.mark.slow
@@ -42,7 +42,7 @@ def test_the_library_reads_back_what_the_search_found(
     )
     assert done.returncode == 0, done.stderr
     seen = json.loads((tmp_path / "seen.json").read_text())
-    expected = tracked(stored)
+    expected = tracked(stored, PAGE)
     for key, value in {**expected.params, **expected.tags}.items():
         found = seen["params"][key]  # hparams hold all numbers as floats
         assert (f"{found:g}" if isinstance(found, float) else str(found)) == str(value)
@@ -51,7 +51,7 @@ def test_the_library_reads_back_what_the_search_found(
 
 
 def test_what_is_tracked_is_what_the_result_says(stored: SearchResult) -> None:
-    found = tracked(stored)
+    found = tracked(stored, PAGE)
     assert stored.finding is Finding.FASTER
     assert found.params["autotune/workers/before"] == 0
     assert found.params["autotune/workers/after"] == 1
@@ -64,14 +64,14 @@ def test_what_is_tracked_is_what_the_result_says(stored: SearchResult) -> None:
     assert found.tags["autotune/finding"] == "faster"
     assert found.tags["autotune/program"] == str(stored.head.program)
     assert stored.head.hardware.cpu_name in found.tags["autotune/machine"]
-    assert found.files["report.html"] == html(stored, Path("best.yaml"))
+    assert found.files["report.html"] == PAGE
     stored.save(stored.run_dir / "best.yaml")
     assert found.files["best.yaml"] == (stored.run_dir / "best.yaml").read_text()
 
 
 def test_where_nothing_is_recommended_no_knob_is_logged(stored: SearchResult) -> None:
     kept = replace(stored, best=stored.baseline, finding=Finding.UNCONFIRMED, reason="Ctrl-C")
-    found = tracked(kept)
+    found = tracked(kept, PAGE)
     assert not found.params
     assert found.tags["autotune/finding"] == "not confirmed"
     assert found.tags["autotune/reason"] == "Ctrl-C"
@@ -82,11 +82,11 @@ def test_what_cannot_be_logged_is_refused_with_the_mend(
     stored: SearchResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UsageError, match="Did you mean 'mlflow'"):
-        log(stored, "mlfow")
+        log(stored, "mlfow", PAGE)
     for name in TRACKERS:
         monkeypatch.setitem(sys.modules, name, None)
         with pytest.raises(UsageError, match=rf"pip install {name}\."):
-            log(stored, name)
+            log(stored, name, PAGE)
     refused = CliRunner().invoke(app, ["export", "--to", "mlflow", "-o", "a", str(stored.run_dir)])
     assert refused.exit_code == 2
     assert "from its environment variables" in refused.output

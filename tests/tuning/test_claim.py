@@ -3,17 +3,20 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 from autotune.measurement.claim import LEAST_PAIRS
 from autotune.measurement.outcome import Ending, Outcome
+from autotune.measurement.turn import Played
 from autotune.program.config import Config, KnobValue
 from autotune.results.finding import Finding
 from autotune.results.record import ClaimProcess
 from autotune.results.result import SearchResult
 from autotune.tuning import baseline, live_rig
-from autotune.tuning.claim import LEAST_ROUNDS
+from autotune.tuning.budget import parse_duration
+from autotune.tuning.claim import LEAST_ROUNDS, MOST_TOLD, told
 from autotune.tuning.events import Phase
 from autotune.tuning.plan import PAIRS, PROCESSES
 from tests.made import make_profile
@@ -95,6 +98,19 @@ def test_turns_after_the_choice_count_but_are_no_fresh_process(tmp_path: Path) -
     assert last > len(search.study.rounds), "they come after the last round of the race"
     only = replace(result, claim=())
     assert only.speedup == result.speedup
+
+
+def test_a_process_keeps_its_rounds_one_by_one_and_of_many_some(tmp_path: Path) -> None:
+    for count in (7, MOST_TOLD, MOST_TOLD + 1, 1000):
+        kept = told([(Played(1.0, 10.0), Played(0.8, 12.0))] * count)
+        assert set(kept) == {1.5}
+        assert len(kept) == count or MOST_TOLD / 2 < len(kept) <= MOST_TOLD < count
+    _, result = found(tmp_path, Script({"precision": {"bf16": 1.3}}), 90.0, ONE)
+    for one in result.claim:
+        assert len(one.turns) == one.rounds
+        assert median(one.turns) == pytest.approx(one.ratio.interval.estimate, rel=0.1)
+    with pytest.raises(ValueError, match="positive"):
+        replace(result.claim[0], turns=(1.0, 0.0))
 
 
 # --- what fails -----------------------------------------------------------------------------------
@@ -251,7 +267,7 @@ def test_a_budget_without_a_claim_says_what_it_takes_and_blames_none(tmp_path: P
     assert "fresh processes take about 27 s, but the budget had only" in result.reason
     (warning, *others) = heard.warnings
     assert "fresh processes take 27 s" in warning
-    budget_s = float(warning.rpartition("--budget ")[2].removesuffix("s"))
+    budget_s = parse_duration(warning.rpartition("--budget ")[2])
     assert not others, "no config failed"
     assert result.candidate is not None
     assert result.candidate["precision"] == "bf16"

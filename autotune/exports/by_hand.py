@@ -1,0 +1,452 @@
+"""By hand: a config as a diff of the user's own program.
+
+Settings become arguments of the calls that they are about, and lines next to these. Which call that
+is follows from what the search recorded of the program: a loader that trains is not one that was
+built otherwise, an optimizer has its class. Nothing is guessed: where none or several calls may be
+meant, where a file has changed since the search, or where a line would say another thing than
+``autotune run`` does, the setting stands among the others, with its line and where that goes.
+
+Refused: editing the file. Who applies the diff has read it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.exports.formats import Settings, format_named, merge
+from autotune.exports.source import Edit, Source, assigned, called, diff, dotted
+from autotune.files import access
+from autotune.knobs import registry
+from autotune.program.config import KnobValue
+from autotune.program.flags import KEYWORD
+from autotune.program.lr import PARTS
+from autotune.program.profile import LoaderFacts
+from autotune.program.sources import digest_of
+from autotune.results.result import SearchResult
+
+MOST_BYTES = 1 << 20  # of a file that people write
+# Parameters of torch.utils.data.DataLoader that may be given by their place
+LOADER_PLACES = (
+    *("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn"),
+    *("pin_memory", "drop_last", "timeout", "worker_init_fn", "multiprocessing_context"),
+)
+OTHER_RATES = {"OneCycleLR", "CyclicLR"}  # schedules that set the rate whatever it was
+TRAINERS = {"lightning": "lightning", "transformers": "hf"}  # with the format that sets them
+Found = tuple[Source, ast.Call]
+Placed = tuple[Source, list[Edit]]
+
+
+@dataclass(frozen=True)
+class Rest:
+    """A part of a config that the diff does not hold.
+
+    Attributes:
+        line: What to write, or to type.
+        where: Where that goes, or why nothing can be written, as a clause.
+    """
+
+    setting: str
+    line: str
+    where: str
+
+
+@dataclass(frozen=True)
+class ByHand:
+    """How people write a config into their program.
+
+    Attributes:
+        diff: A unified diff, to apply in *folder*; empty if nothing could be placed.
+        notes: What it says otherwise than ``autotune run`` does.
+    """
+
+    folder: str
+    diff: str
+    rest: tuple[Rest, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Program:
+    """The user's files, and what the search knows of them."""
+
+    result: SearchResult
+    sources: Sequence[Source]  # the script first
+    why_none: str  # if there are none
+
+    def calls(self, name: str) -> list[Found]:
+        return [(one, call) for one in self.sources for call in one.find(name)]
+
+    @property
+    def device(self) -> str:
+        return self.result.applied.traits.device
+
+    @property
+    def optimizer(self) -> Found | str:
+        """The call that makes the only optimizer, or why it is not known."""
+        names = [one.name for one in self.result.applied.traits.optimizers]
+        if len(names) != 1:
+            return f"the program has {len(names)} optimizers"
+        return _only(self.calls(names[0]), names[0])
+
+    @property
+    def loader(self) -> Found | str:
+        """The call that makes the loader that trains, or why it is not known."""
+        facts = self.result.applied.traits.loader
+        if facts is None:
+            return "not exactly one DataLoader trains"
+        able = [one for one in self.calls("DataLoader") if _may_be(facts, one[1])]
+        return _only(able, "DataLoader")
+
+    @property
+    def model(self) -> tuple[Source, ast.stmt, str] | str:
+        """The statement that makes the optimizer, with the model's name; or why none is known."""
+        if isinstance(found := self.optimizer, str):
+            return found
+        source, call = found
+        names = {*_models(call)}
+        if len(names) != 1:
+            return "the optimizer is not made of one model's parameters()"
+        return source, source.statement(call), names.pop()
+
+    @property
+    def backward(self) -> tuple[Source, ast.Expr, str] | str:
+        """The statement ``loss.backward()``, with the loss's name; or why none is known."""
+        found = _only(self.calls("backward"), "backward")
+        if isinstance(found, str):
+            return found
+        source, call = found
+        statement, loss = source.parents[call], dotted(call.func).rpartition(".")[0]
+        if not isinstance(statement, ast.Expr) or not loss.isidentifier():
+            return f"the loss at {source.place(call)} has no name"
+        return source, statement, loss
+
+
+def _only(found: Sequence[Found], name: str) -> Found | str:
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        return f"no call of {name} was found that may be meant"
+    places = ", ".join(source.place(call) for source, call in found[:3])
+    return f"{len(found)} calls of {name} may be meant: {places}"
+
+
+def by_hand(result: SearchResult) -> ByHand:
+    """Return how people write the recommended config into their program; nothing is written."""
+    program = _program(result)
+    settings, rest = _settings(result)
+    placed, notes, done = list[Placed](), list[str](), set[str]()
+    for name, what in settings.items():
+        way, trainer = WAYS[name], TRAINERS.get(result.applied.traits.trainer)
+        found = way.place(program, what) if program.sources else program.why_none
+        if name == "lr" and "LOADER" not in done:
+            found = "together with the batch size that it is for"
+        elif trainer and name not in {"LOADER", "torch", "shell"}:
+            found = f"the trainer has a setting for it: autotune export --to {trainer}"
+        # Together with those before, or else it collides with them
+        if not isinstance(found, str) and _written(program.sources, [*placed, found]) is None:
+            found = "the line cannot be changed without its neighbours"
+        if isinstance(found, str):
+            where = "; ".join(filter(None, [way.where, found]))
+            rest.append(Rest(way.about, way.line(what), where))
+        else:
+            placed.append(found)
+            done.add(name)
+            notes += filter(None, [way.note])
+    after = _written(program.sources, placed)
+    assert after is not None, "each edit was tried"
+    changed = "".join(map(diff, program.sources, after))
+    return ByHand(_folder(result), changed, tuple(rest), tuple(notes))
+
+
+def _settings(result: SearchResult) -> tuple[Settings, list[Rest]]:
+    """Return the changes as the snippet names them, and those that are no Python."""
+    settings: Settings = {}
+    rest = list[Rest]()
+    for setting, value in result.changes.items():
+        answer = _answer(result, setting, value)
+        if isinstance(answer, Rest):
+            rest.append(answer)
+        else:
+            merge(settings, answer)
+    if (factor := result.learning.lr_factor) != 1.0:
+        settings["lr"] = f"{factor:.6g}"
+        # A rate without the steps that it is for would be another training
+        if steps := [one for one in PARTS if one in result.changes and one != "batch_size"]:
+            rest.append(Rest("learning rate", f"lr * {settings.pop('lr')}", f"with {steps[0]}"))
+    return settings, rest
+
+
+def _written(sources: Sequence[Source], placed: Sequence[Placed]) -> list[Source] | None:
+    """Return all sources with their edits; None where these collide."""
+    found = [one.edited([e for where, edits in placed if where is one for e in edits])
+             for one in sources]  # fmt: skip
+    return None if None in found else [one for one in found if one is not None]
+
+
+def _answer(result: SearchResult, setting: str, value: KnobValue) -> Settings | Rest:
+    """Return what a setting is in Python, or what else is to be done about it."""
+    traits, said = result.applied.traits, f"{setting}={value}"
+    if setting.startswith("$"):
+        return Rest(said, said[1:], "in front of the command")
+    if flag := traits.flags.get(setting):
+        words = f"{flag.name} {registry()[setting].format_flag(value, flag)}"
+        return Rest(said, words, "on the command line")
+    if setting.startswith("-"):
+        return Rest(said, f"{setting} {value}", "on the command line")
+    if setting.startswith(KEYWORD) or setting in traits.program_knobs:
+        return Rest(said, said.removeprefix(KEYWORD), "an argument of the program's own function")
+    snippet = format_named("snippet")
+    answer = snippet.answer(setting, value, "cpu" if traits.device == "cpu" else "gpu")
+    if not isinstance(answer, str):
+        return answer
+    is_known = {*snippet.by_value, *snippet.left_out} & {setting}
+    return Rest(said, "", answer if is_known else "'autotune run' does it; it is no single line")
+
+
+def _folder(result: SearchResult) -> str:
+    program = result.head.program
+    is_below = Path(program.source).is_relative_to(program.cwd)
+    return program.cwd if is_below else str(Path(program.source).parent)
+
+
+def _program(result: SearchResult) -> _Program:
+    program = result.head.program
+    if not program.source or program.source == ".":
+        return _Program(result, (), "the function has no file")
+    files = {program.source: program.fingerprint}
+    files |= {} if result.facts is None else result.facts.files
+    folder, found = Path(_folder(result)), list[Source]()
+    for path, digest in files.items():
+        if Path(path).suffix == ".py" and Path(path).is_relative_to(folder):
+            source = _read(Path(path), digest, folder)
+            if source is None and path == program.source:
+                return _Program(result, (), f"{program.file_name} is not as the search saw it")
+            found += [] if source is None else [source]
+    return _Program(result, tuple(found), "there is no Python file")
+
+
+def _read(path: Path, digest: str, folder: Path) -> Source | None:
+    # What is shown is what was searched, and a record can only name what it knows
+    if digest_of(path) != digest or path.stat().st_size > MOST_BYTES:
+        return None
+    try:
+        with access.opened(path) as file:
+            text = file.read().decode()
+        return Source(path.relative_to(folder).as_posix(), text)
+    except (SyntaxError, ValueError, OSError, RecursionError):  # ValueError: no UTF-8
+        return None
+
+
+# --- where each kind of setting goes ----------------------------------------------------------
+
+
+def _loader(program: _Program, values: Mapping[str, object]) -> Placed | str:
+    if isinstance(found := program.loader, str):
+        return found
+    source, call = found
+    given = _bound(call)
+    if given is None:
+        return f"the call at {source.place(call)} takes * or ** arguments"
+    code = _code(values)
+    if values.get("num_workers") == 0:  # with which a DataLoader takes neither
+        alone = ("prefetch_factor", "multiprocessing_context")
+        code |= {name: "None" for name in alone if name in given}
+    if by_place := [name for name in code if name in LOADER_PLACES[: len(call.args)]]:
+        return f"{by_place[0]} is given by its place at {source.place(call)}"
+    return source, [*source.with_arguments(call, code)]
+
+
+def _optimizer(program: _Program, values: Mapping[str, object]) -> Placed | str:
+    if isinstance(found := program.optimizer, str):
+        return found
+    source, call = found
+    if any(one.arg is None for one in call.keywords):
+        return f"the call at {source.place(call)} takes ** arguments"
+    code = _code(values)
+    return source, [*source.with_arguments(call, code)]
+
+
+def _rate(program: _Program, factor: str) -> Placed | str:
+    if isinstance(found := program.optimizer, str):
+        return found
+    source, call = found
+    rates = [one.value for one in call.keywords if one.arg == "lr"] or call.args[1:2]
+    if len(rates) != 1 or isinstance(rates[0], ast.Starred):
+        return f"the call at {source.place(call)} names no lr"
+    if place := next(_other_rates(program), ""):
+        return f"{place} sets the rate, too"
+    code = ast.unparse(rates[0])
+    is_simple = isinstance(rates[0], ast.Constant | ast.Name | ast.Attribute | ast.Subscript)
+    lr = f"{code if is_simple else f'({code})'} * {factor}"
+    return source, [source.instead(rates[0], lr)]
+
+
+def _other_rates(program: _Program) -> Iterator[str]:
+    for source in program.sources:
+        for node in ast.walk(source.tree):
+            match node:
+                case ast.Call() if dotted(node.func).rpartition(".")[2] in OTHER_RATES:
+                    yield source.place(node)
+                case ast.Subscript(slice=ast.Constant("lr"), ctx=ast.Store()):
+                    yield source.place(node)
+
+
+def _before_optimizer(lines: Callable[..., str]) -> Callable[..., Placed | str]:
+    def place(program: _Program, what: object) -> Placed | str:
+        if isinstance(found := program.model, str):
+            return found
+        source, statement, model = found
+        edit = source.before(statement, [lines(model, what)])
+        return (source, [edit]) if edit else f"{source.place(statement)} shares its line"
+
+    return place
+
+
+def _autocast(program: _Program, dtype: str) -> Placed | str:
+    if dtype == "torch.float16":
+        return "float16 needs a torch.amp.GradScaler, too"
+    if program.result.applied.traits.program_autocast:
+        return "the program has an autocast of its own, which takes this dtype"
+    if isinstance(found := program.backward, str):
+        return found
+    source, backward, loss = found
+    block = source.block(backward)
+    upto = [one for one in block[: block.index(backward)] if loss in {*assigned(one)}]
+    models = {name for one in program.sources for name in _models(one.tree)}
+    calls = [one for one in block[: block.index(backward)] if models & {*called(one)}]
+    if not upto or not calls or block.index(calls[0]) > block.index(upto[-1]):
+        return f"no call of the model was found before {source.place(backward)}"
+    inner = block[block.index(calls[0]) : block.index(upto[-1]) + 1]
+    header = f'with torch.autocast("{program.device}", dtype={dtype}):'
+    edits = source.within(inner, header)
+    return (source, edits) if edits else f"{source.place(inner[0])} cannot be indented"
+
+
+def _copies(program: _Program, values: Mapping[str, object]) -> Placed | str:
+    if isinstance(found := program.backward, str):
+        return found
+    source, node = found[0], found[0].loop(found[1])
+    if node is None:
+        return f"{source.place(found[1])} is in no for loop"
+    batch = {one.id for one in ast.walk(node.target) if isinstance(one, ast.Name)}
+    calls = [
+        call
+        for name in ("to", "cuda")
+        for call in source.find(name)
+        if node.lineno <= call.lineno <= (node.end_lineno or 0)
+        and dotted(call.func).rpartition(".")[0] in batch
+    ]
+    code = _code(values)
+    edits = [edit for call in calls for edit in source.with_arguments(call, code)]
+    return (source, edits) if edits else f"no batch.to(…) was found at {source.place(node)}"
+
+
+def _flags(program: _Program, lines: Mapping[str, str]) -> Placed | str:
+    source = program.sources[0]
+    edit = source.after_imports([*lines.values()])
+    return (source, [edit]) if edit else f"{source.name} imports nothing"
+
+
+@dataclass(frozen=True)
+class Way:
+    """How one kind of settings is written.
+
+    Attributes:
+        about: What it is called in a list.
+        where: Where its line goes.
+        note: What it says otherwise than ``autotune run`` does; empty if nothing.
+    """
+
+    place: Callable[..., Placed | str]
+    about: str
+    line: Callable[..., str]
+    where: str
+    note: str = ""
+
+
+def _arguments(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={code}" for name, code in _code(values).items())
+
+
+def _code(values: Mapping[str, object]) -> dict[str, str]:
+    return {k: f'"{v}"' if isinstance(v, str) else repr(v) for k, v in values.items()}
+
+
+# By the names that the snippet gives them
+WAYS: Mapping[str, Way] = {
+    "LOADER": Way(_loader, "the loader", _arguments, "in the DataLoader that trains"),
+    "OPTIMIZER": Way(_optimizer, "the optimizer", _arguments, "among the optimizer's arguments"),
+    "COMPILE": Way(
+        _before_optimizer(lambda model, values: f"{model}.compile({_arguments(values)})"),
+        "compile",
+        lambda values: f"model.compile({_arguments(values)})",
+        "before the training loop",
+    ),
+    "format": Way(
+        _before_optimizer(lambda model, layout: f"{model}.to(memory_format={layout})"),
+        "memory_format",
+        lambda layout: f"model.to(memory_format={layout})",
+        "before the optimizer is made",
+    ),
+    "autocast": Way(
+        _autocast,
+        "precision",
+        lambda dtype: f"torch.autocast(device_type, dtype={dtype})",
+        "around the model's call and its loss",
+        "The diff computes the loss under autocast, too, as PyTorch's guide has it; "
+        "'autotune run' gives the loss the model's outputs in float32.",
+    ),
+    "COPY": Way(_copies, "copies", _arguments, "where a batch is copied to the GPU"),
+    "torch": Way(
+        _flags,
+        "flags of torch",
+        lambda lines: "; ".join(lines.values()),
+        "after the imports",
+    ),
+    "shell": Way(lambda *_: "", "the allocator", str, "in front of the command"),
+    "lr": Way(_rate, "learning rate", "lr * {}".format, "where the optimizer gets its rate"),
+}
+
+
+# --- what code says ---------------------------------------------------------------------------
+
+
+def _bound(call: ast.Call) -> dict[str, ast.expr] | None:
+    """Return a loader's arguments by their names; None if some are not written there."""
+    by_name = {one.arg: one.value for one in call.keywords if one.arg is not None}
+    is_open = len(by_name) < len(call.keywords) or len(call.args) > len(LOADER_PLACES)
+    if is_open or any(isinstance(one, ast.Starred) for one in call.args):
+        return None
+    return {**dict(zip(LOADER_PLACES, call.args, strict=False)), **by_name}
+
+
+def _may_be(facts: LoaderFacts, call: ast.Call) -> bool:
+    """Return whether nothing that a call says in so many words speaks against it."""
+    given = _bound(call)
+    if given is None:
+        return True
+    defaults = {"num_workers": 0, "pin_memory": False, "drop_last": False}
+    if facts.batch_size is not None:
+        defaults["batch_size"] = 1
+    if not facts.iterable and not {"sampler", "batch_sampler"} & given.keys():
+        defaults["shuffle"] = False
+    seen = {**vars(facts), "shuffle": facts.sampler == "RandomSampler"}
+    for name, default in defaults.items():
+        match given.get(name, ast.Constant(default)):
+            case ast.Constant(value=value) if bool(value) != bool(seen[name]):
+                return False
+            case ast.Constant(value=int(value)) if value != seen[name]:
+                return False
+    return True
+
+
+def _models(node: ast.AST) -> Iterator[str]:
+    """Yield what ``parameters()`` and ``train()`` are called of, as ``model``."""
+    for one in ast.walk(node):
+        if isinstance(one, ast.Call):
+            of, _, method = dotted(one.func).rpartition(".")
+            if of and method in {"parameters", "named_parameters", "train"}:
+                yield of

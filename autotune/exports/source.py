@@ -1,0 +1,225 @@
+"""A Python file of the user's as text in which calls get arguments and lines are added.
+
+Only what is written is changed: everything else keeps its bytes, comments and line ends included.
+Nothing is written to the file; ``diff()`` shows what would be.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import takewhile
+
+INDENT = "    "
+# What follows the imports of a module
+CODE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.For, ast.While, ast.With, ast.If)
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Bytes from *start* to *end* that become a text."""
+
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file.
+
+    Attributes:
+        name: As the diff names it, with ``/`` between folders.
+        text: Its content.
+
+    Raises:
+        SyntaxError: It is no Python.
+    """
+
+    name: str
+    text: str
+    tree: ast.Module = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tree", ast.parse(self.text))
+
+    @cached_property
+    def _content(self) -> bytes:
+        return self.text.encode()  # where ast counts columns
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [0, *(found.end() for found in re.finditer(rb"\r\n|\r|\n", self._content))]
+
+    @cached_property
+    def _end_of_line(self) -> str:
+        return "\r\n" if b"\r\n" in self._content else "\n"
+
+    @cached_property
+    def parents(self) -> Mapping[ast.AST, ast.AST]:
+        """What each node is in."""
+        return {n: outer for outer in ast.walk(self.tree) for n in ast.iter_child_nodes(outer)}
+
+    def find(self, name: str) -> Iterator[ast.Call]:
+        """Yield the calls of a name, whatever it is an attribute of."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == name:
+                yield node
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """Return the statement that a node is part of."""
+        while not isinstance(node, ast.stmt):
+            node = self.parents[node]
+        return node
+
+    def place(self, node: ast.expr | ast.stmt) -> str:
+        """Return where a node is: ``train.py:41``."""
+        return f"{self.name}:{node.lineno}"
+
+    def loop(self, node: ast.AST) -> ast.For | None:
+        """Return the innermost ``for`` loop around a node."""
+        while node in self.parents and not isinstance(node, ast.For):
+            node = self.parents[node]
+        return node if isinstance(node, ast.For) else None
+
+    def block(self, statement: ast.stmt) -> list[ast.stmt]:
+        """Return the statements of the block that one is in."""
+        around = self.parents[statement]
+        blocks = (getattr(around, name, []) for name in ("body", "orelse", "finalbody"))
+        return next((one for one in blocks if statement in one), [statement])
+
+    # --- edits ----------------------------------------------------------------------------------
+
+    def with_arguments(self, call: ast.Call, values: Mapping[str, str]) -> Iterator[Edit]:
+        """Yield the edits that give a call keyword arguments, as code by their names."""
+        written = {one.arg: one.value for one in call.keywords if one.arg is not None}
+        for name in written.keys() & values.keys():
+            yield self.instead(written[name], values[name])
+        new = [f"{name}={value}" for name, value in values.items() if name not in written]
+        if not new:
+            return
+        parts = [*call.args, *(one.value for one in call.keywords)]
+        last = max((self._span(one)[1] for one in parts), default=self._span(call)[1] - 1)
+        yield Edit(last, last, "".join(f"{self._between(call, parts)}{one}" for one in new))
+
+    def _between(self, call: ast.Call, parts: list[ast.expr]) -> str:
+        # Where each argument has a line of its own, so have those that are added
+        if not parts:
+            return ""
+        lines = {one.lineno for one in parts}
+        if len(lines) < len(parts) or call.lineno in lines:
+            return ", "
+        first = self._content[self._starts[parts[0].lineno - 1] :]
+        blank = first[: len(first) - len(first.lstrip(b" \t"))].decode()
+        return f",{self._end_of_line}{blank}"
+
+    def instead(self, node: ast.expr, code: str) -> Edit:
+        """Return the edit that puts other code in the place of an expression."""
+        return Edit(*self._span(node), code)
+
+    def before(self, statement: ast.stmt, lines: list[str]) -> Edit | None:
+        """Return the edit that puts lines before a statement; None if it does not begin a line."""
+        start = self._starts[statement.lineno - 1]
+        blank = self._content[start : start + statement.col_offset]
+        if blank.strip():
+            return None
+        text = "".join(f"{blank.decode()}{line}{self._end_of_line}" for line in lines)
+        return Edit(start, start, text)
+
+    def within(self, statements: list[ast.stmt], header: str) -> list[Edit]:
+        """Return the edits that put statements of one block under a header; empty if they cannot.
+
+        Text that spans lines would change with its indentation.
+        """
+        first, last = statements[0].lineno, statements[-1].end_lineno or 0
+        strings = (ast.JoinedStr, ast.Constant)
+        for node in (inner for one in statements for inner in ast.walk(one)):
+            if isinstance(node, strings) and node.lineno != node.end_lineno:
+                return []
+        above = self.before(statements[0], [header])
+        if above is None:
+            return []
+        starts = [self._starts[n] for n in range(first - 1, last)]
+        blank = [one for one in starts if not self._line(one).strip()]
+        inner = [Edit(one, one, INDENT) for one in starts[1:] if one not in blank]
+        return [Edit(above.start, above.end, f"{above.text}{INDENT}"), *inner]
+
+    def after_imports(self, lines: list[str]) -> Edit | None:
+        """Return the edit that puts lines after the module's first imports; None without any."""
+        before_code = takewhile(lambda one: not isinstance(one, CODE), self.tree.body)
+        imports = [n for n in before_code if isinstance(n, ast.Import | ast.ImportFrom)]
+        if not imports:
+            return None
+        names = {
+            alias.asname or alias.name.partition(".")[0]
+            for one in imports
+            for alias in one.names
+            if isinstance(one, ast.Import) and alias.name.partition(".")[0] == "torch"
+        }
+        needed = [] if "torch" in names else ["import torch"]
+        end = imports[-1].end_lineno or 0
+        if end == len(self._starts):  # the file ends with it, without a newline
+            return None
+        text = "".join(f"{line}{self._end_of_line}" for line in [*needed, "", *lines])
+        return Edit(self._starts[end], self._starts[end], text)
+
+    def edited(self, edits: list[Edit]) -> Source | None:
+        """Return the file with edits, those at one place in their order; None if they collide."""
+        content, upto = self._content, len(self._content)
+        in_order = sorted(edits, key=lambda one: (one.start, one.end))
+        for one in reversed(in_order):
+            if one.end > upto:
+                return None
+            content = content[: one.start] + one.text.encode() + content[one.end :]
+            upto = one.start
+        try:
+            return Source(self.name, content.decode())
+        except SyntaxError:
+            return None
+
+    def _span(self, node: ast.expr) -> tuple[int, int]:
+        assert node.end_lineno is not None, "ast.parse tells it"
+        assert node.end_col_offset is not None
+        return (
+            self._starts[node.lineno - 1] + node.col_offset,
+            self._starts[node.end_lineno - 1] + node.end_col_offset,
+        )
+
+    def _line(self, start: int) -> bytes:
+        return self._content[start:].splitlines()[0] if self._content[start:] else b""
+
+
+def dotted(node: ast.AST) -> str:
+    """Return a name with what it is an attribute of, ``self.model``; empty for other code."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=name) if inner := dotted(value):
+            return f"{inner}.{name}"
+        case _:
+            return ""
+
+
+def called(node: ast.AST) -> Iterator[str]:
+    """Yield the names of what is called within a node."""
+    return (dotted(one.func) for one in ast.walk(node) if isinstance(one, ast.Call))
+
+
+def assigned(statement: ast.stmt) -> Iterator[str]:
+    """Yield the names that a statement assigns to."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return (one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name))
+
+
+def diff(before: Source, after: Source) -> str:
+    """Return the difference of two versions as ``git apply`` and ``patch -p1`` read it."""
+    old, new = (re.findall(r"[^\n]*\n|[^\n]+", one.text) for one in (before, after))
+    names = f"a/{before.name}", f"b/{after.name}"
+    lines = difflib.unified_diff(old, new, *names)
+    return "".join(
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
+    )
