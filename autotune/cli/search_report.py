@@ -65,7 +65,8 @@ def show(result: SearchResult, output: Path, *, as_json: bool = False) -> None:
 
 
 def details(result: SearchResult) -> None:
-    """Print what is known beyond the verdict."""
+    """Print the verdict and all that is known beyond it."""
+    show(result, result.own_file)
     out = results_console()
     for section in details_of(result):
         out.print()

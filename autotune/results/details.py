@@ -95,7 +95,7 @@ def _why(result: SearchResult) -> Iterator[str]:
     if result.bottleneck:
         is_one = result.bottleneck.endswith("-bound")
         limited = f"the program is {result.bottleneck}" if is_one else result.bottleneck
-        yield f"As written, {limited}: {result.bottleneck_evidence}."
+        yield f"As written, {limited}. {result.bottleneck_evidence}."
     compilation, steps = result.compilation, result.break_even_steps
     if compilation is not None and steps is not None:
         yield (

@@ -18,7 +18,6 @@ from autotune.knobs import launch_plan_for
 from autotune.machine.hardware import Hardware
 from autotune.measurement.goal import Objective
 from autotune.measurement.interval import Interval
-from autotune.measurement.learning.training_trace import NO_TIME
 from autotune.measurement.limit import Limit
 from autotune.measurement.readings import Compilation, Memory
 from autotune.program.applied_config import AppliedConfig
@@ -40,7 +39,7 @@ from autotune.results.record import (
 )
 from autotune.results.rehearsals import Canary, RehearsalRecord, trained
 from autotune.results.training_steps import TrainingSteps
-from autotune.results.wording import as_typed, factor, printed, printed_duration
+from autotune.results.wording import as_typed, factor, printed, printed_duration, typed_duration
 
 
 @dataclass(frozen=True)
@@ -98,8 +97,8 @@ class SearchResult:
             one and nothing did.
         untried: What was never measured: knobs, and ``knob=value`` of those that need a fresh
             process.
-        worth_s: A total budget in seconds, the time used so far included, that would hold more
-            trials and a full confirmation; None where the program was edited, so that the search
+        worth_s: A total budget in seconds, the time used so far included, that would hold what is
+            untried and a full confirmation; None where the program was edited, so that the search
             cannot go on.
         warnings: Reasons to trust the confirmation less than others, as sentences for the user.
         records: All trials in order; the first is the baseline.
@@ -237,8 +236,24 @@ class SearchResult:
         """
         if not self.changes:
             return ""
-        record = trained(self.rehearsals, self.best)
-        return f"Training: not compared: {NO_TIME}." if record is None else record.training_note
+        if (record := trained(self.rehearsals, self.best)) is not None:
+            return record.training_note
+        left = ", ".join(self.uncompared)
+        told = None if self.canary is None else self.canary.training
+        if not left:
+            return f"Training: {told}."
+        same = "" if told is None or len(self.uncompared) == len(self.changes) else f"{told}, but "
+        budget = "" if self.worth_s is None else f"; --budget {typed_duration(self.worth_s)} has it"
+        return f"Training: {same}{left} not compared: there was no time{budget}."
+
+    @property
+    def uncompared(self) -> tuple[str, ...]:
+        """The settings of ``best`` of which nobody knows whether they train the same."""
+        if trained(self.rehearsals, self.best) is not None:
+            return ()
+        is_known = self.canary is not None and self.canary.training is not None
+        known = self.canary.config.items() if self.canary is not None and is_known else ()
+        return tuple(knob for knob, value in self.changes.items() if (knob, value) not in known)
 
     @property
     def figures(self) -> Figures:
@@ -287,10 +302,10 @@ class SearchResult:
 
         None if it does not compile or is not faster than the baseline.
         """
-        compilation, (before, after) = self.compilation, self.throughput
-        if compilation is None or after.estimate <= before.estimate:
+        compilation, claim = self.compilation, self.figures.claim.estimate
+        if compilation is None or claim <= 1.0:
             return None
-        gained_s = 1 / before.estimate - 1 / after.estimate  # per sample
+        gained_s = (1 - 1 / claim) / self.throughput[0].estimate  # per sample
         samples_per_step = fmean(
             record.measurement.samples_per_step
             for record in self.records

@@ -253,8 +253,8 @@ def doubts(result: SearchResult) -> Iterator[str]:
     yield from reversed(result.warnings)  # what was not tried, before what made it less sure
     if result.reason:
         yield f"the search ended early: {result.reason}"
-    if record is None and not _is_cleared(result):
-        yield "whether it trains the same was not compared: there was no time"
+    if result.uncompared:
+        yield f"not compared whether it trains the same: {', '.join(result.uncompared)}"
     yield from _unsearched(result)
     if result.steps_note:
         yield result.steps_note
@@ -293,10 +293,6 @@ def _clause(sentence: str) -> str:
     short = sentence if len(sentence) <= ROOM else re.split(r"[:;.] ", sentence)[0]
     text = textwrap.shorten(short.rstrip("."), ROOM, placeholder=" …")
     return f"{text[0].lower()}{text[1:]}"
-
-
-def _is_cleared(result: SearchResult) -> bool:
-    return result.canary is not None and result.canary.clears(result.best, result.baseline)
 
 
 # --- not faster -----------------------------------------------------------------------------------
@@ -358,7 +354,7 @@ def _unconfirmed(result: SearchResult) -> Iterator[Row]:
         tried = len({record.config for record in result.records[1:]})
         luck = f"; best of {tried}, so partly luck" if tried > 1 else ""
         yield Row("in the search", f"{times(found)}{luck}")
-    yield Row("settings", listed(result.candidate, result.baseline))
+    yield Row("settings", listed(result.candidate, result.baseline, -ROOM))  # on two lines
     fresh = [one for one in result.claim if not one.is_of_search]
     least = least_processes(apart=any(one.is_pair for one in result.claim))
     if len(fresh) < least:

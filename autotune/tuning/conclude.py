@@ -33,6 +33,7 @@ from autotune.tuning.choosing.ranking import ranked
 from autotune.tuning.choosing.worth import one_fewer
 from autotune.tuning.claim import ClaimResult, Confirmation
 from autotune.tuning.larger import larger_found
+from autotune.tuning.reach import MOST_BUDGET_S, reach
 from autotune.tuning.session import Baseline, Session
 
 
@@ -71,8 +72,12 @@ def conclude(
     if confirmation is not None and says_enough:
         nearest = confirmation.speedup
     limit = _limit(session, baseline, records)
+    finding = _finding(confirmed, records, nearest, limit)
+    untried = tuple(_untried(baseline, records, best))
+    # What was found is confirmed first, before anything else is tried
+    next_up = untried if finding is Finding.NOTHING_FOUND else ()
     return SearchResult(
-        finding=_finding(confirmed, records, nearest, limit),
+        finding=finding,
         best=best,
         baseline=baseline.space.baseline,
         candidate=candidate.config if candidate is not None else None,
@@ -82,8 +87,8 @@ def conclude(
         throughput=rates,
         memory=(_peak(base_side), _peak(best_side)),
         reason=_reason(session, confirmed, records),
-        untried=tuple(_untried(baseline, records, best)),
-        worth_s=None if changed(session.files) else session.worth_s,
+        untried=untried,
+        worth_s=None if changed(session.files) else _worth_s(session, baseline, next_up),
         warnings=(*warnings_of([*alone[0], *alone[1]]), *([unseen] if unseen else [])),
         records=tuple(records),
         head=session.study.head,
@@ -216,6 +221,14 @@ def _finding(
         return Finding.AT_LIMIT
     may_gain = nearest is not None and nearest.high > WORTH_FINDING
     return Finding.TOO_NOISY if may_gain else Finding.NOTHING_FOUND
+
+
+def _worth_s(session: Session, baseline: Baseline, untried: Sequence[str]) -> float:
+    """Return a total budget that holds what was not tried, as far as a budget can, and a claim."""
+    missed = reach(session.plan, baseline.space).missed
+    left = {what.partition("=")[0] for what in untried}
+    needed = (one.budget_s for one in missed if one.what in left and one.budget_s < MOST_BUDGET_S)
+    return max([session.worth_s, *needed])
 
 
 def _untried(baseline: Baseline, records: Sequence[TrialRecord], best: Config) -> Iterator[str]:

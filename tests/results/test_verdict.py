@@ -13,12 +13,14 @@ import pytest
 from autotune.cli import search_report
 from autotune.measurement.goal import Goal, Objective
 from autotune.measurement.interval import Interval, LogRatio
+from autotune.measurement.learning.training_trace import Agreement, Sameness
 from autotune.measurement.limit import Limit
 from autotune.measurement.readings import Interference, Memory
 from autotune.program.config import Config, KnobValue
 from autotune.program.profile import RunLength
 from autotune.results.finding import Finding
 from autotune.results.record import ClaimProcess, SearchOptions
+from autotune.results.rehearsals import Canary
 from autotune.results.result import Contribution, LargerBatch, SearchResult
 from autotune.results.training_steps import TrainingSteps
 from autotune.results.verdict import listed, verdict
@@ -272,3 +274,26 @@ def test_a_list_of_settings_has_as_many_as_fit() -> None:
     assert listed(base.replace(workers=2), base) == "workers 0 → 2"
     told = listed(Config({**MANY, **CHANGED}), base, taken=20)
     assert told == "workers 0 → 1, threads 2 → 1 + 3 more"
+
+
+def test_of_a_config_that_was_compared_in_part_the_rest_is_named() -> None:
+    same = Agreement(Sameness.BITS, steps=36)
+    for cleared, left in (
+        ({}, ", ".join(CHANGED)),
+        ({**CHANGED, "precision": "fp32"}, "precision"),
+        (CHANGED, ""),
+    ):
+        config = Config({**MANY, **cleared})
+        result = made(canary=Canary(config, None, same if cleared else None))
+        assert ", ".join(result.uncompared) == left
+        assert result.training_note.startswith("Training: same, bit for bit") is bool(cleared)
+        if left:
+            said = f"{left} not compared: there was no time; --budget 4m has it."
+            assert result.training_note.endswith(said)
+
+
+def test_a_result_in_a_notebook_says_what_the_headline_says() -> None:
+    assert repr(made(best=Config({**MANY, "workers": 1}))) == (
+        "<SearchResult: 1.25x faster; workers=1>"
+    )
+    assert repr(results()["not measured"]).startswith("<SearchResult: nothing measured: fresh")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autotune.cli.search_report import details, show
+from autotune.cli.search_report import details
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.program.config import Config, KnobValue
 from autotune.results.record import TrialRecord
@@ -85,7 +85,6 @@ def is_fast(question: Question) -> bool:
 
 def told(result: SearchResult, capsys: pytest.CaptureFixture[str]) -> str:
     """Return what the commands print of a result with all its details, as one line."""
-    show(result, Path("best.yaml"))
     details(result)
     return " ".join(capsys.readouterr().out.split())
 
