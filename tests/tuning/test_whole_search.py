@@ -21,7 +21,7 @@ from autotune.errors import (
     RunDirectoryError,
     Terminated,
 )
-from autotune.measurement.examination import StepBreakdown, StepParts
+from autotune.measurement.examination import Batches, Padding, StepBreakdown, StepParts
 from autotune.measurement.outcome import Ending
 from autotune.program.sources import changed, digest_of
 from autotune.results.as_data import as_data
@@ -331,7 +331,8 @@ def test_a_program_at_its_limit_is_told_from_one_for_which_nothing_was_found(
 ) -> None:
     knobs: Knobs = {"memory_format": ("contiguous", "channels_last"), "compile": ("off", "default")}
     for wait_s, is_reached in ((0.01, True), (0.2, False)):
-        breakdown = StepBreakdown(StepParts(wait_s, 0.0, 0.97, 0.01, 0.0, 0.01, 10))
+        filled = Batches(90, 5, Padding(0.4, 0.62, 1.0, "attention_mask"))
+        breakdown = StepBreakdown(StepParts(wait_s, 0.0, 0.97, 0.01, 0.0, 0.01, 10), batches=filled)
         searched, result = found(
             tmp_path / str(wait_s), Script(breakdown=breakdown, noise=0.01), 300.0, knobs
         )
@@ -341,3 +342,7 @@ def test_a_program_at_its_limit_is_told_from_one_for_which_nothing_was_found(
         again = searched.study.result
         assert again is not None
         assert again.limit == result.limit
+        assert (result.finding is Finding.AT_LIMIT) is is_reached
+        rows = {row.label: row.text for row in verdict(result, Path("best.yaml")).facts}
+        told = "40 % of tokens are padding: sorting gives at most 1.4x"
+        assert is_reached or rows["besides"] == told
