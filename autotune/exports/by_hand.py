@@ -12,7 +12,7 @@ Refused: editing the file. Who applies the diff has read it.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,7 @@ LOADER_PLACES = (
     *("pin_memory", "drop_last", "timeout", "worker_init_fn", "multiprocessing_context"),
 )
 OTHER_RATES = {"OneCycleLR", "CyclicLR"}  # schedules that set the rate whatever it was
+WORDS = {"DataLoader", "backward", 'lr"]', "lr']", *OTHER_RATES}  # of files that matter here
 TRAINERS = {"lightning": "lightning", "transformers": "hf"}  # with the format that sets them
 Found = tuple[Source, ast.Call]
 Placed = tuple[Source, list[Edit]]
@@ -219,23 +220,26 @@ def _program(result: SearchResult) -> _Program:
     files = {program.source: program.fingerprint}
     files |= {} if result.facts is None else result.facts.files
     folder, found = Path(_folder(result)), list[Source]()
+    told = {*WORDS, *(one.name for one in result.applied.traits.optimizers)}
     for path, digest in files.items():
         if Path(path).suffix == ".py" and Path(path).is_relative_to(folder):
-            source = _read(Path(path), digest, folder)
-            if source is None and path == program.source:
+            is_script = path == program.source
+            source = _read(Path(path), digest, folder, {""} if is_script else told)
+            if source is None and is_script:
                 return _Program(result, (), f"{program.file_name} is not as the search saw it")
             found += [] if source is None else [source]
     return _Program(result, tuple(found), "there is no Python file")
 
 
-def _read(path: Path, digest: str, folder: Path) -> Source | None:
+def _read(path: Path, digest: str, folder: Path, words: Collection[str]) -> Source | None:
     # What is shown is what was searched, and a record can only name what it knows
     if digest_of(path) != digest or path.stat().st_size > MOST_BYTES:
         return None
     try:
         with access.opened(path) as file:
             text = file.read().decode()
-        return Source(path.relative_to(folder).as_posix(), text)
+        is_of_use = any(word in text for word in words)  # reading all of a package takes seconds
+        return Source(path.relative_to(folder).as_posix(), text) if is_of_use else None
     except (SyntaxError, ValueError, OSError, RecursionError):  # ValueError: no UTF-8
         return None
 
