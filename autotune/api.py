@@ -300,10 +300,13 @@ class Logged(Events):
 
     def __init__(self) -> None:
         self._best = ""
+        self._phase: Phase | None = None
 
     def on_phase(self, phase: Phase) -> None:
         """Log which phase begins."""
-        logger.info(phase)
+        if phase is not self._phase:
+            self._phase = phase
+            logger.info(phase)
 
     def on_rounds(self, best: Config, speedup: float, space: ResolvedSpace) -> None:
         """Log the best config so far, where it is another one than before."""

@@ -113,6 +113,8 @@ class Console(Messages, Events):
 
     def on_phase(self, phase: Phase) -> None:
         """Show which phase begins; the one before it is over."""
+        if phase is self._phase:
+            return
         self._end_phase()
         view, self._phase = self._view, phase
         row = view.rows[phase]

@@ -22,6 +22,7 @@ from autotune.program.profile import Profile
 from autotune.results.record import BaselineInfo, SearchInfo, TrialRecord
 from autotune.rig.failures import program_error
 from autotune.rig.open_rig import last_line_of
+from autotune.tuning.choosing.diagnosis import Diagnosis, diagnose
 from autotune.tuning.events import Phase
 from autotune.tuning.live_rig import MAX_STARTS, Stay, over_limit
 from autotune.tuning.session import Baseline, Session
@@ -59,6 +60,19 @@ def measure_baseline(session: Session) -> Baseline:
             f"{MIN_BUDGET_S:.0f} s to start, and searches take minutes. Try --budget 3m."
         )
     return _measure(session)
+
+
+def diagnosed(session: Session, baseline: Baseline) -> Diagnosis:
+    """Return what limits the program as written, and what usually helps there."""
+    study = session.study
+    return diagnose(
+        baseline.profile,
+        baseline.measurement,
+        baseline.space,
+        study.hardware,
+        baseline.breakdown,
+        study.goal,
+    )
 
 
 def _from_record(session: Session) -> Baseline | None:

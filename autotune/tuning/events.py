@@ -52,7 +52,7 @@ class Events:
         """Called when the fence is up, which keeps trials from changing the user's files."""
 
     def on_phase(self, phase: Phase) -> None:
-        """Called when a phase of the search begins."""
+        """Called when a phase of the search begins, and with each of its parts."""
 
     def on_start(self, printed: Callable[[], str]) -> None:
         """Called before the program is first started; *printed* returns the last line it printed.

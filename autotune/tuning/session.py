@@ -56,7 +56,6 @@ class Session:
         has_candidate: Whether some config may be confirmed. The race sets it.
         trouble: Why no config could take turns, as a clause; empty if some did.
         traces: What the program as written learned in short runs, by their plan.
-        phase: That the search is in; None before the first one.
     """
 
     run: SearchDir
@@ -71,7 +70,6 @@ class Session:
     has_candidate: bool = True
     trouble: str = ""
     traces: dict[RehearsalPlan, TrainingTrace] = field(default_factory=dict)
-    phase: Phase | None = None
 
     @contextmanager
     def what_is_measured_counts(self) -> Iterator[None]:
@@ -100,11 +98,9 @@ class Session:
         return result
 
     def begin(self, phase: Phase) -> None:
-        """Record the time used so far, as a search may be killed, and say that a phase begins."""
+        """Record the time used so far, as a search may be killed, and say which phase it is."""
         self.study.spent_s = self.budget.spent_s
-        if phase is not self.phase:
-            self.phase = phase
-            self.events.on_phase(phase)
+        self.events.on_phase(phase)
 
     @property
     def files(self) -> Files:

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from autotune.results.result import SearchResult
 from autotune.tuning.apart import try_apart
-from autotune.tuning.baseline import measure_baseline
+from autotune.tuning.baseline import diagnosed, measure_baseline
 from autotune.tuning.checking.canary import cleared
 from autotune.tuning.checking.learning_check import with_growth
 from autotune.tuning.checking.rehearse import rehearse_best
-from autotune.tuning.choosing.diagnosis import Diagnosis, diagnose
 from autotune.tuning.claim import claim_best, play_on
 from autotune.tuning.conclude import conclude
 from autotune.tuning.events import Events
 from autotune.tuning.larger import with_larger
 from autotune.tuning.race import race
 from autotune.tuning.reach import reach
-from autotune.tuning.session import Baseline, Finish, Session, search_session
+from autotune.tuning.session import Finish, search_session
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
 from autotune.tuning.surroundings import THIS_MACHINE, Surroundings
@@ -58,10 +57,10 @@ def search(
         session.warn_if_short()
         with session.what_is_measured_counts():
             held = reach(session.plan, baseline.space)
-            diagnosis = _diagnosis(session, baseline)
+            diagnosis = diagnosed(session, baseline)
             events.on_diagnosis(diagnosis, baseline.space, held)
             baseline = cleared(session, baseline)
-            diagnosis = _diagnosis(session, baseline)
+            diagnosis = diagnosed(session, baseline)
             race(session, baseline, diagnosis)
             play_on(session, baseline)
             try_apart(session, baseline, diagnosis)
@@ -71,15 +70,3 @@ def search(
             claimed = with_larger(session, baseline, claimed)
         claimed = claimed or claim_best(session, baseline)
         return session.keep(conclude(session, baseline, claimed, diagnosis), finish)
-
-
-def _diagnosis(session: Session, baseline: Baseline) -> Diagnosis:
-    study = session.study
-    return diagnose(
-        baseline.profile,
-        baseline.measurement,
-        baseline.space,
-        study.hardware,
-        baseline.breakdown,
-        study.goal,
-    )
