@@ -95,7 +95,6 @@ def test_a_python_call_over_own_flags_ends_in_a_file_that_trains_with_them(workp
         set={"batch_size": [16, 128]},
         may_change="batch",
         use_flags=True,
-        may_change="any",
         events=StopsAfter(trials=2),
     )
     assert result.head.space.uses_flags
