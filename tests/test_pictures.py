@@ -20,7 +20,7 @@ OWN = (
     f"{FOLDER}/out", f"{FOLDER}/notes.txt", "home/history", "home/.cache/torch", "tmp/mine-",
     "tmp/torchinductor_",
 )  # fmt: skip
-RESUME = Command(("resume",), "searching\n", may=RECORD, has_result=True)
+RESUME = Command(("resume",), ": workers\n", may=RECORD, has_result=True)
 COMPARE = ("compare", "--budget", "60s", "written", "two.yaml", "train.py", *LEAVES)
 COMMANDS = {
     "search": search("60s"),

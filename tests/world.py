@@ -62,7 +62,7 @@ class Command:
 
 def search(budget: str) -> Command:
     words = ("search", "--budget", budget, "--tune", "workers", "train.py", *LEAVES)
-    return Command(words, "searching\n", may=RECORD, has_result=True)
+    return Command(words, ": workers\n", may=RECORD, has_result=True)
 
 
 @dataclass(frozen=True)

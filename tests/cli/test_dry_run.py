@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner
 
 from autotune.cli.app import app
-from autotune.knobs import registry
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.knobs.space.spacefile import load
 from autotune.program.flags import Flag
@@ -21,7 +20,6 @@ from tests.made import A100, GIB, make_profile
 from tests.rigging import PROGRAMS
 from tests.scripted import Script, begin
 
-README = Path(__file__).parents[2] / "README.md"
 SCRIPTS = {
     "cpu": Script(),
     "page faults": Script(faults=(900, 900), fault_s=1e-4),
@@ -42,12 +40,6 @@ class Tuned(Events):
 
     def on_diagnosis(self, _diagnosis: Diagnosis, space: ResolvedSpace, _held: Reach) -> None:
         self.space = space
-
-
-def test_the_readmes_table_is_the_registrys() -> None:
-    shown = [(name, knob) for name, knob in registry().items() if not knob.is_hidden]
-    lines = [f"| `{name}` | {knob.scope} | {knob.summary} |" for name, knob in shown]
-    assert "\n".join(lines) in README.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)

@@ -356,7 +356,8 @@ class Filling(Events):
 
     def on_phase(self, phase: Phase) -> None:
         if phase is Phase.CONFIRM:
-            Path("rest").write_bytes(bytes(4096 * os.statvfs(".").f_bavail))
+            with Path("rest").open("ab") as rest:
+                rest.write(bytes(4096 * os.statvfs(".").f_bavail))
 
     def warn(self, text: str) -> None:
         self.warned.append(text)
