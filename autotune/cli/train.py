@@ -163,18 +163,13 @@ def _recorded_line(best: Path, file: BestFile) -> list[str]:
     Raises:
         UsageError: No search in this folder holds the line; it has to be typed.
     """
-    from autotune.knobs.space.tuning_variables import unlisted
-    from autotune.program.line.python import more_than_plain
-    from autotune.program.program import ProgramKind
     from autotune.tuning.storage import search_dir
 
     line = file.program
     for search in search_dir.every():
         with suppress(AutotuneError):  # one that cannot be read, or is another user's
-            program = search.load_study().head.program
-            is_plain = not unlisted(program.env) and not more_than_plain(program.python_options)
-            is_named = program.kind is not ProgramKind.PICKLED_FUNCTION
-            if str(program) == line and is_plain and is_named:
+            head = search.load_study().head
+            if str(head.program) == line and head.is_plain:
                 return shlex.split(line)
     typed = line if line.isprintable() else "train.py"
     raise UsageError(
