@@ -38,6 +38,7 @@ from autotune.results.wording import (
     factor,
     format_duration,
     listing,
+    percent,
     printed,
     times,
     typed_duration,
@@ -281,9 +282,9 @@ def _at_limit(result: SearchResult) -> Iterator[Row]:
     yield from _as_written(result)
     if (limit := result.limit) is not None:
         shares = sorted(limit.shares.items(), key=lambda part: -part[1])
-        yield Row("a step", " · ".join(f"{name} {share:.0%}" for name, share in shares))
+        yield Row("a step", " · ".join(f"{name} {percent(share)}" for name, share in shares))
         if limit.peak_share is not None:
-            yield Row("arithmetic", f"{limit.peak_share:.0%} of the GPU's published peak")
+            yield Row("arithmetic", f"{percent(limit.peak_share)} of the GPU's published peak")
         gains = " · ".join(f"{name} {gain:.2f}x" for name, gain in limit.bounds.items())
         yield Row("at no cost", f"{gains}: not more to gain")
     yield from _attempt(result)
@@ -385,26 +386,19 @@ def _next(result: SearchResult, output: Path) -> Iterator[Row]:
         record.ending is not None and record.outcome not in ENDED_BY_US
         for record in result.records[1:]
     )
-    match result.finding:
-        case Finding.NOTHING_FOUND if untried:
-            yield from _resume(result, "to go on")
-        case Finding.TOO_NOISY:
-            yield from _resume(result, "to go on", FIRST if disturbance(result) else "")
-        case Finding.UNCONFIRMED:
-            yield from _resume(result, "to go on")
-        case Finding.NOT_MEASURED if not has_failed:
-            yield from _resume(result, "to go on")
-        case _:
-            pass
+    is_busy = result.finding is Finding.TOO_NOISY and disturbance(result)
+    if {
+        Finding.NOTHING_FOUND: bool(untried),
+        Finding.NOT_MEASURED: not has_failed,
+        Finding.TOO_NOISY: True,
+        Finding.UNCONFIRMED: True,
+    }.get(result.finding, False):
+        yield from _resume(result, "to go on", FIRST if is_busy else "")
     yield from _larger_batch(result, output)
-    if result.finding in {Finding.NOTHING_FOUND, Finding.TOO_NOISY} and not _is_written(result):
+    ended = result.finding in {Finding.NOTHING_FOUND, Finding.TOO_NOISY}
+    if ended and result.own_file.name != BEST.name:  # which may hold a larger batch alone
         yield Row("best.yaml", _kept(BEST))
     yield _more(result)
-
-
-def _is_written(result: SearchResult) -> bool:
-    """Return whether there is a best.yaml, were it for a larger batch alone."""
-    return result.larger_batch is not None and result.larger_batch.is_confirmed
 
 
 def _kept(path: Path) -> str:

@@ -18,9 +18,10 @@ from autotune.measurement.limit import Limit
 from autotune.measurement.readings import Interference, Memory
 from autotune.program.config import Config, KnobValue
 from autotune.program.profile import RunLength
+from autotune.program.rehearsal import Rehearsal
 from autotune.results.finding import Finding
 from autotune.results.record import ClaimProcess, SearchOptions
-from autotune.results.rehearsals import Canary
+from autotune.results.rehearsals import Canary, RehearsalRecord
 from autotune.results.result import Contribution, LargerBatch, SearchResult
 from autotune.results.training_steps import TrainingSteps
 from autotune.results.verdict import listed, verdict
@@ -144,6 +145,15 @@ def test_each_figure_can_be_computed_from_the_claim_that_is_printed(
     assert trainings > 5
 
 
+def learned(best: Config) -> RehearsalRecord:
+    """Return what was found of the loss under a config, in wide figures."""
+    ran = Rehearsal(None)
+    by_design = {"memory_format": "channels_last", "precision": "bf16"}
+    config = best.replace(workers=0, threads=2)
+    gap = Interval(0.0912, -0.0009, 0.1893)
+    return RehearsalRecord(config, ran, by_design=by_design, learning=gap)
+
+
 def results() -> dict[str, SearchResult]:
     """Return one search of each kind, with as much to say as there may be."""
     base, best = Config(MANY), Config({**MANY, **CHANGED})
@@ -170,6 +180,9 @@ def results() -> dict[str, SearchResult]:
         "faster": made(),
         "faster, all there is": made(**many, claim=claim),
         "faster, larger batch claimed": made(larger_batch=replace(larger, is_confirmed=True)),
+        "faster, by design": made(
+            best=best.replace(workers=0, threads=2), rehearsals=(learned(best),)
+        ),
         "faster, one setting": made(best=base.replace(keep_freed_memory=True)),
         "nothing found": made(
             finding=Finding.NOTHING_FOUND, candidate_speedup=none, **not_faster
@@ -250,7 +263,7 @@ def test_what_is_left_open_is_told_with_what_is_missing(capsys: pytest.CaptureFi
         ),
         "not confirmed": ("missing         2 fresh processes",),
         "one process": ("missing         1 of 2 fresh processes; the others gave 1.40x",),
-        "at the limit": ("compute 94% · optimizer 4% · data 1% · Python 1%", "71% of the GPU"),
+        "at the limit": ("compute 94 % · optimizer 4 % · data 1 % · Python 1 %", "71 % of the GPU"),
         "nothing to try": ("nothing: no other setting can act on this program here",),
     }.items():
         said = screen_of(results()[name], capsys)
