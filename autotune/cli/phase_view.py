@@ -18,6 +18,7 @@ from autotune.tuning.events import Phase
 
 NAME = 15  # columns of a phase's name
 BAR = 20  # columns of the budget's bar
+OPEN = "not"  # how what a phase says begins where it has found nothing out
 SPINNER, TURNS_S = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", 0.1
 # What a phase is about, until it begins
 ABOUT = {
@@ -107,7 +108,10 @@ class PhaseView:
                     yield Text(f"   {'':<{NAME}} best  {printable(self.best)}", style="green")
             elif row.took_s is not None:
                 took = f"  {format_duration(row.took_s)}"
-                text = Text(f" ✓ {phase:<{NAME}} {printable(row.said)}")
+                # A phase that has found nothing out is not ticked off
+                is_open = not row.said or row.said.startswith(OPEN)
+                mark, said = "·" if is_open else "✓", printable(row.said or OPEN)
+                text = Text(f" {mark} {phase:<{NAME}} {said}")
                 text.truncate(width - len(took), overflow="ellipsis", pad=True)
                 yield text + Text(took, style="dim")
             elif not self.is_over:

@@ -29,16 +29,16 @@ def _cpu_warnings(hardware: Hardware, look_s: float) -> Iterator[str]:
     after, elapsed_s = _cpu_seconds(), monotonic() - began
     # Processes that started or ended in between have only one reading.
     used = {pid: (after[pid] - before[pid]) / elapsed_s for pid in after.keys() & before.keys()}
-    share = sum(used.values()) / hardware.cpu_quota
-    if share < BUSY_SHARE:
+    busy = min(sum(used.values()), hardware.cpu_quota)  # readings overlap
+    if busy < BUSY_SHARE * hardware.cpu_quota:
         return
     busiest = sorted(used, key=lambda pid: used[pid], reverse=True)[:MAX_NAMED]
     named = [
-        f"{_name(pid)} {used[pid]:.0%} of a core" for pid in busiest if used[pid] > NAMED_SHARE
+        f"{_name(pid)} {used[pid]:.1f} of a core" for pid in busiest if used[pid] > NAMED_SHARE
     ]
     cores = "core" if hardware.cpu_quota == 1 else f"{hardware.cpu_quota} cores"
     yield (
-        f"The machine is busy: other processes use {share:.0%} of its {cores} "
+        f"The machine is busy: other processes use {busy:.1f} of its {cores} "
         f"({', '.join(named) or 'many small ones'}). Results will be less certain; end them if "
         "you can."
     )

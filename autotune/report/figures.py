@@ -14,7 +14,6 @@ from autotune.measurement.outcome import ENDED_BY_US
 from autotune.program.may_change import MayChange
 from autotune.results.blame import FAILURES
 from autotune.results.record import ClaimProcess
-from autotune.results.rehearsals import trained
 from autotune.results.result import SearchResult
 from autotune.results.verdict import Change, changes_of, said
 from autotune.results.wording import gib, times
@@ -172,8 +171,7 @@ def gains(result: SearchResult, changes: Sequence[Change]) -> tuple[Gain, ...]:
     Of a candidate that is not recommended, nothing is said of what it was seen to change.
     """
     known = {one.knob: one.gain for one in result.contributions}
-    seen = "nothing" if _is_compared(result) else "not compared"
-    told = [(one.setting, one.values, one.learning or seen) for one in changes]
+    told = [(one.setting, one.values, one.learning or _seen(result, one)) for one in changes]
     if not told and result.candidate is not None:
         changed = result.candidate.changes_from(result.baseline)
         told = [(k, f"{said(result.baseline[k])} → {said(v)}", "") for k, v in changed.items()]
@@ -183,10 +181,8 @@ def gains(result: SearchResult, changes: Sequence[Change]) -> tuple[Gain, ...]:
     )
 
 
-def _is_compared(result: SearchResult) -> bool:
-    canary = result.canary
-    is_cleared = canary is not None and canary.clears(result.best, result.baseline)
-    return is_cleared or trained(result.rehearsals, result.best) is not None
+def _seen(result: SearchResult, change: Change) -> str:
+    return "not compared" if change.setting in result.uncompared else "nothing"
 
 
 def _level(setting: str) -> str:

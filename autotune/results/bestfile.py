@@ -240,7 +240,9 @@ class BestFile(_Section):
             for difference in self.made_on.differences(hardware)
         ]
         if not self.confirmed:
-            found.insert(0, "The speedup is not confirmed: fresh processes did not compare it.")
+            found.insert(
+                0, "The speedup is not confirmed: too few fresh processes have compared it."
+            )
         if program is not None and (change := self._change(program, path)):
             found.append(change)
         return found

@@ -16,13 +16,13 @@ def doubts(result: SearchResult) -> Iterator[str]:
     """Yield the reasons to trust a confirmed config less, as clauses; what matters most first."""
     if (record := trained(result.rehearsals, result.best)) is not None and record.difference:
         yield f"its training differs: {record.difference}"
+    if result.uncompared:
+        yield f"not compared whether it trains the same: {', '.join(result.uncompared)}"
     if result.learning.batch_growth != 1.0:
         yield "steps have other samples than as written: check the final accuracy"
     yield from reversed(result.warnings)  # what was not tried, before what made it less sure
     if result.reason:
         yield f"the search ended early: {result.reason}"
-    if result.uncompared:
-        yield f"not compared whether it trains the same: {', '.join(result.uncompared)}"
     yield from left_to_edit(result)
     if result.steps_note:
         yield result.steps_note

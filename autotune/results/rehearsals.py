@@ -98,6 +98,12 @@ class RehearsalRecord:
             rest = f"{self._compared}, apart from " if is_told else f"{self._compared}; "
         return f"Training: {rest}{changed} ({self._learned})."
 
+    def leaves_open(self, knob: str) -> bool:
+        """Return whether it is not known what a change of this config trains."""
+        if knob in self.by_design:
+            return self.learning is None
+        return self.training is None or self.training.sameness is Sameness.UNKNOWN
+
     @property
     def _compared(self) -> str:
         differs = self.training is not None and self.training.sameness is Sameness.DIFFERS

@@ -250,11 +250,14 @@ class SearchResult:
     @property
     def uncompared(self) -> tuple[str, ...]:
         """The settings of ``best`` of which nobody knows whether they train the same."""
-        if trained(self.rehearsals, self.best) is not None:
-            return ()
+        record = trained(self.rehearsals, self.best)
         is_known = self.canary is not None and self.canary.training is not None
         known = self.canary.config.items() if self.canary is not None and is_known else ()
-        return tuple(knob for knob, value in self.changes.items() if (knob, value) not in known)
+        return tuple(
+            knob
+            for knob, value in self.changes.items()
+            if (knob, value) not in known and (record is None or record.leaves_open(knob))
+        )
 
     @property
     def figures(self) -> Figures:

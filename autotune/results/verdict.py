@@ -183,12 +183,15 @@ def changes_in(result: SearchResult) -> Iterator[Change]:
     by_gain = sorted(told, key=lambda knob: -gains[knob].estimate if knob in gains else math.inf)
     learning = _learning_of(result, by_gain)
     for knob in by_gain:
-        gain = "" if knob not in gains else _gain(gains[knob])
+        # One change has given the whole claim
+        gain = "" if knob not in gains or len(told) == 1 else _gain(gains[knob], result.speedup)
         values = f"{said(result.baseline[knob])} → {said(told[knob])}"
         yield Change(knob, values, gain, learning.get(knob, ""))
 
 
-def _gain(gain: Interval) -> str:
+def _gain(gain: Interval, claim: Interval) -> str:
+    if gain.estimate >= claim.estimate:  # measured in the search, on another mood of the machine
+        return "most of it"
     decimals = 1 if abs(gain.estimate - 1) >= 0.1 else 2
     is_noise = gain.low <= 1.0 <= gain.high
     return f"~{gain.estimate:.{decimals}f}x{' or none' if is_noise else ''}"
@@ -314,6 +317,8 @@ def _unclear(result: SearchResult) -> Iterator[Row]:
 def _looks(result: SearchResult) -> str:
     speedup, better = result.candidate_speedup, result.head.options.goal.better
     assert speedup is not None, "it was measured"
+    if speedup.low <= 1.0:
+        return f"Cannot tell yet: what looked best may be no {better}; {KEPT}"
     # A figure of which half may be noise is not one to remember
     by = "" if speedup.estimate > 2 * speedup.low else f"{factor(speedup)} "
     return f"Looks {by}{better}, but that is not confirmed; {KEPT}"
@@ -333,7 +338,7 @@ def _unconfirmed(result: SearchResult) -> Iterator[Row]:
         missing = f"{least - len(fresh)}{of_all} fresh processes"
         if fresh:
             gave = ", ".join(factor(one.ratio.interval) for one in fresh)
-            missing += f"; the others gave {gave}"
+            missing += f"; {'the other' if len(fresh) == 1 else 'the others'} gave {gave}"
         elif result.facts is not None:
             missing += f" (the program starts in {format_duration(result.facts.startup_s)})"
         yield Row("missing", missing)
@@ -345,7 +350,8 @@ def _unconfirmed(result: SearchResult) -> Iterator[Row]:
 
 def _to_confirm(result: SearchResult) -> Iterator[Row]:
     yield from _resume(result, "confirm it", FIRST if disturbance(result) else "")
-    if result.own_file.exists():
+    speedup = result.candidate_speedup
+    if result.own_file.exists() and speedup is not None and speedup.low > 1.0:
         yield Row("or just try it", _run(result, result.own_file), is_command=True)
     yield _more(result)
 

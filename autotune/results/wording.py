@@ -16,7 +16,7 @@ WIDE_PCT = 10.0  # half of an interval, from which a third digit of its estimate
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration as people say it: ``45 s``, ``2m 28s``, ``24m``, ``3 h 10 min``.
+    """Return a duration as people say it: ``45 s``, ``2m 28s``, ``24m``, ``3h 10m``.
 
     A negative duration, such as an overdrawn budget, is ``0 s``.
     """
@@ -27,7 +27,7 @@ def format_duration(seconds: float) -> str:
         minutes, rest = divmod(whole, MINUTE)
         return f"{minutes}m {rest:02d}s" if rest else f"{minutes}m"
     hours, minutes = divmod(whole // MINUTE, MINUTE)
-    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    return f"{hours}h {minutes:02d}m" if minutes else f"{hours}h"
 
 
 def printed_duration(seconds: float) -> float:

@@ -382,7 +382,7 @@ class Race:
             return
         if self._lives.failures < MAX_FAILURES:
             self._session.events.warn(
-                f"The program failed while configs took turns: {ending.reason}. The race goes on "
+                f"The program failed while configs took turns: {ending.reason}. The search goes on "
                 "in another process."
             )
 

@@ -106,8 +106,8 @@ class OverlayFence(Fence):
         """What the fence does, as a sentence that the user reads before the first trial."""
         places = ", ".join(str(folder.parent) for folder in self.folders[1:])
         return (
-            "Trials see your files through overlays and leave them as they are. What they change "
-            f"lies in scratch folders ({places}) and is thrown away when the trial ends."
+            "Trials see your files through overlays and leave them as they are. What they write "
+            f"goes to temporary folders of autotune's in {places}, deleted when the trial ends."
         )
 
     @property

@@ -51,6 +51,9 @@ def cleared(session: Session, baseline: Baseline) -> Baseline:
     study = session.study
     if baseline.space.may_change is MayChange.ANY:
         return baseline  # the best config is compared, and nothing is refused for it
+    if study.canary is None and not session.plan.has_time_for_canary:
+        session.begin(Phase.SAME_TRAINING)
+        session.events.note(f"Not compared before the search: {NO_TIME}.")
     if study.canary is None and session.plan.has_time_for_canary:
         session.begin(Phase.SAME_TRAINING)
         used = baseline.measurement.memory

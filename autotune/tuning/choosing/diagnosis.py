@@ -167,6 +167,8 @@ def _evidence(
         yield f"Calling {count:,} small operators takes {percent(calls)} of a step"
     elif verdict is Bottleneck.COMPUTE_BOUND and computes:
         yield computes
+    elif verdict is Bottleneck.COMPUTE_BOUND and profile.loaders:
+        yield f"Computing takes {percent(1 - _idle_share(baseline, breakdown))} of the time"
     if profile.loaders:
         yield from _about_loading(verdict, profile, baseline, breakdown)
     else:
