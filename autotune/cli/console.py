@@ -31,7 +31,7 @@ from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.events import Events, Phase, answer_to_interrupt
 
 if TYPE_CHECKING:  # it loads numpy
-    from autotune.tuning.reach import Reach
+    from autotune.tuning.budget import Reach
 
 NAMED = 6  # settings in an opening line; -v lists the values of all
 SILENT_S = 15.0  # without a step, after which a pipe is told so, once
