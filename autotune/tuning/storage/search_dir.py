@@ -111,7 +111,7 @@ def new(name: str | None, program_name: str, base: Path | None = None) -> Search
             f"'{name}' cannot be the name of a search, which is a folder in {HOME}: choose a "
             "--name without slashes that begins with neither a dot nor a hyphen."
         )
-    most = os.pathconf(base or ".", "PC_NAME_MAX")
+    most = os.pathconf(".", "PC_NAME_MAX")
     if name is not None and len(os.fsencode(name)) > most:
         raise UsageError(f"A --name has at most {most} bytes, and this one has more: shorten it.")
     home = (base or Path.cwd()) / HOME
