@@ -183,7 +183,10 @@ class InterruptCounter:
 
 @dataclass(frozen=True)
 class Missed:
-    """What a budget does not hold, and about the least one that does, in seconds."""
+    """What a budget does not hold, and about the least one that does, in seconds.
+
+    It is infinite where no budget of a week does.
+    """
 
     what: str
     budget_s: float
