@@ -41,7 +41,7 @@ from autotune.tuning.outlook import Outlook
 from autotune.tuning.outlook import outlook as run_outlook
 from autotune.tuning.search_request import SearchRequest, described, level_named, refuse_gone
 from autotune.tuning.storage import search_dir
-from autotune.tuning.storage.study import Study
+from autotune.tuning.storage.study import Study, allow
 from autotune.tuning.workflow import search as run_search
 
 __all__ = ["load", "log", "resume", "search"]
@@ -186,7 +186,7 @@ def resume(
     if (going_on := fence.going_on_from(options.fence)) != options.fence:
         study.head = replace(study.head, options=replace(options, fence=going_on))
     if may_change is not None:
-        study.allow(level_named(may_change))
+        allow(study, level_named(may_change))
     finish = partial(_finish, output=place, events=events)
     return run_search(run, study, budget_s, events, finish=finish)
 

@@ -32,7 +32,7 @@ from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.events import Events, Phase, answer_to_interrupt
 
 if TYPE_CHECKING:  # it loads numpy
-    from autotune.tuning.reach import Reach
+    from autotune.tuning.budget import Reach
 
 LINE = 80  # columns of an opening line; -v lists all settings with their values
 SILENT_S = 15.0  # without a step, after which a pipe is told so, once

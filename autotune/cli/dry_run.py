@@ -17,8 +17,9 @@ from autotune.cli.console import results_console
 from autotune.knobs import registry
 from autotune.program.flags import Flag, as_text
 from autotune.results.wording import by_reason, format_duration, typed_duration
+from autotune.tuning.budget import Missed, Reach
 from autotune.tuning.outlook import Outlook
-from autotune.tuning.reach import Missed, Reach, reach
+from autotune.tuning.reach import reach
 
 TAKES = {
     "bool": "text",  # argparse's type=bool takes any text, and takes it for true

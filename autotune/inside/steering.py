@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from autotune.inside import malloc
-from autotune.inside.data.loader_options import LOADER_OPTIONS
 from autotune.inside.ranks.group import ALONE, Group
 from autotune.inside.seam_set import SeamSet
 from autotune.knobs import registry
@@ -17,7 +16,7 @@ from autotune.knobs.model_options import DYNAMIC
 from autotune.knobs.strategies.base import FABRIC, LIGHTNING
 from autotune.knobs.torch_flags import ProcessSwitch
 from autotune.machine.probes.torch_memory import SpareMemory
-from autotune.program.applied_config import AppliedConfig, ProgramTraits
+from autotune.program.applied_config import LOADER_OPTIONS, AppliedConfig, ProgramTraits
 from autotune.program.config import KnobValue
 from autotune.program.domain import parts_of, strategy_in
 from autotune.program.lr import LrRule, batch_growth, batch_parts

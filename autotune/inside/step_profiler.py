@@ -8,7 +8,9 @@ look at what it delivers. The search derives the bottleneck from the results.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from time import perf_counter
@@ -27,6 +29,7 @@ from autotune.measurement.examination import Operators, StepBreakdown
 from autotune.measurement.interval import Interval
 from autotune.measurement.turn import Played, rate
 
+logger = logging.getLogger("autotune")
 MIN_STEPS = 10
 MAX_STEPS = 200
 BLOCK_S = 0.1
@@ -107,8 +110,11 @@ class StepProfiler:
             interval = loader_alone(feed, self._stage_s)
             if feed.present.loader.num_workers:
                 self._time_calls("call_while_loading_s", feed.take)
-            batches = look_at_batches(feed, self._stage_s)
-            self.breakdown = replace(self.breakdown, loader_throughput=interval, batches=batches)
+            self.breakdown = replace(self.breakdown, loader_throughput=interval)
+            with _surviving():
+                # A quarter: a search waits for it, and batches with padding are fast to load
+                batches = look_at_batches(feed, self._stage_s / 4)
+                self.breakdown = replace(self.breakdown, batches=batches)
         self.is_done = True
 
     def _split(self) -> Generator[None, None, float]:
@@ -162,7 +168,10 @@ class StepProfiler:
 
     def _time_calls(self, name: str, between: Callable[[], object] = lambda: None) -> None:
         """Record what calling an operator costs now, if the operators were counted."""
-        if (operators := self.breakdown.operators) is not None:
+        operators = self.breakdown.operators
+        if operators is None:
+            return
+        with _surviving():
             device = "cuda" if self._edges.run_ahead else "cpu"
             taken: dict[str, Any] = {name: call_s(device, between)}
             self.breakdown = replace(self.breakdown, operators=replace(operators, **taken))
@@ -198,6 +207,15 @@ class StepProfiler:
         ends[-1] = perf_counter()
         steps = [Played(b - a, n) for (a, b), n in zip(pairwise(ends), samples, strict=True)]
         return rate(steps)
+
+
+@contextmanager
+def _surviving() -> Iterator[None]:
+    """Have the program go on, and the profile without this part, whatever fails in it."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - batches and modes of torch may be any
+        logger.warning("autotune: a part of a step's profile failed: %r", error)
 
 
 def loader_alone(feed: Feed, seconds: float) -> Interval:

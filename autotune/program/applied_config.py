@@ -15,20 +15,20 @@ from autotune.program.flags import Flag
 from autotune.program.lr import PARTS, LrRule, batch_growth
 from autotune.program.profile import LoaderFacts, OptimizerFacts, Profile
 
-# Settings that need another loader
-LOADER_SETTINGS = (
-    "batch_size",
-    "in_order",
-    "pinning",
-    "prefetch_factor",
-    "worker_threads",
-    "worker_start_method",
-    "workers",
-)
+# Settings that need another loader, by their names among the options that are requested of it
+LOADER_OPTIONS = {
+    "batch_size": "batch_size",
+    "workers": "num_workers",
+    "prefetch_factor": "prefetch_factor",
+    "pinning": "pin_memory",
+    "in_order": "in_order",
+    "worker_threads": "worker_threads",
+    "worker_start_method": "start_method",
+}
 # Which facts a setting needs in a fresh process, to find there what it acts on; those that are not
 # listed need none but ALWAYS_NEEDED
 FACTS_NEEDED: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(LOADER_SETTINGS, ("loader",)),
+    **dict.fromkeys(LOADER_OPTIONS, ("loader",)),
     **dict.fromkeys(PARTS, ("loader", "optimizers", "bounded_by_steps", "trainer")),
     "precision": ("program_autocast", "program_scaler"),
     "keep_freed_memory": ("mmap_threshold",),

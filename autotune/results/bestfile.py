@@ -28,7 +28,7 @@ from autotune.machine.hardware import Hardware
 from autotune.measurement.interval import Interval
 from autotune.program.applied_config import (
     FACTS_NEEDED,
-    LOADER_SETTINGS,
+    LOADER_OPTIONS,
     AppliedConfig,
     ProgramTraits,
 )
@@ -462,7 +462,7 @@ def _unreached(file: yamlfile.YamlFile, data: Mapping[str, Any]) -> list[str]:
     if not (isinstance(config, dict) and isinstance(written, dict) and isinstance(facts, dict)):
         return []
     reached = [*(facts.get("flags") or ()), *(facts.get("program_knobs") or ())]
-    unreached = {*(() if facts.get("loader") else LOADER_SETTINGS)} - {*reached}
+    unreached = {*(() if facts.get("loader") else LOADER_OPTIONS)} - {*reached}
     return [
         f"{file.where('config', name)}: The search did not change '{name}', so the file lacks what "
         f"it needs to know of the program for it. Search again with --set {name}={value}."

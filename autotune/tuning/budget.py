@@ -179,3 +179,30 @@ class InterruptCounter:
         if self.requests > 2:
             raise KeyboardInterrupt
         self._on_request(self.requests)
+
+
+@dataclass(frozen=True)
+class Missed:
+    """What a budget does not hold, and about the least one that does, in seconds.
+
+    It is infinite where no budget of a week does.
+    """
+
+    what: str
+    budget_s: float
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What a budget holds.
+
+    Attributes:
+        tried: Settings of which other values are tried.
+        missed: Settings of which the budget has no time to try other values.
+        spare: Settings that are tried if the others leave time: each value takes fresh processes,
+            and the user did not ask for it.
+    """
+
+    tried: tuple[str, ...] = ()
+    missed: tuple[Missed, ...] = ()
+    spare: tuple[str, ...] = ()

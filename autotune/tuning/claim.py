@@ -7,16 +7,13 @@ share each process; one begins as the program is written, the next as the winner
 between processes, too, which ``measurement.claim`` allows for.
 
 Where the two cannot share a process, a pair of processes is compared, one of each.
-
-Where a larger batch was faster still, but may not be recommended, it plays along: its own claim
-costs turns and no starts.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -24,6 +21,7 @@ from autotune.knobs.space.space import KEEPS, ResolvedSpace
 from autotune.measurement.claim import LOADING_TAU, Claim, claim, least_processes
 from autotune.measurement.goal import THROUGHPUT, Goal, Objective
 from autotune.measurement.interval import NORMAL, Interval, LogRatio
+from autotune.measurement.learning.training_trace import Sameness
 from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.measurement.page_faults import PageFaults
@@ -31,22 +29,16 @@ from autotune.measurement.rounds import TAU, speeds
 from autotune.measurement.turn import Played, played, rate
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
+from autotune.program.may_change import MayChange
 from autotune.results.blame import is_of_device
 from autotune.results.record import ClaimProcess, TrialRecord, slowest_compilation
+from autotune.results.rehearsals import trained
 from autotune.rig.open_rig import ShouldStop
 from autotune.rig.rig_factory import RigFactory
-from autotune.tuning.checking.learning_check import learns_enough, to_check_s
-from autotune.tuning.choosing.ranking import deferred_batch, promising
+from autotune.tuning.checking.learning_check import learns_enough
+from autotune.tuning.choosing.ranking import promising
 from autotune.tuning.events import Phase
-from autotune.tuning.live_rig import (
-    ALONE_S,
-    MAX_STARTS,
-    PLAY_S,
-    WARM_UP_S,
-    LiveRig,
-    Stay,
-    over_limit,
-)
+from autotune.tuning.live_rig import ALONE_S, MAX_STARTS, PLAY_S, WARM_UP_S, LiveRig, over_limit
 from autotune.tuning.plan import OWN_TURNS_S, PAIRS, PROCESSES, TURNS
 from autotune.tuning.session import Baseline, Session
 
@@ -55,30 +47,23 @@ MOST_TURNS_S = 20.0  # of turns in each process
 LEAST_ROUNDS = 4  # with which a process counts
 MOST_TOLD = 60  # rounds of a process that its record tells one by one: what people look at
 NO_TIME_APART = "what can be tried here needs fresh processes, for which there was no time"
+NOT_SEEN_EQUAL = (
+    "its losses were not seen to be equal bit for bit; a longer --budget, or --may-change rounding"
+)
 # By how much others may slow the program as written down against its first measurement. On 2 cores,
 # two scripts that ran at once made digits_cnn 40 times slower with 2 threads, and not with 1: this
 # was claimed as 21x
 SWAMPED = 2.0
 CANDIDATES = 2  # configs that may fail in a fresh process before the baseline is kept
-BASE, WINNER, LARGER = 0, 1, 2  # the numbers of those that take turns
-Each = tuple[Played, ...]  # what each of them played in one round
+Pair = tuple[Played, Played]  # what the program as written and the winner played in one round
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a process has no result.
+    """Why a process has no result."""
 
-    Attributes:
-        of: Number of the config that failed; ``BASE`` also where none is to blame.
-    """
-
-    of: int
+    is_of_winner: bool
     ending: Ending
-
-    @property
-    def is_of_winner(self) -> bool:
-        """Whether the winner is to blame."""
-        return self.of == WINNER
 
 
 @dataclass(frozen=True)
@@ -100,8 +85,6 @@ class Match:
         other: The candidate, where it is another program.
         faults: What is known of the page faults of configs that return their memory.
         usual_rate: Samples per second of the program as written before; None if not known.
-        larger: A config with a larger batch that plays along, with a claim of its own.
-        is_repeated: Whether a process was repeated after an error of a device.
     """
 
     rigs: RigFactory
@@ -114,8 +97,6 @@ class Match:
     other: OtherProgram | None = None
     faults: PageFaults = field(default_factory=PageFaults)
     usual_rate: float | None = None
-    larger: Config | None = None
-    is_repeated: bool = False
 
     @property
     def is_apart(self) -> bool:
@@ -130,15 +111,15 @@ class Match:
         changes = self.winner.changes_from(self.base.config).keys()
         return LOADING_TAU if changes & {"workers", "threads"} else TAU
 
-    def work(self, config: Config, growth: float) -> float:
-        """Return the factor on a config's work, where samples are not what is compared.
+    def work(self, growth: float) -> float:
+        """Return the factor on the winner's work, where samples are not what is compared.
 
         In a program that makes a fixed number of steps, a larger batch adds samples without saving
         steps. Another program is compared by samples, as nobody knows how much it has to do.
         """
         if self.other is not None or not self.goal.objective.counts_samples:
             return self.factor
-        return self.factor / self.base.extra_work(config, growth)
+        return self.factor / self.base.extra_work(self.winner, growth)
 
     def swamped(self, own: Sequence[Played]) -> Ending | None:
         """Return why what was played on a busy machine does not count; None if it does."""
@@ -152,10 +133,9 @@ class Match:
         )
 
     @property
-    def configs(self) -> tuple[Config, ...]:
-        """The configs that take turns, by their numbers."""
-        also = () if self.larger is None else (self.larger,)
-        return self.base.config, self.winner, *also
+    def configs(self) -> tuple[Config, Config]:
+        """The two configs, the first one's first."""
+        return self.base.config, self.winner
 
     def live(self, *, winner: bool = False) -> LiveRig:
         """Return what runs one of the two."""
@@ -165,19 +145,11 @@ class Match:
         live.faults = self.faults
         return live
 
-    def failure(self, ending: Ending, of: int) -> Failure:
+    def failure(self, ending: Ending, *, of_winner: bool) -> Failure:
         """Return why a process has no result; the rigs learn from it how to run the program."""
-        self.rigs.learn(ending, as_written=of == BASE)
+        self.rigs.learn(ending, as_written=not of_winner)
         is_nobodys = ending.outcome in {*ENDED_BY_US, Outcome.RAN_OUT}
-        return Failure(BASE if is_nobodys else of, ending)
-
-    def after(self, failure: Failure) -> Match | None:
-        """Return with what to try once more; None if the failure stands."""
-        if failure.of == LARGER:
-            return replace(self, larger=None)
-        if is_of_device(failure.ending) and not self.is_repeated:
-            return replace(self, is_repeated=True)
-        return None
+        return Failure(is_of_winner=of_winner and not is_nobodys, ending=ending)
 
 
 @dataclass(frozen=True)
@@ -278,14 +250,11 @@ def prove(
         recommended, however fast it was. Or if something else ended the first process.
     """
     processes = [one for one in earlier if one.is_pair is match.is_apart]
-    turns_s *= len(match.configs) / 2
-    # What a larger batch learns is checked in the time that is left
-    most_s = MOST_TURNS_S if match.larger is None else turns_s
     least, most = least_processes(apart=match.is_apart), max(PROCESSES)
     each_s = process_s + turns_s
     if match.is_apart:
         most, each_s = max(PAIRS), 2 * (process_s + ALONE_S)
-    fresh = fresh_of(processes)
+    fresh, repeats = fresh_of(processes), False
     planned = min(most, max(least, fresh + int(time_left_s(fresh) / each_s)))
     _see_page_faults(match, starts_as_written=fresh % 2 == 0)
     while fresh < planned:
@@ -295,26 +264,27 @@ def prove(
             break
         if left_s < (each_s / 2 if fresh < least else each_s):
             break
-        share_s = min(most_s, left_s / (planned - fresh) - process_s)
+        share_s = min(MOST_TURNS_S, left_s / (planned - fresh) - process_s)
         began_s, starts_as_written = match.rigs.clock(), fresh % 2 == 0
-        found = _process(match, max(turns_s, share_s), starts_as_written=starts_as_written)
-        if isinstance(found, Failure) and (again := match.after(found)) is not None:
-            match = again
+        if match.is_apart:
+            found = _apart(match, starts_as_written=starts_as_written)
+        else:
+            its_turns_s = max(turns_s, share_s)
+            found = _together(match, its_turns_s, starts_as_written=starts_as_written)
+        if isinstance(found, Failure) and is_of_device(found.ending) and not repeats:
+            repeats = True
             continue
         if isinstance(found, Failure):
             if confirmation is None or not confirmation.is_enough or found.is_of_winner:
                 return found
             break
-        cost_s = match.rigs.clock() - began_s
-        its, *others = (replace(one, cost_s=cost_s) for one in found)
-        processes.append(its)
-        for one in (its, *others):
-            keep(one)
+        processes.append(replace(found, cost_s=match.rigs.clock() - began_s))
+        keep(processes[-1])
         fresh += 1
     final = read(processes, match.tau)
     if final is None:
         ending = Ending(Outcome.OUT_OF_TIME, "there was no time for a fresh process")
-        return Failure(BASE, match.should_stop() or ending)
+        return Failure(is_of_winner=False, ending=match.should_stop() or ending)
     return final
 
 
@@ -329,82 +299,60 @@ def _see_page_faults(match: Match, *, starts_as_written: bool) -> None:
             live.stay(second, match.should_stop, WARM_UP_S)
 
 
-def _process(
-    match: Match, turns_s: float, *, starts_as_written: bool
-) -> tuple[ClaimProcess, ...] | Failure:
-    if match.is_apart:
-        return _apart(match, starts_as_written=starts_as_written)
-    return _together(match, turns_s, starts_as_written=starts_as_written)
-
-
-def _together(
-    match: Match, turns_s: float, *, starts_as_written: bool
-) -> tuple[ClaimProcess, ...] | Failure:
-    rounds: list[Each] = []
+def _together(match: Match, turns_s: float, *, starts_as_written: bool) -> ClaimProcess | Failure:
+    rounds: list[Pair] = []
     alone: Measurement | None = None
-    order = [*range(len(match.configs))]
-    if not starts_as_written:
-        order[:2] = WINNER, BASE
+    order = (False, True) if starts_as_written else (True, False)
     for _ in range(MAX_STARTS):
         with match.live() as live:
-            stays = _stays(match, live, order)
-            if isinstance(stays, Failure) and not rounds:
-                return match.failure(stays.ending, stays.of)
-            if alone is None and not isinstance(stays, Failure):
-                first = stays[order[0]]
-                alone = Measurement.of(first.turns, first.taken)
-                excess = over_limit(match.rigs, match.goal, alone)
-                if order[0] == WINNER and excess is not None:
-                    return Failure(WINNER, excess)
-            # of a program that ends within seconds, what was played counts
-            if live.is_open and not isinstance(stays, Failure):
-                steps_s = {number: stay.step_s for number, stay in stays.items()}
-                found = _play(match, live, steps_s, turns_s)
-                if isinstance(found, Failure):
-                    return found
-                rounds += found
+            steps_s = [0.0, 0.0]
+            for winner, least_s in zip(order, (WARM_UP_S, SECOND_S), strict=True):
+                config = match.configs[winner]
+                failed = live.ready_for(config, match.should_stop)
+                stay = failed or live.stay(config, match.should_stop, least_s)
+                if isinstance(stay, Ending) and rounds:
+                    break  # of a program that ends within seconds: what was played counts
+                if isinstance(stay, Ending):
+                    return match.failure(stay, of_winner=winner)
+                steps_s[winner] = stay.step_s
+                if alone is None:
+                    alone = Measurement.of(stay.turns, stay.taken)
+                    if winner and (excess := over_limit(match.rigs, match.goal, alone)) is not None:
+                        return Failure(is_of_winner=True, ending=excess)
+            found = _play(match, live, steps_s, turns_s) if live.is_open else []
+            if isinstance(found, Failure):
+                return found
+            rounds += found
         if len(rounds) >= LEAST_ROUNDS or (rounds and match.should_stop() is not None):
             break
     if not rounds:
         ending = Ending(Outcome.RAN_OUT, "the program ends before two configs have taken turns")
-        return Failure(BASE, ending)
-    winner, *others = _of_rounds(match, rounds, starts_as_written=starts_as_written)
-    baseline, its = (alone, None) if starts_as_written else (None, alone)
-    return replace(winner, baseline=baseline, winner=its), *others
-
-
-def _stays(match: Match, live: LiveRig, order: Sequence[int]) -> dict[int, Stay] | Failure:
-    stays: dict[int, Stay] = {}
-    for number in order:
-        config, least_s = match.configs[number], SECOND_S if stays else WARM_UP_S
-        failed = live.ready_for(config, match.should_stop)
-        stay = failed or live.stay(config, match.should_stop, least_s)
-        if isinstance(stay, Ending):
-            return Failure(number, stay)
-        stays[number] = stay
-    return stays
+        return Failure(is_of_winner=False, ending=ending)
+    found_alone = (alone, None) if starts_as_written else (None, alone)
+    return _of_rounds(match, rounds, found_alone, starts_as_written=starts_as_written)
 
 
 def _of_rounds(
-    match: Match, rounds: Sequence[Each], *, starts_as_written: bool = True
-) -> Iterator[ClaimProcess]:
-    found = speeds([[dict(enumerate(one)) for one in rounds]], BASE)
-    assert found is not None, "there are rounds of all"
-    own, *rivals = (sum(side[1:], side[0]) for side in zip(*rounds, strict=True))
-    for number, its in enumerate(rivals, WINNER):
-        config = match.configs[number]
-        work = match.work(config, its.samples / its.steps * own.steps / own.samples)
-        ratio = replace(found.of(number), value=found.of(number).value + math.log(work))
-        rates = (own.samples / own.seconds, its.samples / its.seconds)
-        turns = told([(one[BASE], one[number]) for one in rounds], work)
-        yield ClaimProcess(
-            *(config, starts_as_written, ratio, None, None, rates, len(rounds)),
-            cost_s=0.0,
-            turns=turns,
-        )
+    match: Match,
+    rounds: Sequence[Pair],
+    alone: tuple[Measurement | None, Measurement | None] = (None, None),
+    *,
+    starts_as_written: bool = True,
+) -> ClaimProcess:
+    found = speeds([[dict(enumerate(one)) for one in rounds]], 0)
+    assert found is not None, "there are rounds of both"
+    own, its = (sum(side[1:], side[0]) for side in zip(*rounds, strict=True))
+    before, after = (side.samples / side.seconds for side in (own, its))
+    work = match.work(its.samples / its.steps * own.steps / own.samples)
+    ratio = replace(found.of(1), value=found.of(1).value + math.log(work))
+    return ClaimProcess(
+        *(match.winner, starts_as_written, ratio, *alone, (before, after), len(rounds)),
+        cost_s=0.0,
+        turns=told(rounds, work),
+    )
 
 
-def told(rounds: Sequence[tuple[Played, Played]], work: float = 1.0) -> tuple[float, ...]:
+def told(rounds: Sequence[Pair], work: float = 1.0) -> tuple[float, ...]:
     """Return the speedup in each round, in four digits; of many rounds, those of every n-th."""
     some = rounds[:: math.ceil(len(rounds) / MOST_TOLD)]
     ratios = (work * its.work / its.cost * own.cost / own.work for own, its in some)
@@ -412,66 +360,64 @@ def told(rounds: Sequence[tuple[Played, Played]], work: float = 1.0) -> tuple[fl
 
 
 def _play(
-    match: Match, live: LiveRig, steps_s: Mapping[int, float], turns_s: float
-) -> list[Each] | Failure:
+    match: Match, live: LiveRig, steps_s: Sequence[float], turns_s: float
+) -> list[Pair] | Failure:
     # If the program or the time ends before, what was played counts; not what was played while
     # others took the machine.
     clock, dice = match.rigs.clock, random.Random(0)
-    configs, steps = match.configs, dict(steps_s)
-    until, rounds = clock() + turns_s, list[Each]()
+    configs, steps = match.configs, dict(enumerate(steps_s))
+    until, rounds = clock() + turns_s, list[Pair]()
     while clock() < until or len(rounds) < LEAST_ROUNDS:
         lengths = [live.length(c, steps[n]) for n, c in enumerate(configs)]
         call_s = min(PLAY_S, max(0.0, until - clock()))
         game = live.play(configs, lengths, call_s, match.goal, dice, match.should_stop)
         if isinstance(game, Ending):
             is_cut = game.outcome is Outcome.RAN_OUT or game.outcome in ENDED_BY_US
-            return rounds if is_cut and rounds else match.failure(game, len(configs) - 1)
+            return rounds if is_cut and rounds else match.failure(game, of_winner=True)
         if game.lost is not None:
             lost = Ending(Outcome.NOT_FINITE, "the loss became NaN or infinite")
-            return match.failure(lost, game.lost)
+            return match.failure(lost, of_winner=game.lost == 1)
         steps |= game.steps_s
         swamped = match.swamped([one[0] for one in game.rounds]) if game.is_disturbed else None
         if swamped is None:
-            rounds += [tuple(one[n] for n in range(len(configs))) for one in game.rounds]
+            rounds += [(one[0], one[1]) for one in game.rounds]
         elif clock() >= until and len(rounds) < LEAST_ROUNDS:
-            return Failure(BASE, swamped)
+            return Failure(is_of_winner=False, ending=swamped)
     return rounds
 
 
-def _apart(match: Match, *, starts_as_written: bool) -> tuple[ClaimProcess] | Failure:
-    alone: dict[int, Measurement] = {}
-    rates: dict[int, Interval] = {}
-    for number in (BASE, WINNER) if starts_as_written else (WINNER, BASE):
-        config = match.configs[number]
-        with match.live(winner=number == WINNER) as live:
+def _apart(match: Match, *, starts_as_written: bool) -> ClaimProcess | Failure:
+    alone: dict[bool, Measurement] = {}
+    rates: dict[bool, Interval] = {}
+    for winner in (False, True) if starts_as_written else (True, False):
+        config = match.configs[winner]
+        with match.live(winner=winner) as live:
             stay = live.alone(config, match.should_stop)
             if isinstance(stay, Ending):
-                return match.failure(stay, number)
-        alone[number] = Measurement.of(stay.turns, stay.taken)
-        if number and (excess := over_limit(match.rigs, match.goal, alone[number])) is not None:
-            return Failure(number, excess)
+                return match.failure(stay, of_winner=winner)
+        alone[winner] = Measurement.of(stay.turns, stay.taken)
+        if winner and (excess := over_limit(match.rigs, match.goal, alone[winner])) is not None:
+            return Failure(is_of_winner=True, ending=excess)
         parts = [part for turn in stay.turns if (part := played(turn)) is not None]
-        is_disturbed = alone[number].is_disturbed and number == BASE
+        is_disturbed = alone[winner].is_disturbed and not winner
         if is_disturbed and (swamped := match.swamped(parts)) is not None:
-            return Failure(BASE, swamped)
-        rates[number] = rate([match.goal.worth(part, stay.taken) or part for part in parts])
-    growth = alone[WINNER].samples_per_step / alone[BASE].samples_per_step
-    work = match.work(match.winner, growth)
-    value = math.log(rates[WINNER].estimate * work / rates[BASE].estimate)
+            return Failure(is_of_winner=False, ending=swamped)
+        rates[winner] = rate([match.goal.worth(part, stay.taken) or part for part in parts])
+    work = match.work(alone[True].samples_per_step / alone[False].samples_per_step)
+    value = math.log(rates[True].estimate * work / rates[False].estimate)
     error = math.hypot(*(math.log(one.high / one.low) / (2 * NORMAL) for one in rates.values()))
-    samples_per_s = (alone[BASE].throughput.estimate, alone[WINNER].throughput.estimate)
-    process = ClaimProcess(
+    samples_per_s = (alone[False].throughput.estimate, alone[True].throughput.estimate)
+    return ClaimProcess(
         match.winner,
         starts_as_written,
         LogRatio(value, error),
-        alone[BASE],
-        alone[WINNER],
+        alone[False],
+        alone[True],
         samples_per_s,
         rounds=1,
         cost_s=0.0,
         is_pair=True,
     )
-    return (process,)
 
 
 def claim_best(session: Session, baseline: Baseline) -> ClaimResult:
@@ -484,12 +430,15 @@ def claim_best(session: Session, baseline: Baseline) -> ClaimResult:
     study = session.study
     able = promising(study, baseline.space)
     faster = [r for r in able if learns_enough(session, baseline.space, r.config)]
+    if baseline.space.may_change is MayChange.NOTHING:
+        faster = [r for r in faster if _is_equal(session, baseline, r.config)]
+        if able and not faster:
+            return ClaimResult(able[0], reason=NOT_SEEN_EQUAL)
     result = ClaimResult(
         None, reason="" if faster else _why_nothing_was_compared(session, baseline.space)
     )
     for candidate in faster[:CANDIDATES]:
         match = match_of(session, baseline, candidate)
-        match = replace(match, larger=_playing_along(session, baseline, match))
         outcome = prove_in_time(session, match, candidate)
         if isinstance(outcome, Confirmation):
             return ClaimResult(candidate, outcome, outcome.lack)
@@ -502,6 +451,16 @@ def claim_best(session: Session, baseline: Baseline) -> ClaimResult:
         if outcome.ending.outcome is not Outcome.OUT_OF_TIME:
             session.events.warn(f"The best config failed in a fresh process: {reason}")
     return result
+
+
+def _is_equal(session: Session, baseline: Baseline, config: Config) -> bool:
+    # Whether a config was seen to train what the program does, bit for bit
+    canary, record = session.study.canary, trained(session.study.rehearsals, config)
+    if canary is not None and canary.clears(config, baseline.space.baseline):
+        found = canary.training
+    else:
+        found = None if record is None else record.training
+    return found is not None and found.sameness is Sameness.BITS
 
 
 def match_of(session: Session, baseline: Baseline, candidate: TrialRecord) -> Match:
@@ -521,16 +480,6 @@ def match_of(session: Session, baseline: Baseline, candidate: TrialRecord) -> Ma
     )
 
 
-def _playing_along(session: Session, baseline: Baseline, match: Match) -> Config | None:
-    # The larger batch whose turns and check the time that is left may hold besides the claim
-    larger = deferred_batch(session.study, baseline.space, match.winner)
-    if larger is None or match.is_apart:
-        return None
-    needed_s = 1.5 * session.plan.claim_s(is_apart=False) + to_check_s(session, baseline, larger)
-    is_apart = baseline.space.needs_restart(match.winner, larger.config)
-    return None if is_apart or session.budget.left_s < needed_s else larger.config
-
-
 def play_on(session: Session, baseline: Baseline) -> None:
     """Let the candidate and the program as written play on in the search's own process.
 
@@ -545,7 +494,7 @@ def play_on(session: Session, baseline: Baseline) -> None:
     is_known = any(one.config == candidate.config for one in study.claim)
     if match.is_apart or is_known or session.until_over.left_s() < OWN_TURNS_S:
         return
-    steps_s = {BASE: baseline.measurement.step_s, WINNER: candidate.measurement.step_s}
+    steps_s = [baseline.measurement.step_s, candidate.measurement.step_s]
     began_s = session.rigs.clock()
     match = replace(match, should_stop=session.until_over)
     # of a search that goes on, this process has not seen the candidate yet
@@ -558,7 +507,7 @@ def play_on(session: Session, baseline: Baseline) -> None:
     rounds = _play(match, live, steps_s, OWN_TURNS_S)
     if isinstance(rounds, Failure) or not rounds:
         return
-    (process,) = _of_rounds(match, rounds)
+    process = _of_rounds(match, rounds)
     cost_s = session.rigs.clock() - began_s
     study.claim = (*study.claim, replace(process, cost_s=cost_s, is_of_search=True))
 
@@ -575,7 +524,7 @@ def prove_in_time(
     if session.stop.requests > 1:  # nothing is started any more
         processes = [one for one in earlier if one.is_pair is match.is_apart]
         ending = match.should_stop() or Ending(Outcome.INTERRUPTED, "")
-        return read(processes, match.tau) or Failure(BASE, ending)
+        return read(processes, match.tau) or Failure(is_of_winner=False, ending=ending)
     plan, one_s = session.plan, session.plan.claim_s(is_apart=match.is_apart, processes=1)
     if not fresh_of(earlier) and session.budget.overdraft_s < one_s:
         needed_s = plan.claim_s(is_apart=match.is_apart)
@@ -583,8 +532,8 @@ def prove_in_time(
             f"fresh processes take about {needed_s:.0f} s, but the budget had only "
             f"{max(0, session.budget.left_s):.0f} s left"
         )
-        of = WINNER if match.is_apart else BASE  # the next one may share a process
-        return Failure(of, Ending(Outcome.OUT_OF_TIME, reason))
+        # After one that needs processes of its own, the next one may share them
+        return Failure(is_of_winner=match.is_apart, ending=Ending(Outcome.OUT_OF_TIME, reason))
     session.begin(Phase.CONFIRM)
     session.events.on_confirmation(candidate, match.space)
 

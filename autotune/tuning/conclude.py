@@ -25,15 +25,15 @@ from autotune.results.doctor_report import data_gain, roofline_share
 from autotune.results.finding import WORTH_FINDING, Finding
 from autotune.results.record import TrialRecord, slowest_compilation
 from autotune.results.rehearsals import trained, warning
-from autotune.results.result import Contribution, SearchResult
+from autotune.results.result import Contribution, LargerBatch, SearchResult
 from autotune.results.training_steps import TrainingSteps, training_samples
+from autotune.tuning.checking.learning_check import check_s, learns_enough, samples_ratio
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
 from autotune.tuning.choosing.effects import KnobEffects
 from autotune.tuning.choosing.proposals import restarts
-from autotune.tuning.choosing.ranking import ranked
+from autotune.tuning.choosing.ranking import larger_batch, ranked
 from autotune.tuning.choosing.worth import one_fewer
-from autotune.tuning.claim import ClaimResult, Confirmation
-from autotune.tuning.larger import larger_found
+from autotune.tuning.claim import ClaimResult, Confirmation, match_of, read
 from autotune.tuning.reach import reach
 from autotune.tuning.session import Baseline, Session
 
@@ -101,7 +101,7 @@ def conclude(
         unclaimed=confirmation.speedup if confirmation and not says_enough else None,
         rehearsals=session.study.rehearsals,
         canary=session.study.canary,
-        larger_batch=larger_found(session, baseline, confirmed),
+        larger_batch=_larger_batch(session, baseline, confirmed),
         training_steps=_training_steps(session, baseline, best),
         bottleneck="" if diagnosis is None else str(diagnosis.verdict),
         bottleneck_evidence="" if diagnosis is None else diagnosis.evidence,
@@ -166,6 +166,32 @@ def _throughput(
     if not own:
         return (baseline.measurement.throughput,) * 2
     return (rate([replace(one, cost=one.seconds, work=one.samples) for one in own]),) * 2
+
+
+def _larger_batch(session: Session, baseline: Baseline, claimed: ClaimResult) -> LargerBatch | None:
+    # What is known of the larger batch; None if it is not worth telling
+    study, space = session.study, baseline.space
+    record = larger_batch(study, space, claimed.best or space.baseline)
+    if record is None or record.speedup is None:
+        return None
+    processes = study.claim_of(record.config)
+    found = read(processes, match_of(session, baseline, record).tau)
+    speedup = record.speedup
+    if found is not None and found.is_enough:
+        speedup = found.speedup
+        if speedup.estimate <= claimed.speedup:
+            return None
+    checks = [r for r in study.rehearsals if r.config == record.config and r.seeds]
+    return LargerBatch(
+        record.config,
+        speedup,
+        check_s(session, baseline, record.config, samples_ratio(record, baseline)),
+        processes,
+        checks[-1].lr_rule if checks else LrRule.AUTO,
+        is_confirmed=found is not None
+        and found.is_faster
+        and learns_enough(session, space, record.config),
+    )
 
 
 def _training_steps(session: Session, baseline: Baseline, best: Config) -> TrainingSteps | None:

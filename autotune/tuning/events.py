@@ -9,18 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.program.config import Config
 from autotune.results.record import ClaimProcess, SearchInfo, TrialRecord
 from autotune.rig.fence import Fence
 from autotune.rig.wire import Progress
-from autotune.tuning.budget import Budget
+from autotune.tuning.budget import Budget, Reach
 from autotune.tuning.choosing.diagnosis import Diagnosis
-
-if TYPE_CHECKING:
-    from autotune.tuning.reach import Reach
 
 
 class Phase(StrEnum):

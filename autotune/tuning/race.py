@@ -29,7 +29,7 @@ from autotune.measurement.measurement import Measurement
 from autotune.measurement.outcome import ENDED_BY_US, Ending, Outcome
 from autotune.measurement.rounds import Array, Speeds
 from autotune.measurement.turn import Length, Played, Taken
-from autotune.program.applied_config import LOADER_SETTINGS
+from autotune.program.applied_config import LOADER_OPTIONS
 from autotune.program.config import Config
 from autotune.program.lr import batch_parts
 from autotune.results.blame import is_of_device, judged, unclear
@@ -198,7 +198,7 @@ class Race:
         if config.get("compile", "off") != "off" and not self._session.may_compile():
             return False
         loaders = {
-            tuple(one.get(knob) for knob in LOADER_SETTINGS): int(one.get("workers", 0))
+            tuple(one.get(knob) for knob in LOADER_OPTIONS): int(one.get("workers", 0))
             for one in (*self._in_play, config)
         }
         cores = self._session.rigs.hardware.cpu_quota

@@ -8,41 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autotune.knobs.space.space import ResolvedSpace
+from autotune.tuning.budget import Missed, Reach
 from autotune.tuning.live_rig import ALONE_S, WARM_UP_S
 from autotune.tuning.plan import COMPILING_S, OWN_TURNS_S, Plan
 
 BUDGET_STEP_S = 30.0  # between the budgets that are named
 MOST_BUDGET_S = 7 * 24 * 3600.0  # beyond, no budget is named
-
-
-@dataclass(frozen=True)
-class Missed:
-    """What a budget does not hold, and about the least one that does, in seconds.
-
-    It is infinite where no budget of a week does.
-    """
-
-    what: str
-    budget_s: float
-
-
-@dataclass(frozen=True)
-class Reach:
-    """What a budget holds.
-
-    Attributes:
-        tried: Settings of which other values are tried.
-        missed: Settings of which the budget has no time to try other values.
-        spare: Settings that are tried if the others leave time: each value takes fresh processes,
-            and the user did not ask for it.
-    """
-
-    tried: tuple[str, ...] = ()
-    missed: tuple[Missed, ...] = ()
-    spare: tuple[str, ...] = ()
 
 
 def reach(plan: Plan, space: ResolvedSpace) -> Reach:

@@ -23,11 +23,10 @@ from autotune.measurement.outcome import Ending, Outcome
 from autotune.results.finding import Finding
 from autotune.results.result import SearchResult
 from autotune.rig.wire import Progress
-from autotune.tuning.budget import Budget
+from autotune.tuning.budget import Budget, Missed, Reach
 from autotune.tuning.choosing.diagnosis import Bottleneck, Diagnosis
 from autotune.tuning.events import Events, Phase
 from autotune.tuning.race import LEAST_ROUNDS
-from autotune.tuning.reach import Missed, Reach
 from tests.exports.stored import KNOBS
 from tests.made import make_hardware, make_profile, make_space
 from tests.scripted import Script, begin

@@ -12,9 +12,9 @@ from autotune.knobs.space.space import ResolvedSpace
 from autotune.knobs.space.spacefile import load
 from autotune.program.flags import Flag
 from autotune.tuning import outlook
+from autotune.tuning.budget import Reach
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.events import Events
-from autotune.tuning.reach import Reach
 from tests.docs.project import SLOW, scripted
 from tests.made import A100, GIB, make_profile
 from tests.rigging import PROGRAMS

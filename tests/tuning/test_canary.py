@@ -129,6 +129,17 @@ def test_where_nothing_may_change_what_only_rounds_otherwise_is_not_searched(
     assert "same, bit for bit" in result.training_note
 
 
+def test_where_nothing_may_change_only_what_was_seen_to_be_equal_is_claimed(tmp_path: Path) -> None:
+    """There is no time to compare before the search, and in the shortest budget none after it."""
+    knobs = {"workers": KNOBS["workers"]}
+    for budget_s, rounds, is_claimed in ((60.0, 0, False), (90.0, 0, True), (90.0, 1, False)):
+        script = Script(SPEEDS, noise=0.02, rounds=(lambda _: False, lambda _: True)[rounds])
+        folder = tmp_path / f"{budget_s} {rounds}"
+        result = begin(folder, script, knobs, may_change=MayChange.NOTHING).go_on(budget_s)
+        assert (result.finding is Finding.FASTER) is is_claimed
+        assert ("equal bit for bit" in result.reason) is (budget_s == 60)
+
+
 def test_a_setting_under_which_the_program_fails_is_found(tmp_path: Path) -> None:
     def ends(question: Question) -> Ending | None:
         fails = question.config is not None and question.config.get("workers", 0)

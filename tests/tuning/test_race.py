@@ -11,7 +11,7 @@ import pytest
 from autotune.knobs import registry
 from autotune.measurement.goal import Goal, Objective
 from autotune.measurement.outcome import Ending, Outcome
-from autotune.program.applied_config import LOADER_SETTINGS
+from autotune.program.applied_config import LOADER_OPTIONS
 from autotune.program.config import Config
 from autotune.program.may_change import MayChange
 from autotune.results.finding import Finding
@@ -307,7 +307,7 @@ def test_a_decided_race_ends_after_any_processes(tmp_path: Path, lives_s: float 
 
 def test_loaders_that_differ_in_any_option_of_workers_count_as_several() -> None:
     options = {n for n, k in registry().items() if type(k).__module__.endswith("loader_options")}
-    assert {*LOADER_SETTINGS} == options | {"batch_size"}
+    assert {*LOADER_OPTIONS} == options | {"batch_size"}
 
 
 def test_steps_of_seconds_are_compared_within_the_budget(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from autotune.tuning.budget import Reach
 from autotune.tuning.plan import COMPILING_S, Plan
-from autotune.tuning.reach import Reach, reach
+from autotune.tuning.reach import reach
 from autotune.tuning.session import Session
 from tests.made import make_hardware, make_profile, make_space
 from tests.tuning.test_session import made

@@ -14,18 +14,9 @@ import torch
 from torch import multiprocessing
 from torch.utils.data import DataLoader
 
+from autotune.program.applied_config import LOADER_OPTIONS
 from autotune.program.config import KnobValue
 
-# Settings by their names among the options that are requested of the training loader
-LOADER_OPTIONS = {
-    "batch_size": "batch_size",
-    "workers": "num_workers",
-    "prefetch_factor": "prefetch_factor",
-    "pinning": "pin_memory",
-    "in_order": "in_order",
-    "worker_threads": "worker_threads",
-    "worker_start_method": "start_method",
-}
 # The attribute behind ``multiprocessing_context``, whose setter raises for 0 workers.
 CONTEXT = "_DataLoader__multiprocessing_context"
 

@@ -257,7 +257,8 @@ def with_learning(
     check = _check(session, baseline, kept_s)
     learned = check.check(record.config, speedup)
     if grows and learned.gap is None and check.was_cut_short:  # nothing speaks against it
-        return replace(record, guilty={} if may_stay else suspected, unchecked_s=needed_s)
+        is_free = may_stay or is_deferred
+        return replace(record, guilty={} if is_free else suspected, unchecked_s=needed_s)
     # Only a larger batch needs a proof; another precision may stay where nothing speaks against it
     is_open = learned.gap is None and not grows
     return replace(

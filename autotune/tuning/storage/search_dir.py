@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 STUDY_NAME = "autotune"
 FILE = "study.db"
-MOST_NAME_BYTES = 255  # of a file's name: NAME_MAX of Linux (limits.h)
-SHOWN = 40  # characters of a longer one
 
 
 @dataclass(frozen=True)
@@ -113,11 +111,9 @@ def new(name: str | None, program_name: str, base: Path | None = None) -> Search
             f"'{name}' cannot be the name of a search, which is a folder in {HOME}: choose a "
             "--name without slashes that begins with neither a dot nor a hyphen."
         )
-    if name is not None and len(os.fsencode(name)) > MOST_NAME_BYTES:
-        raise UsageError(
-            f"A --name has at most {MOST_NAME_BYTES} bytes, and this one has "
-            f"{len(os.fsencode(name))}: '{name[:SHOWN]}…'. Choose a shorter one."
-        )
+    most = os.pathconf(".", "PC_NAME_MAX")
+    if name is not None and len(os.fsencode(name)) > most:
+        raise UsageError(f"A --name has at most {most} bytes, and this one has more: shorten it.")
     home = (base or Path.cwd()) / HOME
     try:
         with suppress(FileExistsError):

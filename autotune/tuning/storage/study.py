@@ -325,12 +325,6 @@ class Study:
             ),
         ]
 
-    def allow(self, may_change: MayChange) -> None:
-        """Have the search go on with another level of what may change of the training."""
-        options = replace(self.head.options, may_change=may_change)
-        self.head = replace(self.head, options=options)
-        self.checks_learning = may_change is MayChange.BATCH
-
     def awaits_check(self, record: RehearsalRecord) -> bool:
         """Return whether what a config learns was left unchecked, and is to be checked yet.
 
@@ -492,3 +486,9 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 def _dump(kind: Any, value: Any) -> Any:
     return _adapter(kind).dump_python(value, mode="json")
+
+
+def allow(study: Study, may_change: MayChange) -> None:
+    """Have a search go on with another level of what may change of the training."""
+    study.head = replace(study.head, options=replace(study.head.options, may_change=may_change))
+    study.checks_learning = may_change is MayChange.BATCH
