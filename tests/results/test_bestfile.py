@@ -167,10 +167,9 @@ TAKES = "setting 'precision' takes fp32 or tf32 or medium or bf16 or fp16, not"
         ("estimate: 1.42", "estimate: fast", "'speedup.estimate': "),
         ("cores: 2", "cores: two", "'made_on.cores': "),
         ("version: 3\n", "version: 4\n", "this file has version 4, but this autotune reads"),
-        (
-            "  workers: 2\n",
-            "  accumulation_steps: 2\n",
-            "The search did not change 'accumulation_steps', so the file lacks what it needs",
+        *(
+            ("  workers: 2\n", f"  {part}: 2\n", f"The search did not change '{part}', so the file")
+            for part in ("accumulation_steps", "batch_size")
         ),
     ],
 )
