@@ -87,6 +87,7 @@ def patched(folder: Path, made: ByHand, tool: str) -> str:
     return (folder / "train.py").read_bytes().decode()
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_a_program_with_the_diff_trains_with_what_was_found(tmp_path: Path) -> None:
     result = searched(
         tmp_path, TRAINS + SHOWS, workers=1, threads=1, batch_size=16, precision="bf16",
