@@ -20,6 +20,7 @@ from autotune.program.profile import OptimizerFacts
 from autotune.program.sources import digest_of
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
+from autotune.results.output import Output
 from autotune.results.record import FORMAT
 from autotune.tuning.storage.search_dir import FILE, SearchDir
 from tests.made import (
@@ -136,6 +137,18 @@ def test_a_larger_batch_is_a_second_config_that_is_read_and_taken(path: Path) ->
     assert taken.facts.loader == LOADER
     with pytest.raises(UsageError, match="no config with a larger batch"):
         taken.with_larger_batch()
+
+
+def test_a_larger_batch_that_a_new_search_replaces_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    larger = bestfile.LargerBatch(config={"batch_size": 256}, speedup=Interval(2.0, 1.9, 2.1))
+    alone = make_best(config=BASELINE).model_copy(update={"larger_batch": larger})
+    Path("best.yaml").write_text(alone.text())
+    said = Output.typed(None).take(make_best(), PROGRAM, Path("own.yaml"))
+    assert said.endswith("that it held is kept as best.yaml.1."), said
+    assert bestfile.read(Path("best.yaml.1"), larger_batch=True).config == larger.config
 
 
 def test_what_a_person_edits_counts(path: Path) -> None:
