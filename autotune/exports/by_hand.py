@@ -88,10 +88,6 @@ class _Program:
         return [(one, call) for one in self.sources for call in one.find(name)]
 
     @property
-    def device(self) -> str:
-        return self.result.applied.traits.device
-
-    @property
     def optimizer(self) -> Found | str:
         """The call that makes the only optimizer, or why it is not known."""
         names = [one.name for one in self.result.applied.traits.optimizers]
@@ -374,7 +370,8 @@ def _autocast(program: _Program, dtype: str) -> Placed | str:
     if not upto or not calls or block.index(calls[0]) > block.index(upto[-1]):
         return f"no call of the model was found before {source.place(backward)}"
     inner = block[block.index(calls[0]) : block.index(upto[-1]) + 1]
-    header = f'with torch.autocast("{program.device}", dtype={dtype}):'
+    device = program.result.applied.traits.device
+    header = f'with torch.autocast("{device}", dtype={dtype}):'
     edits = source.within(inner, header)
     if not edits:
         return f"{source.place(inner[0])} cannot be indented"
