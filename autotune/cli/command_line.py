@@ -42,13 +42,13 @@ NARROWEST, WIDEST = 60, 100  # columns; a help on 80 is what the tests look at
 USAGE_ERROR: Any = typer.BadParameter.__base__
 
 
-class Command(TyperCommand):
-    """A command whose help has one line an option."""
+class _Told:
+    """What a command and the command line as a whole have in common."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Parse the words; what is wrong with them is told in one line."""
         with usage_errors_told(ctx.command_path):
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, args)  # type: ignore[misc]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help."""
@@ -56,13 +56,12 @@ class Command(TyperCommand):
             formatter.write(f"{line}\n")
 
 
-class Group(TyperGroup):
-    """The command line as a whole: its commands in the order of use."""
+class Command(_Told, TyperCommand):
+    """A command whose help has one line an option."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words before a command; what is wrong with them is told in one line."""
-        with usage_errors_told(ctx.command_path):
-            return super().parse_args(ctx, args)
+
+class Group(_Told, TyperGroup):
+    """The command line as a whole: its commands in the order of use."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that was typed, or refuse it in one line."""
@@ -74,11 +73,6 @@ class Group(TyperGroup):
     def list_commands(self, _ctx: Any) -> list[str]:
         """Return the names in the order in which they were declared."""
         return [*self.commands]
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help."""
-        for line in help_lines(self, ctx):
-            formatter.write(f"{line}\n")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ free for results.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ from autotune.program.config import Config
 from autotune.program.fence_options import FenceKind
 from autotune.program.flags import as_text
 from autotune.results.record import ClaimProcess, SearchInfo, TrialRecord
-from autotune.results.wording import by_reason, format_duration, number, typed_duration
+from autotune.results.wording import by_reason, format_duration, listing, number, typed_duration
 from autotune.rig.fence import Fence
 from autotune.rig.wire import Progress
 from autotune.tuning.budget import Budget
@@ -33,7 +34,7 @@ from autotune.tuning.events import Events, Phase, answer_to_interrupt
 if TYPE_CHECKING:  # it loads numpy
     from autotune.tuning.reach import Reach
 
-NAMED = 6  # settings in an opening line; -v lists the values of all
+LINE = 80  # columns of an opening line; -v lists all settings with their values
 SILENT_S = 15.0  # without a step, after which a pipe is told so, once
 WHOLE = 10_000  # columns; more than any line has
 PADDING = re.compile(r" +(?=\n)")
@@ -68,6 +69,7 @@ class Console(Messages, Events):
         self._phase: Phase | None = None
         self._tried = self._failed = 0
         self._fresh: list[float] = []  # speedups in fresh processes
+        self._doubts: list[str] = []  # to be printed whole
 
     def on_search_start(self, head: SearchInfo, run: str, budget: Budget) -> None:
         """Introduce program and machine."""
@@ -182,8 +184,8 @@ class Console(Messages, Events):
         self._view.now = f"{_processes(len(self._fresh))}: {figures}"
 
     def on_interrupt(self, requests: int, confirm_s: float) -> None:
-        """Tell the user what Ctrl-C does."""
-        self.warn(answer_to_interrupt(requests, confirm_s))
+        """Tell the user what Ctrl-C does, which means nothing once the search is over."""
+        self._show(answer_to_interrupt(requests, confirm_s))
 
     def on_search_end(self) -> None:
         """End the last phase, and leave the screen to the result."""
@@ -196,10 +198,10 @@ class Console(Messages, Events):
         live, self._live = self._live, None
         if live is None:
             return
-        doubts, self._view.doubts, self._view.is_over = self._view.doubts, [], True
+        self._view.doubt, self._view.is_over = "", True
         live.stop()
-        for text in dict.fromkeys(doubts):
-            self.warn(text)
+        while self._doubts:
+            self.warn(self._doubts.pop(0))
         self._say("")  # before the result
 
     def note(self, text: str) -> None:
@@ -212,11 +214,16 @@ class Console(Messages, Events):
             self._view.now = text
 
     def warn(self, text: str) -> None:
-        """Show a doubt in the view; where nothing is redrawn, print it."""
+        """Show a doubt in the view, and print it whole at the end; elsewhere, print it now."""
+        self._show(text)
+        if self._live is not None and text not in self._doubts:
+            self._doubts.append(text)
+
+    def _show(self, doubt: str) -> None:
         if self._live is None:
-            super().warn(f"! {text}")
+            super().warn(f"! {doubt}")
         else:
-            self._view.doubts.append(text)
+            self._view.doubt = doubt
 
     def _end_phase(self) -> None:
         phase, self._phase = self._phase, None
@@ -251,21 +258,20 @@ def told_of(held: Reach, total_s: float) -> Iterator[str]:
     """Yield what a budget holds of the settings, and what it does not, as two lines at most."""
     budget = format_duration(total_s)
     if held.tried:
-        yield f"In {budget}: {_listed(held.tried)}"
-    others = []
-    if held.missed:
-        names = _listed([one.what for one in held.missed])
-        typed = typed_duration(max(one.budget_s for one in held.missed))
-        others += [f"not in {budget}: {names} (--budget {typed})"]
+        before = f"In {budget}: "
+        yield before + listing(held.tried, LINE - len(before))
+    said = ""
     if held.spare:
-        others += [f"only if time is left: {_listed(held.spare)}"]
-    if said := "; ".join(others):
-        yield said[:1].upper() + said[1:]
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+        said = f"only if time is left: {listing(held.spare, LINE // 4)}"
+    if held.missed:
+        known = (one.budget_s for one in held.missed if math.isfinite(one.budget_s))
+        needed = max(known, default=0.0)
+        typed = f" (--budget {typed_duration(needed)})" if needed else ""
+        before, after = f"Not in {budget}: ", "; ".join(filter(None, [typed, said]))
+        names = [one.what for one in held.missed]
+        said = before + listing(names, LINE - len(before + after)) + after
+    if said:
+        yield said[0].upper() + said[1:]
 
 
 def _processes(count: int) -> str:

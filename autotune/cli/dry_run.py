@@ -6,6 +6,7 @@ The program was started once, as written, as a search starts it; nothing else wa
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -17,7 +18,7 @@ from autotune.knobs import registry
 from autotune.program.flags import Flag, as_text
 from autotune.results.wording import by_reason, format_duration, typed_duration
 from autotune.tuning.outlook import Outlook
-from autotune.tuning.reach import Reach, reach
+from autotune.tuning.reach import Missed, Reach, reach
 
 TAKES = {
     "bool": "text",  # argparse's type=bool takes any text, and takes it for true
@@ -38,7 +39,7 @@ def show(found: Outlook, about: str, *, as_json: bool) -> None:
     budget = format_duration(found.plan.total_s)
     out.print(Text(f"A search of {about} would try", style="bold"))
     late = dict.fromkeys(held.spare, "if the others leave time")
-    late |= {one.what: f"only with --budget {typed_duration(one.budget_s)}" for one in held.missed}
+    late |= {one.what: _needed(one) for one in held.missed}
     tried = ((*row, late.get(row[0], "")) for row in _tried(found))
     out.print(_table(("setting", "now", "values", ""), tried))
     for name, value in found.space.fixed.items():
@@ -69,7 +70,9 @@ def as_data(found: Outlook, held: Reach, about: str) -> dict[str, object]:
         ],
         "held": {name: as_text(value) for name, value in found.space.fixed.items()},
         "not_tried": dict(found.space.refused),
-        "needs_budget_s": {one.what: one.budget_s for one in held.missed},
+        "needs_budget_s": {
+            one.what: one.budget_s if math.isfinite(one.budget_s) else None for one in held.missed
+        },
         "flags": [
             dict(zip(("flag", "now", "takes", "sets"), _flag(flag), strict=True))
             for flag in found.profile.flags
@@ -82,6 +85,12 @@ def _tried(found: Outlook) -> Iterator[tuple[str, str, str]]:
         now = found.space.baseline[name]
         others = ", ".join(as_text(value) for value in domain.values if value != now)
         yield name, as_text(now), others
+
+
+def _needed(missed: Missed) -> str:
+    if math.isinf(missed.budget_s):
+        return "in no budget of a week"
+    return f"only with --budget {typed_duration(missed.budget_s)}"
 
 
 def _flag(flag: Flag) -> tuple[str, str, str, str]:

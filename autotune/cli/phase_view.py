@@ -56,7 +56,7 @@ class PhaseView:
         head: The opening lines; the first one names program and machine.
         now: What the running phase does at present.
         best: The best config so far with its speedup; empty before one is known.
-        doubts: Sentences that the user should not miss, the latest one last.
+        doubt: A sentence that the user should not miss, the latest one.
         waits_for: Returns the last line that the program printed, until its first step.
         is_over: Whether the search is over: phases that have not begun are left out then.
     """
@@ -66,7 +66,7 @@ class PhaseView:
     rows: dict[Phase, Row] = field(default_factory=lambda: {phase: Row() for phase in Phase})
     now: str = ""
     best: str = ""
-    doubts: list[str] = field(default_factory=list)
+    doubt: str = ""
     waits_for: Callable[[], str] | None = None
     is_over: bool = False
 
@@ -126,5 +126,5 @@ class PhaseView:
         return Text("━" * full, style="green") + Text("─" * (BAR - full) + "  ", style="dim")
 
     def _doubt(self) -> Iterator[Text]:
-        if self.doubts:
-            yield Text(f" ! {printable(self.doubts[-1])}", style="yellow")
+        if self.doubt:
+            yield Text(f" ! {printable(self.doubt)}", style="yellow")

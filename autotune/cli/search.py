@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -115,17 +114,19 @@ def resume(
 
     console = Console(verbosity(verbose=verbose, quiet=quiet))
     place = Output.typed(output, force=force)
-    go_on = partial(
-        api.resume,
-        search,
-        budget=budget,
-        may_change=may_change,
-        output=place,
-        force=force,
-        fence=fence.options(),
-        allow_env=options.names(allow_env or []),
-        events=console,
-    )
+
+    def go_on() -> SearchResult:
+        return api.resume(
+            search,
+            budget=budget,
+            may_change=may_change,
+            output=place,
+            force=force,
+            fence=fence.options(),
+            allow_env=options.names(allow_env or []),
+            events=console,
+        )
+
     _end(console, go_on, place, as_json=as_json)
 
 

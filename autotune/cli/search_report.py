@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.table import Table
@@ -37,18 +36,6 @@ MARKS = {
 }
 
 
-@dataclass(frozen=True)
-class Line:
-    """One line of the screen; blank without a text."""
-
-    label: str = ""
-    text: str = ""
-    is_command: bool = False
-
-    def __str__(self) -> str:
-        return f"{MARGIN}{self.label:<{LABEL}}{MARGIN}{self.text}".rstrip()
-
-
 def show(result: SearchResult, output: Path, *, as_json: bool = False) -> None:
     """Print what a search found."""
     if as_json:
@@ -58,9 +45,9 @@ def show(result: SearchResult, output: Path, *, as_json: bool = False) -> None:
     mark, colour = MARKS[found.finding] if out.is_terminal else ("", "default")
     for part in folded(f"{mark}{found.headline}", COLUMNS):
         out.print(Text(part, style=f"bold {colour}"))
-    for line in screen(found):
-        text = Text(str(line))
-        text.stylize("dim", 0, len(MARGIN) + max(LABEL, len(line.label)))
+    for label, said in screen(found):
+        text = Text(f"{MARGIN}{label:<{LABEL}}{MARGIN}{said}".rstrip())
+        text.stylize("dim", 0, len(MARGIN) + max(LABEL, len(label)))
         # A line break would be copied along with a command
         out.print(text, soft_wrap=True)
 
@@ -100,8 +87,8 @@ def trials(result: SearchResult) -> None:
         out.print(Text(sentence))
 
 
-def screen(found: Verdict) -> tuple[Line, ...]:
-    """Return the lines below the headline.
+def screen(found: Verdict) -> list[tuple[str, str]]:
+    """Return the lines below the headline, each a label and its text.
 
     Blank lines part the facts, the changes and the rest, as far as there is room for them.
     """
@@ -113,12 +100,12 @@ def screen(found: Verdict) -> tuple[Line, ...]:
         room = LINES - head - sum(map(len, parts))
         if room >= 0:
             break
-    lines: list[Line] = []
+    lines: list[tuple[str, str]] = []
     for number, part in enumerate(parts):
         if room >= len(parts) - number:
-            lines.append(Line())
+            lines.append(("", ""))
         lines += part
-    return tuple(lines)
+    return lines
 
 
 def folded(text: str, columns: int) -> Iterator[str]:
@@ -126,15 +113,11 @@ def folded(text: str, columns: int) -> Iterator[str]:
     yield from textwrap.wrap(text, columns, break_long_words=False, break_on_hyphens=False)
 
 
-def _rows(rows: tuple[Row, ...], most: int) -> Iterator[Line]:
+def _rows(rows: tuple[Row, ...], most: int) -> Iterator[tuple[str, str]]:
     for row in rows:
-        if row.is_command:
-            yield Line(row.label, row.text, is_command=True)
-            continue
-        label = row.label
-        for text in _fitted(row.text, most):
-            yield Line(label, text)
-            label = ""
+        first, *others = [row.text] if row.is_command else _fitted(row.text, most)
+        yield row.label, first
+        yield from (("", text) for text in others)
 
 
 def _fitted(text: str, most: int) -> list[str]:
@@ -146,18 +129,13 @@ def _fitted(text: str, most: int) -> list[str]:
     return lines
 
 
-def _changes(changes: tuple[Change, ...], more: int) -> Iterator[Line]:
-    widths = [max((len(of(c)) for c in changes), default=0) for of in (_values, _gains)]
-    for one in changes:
-        cells = (f"{one.values:<{widths[0]}}", f"{one.gain:<{widths[1]}}", one.learning)
-        yield Line(one.setting, "   ".join(cells).rstrip())
+def _changes(changes: tuple[Change, ...], more: int) -> Iterator[tuple[str, str]]:
+    rows = [(one.values, one.gain, one.learning) for one in changes]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    # Where columns take more than there is room for, each row takes what it needs
+    pads = widths if sum(widths) + 3 * 2 <= ROOM else [0] * 3
+    for one, row in zip(changes, rows, strict=True):
+        cells = (f"{cell:<{pad}}" for cell, pad in zip(row, pads, strict=True))
+        yield one.setting, "   ".join(cells).rstrip()
     if more:
-        yield Line("", f"+ {more} more: autotune show -v")
-
-
-def _values(change: Change) -> str:
-    return change.values
-
-
-def _gains(change: Change) -> str:
-    return change.gain
+        yield "", f"+ {more} more: autotune show -v"

@@ -139,8 +139,10 @@ def _checked_plan(
     from autotune.machine import hardware
 
     if not program:
-        program, *args = _recorded_line(best, file)
-        messages.note(f"autotune run {quote(str(best))} {shlex.join([program, *args])}")
+        option = "--larger-batch " if context.params.get("larger_batch") else ""
+        command = f"autotune run {option}{quote(str(best))}"
+        program, *args = _recorded_line(best, file, command)
+        messages.note(f"{command} {shlex.join([program, *args])}")
     subject = program_typed(context, messages, program, args)
     machine = hardware.detect(subject.visible_devices)
     for warning in file.warnings(machine, subject, best):
@@ -154,7 +156,7 @@ def _checked_plan(
     return run_plan(file, best, subject, machine)
 
 
-def _recorded_line(best: Path, file: BestFile) -> list[str]:
+def _recorded_line(best: Path, file: BestFile, command: str) -> list[str]:
     """Return the words of the program that a file is about, if a search here was about it, too.
 
     A file may be somebody else's, and so may a folder: a line that sets more than variables known
@@ -163,24 +165,18 @@ def _recorded_line(best: Path, file: BestFile) -> list[str]:
     Raises:
         UsageError: No search in this folder holds the line; it has to be typed.
     """
-    from autotune.knobs.space.tuning_variables import unlisted
-    from autotune.program.line.python import more_than_plain
-    from autotune.program.program import ProgramKind
     from autotune.tuning.storage import search_dir
 
     line = file.program
     for search in search_dir.every():
         with suppress(AutotuneError):  # one that cannot be read, or is another user's
-            program = search.load_study().head.program
-            is_plain = not unlisted(program.env) and not more_than_plain(program.python_options)
-            is_named = program.kind is not ProgramKind.PICKLED_FUNCTION
-            if str(program) == line and is_plain and is_named:
+            head = search.load_study().head
+            if str(head.program) == line and head.is_plain:
                 return shlex.split(line)
     typed = line if line.isprintable() else "train.py"
     raise UsageError(
         f"{best} names a program, and no search of this folder is about it; the file may be "
-        f"somebody else's. Nothing was started. If you know it, type:\n"
-        f"  autotune run {quote(str(best))} {typed}"
+        f"somebody else's. Nothing was started. If you know it, type:\n  {command} {typed}"
     )
 
 

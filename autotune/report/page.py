@@ -23,7 +23,7 @@ from autotune.results.details import details
 from autotune.results.finding import Finding
 from autotune.results.result import SearchResult
 from autotune.results.verdict import verdict
-from autotune.results.wording import by_reason, factor, machine, times
+from autotune.results.wording import by_reason, factor, machine, number, times
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")  # what Markdown reads in a line
 TONES = {  # of the headline; a class of the style sheet
@@ -99,6 +99,7 @@ def _templates(*, is_html: bool) -> Environment:
         "fenced": _fenced,
         "times": times,
         "factor": factor,
+        "number": number,
         "pct": "{:.2f}%".format,
     }
     found.filters |= filters

@@ -41,7 +41,7 @@ def details(result: SearchResult) -> tuple[Section, ...]:
         "Larger batch": _larger_batch(result),
         "Memory": _memory(result),
         "After an epoch": _after_an_epoch(result),
-        "Doubts": (f"{one[0].upper()}{one[1:]}." for one in _doubts(result)),
+        "Doubts": (f"{one[0].upper()}{one[1:].rstrip('.')}." for one in doubts(result)),
         "Failed": _failed(result),
         "Not tried": _untried(result),
         "In the script instead": _by_hand(result),
@@ -139,10 +139,6 @@ def _after_an_epoch(result: SearchResult) -> Iterator[str]:
     if result.changes and (passed := note(result.rehearsals, result.best)):
         yield passed
     yield from blames(result.rehearsals)
-
-
-def _doubts(result: SearchResult) -> Iterator[str]:
-    yield from (one.rstrip(".") for one in doubts(result))
 
 
 def _failed(result: SearchResult) -> Iterator[str]:

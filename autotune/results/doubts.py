@@ -43,7 +43,7 @@ def overlap_of(result: SearchResult) -> str:
     claim = printed(result.speedup)
     if len(gains) < 2 or claim.low <= math.prod(gains) <= claim.high:
         return ""
-    return "the gains of the settings overlap, so they do not multiply to the whole"
+    return "the gains overlap, so they do not multiply to the whole"
 
 
 def disturbance(result: SearchResult) -> str:

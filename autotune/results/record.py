@@ -28,7 +28,7 @@ from autotune.program.line.python import more_than_plain
 from autotune.program.lr import LrRule
 from autotune.program.may_change import MayChange
 from autotune.program.profile import Profile
-from autotune.program.program import Program
+from autotune.program.program import Program, ProgramKind
 from autotune.program.sources import Files
 
 # Increased when older records cannot be read, or lack something that is needed to go on
@@ -85,6 +85,16 @@ class SearchInfo:
         """Environment variables that its program gets, by its command line or from a config."""
         tuned = (name[1:] for name in (*self.space.knobs, *self.space.fixed) if name[0] == "$")
         return {*self.program.env, *tuned}
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a best.yaml may start the program by its own word, as this record holds it.
+
+        Else it sets variables or options of Python that may load code, so a person has to type it.
+        """
+        program = self.program
+        is_harmless = not unlisted(program.env) and not more_than_plain(program.python_options)
+        return is_harmless and program.kind is not ProgramKind.PICKLED_FUNCTION
 
     def to_resume(self, name: str, variables: Iterable[str] = ()) -> str:
         """Return the command that goes on with the search of this name.

@@ -207,7 +207,8 @@ class SearchResult:
         """Of ``attempt``: confirmed, or as the rounds of the search measured it."""
         if self.attempt == self.candidate:
             return self.candidate_speedup
-        return next((r.speedup for r in self.records if r.config == self.attempt), None)
+        played = (r.speedup for r in self.records if r.config == self.attempt)
+        return next(filter(None, played), None)
 
     @property
     def changes(self) -> Mapping[str, KnobValue]:

@@ -32,10 +32,13 @@ from autotune.results.output import BEST
 from autotune.results.rehearsals import trained
 from autotune.results.result import SearchResult
 from autotune.results.wording import (
+    UNKNOWN,
     as_typed,
     bounds,
     factor,
     format_duration,
+    listing,
+    percent,
     printed,
     times,
     typed_duration,
@@ -103,7 +106,7 @@ class Verdict:
 
 def verdict(result: SearchResult, output: Path) -> Verdict:
     """Return what a search found, in words; *output* is where best.yaml was written."""
-    finding, changes, rest = result.finding, tuple[Change, ...](), _next(result)
+    finding, changes, rest = result.finding, tuple[Change, ...](), _next(result, output)
     match finding:
         case Finding.FASTER:
             headline, facts = _faster(result), _gained(result)
@@ -113,9 +116,7 @@ def verdict(result: SearchResult, output: Path) -> Verdict:
         case Finding.TOO_NOISY:
             headline, facts = _too_noisy(result), _unclear(result)
         case Finding.UNCONFIRMED if result.candidate_speedup is not None:
-            looks = f"Looks {factor(result.candidate_speedup)} {result.head.options.goal.better}"
-            headline, facts = f"{looks}, but that is not confirmed; {KEPT}", _unconfirmed(result)
-            rest = _to_confirm(result)
+            headline, facts, rest = _looks(result), _unconfirmed(result), _to_confirm(result)
         case Finding.UNCONFIRMED:
             headline, facts = f"Ended before anything faster was found; {KEPT}", _ended(result)
         case Finding.AT_LIMIT:
@@ -217,11 +218,17 @@ def _to_train(result: SearchResult, output: Path) -> Iterator[Row]:
 
 
 def _run(result: SearchResult, path: Path) -> str:
+    """Return the line that trains with a file.
+
+    Where it is long, it leaves out a program that ``autotune run`` finds in this folder's record.
+    """
     variables = unlisted(k.removeprefix("$") for k in result.changes if k.startswith("$"))
     if result.head.program.kind is ProgramKind.PICKLED_FUNCTION:
         return by_hand(path, variables)
     option = f"--allow-env {','.join(variables)} " if variables else ""
-    return f"autotune run {option}{quote(str(path))} {result.head.program}"
+    line = f"autotune run {option}{quote(str(path))}"
+    whole = f"{line} {result.head.program}"
+    return line if len(whole) > ROOM and result.head.is_plain else whole
 
 
 def by_hand(path: Path, variables: Sequence[str] = ()) -> str:
@@ -275,9 +282,9 @@ def _at_limit(result: SearchResult) -> Iterator[Row]:
     yield from _as_written(result)
     if (limit := result.limit) is not None:
         shares = sorted(limit.shares.items(), key=lambda part: -part[1])
-        yield Row("a step", " · ".join(f"{name} {share:.0%}" for name, share in shares))
+        yield Row("a step", " · ".join(f"{name} {percent(share)}" for name, share in shares))
         if limit.peak_share is not None:
-            yield Row("arithmetic", f"{limit.peak_share:.0%} of the GPU's published peak")
+            yield Row("arithmetic", f"{percent(limit.peak_share)} of the GPU's published peak")
         gains = " · ".join(f"{name} {gain:.2f}x" for name, gain in limit.bounds.items())
         yield Row("at no cost", f"{gains}: not more to gain")
     yield from _attempt(result)
@@ -288,10 +295,10 @@ def _at_limit(result: SearchResult) -> Iterator[Row]:
 def _too_noisy(result: SearchResult) -> str:
     speedup = result.attempt_speedup
     assert speedup is not None, "its interval leaves a gain"
-    claim = printed(speedup)
     # What a config must gain for its interval to leave out 1
-    least = math.sqrt(claim.high / claim.low)
-    return f"Cannot tell: this machine is too noisy for gains below {least:.1f}x"
+    least = math.sqrt(speedup.high / speedup.low)
+    below = f" for gains below {least:.1f}x" if speedup.high <= UNKNOWN * speedup.low else ""
+    return f"Cannot tell: this machine is too noisy{below}"
 
 
 def _unclear(result: SearchResult) -> Iterator[Row]:
@@ -302,6 +309,14 @@ def _unclear(result: SearchResult) -> Iterator[Row]:
         yield Row("why", busy)
     elif each:
         yield Row("why", f"equal processes differ: they gave {each}")
+
+
+def _looks(result: SearchResult) -> str:
+    speedup, better = result.candidate_speedup, result.head.options.goal.better
+    assert speedup is not None, "it was measured"
+    # A figure of which half may be noise is not one to remember
+    by = "" if speedup.estimate > 2 * speedup.low else f"{factor(speedup)} "
+    return f"Looks {by}{better}, but that is not confirmed; {KEPT}"
 
 
 def _unconfirmed(result: SearchResult) -> Iterator[Row]:
@@ -362,7 +377,7 @@ def _why(result: SearchResult) -> Iterator[Row]:
         yield Row("why", _clause(both if len(both) <= ROOM else first))
 
 
-def _next(result: SearchResult) -> Iterator[Row]:
+def _next(result: SearchResult, output: Path) -> Iterator[Row]:
     """Yield what to do where nothing is recommended; more time only where that can help."""
     untried = ", ".join(result.untried)
     if untried and result.finding is not Finding.AT_LIMIT:
@@ -371,18 +386,17 @@ def _next(result: SearchResult) -> Iterator[Row]:
         record.ending is not None and record.outcome not in ENDED_BY_US
         for record in result.records[1:]
     )
-    match result.finding:
-        case Finding.NOTHING_FOUND if untried:
-            yield from _resume(result, "to go on")
-        case Finding.TOO_NOISY:
-            yield from _resume(result, "to go on", FIRST if disturbance(result) else "")
-        case Finding.UNCONFIRMED:
-            yield from _resume(result, "to go on")
-        case Finding.NOT_MEASURED if not has_failed:
-            yield from _resume(result, "to go on")
-        case _:
-            pass
-    if result.finding in {Finding.NOTHING_FOUND, Finding.TOO_NOISY}:
+    is_busy = result.finding is Finding.TOO_NOISY and disturbance(result)
+    if {
+        Finding.NOTHING_FOUND: bool(untried),
+        Finding.NOT_MEASURED: not has_failed,
+        Finding.TOO_NOISY: True,
+        Finding.UNCONFIRMED: True,
+    }.get(result.finding, False):
+        yield from _resume(result, "to go on", FIRST if is_busy else "")
+    yield from _larger_batch(result, output)
+    ended = result.finding in {Finding.NOTHING_FOUND, Finding.TOO_NOISY}
+    if ended and result.own_file.name != BEST.name:  # which may hold a larger batch alone
         yield Row("best.yaml", _kept(BEST))
     yield _more(result)
 
@@ -400,8 +414,9 @@ def _kept(path: Path) -> str:
 def _resume(result: SearchResult, label: str, before: str = "") -> Iterator[Row]:
     if result.worth_s is not None:
         line = result.head.to_resume(result.run_dir.name)
-        budget = typed_duration(result.worth_s)
-        yield Row(label, f"{before}{line} --budget {budget}", is_command=True)
+        line += f" --budget {typed_duration(result.worth_s)}"
+        first = before if len(before + line) <= ROOM else ""
+        yield Row(label, f"{first}{line}", is_command=True)
 
 
 def _more(result: SearchResult) -> Row:
@@ -412,7 +427,8 @@ def _more(result: SearchResult) -> Row:
         shown.append(f"autotune doctor {result.head.program}")
     elif (page := as_typed(result.run_dir / "report.html")).exists():
         shown.append(quote(str(page)))
-    return Row("more", "  ·  ".join(shown), is_command=True)
+    both = "  ·  ".join(shown)
+    return Row("more", both if len(both) <= ROOM else shown[0], is_command=True)
 
 
 def listed(config: Config, baseline: Config, taken: int = 0) -> str:
@@ -424,15 +440,7 @@ def listed(config: Config, baseline: Config, taken: int = 0) -> str:
     changes = config.changes_from(baseline)
     told = [k for k in changes if k != KEEPS_MEMORY] or [*changes]
     items = [f"{knob} {said(baseline[knob])} → {said(changes[knob])}" for knob in told]
-    room, shown = ROOM - taken, items
-    while len(shown) > 1 and len(_with_count(shown, len(items))) > room:
-        shown = shown[:-1]
-    return _with_count(shown, len(items))
-
-
-def _with_count(shown: Sequence[str], count: int) -> str:
-    more = f" + {count - len(shown)} more" if len(shown) < count else ""
-    return ", ".join(shown) + more
+    return listing(items, ROOM - taken)
 
 
 def _ordinal(number: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from autotune.machine.hardware import Hardware
@@ -47,7 +47,7 @@ def typed_duration(seconds: float) -> str:
 
 def measured_duration(seconds: float) -> str:
     """Return a short duration that was measured, in three digits: ``21.1 ms``, ``3.51 s``."""
-    return f"{seconds:,.3g} s" if seconds >= 1 else f"{1000 * seconds:,.3g} ms"
+    return f"{number(seconds)} s" if seconds >= 1 else f"{number(1000 * seconds)} ms"
 
 
 def percent(share: float) -> str:
@@ -63,15 +63,25 @@ def by_reason(refused: Mapping[str, str]) -> dict[str, list[str]]:
     return found
 
 
+def listing(items: Sequence[str], room: int) -> str:
+    """Return items on one line, as many as a room in columns holds: ``workers, threads + 3 more``.
+
+    The first one is always there.
+    """
+    said = ", ".join(items)
+    for left_out in range(1, len(items)):
+        if len(said) <= room:
+            break
+        said = f"{', '.join(items[:-left_out])} + {left_out} more"
+    return said
+
+
 def printed(speedup: Interval) -> Interval:
     """Return a speedup as it is printed: two digits where it is not known within 10 %, else three.
 
     The bounds have as many decimals as the estimate, or two where one would read as no gain.
     """
-    decimals = _decimals(speedup)
-    rounded = round(speedup.estimate, decimals)
-    if round(speedup.low, decimals) <= 1.0 < speedup.low:
-        decimals = max(decimals, 2)
+    rounded, decimals = round(speedup.estimate, _decimals(speedup)), _decimals_of_bounds(speedup)
     low, high = round(speedup.low, decimals), round(speedup.high, decimals)
     return Interval(rounded, min(low, rounded), max(high, rounded))
 
@@ -83,9 +93,7 @@ def factor(speedup: Interval) -> str:
 
 def bounds(interval: Interval) -> tuple[str, str]:
     """Return the bounds of a speedup: ``1.1x``, ``2.3x``."""
-    decimals = _decimals(interval)
-    if round(interval.low, decimals) <= 1.0 < interval.low:
-        decimals = max(decimals, 2)
+    decimals = _decimals_of_bounds(interval)
     return f"{interval.low:,.{decimals}f}x", f"{interval.high:,.{decimals}f}x"
 
 
@@ -102,6 +110,11 @@ def times(speedup: Interval) -> str:
 def _decimals(speedup: Interval) -> int:
     digits = 2 if speedup.half_width_pct > WIDE_PCT else 3
     return max(0, digits - 1 - math.floor(math.log10(max(1.0, speedup.estimate))))
+
+
+def _decimals_of_bounds(speedup: Interval) -> int:
+    decimals = max(_decimals(speedup), 1 if speedup.low < 1.0 else 0)  # 0.6x does not read 1x
+    return max(decimals, 2) if round(speedup.low, decimals) <= 1.0 < speedup.low else decimals
 
 
 def number(value: float) -> str:

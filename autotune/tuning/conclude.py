@@ -5,6 +5,7 @@ All rules for claims are here and in ``claim``; reports only repeat what the res
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -33,7 +34,7 @@ from autotune.tuning.choosing.ranking import ranked
 from autotune.tuning.choosing.worth import one_fewer
 from autotune.tuning.claim import ClaimResult, Confirmation
 from autotune.tuning.larger import larger_found
-from autotune.tuning.reach import MOST_BUDGET_S, reach
+from autotune.tuning.reach import reach
 from autotune.tuning.session import Baseline, Session
 
 
@@ -227,7 +228,7 @@ def _worth_s(session: Session, baseline: Baseline, untried: Sequence[str]) -> fl
     """Return a total budget that holds what was not tried, as far as a budget can, and a claim."""
     missed = reach(session.plan, baseline.space).missed
     left = {what.partition("=")[0] for what in untried}
-    needed = (one.budget_s for one in missed if one.what in left and one.budget_s < MOST_BUDGET_S)
+    needed = (one.budget_s for one in missed if one.what in left and math.isfinite(one.budget_s))
     return max([session.worth_s, *needed])
 
 

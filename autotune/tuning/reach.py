@@ -6,6 +6,7 @@ measured to take.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -19,7 +20,10 @@ MOST_BUDGET_S = 7 * 24 * 3600.0  # beyond, no budget is named
 
 @dataclass(frozen=True)
 class Missed:
-    """What a budget does not hold, and about the least one that does, in seconds."""
+    """What a budget does not hold, and about the least one that does, in seconds.
+
+    It is infinite where no budget of a week does.
+    """
 
     what: str
     budget_s: float
@@ -57,7 +61,7 @@ def _budget_s(plan: Plan, space: ResolvedSpace, knob: str) -> float:
         for total_s in _totals(plan.total_s)
     )
     holding = (one.total_s for one in plans if _holds(one, space, knob) and _is_worth(one, plan))
-    return next(holding, MOST_BUDGET_S)
+    return next(holding, math.inf)
 
 
 def _is_worth(larger: Plan, plan: Plan) -> bool:
@@ -66,9 +70,10 @@ def _is_worth(larger: Plan, plan: Plan) -> bool:
 
 
 def _totals(total_s: float) -> Iterator[float]:
+    yield total_s
     while total_s < MOST_BUDGET_S:
-        yield total_s
         total_s = BUDGET_STEP_S * (1 + 1.02 * total_s // BUDGET_STEP_S)
+        yield total_s
 
 
 def _holds(plan: Plan, space: ResolvedSpace, knob: str) -> bool:

@@ -69,6 +69,7 @@ def test_wrong_options_are_refused_with_the_mend_and_leave_no_run(workplace: Pat
         assert done.exit_code == 2, options
         assert said in done.output, options
     assert "'autotune search PROGRAM' starts one" in said_here("resume")
+    assert "There is no fence 'steel'" in said_here("resume", "--fence", "steel")
     assert not (workplace / ".autotune").exists()
 
 

@@ -121,6 +121,7 @@ def test_what_stays_on_a_terminal_is_one_line_for_each_phase_and_each_doubt_whol
     def on_phase(self: Sampled, phase: Phase) -> None:
         begin_on(self, phase)
         if phase is Phase.TRY:
+            self.on_interrupt(1, 46.0)
             self.warn(doubt)
 
     console.on_phase = on_phase.__get__(console)  # type: ignore[method-assign]
@@ -133,6 +134,10 @@ def test_what_stays_on_a_terminal_is_one_line_for_each_phase_and_each_doubt_whol
     assert any(line.startswith(" ! other programs") for line in lines)
     left = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
     assert doubt in " ".join(left.split())
+    assert any("Ctrl-C skips it" in line for line in lines)
+    assert "Ctrl-C skips it" not in left.rpartition("confirm")[2], (
+        "once the search is over, it skips nothing"
+    )
 
 
 def test_a_pipe_gets_one_line_for_each_phase_when_it_ends(
@@ -236,7 +241,7 @@ def test_what_a_budget_holds_is_two_lines(capsys: pytest.CaptureFixture[str]) ->
     lines = capsys.readouterr().err.splitlines()
     named = ", ".join(f"setting_{n}" for n in range(6))
     assert lines[:2] == [
-        f"In 3m: {named} and 3 more",
+        f"In 3m: {named} + 3 more",
         "Not in 3m: compile, devices (--budget 8m); only if time is left: allocator",
     ]
     assert lines[-2:] == [

@@ -18,14 +18,15 @@ from autotune.measurement.limit import Limit
 from autotune.measurement.readings import Interference, Memory
 from autotune.program.config import Config, KnobValue
 from autotune.program.profile import RunLength
+from autotune.program.rehearsal import Rehearsal
 from autotune.results.finding import Finding
 from autotune.results.record import ClaimProcess, SearchOptions
-from autotune.results.rehearsals import Canary
+from autotune.results.rehearsals import Canary, RehearsalRecord
 from autotune.results.result import Contribution, LargerBatch, SearchResult
 from autotune.results.training_steps import TrainingSteps
 from autotune.results.verdict import listed, verdict
-from autotune.results.wording import about, printed_duration
-from tests.made import make_head, make_interval, make_measurement, make_record, make_space
+from autotune.results.wording import about, printed_duration, times
+from tests.made import PROGRAM, make_head, make_interval, make_measurement, make_record, make_space
 from tests.results.test_result import make_result
 
 BEST = Path("best.yaml")
@@ -144,6 +145,15 @@ def test_each_figure_can_be_computed_from_the_claim_that_is_printed(
     assert trainings > 5
 
 
+def learned(best: Config) -> RehearsalRecord:
+    """Return what was found of the loss under a config, in wide figures."""
+    ran = Rehearsal(None)
+    by_design = {"memory_format": "channels_last", "precision": "bf16"}
+    config = best.replace(workers=0, threads=2)
+    gap = Interval(0.0912, -0.0009, 0.1893)
+    return RehearsalRecord(config, ran, by_design=by_design, learning=gap)
+
+
 def results() -> dict[str, SearchResult]:
     """Return one search of each kind, with as much to say as there may be."""
     base, best = Config(MANY), Config({**MANY, **CHANGED})
@@ -170,6 +180,9 @@ def results() -> dict[str, SearchResult]:
         "faster": made(),
         "faster, all there is": made(**many, claim=claim),
         "faster, larger batch claimed": made(larger_batch=replace(larger, is_confirmed=True)),
+        "faster, by design": made(
+            best=best.replace(workers=0, threads=2), rehearsals=(learned(best),)
+        ),
         "faster, one setting": made(best=base.replace(keep_freed_memory=True)),
         "nothing found": made(
             finding=Finding.NOTHING_FOUND, candidate_speedup=none, **not_faster
@@ -245,17 +258,52 @@ def test_what_is_left_open_is_told_with_what_is_missing(capsys: pytest.CaptureFi
     for name, words in {
         "nothing found": ("a gain of more than 13 % is ruled out for it", "not written"),
         "too noisy": (
-            "Cannot tell: this machine is too noisy for gains below 1.3x",
+            "Cannot tell: this machine is too noisy for gains below 1.4x",
             "other programs used the CPU in 2 of 2 fresh processes",
         ),
         "not confirmed": ("missing         2 fresh processes",),
         "one process": ("missing         1 of 2 fresh processes; the others gave 1.40x",),
-        "at the limit": ("compute 94% · optimizer 4% · data 1% · Python 1%", "71% of the GPU"),
+        "at the limit": ("compute 94 % · optimizer 4 % · data 1 % · Python 1 %", "71 % of the GPU"),
         "nothing to try": ("nothing: no other setting can act on this program here",),
     }.items():
         said = screen_of(results()[name], capsys)
         for word in words:
             assert word in said, said
+
+
+def test_a_figure_that_may_be_all_noise_is_no_headline() -> None:
+    """Such as after few rounds on a machine that was swamped."""
+    for speedup in (Interval(23.0, 0.4, 1300.0), Interval(23.0, 1.2, 50.0)):
+        unsure, found = (
+            verdict(replace(results()[name], candidate_speedup=speedup), BEST)
+            for name in ("too noisy", "not confirmed")
+        )
+        assert found.headline.startswith("Looks faster, but that is not confirmed")
+        assert ("gains below" in unsure.headline) is (speedup.high < 100)
+    low = times(Interval(23.0, 0.6, 50.0))
+    assert low == "23x (95 %: 0.6x to 50.0x)", "a loss does not read as none"
+
+
+def test_a_larger_batch_that_won_alone_is_told_with_the_file_that_holds_it() -> None:
+    larger = results()["faster, larger batch claimed"].larger_batch
+    result = replace(results()["nothing found"], larger_batch=larger)
+    rows = {row.label: row.text for row in verdict(result, result.own_file).rest}
+    assert rows["larger batch"].endswith("autotune run --larger-batch run/best.yaml")
+    assert "best.yaml" not in rows, "it is written"
+
+
+def test_lines_to_type_fit_where_the_program_of_the_user_is_short() -> None:
+    program = replace(
+        PROGRAM, target="/home/user/examples/digits_cnn/train.py", args=("--epochs", "25")
+    )
+    head = replace(made().head, program=program)
+    found = verdict(made(head=head), Path(".autotune/a_longer_name/candidate.yaml"))
+    rows = {row.label: row.text for row in found.rest}
+    assert rows["train with it"] == "autotune run .autotune/a_longer_name/candidate.yaml"
+    assert "train.py" in verdict(made(head=head), Path("b.yaml")).rest[0].text
+    unsafe = replace(head, program=replace(program, env={"LD_PRELOAD": "/evil.so"}))
+    line = verdict(made(head=unsafe), Path(".autotune/a_longer_name/candidate.yaml")).rest[0].text
+    assert "train.py" in line, "such a program is never taken from a record"
 
 
 def test_the_best_yaml_that_people_have_is_named_where_it_is_kept(
