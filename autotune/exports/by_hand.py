@@ -34,7 +34,14 @@ LOADER_PLACES = (
     *("pin_memory", "drop_last", "timeout", "worker_init_fn", "multiprocessing_context"),
 )
 OTHER_RATES = {"OneCycleLR", "CyclicLR"}  # schedules that set the rate whatever it was
-WORDS = {"DataLoader", "backward", 'lr"]', "lr']", *OTHER_RATES}  # of files that matter here
+# Calls and attributes that a flag of torch is set by, if not by what this writes
+FLAGS = ("set_num_threads", "set_flush_denormal", "set_float32_matmul_precision", "benchmark")
+ALSO = {"set_float32_matmul_precision": "allow_tf32"}
+# Of files that matter here
+WORDS = {"DataLoader", "backward", 'lr"', "lr'", *OTHER_RATES, *FLAGS, *ALSO.values()}
+# What a line can be added to; anything else that is written has to go
+ADDABLE = {"compile": {"off"}, "precision": {"fp32", "tf32", "medium"}}
+SEVERAL = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda)
 TRAINERS = {"lightning": "lightning", "transformers": "hf"}  # with the format that sets them
 Found = tuple[Source, ast.Call]
 Placed = tuple[Source, list[Edit]]
@@ -81,16 +88,12 @@ class _Program:
         return [(one, call) for one in self.sources for call in one.find(name)]
 
     @property
-    def device(self) -> str:
-        return self.result.applied.traits.device
-
-    @property
     def optimizer(self) -> Found | str:
         """The call that makes the only optimizer, or why it is not known."""
         names = [one.name for one in self.result.applied.traits.optimizers]
         if len(names) != 1:
             return f"the program has {len(names)} optimizers"
-        return _only(self.calls(names[0]), names[0])
+        return self._made(self.calls(names[0]), names[0])
 
     @property
     def loader(self) -> Found | str:
@@ -98,8 +101,11 @@ class _Program:
         facts = self.result.applied.traits.loader
         if facts is None:
             return "not exactly one DataLoader trains"
+        for source in self.sources:
+            for other in source.others_of("DataLoader"):
+                return f"DataLoader has another name at {source.place(other)}"
         able = [one for one in self.calls("DataLoader") if _may_be(facts, one[1])]
-        return _only(able, "DataLoader")
+        return self._made(able, "DataLoader")
 
     @property
     def model(self) -> tuple[Source, ast.stmt, str] | str:
@@ -108,9 +114,9 @@ class _Program:
             return found
         source, call = found
         names = {*_models(call)}
-        if len(names) != 1:
-            return "the optimizer is not made of one model's parameters()"
-        return source, source.statement(call), names.pop()
+        if len(names) != 1 or not (model := names.pop()).removeprefix("self.").isidentifier():
+            return "the optimizer is not made of one whole model's parameters()"
+        return source, source.statement(call), model
 
     @property
     def backward(self) -> tuple[Source, ast.Expr, str] | str:
@@ -123,6 +129,32 @@ class _Program:
         if not isinstance(statement, ast.Expr) or not loss.isidentifier():
             return f"the loss at {source.place(call)} has no name"
         return source, statement, loss
+
+    def _made(self, found: Sequence[Found], name: str) -> Found | str:
+        """Return the only call that makes an object, unless it may make several."""
+        only = _only(found, name)
+        if isinstance(only, str) or self._is_made_once(*only):
+            return only
+        return f"the call of {name} at {only[0].place(only[1])} may make several"
+
+    def _is_made_once(self, source: Source, call: ast.Call) -> bool:
+        for node in source.around(call):
+            match node:
+                case ast.Assign(targets=[ast.Subscript()]) if source.loop(node):
+                    return False
+                case ast.FunctionDef():
+                    return self._called(source, node) <= 1
+            if isinstance(node, SEVERAL):
+                return False
+        return True
+
+    def _called(self, source: Source, function: ast.FunctionDef) -> int:
+        """Return how often a function is called: by its name, of its module, or as a method."""
+        name, owner = function.name, source.parents[function]
+        if isinstance(owner, ast.ClassDef):
+            return len(self.calls(owner.name if name == "__init__" else name))
+        names = {name, f"{Path(source.name).stem}.{name}"}
+        return sum(dotted(call.func) in names for _, call in self.calls(name))
 
 
 def _only(found: Sequence[Found], name: str) -> Found | str:
@@ -142,7 +174,7 @@ def by_hand(result: SearchResult) -> ByHand:
     for name, what in settings.items():
         way, trainer = WAYS[name], TRAINERS.get(result.applied.traits.trainer)
         found = way.place(program, what) if program.sources else program.why_none
-        if name == "lr" and "LOADER" not in done:
+        if name == "lr" and not ("LOADER" in done and "batch_size" in settings["LOADER"]):
             found = "together with the batch size that it is for"
         elif trainer and name not in {"LOADER", "torch", "shell"}:
             found = f"the trainer has a setting for it: autotune export --to {trainer}"
@@ -192,6 +224,7 @@ def _answer(result: SearchResult, setting: str, value: KnobValue) -> Settings | 
     traits, said = result.applied.traits, f"{setting}={value}"
     if setting.startswith("$"):
         return Rest(said, said[1:], "in front of the command")
+    written = result.baseline.get(setting)
     if flag := traits.flags.get(setting):
         words = f"{flag.name} {registry()[setting].format_flag(value, flag)}"
         return Rest(said, words, "on the command line")
@@ -201,7 +234,9 @@ def _answer(result: SearchResult, setting: str, value: KnobValue) -> Settings | 
         return Rest(said, said.removeprefix(KEYWORD), "an argument of the program's own function")
     snippet = format_named("snippet")
     answer = snippet.answer(setting, value, "cpu" if traits.device == "cpu" else "gpu")
-    if not isinstance(answer, str):
+    if written not in ADDABLE.get(setting, {written}):
+        answer = f"{setting}={written} is written in the program and has to go"
+    elif not isinstance(answer, str):
         return answer
     is_known = {*snippet.by_value, *snippet.left_out} & {setting}
     return Rest(said, "", answer if is_known else "'autotune run' does it; it is no single line")
@@ -226,7 +261,8 @@ def _program(result: SearchResult) -> _Program:
             is_script = path == program.source
             source = _read(Path(path), digest, folder, {""} if is_script else told)
             if source is None and is_script:
-                return _Program(result, (), f"{program.file_name} is not as the search saw it")
+                why = f"{program.file_name} is not as the search saw it, or no Python in UTF-8"
+                return _Program(result, (), why)
             found += [] if source is None else [source]
     return _Program(result, tuple(found), "there is no Python file")
 
@@ -255,9 +291,9 @@ def _loader(program: _Program, values: Mapping[str, object]) -> Placed | str:
     if given is None:
         return f"the call at {source.place(call)} takes * or ** arguments"
     code = _code(values)
-    if values.get("num_workers") == 0:  # with which a DataLoader takes neither
-        alone = ("prefetch_factor", "multiprocessing_context")
-        code |= {name: "None" for name in alone if name in given}
+    if values.get("num_workers") == 0:  # with which a DataLoader takes none of these
+        alone = {"prefetch_factor": "None", "multiprocessing_context": "None", "timeout": "0"}
+        code |= {name: none for name, none in alone.items() if name in given}
     if by_place := [name for name in code if name in LOADER_PLACES[: len(call.args)]]:
         return f"{by_place[0]} is given by its place at {source.place(call)}"
     return source, [*source.with_arguments(call, code)]
@@ -269,7 +305,9 @@ def _optimizer(program: _Program, values: Mapping[str, object]) -> Placed | str:
     source, call = found
     if any(one.arg is None for one in call.keywords):
         return f"the call at {source.place(call)} takes ** arguments"
-    code = _code(values)
+    given = {one.arg for one in call.keywords}
+    others = {"foreach", "fused"} & given  # of which torch takes one
+    code = {**dict.fromkeys(others, "None"), **_code(values)}
     return source, [*source.with_arguments(call, code)]
 
 
@@ -296,6 +334,12 @@ def _other_rates(program: _Program) -> Iterator[str]:
                     yield source.place(node)
                 case ast.Subscript(slice=ast.Constant("lr"), ctx=ast.Store()):
                     yield source.place(node)
+                case ast.Dict(keys=keys) if {"params", "lr"} <= {*map(_text, keys)}:
+                    yield source.place(node)
+
+
+def _text(node: ast.expr | None) -> object:
+    return node.value if isinstance(node, ast.Constant) else None
 
 
 def _before_optimizer(lines: Callable[..., str]) -> Callable[..., Placed | str]:
@@ -303,8 +347,10 @@ def _before_optimizer(lines: Callable[..., str]) -> Callable[..., Placed | str]:
         if isinstance(found := program.model, str):
             return found
         source, statement, model = found
-        edit = source.before(statement, [lines(model, what)])
-        return (source, [edit]) if edit else f"{source.place(statement)} shares its line"
+        line = lines(model, what)
+        edit = source.before(statement, [line])
+        needed = source.after_imports([]) if "torch." in line else []
+        return (source, [*needed, edit]) if edit else f"{source.place(statement)} shares its line"
 
     return place
 
@@ -324,9 +370,12 @@ def _autocast(program: _Program, dtype: str) -> Placed | str:
     if not upto or not calls or block.index(calls[0]) > block.index(upto[-1]):
         return f"no call of the model was found before {source.place(backward)}"
     inner = block[block.index(calls[0]) : block.index(upto[-1]) + 1]
-    header = f'with torch.autocast("{program.device}", dtype={dtype}):'
+    device = program.result.applied.traits.device
+    header = f'with torch.autocast("{device}", dtype={dtype}):'
     edits = source.within(inner, header)
-    return (source, edits) if edits else f"{source.place(inner[0])} cannot be indented"
+    if not edits:
+        return f"{source.place(inner[0])} cannot be indented"
+    return source, [*source.after_imports([]), *edits]
 
 
 def _copies(program: _Program, values: Mapping[str, object]) -> Placed | str:
@@ -342,6 +391,7 @@ def _copies(program: _Program, values: Mapping[str, object]) -> Placed | str:
         for call in source.find(name)
         if node.lineno <= call.lineno <= (node.end_lineno or 0)
         and dotted(call.func).rpartition(".")[0] in batch
+        and len(call.args) <= len(name)  # more would give non_blocking by its place
     ]
     code = _code(values)
     edits = [edit for call in calls for edit in source.with_arguments(call, code)]
@@ -349,9 +399,18 @@ def _copies(program: _Program, values: Mapping[str, object]) -> Placed | str:
 
 
 def _flags(program: _Program, lines: Mapping[str, str]) -> Placed | str:
+    for name in [one for one in FLAGS if any(f".{one}" in line for line in lines.values())]:
+        for source in program.sources:
+            for node in ast.walk(source.tree):
+                is_set = isinstance(getattr(node, "ctx", None), ast.Store)
+                match node:
+                    case ast.Call(func=of) if dotted(of).endswith(name):
+                        return f"{source.place(node)} sets {name}, too"
+                    case ast.Attribute(attr=of) if is_set and of in {name, ALSO.get(name)}:
+                        return f"{source.place(node)} sets {of}, too"
     source = program.sources[0]
-    edit = source.after_imports([*lines.values()])
-    return (source, [edit]) if edit else f"{source.name} imports nothing"
+    edits = source.after_imports([*lines.values()])
+    return (source, edits) if edits else f"{source.name} has no imports to put it after"
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ class Source:
     def find(self, name: str) -> Iterator[ast.Call]:
         """Yield the calls of a name, whatever it is an attribute of."""
         for node in ast.walk(self.tree):
-            if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == name:
+            if isinstance(node, ast.Call) and _last(node.func) == name:
                 yield node
 
     def statement(self, node: ast.AST) -> ast.stmt:
@@ -76,15 +76,33 @@ class Source:
             node = self.parents[node]
         return node
 
-    def place(self, node: ast.expr | ast.stmt) -> str:
+    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield what a node is in, the innermost first."""
+        while node in self.parents:
+            node = self.parents[node]
+            yield node
+
+    def others_of(self, name: str) -> Iterator[ast.expr | ast.stmt | ast.alias]:
+        """Yield where a class gets another name, as ``import … as``, a subclass or a partial."""
+        for node in ast.walk(self.tree):
+            match node:
+                case ast.alias(name=of, asname=str()) if of == name:
+                    yield node
+                case ast.ClassDef(bases=parts) if name in map(_last, parts):
+                    yield node
+                case ast.Assign(value=value) if _last(value) == name:
+                    yield node
+                case ast.Call(func=func, args=parts) if name in map(_last, parts):
+                    if _last(func) not in {"isinstance", "issubclass"}:
+                        yield node
+
+    def place(self, node: ast.expr | ast.stmt | ast.alias) -> str:
         """Return where a node is: ``train.py:41``."""
         return f"{self.name}:{node.lineno}"
 
     def loop(self, node: ast.AST) -> ast.For | None:
         """Return the innermost ``for`` loop around a node."""
-        while node in self.parents and not isinstance(node, ast.For):
-            node = self.parents[node]
-        return node if isinstance(node, ast.For) else None
+        return next((one for one in self.around(node) if isinstance(one, ast.For)), None)
 
     def block(self, statement: ast.stmt) -> list[ast.stmt]:
         """Return the statements of the block that one is in."""
@@ -136,6 +154,8 @@ class Source:
         Text that spans lines would change with its indentation.
         """
         first, last = statements[0].lineno, statements[-1].end_lineno or 0
+        if not self._ends_line(statements[-1]):
+            return []
         strings = (ast.JoinedStr, ast.Constant)
         for node in (inner for one in statements for inner in ast.walk(one)):
             if isinstance(node, strings) and node.lineno != node.end_lineno:
@@ -148,29 +168,33 @@ class Source:
         inner = [Edit(one, one, INDENT) for one in starts[1:] if one not in blank]
         return [Edit(above.start, above.end, f"{above.text}{INDENT}"), *inner]
 
-    def after_imports(self, lines: list[str]) -> Edit | None:
-        """Return the edit that puts lines after the module's first imports; None without any."""
+    def after_imports(self, lines: list[str]) -> list[Edit]:
+        """Return the edits that put lines after the module's first imports, with torch by its name.
+
+        They are empty without any imports.
+        """
         before_code = takewhile(lambda one: not isinstance(one, CODE), self.tree.body)
         imports = [n for n in before_code if isinstance(n, ast.Import | ast.ImportFrom)]
-        if not imports:
-            return None
+        if not imports or not self._ends_line(imports[-1]):
+            return []
         names = {
             alias.asname or alias.name.partition(".")[0]
             for one in imports
+            if isinstance(one, ast.Import)
             for alias in one.names
-            if isinstance(one, ast.Import) and alias.name.partition(".")[0] == "torch"
         }
-        needed = [] if "torch" in names else ["import torch"]
         end = imports[-1].end_lineno or 0
         if end == len(self._starts):  # the file ends with it, without a newline
-            return None
-        text = "".join(f"{line}{self._end_of_line}" for line in [*needed, "", *lines])
-        return Edit(self._starts[end], self._starts[end], text)
+            return []
+        at = self._starts[end]
+        needed = [] if "torch" in names else [Edit(at, at, f"import torch{self._end_of_line}")]
+        text = "".join(f"{line}{self._end_of_line}" for line in ["", *lines])
+        return [*needed, *([Edit(at, at, text)] if lines else [])]
 
     def edited(self, edits: list[Edit]) -> Source | None:
         """Return the file with edits, those at one place in their order; None if they collide."""
         content, upto = self._content, len(self._content)
-        in_order = sorted(edits, key=lambda one: (one.start, one.end))
+        in_order = sorted(dict.fromkeys(edits), key=lambda one: (one.start, one.end))
         for one in reversed(in_order):
             if one.end > upto:
                 return None
@@ -181,7 +205,11 @@ class Source:
         except SyntaxError:
             return None
 
-    def _span(self, node: ast.expr) -> tuple[int, int]:
+    def _ends_line(self, node: ast.stmt) -> bool:
+        after = self._line(self._span(node)[1]).strip()
+        return not after or after.startswith(b"#")
+
+    def _span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
         assert node.end_lineno is not None, "ast.parse tells it"
         assert node.end_col_offset is not None
         return (
@@ -204,6 +232,10 @@ def dotted(node: ast.AST) -> str:
             return ""
 
 
+def _last(node: ast.AST) -> str:
+    return dotted(node).rpartition(".")[2]
+
+
 def called(node: ast.AST) -> Iterator[str]:
     """Yield the names of what is called within a node."""
     return (dotted(one.func) for one in ast.walk(node) if isinstance(one, ast.Call))
@@ -218,7 +250,8 @@ def assigned(statement: ast.stmt) -> Iterator[str]:
 def diff(before: Source, after: Source) -> str:
     """Return the difference of two versions as ``git apply`` and ``patch -p1`` read it."""
     old, new = (re.findall(r"[^\n]*\n|[^\n]+", one.text) for one in (before, after))
-    names = f"a/{before.name}", f"b/{after.name}"
+    end = "\t" * (" " in before.name)  # where patch takes a name to end
+    names = f"a/{before.name}{end}", f"b/{after.name}{end}"
     lines = difflib.unified_diff(old, new, *names)
     return "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines

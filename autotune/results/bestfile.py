@@ -328,6 +328,8 @@ class BestFile(_Section):
         data = self.model_dump(mode="json", exclude_defaults=True)
         if not self.facts.flags:
             data["facts"].pop("flags", None)
+        if {*PARTS} & {*self.config, *(self.larger_batch.config if self.larger_batch else ())}:
+            data["facts"].setdefault("optimizers", [])  # known, and none: see _unreached()
         what = TRAIN if self.confirmed else TRY
         if self.applied.is_as_written:
             what = NOTHING
@@ -463,6 +465,8 @@ def _unreached(file: yamlfile.YamlFile, data: Mapping[str, Any]) -> list[str]:
         return []
     reached = [*(facts.get("flags") or ()), *(facts.get("program_knobs") or ())]
     unreached = {*(() if facts.get("loader") else LOADER_OPTIONS)} - {*reached}
+    # Other steps with rates that do not follow them would be another training
+    unreached |= {*(() if "optimizers" in facts else PARTS)} - {*(facts.get("program_knobs") or ())}
     return [
         f"{file.where('config', name)}: The search did not change '{name}', so the file lacks what "
         f"it needs to know of the program for it. Search again with --set {name}={value}."

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from autotune.errors import FileFormatError, UsageError
 from autotune.files import access
+from autotune.program.config import KnobValue
 from autotune.program.program import Program
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
@@ -103,8 +104,8 @@ class Output:
             if why := self._why_left(text, program, best):
                 return f"{self.path} is left as it is: {why}. {instead}".rstrip()
             before = _read(self._target)
-            was = None if isinstance(before, str) or before.applied.is_as_written else before
-            kept = self._replace(text, keeps=was is not None and was.config != best.config)
+            was = None if isinstance(before, str) or not any(_configs(before)) else before
+            kept = self._replace(text, keeps=was is not None and _configs(was) != _configs(best))
         except OSError as error:
             return f"{self.path} cannot be written: {error.strerror}. {instead}".rstrip()
         if was is None or kept is None:
@@ -199,6 +200,12 @@ def _is_empty(path: Path) -> bool:
     except FileNotFoundError:
         return True
     return stat.S_ISREG(status.st_mode) and not status.st_size
+
+
+def _configs(best: BestFile) -> tuple[Mapping[str, KnobValue], ...]:
+    """Return what a file would change, with the larger batch; empty where that is nothing."""
+    larger = best.larger_batch
+    return best.applied.changes(), {} if larger is None else larger.config
 
 
 def _may_go(path: Path, text: str) -> bool:

@@ -87,6 +87,7 @@ def patched(folder: Path, made: ByHand, tool: str) -> str:
     return (folder / "train.py").read_bytes().decode()
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_a_program_with_the_diff_trains_with_what_was_found(tmp_path: Path) -> None:
     result = searched(
         tmp_path, TRAINS + SHOWS, workers=1, threads=1, batch_size=16, precision="bf16",
@@ -140,7 +141,7 @@ def test_what_is_not_certain_is_said_and_never_guessed(tmp_path: Path) -> None:
         ),
         "no model": (
             TRAINS.replace("model.parameters()", "groups"),
-            {"compile": "default"}, "not made of one model's parameters()",
+            {"compile": "default"}, "not made of one whole model's parameters()",
         ),
         "other rates": (
             TRAINS + "\ntorch.optim.lr_scheduler.OneCycleLR(optimizer, 1.0, 9)\n",
@@ -160,13 +161,40 @@ def test_what_is_not_certain_is_said_and_never_guessed(tmp_path: Path) -> None:
             TRAINS.replace("optimizer = torch", "x = 1; optimizer = torch"),
             {"compile": "default"}, "shares its line",
         ),
+        "other name": (
+            TRAINS.replace("import sys", "from torch.utils.data import DataLoader as Mine"),
+            {"workers": 1}, "DataLoader has another name at train.py:1",
+        ),
+        "loaders in a dict": (
+            twice.replace("loader = DataLoader(", "loaders = lambda data: DataLoader("),
+            {"workers": 1}, "may make several",
+        ),
+        "a function of loaders": (
+            twice.replace("loader = D", "def made():\n  return D") + "made()\nmade()\n",
+            {"workers": 1}, "may make several",
+        ),
+        "a part": (
+            TRAINS.replace("(model.parameters", "(model.head.parameters"),
+            {"compile": "default"}, "not made of one whole model's",
+        ),
+        "set later": (
+            TRAINS + "torch.set_num_threads(4)\n", {"threads": 1}, ":31 sets set_num_threads, too",
+        ),
+        "shared end": (
+            TRAINS.replace(".mean()\n        optim", ".mean(); optim"),
+            {"precision": "bf16"}, "cannot be indented",
+        ),
+        "by groups": (
+            TRAINS.replace("model.parameters()", "[{'params': model.parameters(), 'lr': 1}]"),
+            {"batch_size": 16}, "sets the rate, too",
+        ),
         "a step": (TRAINS, {"batch_size": 16, "accumulation_steps": 2}, "with accumulation_steps"),
     }  # fmt: skip
     for name, (text, changes, why) in found.items():
         made = by_hand(searched(tmp_path, text, None, **changes))
         said = " | ".join(f"{one.setting} {one.line} {one.where}" for one in made.rest)
         assert why in said, (name, said)
-        assert not made.diff or name in {"other rates", "a step"}, (name, made.diff)
+        assert not made.diff or name in {"other rates", "by groups", "a step"}, (name, made.diff)
     result = searched(tmp_path, TRAINS, optimizer="fused")
     traits = replace(result.applied.traits, trainer="transformers")
     (own,) = by_hand(replace(result, applied=replace(result.applied, traits=traits))).rest
@@ -181,6 +209,26 @@ def test_flags_of_torch_stand_below_the_imports_and_above_all_code(tmp_path: Pat
     late = f"{text}\nimport this_is_late\n"
     diff = by_hand(searched(tmp_path, late, threads=1)).diff
     assert " import os\n+import torch\n+\n+torch.set_num_threads(1)\n" in diff
+
+
+def test_what_is_written_otherwise_goes_or_is_said(tmp_path: Path) -> None:
+    text = TRAINS.replace(
+        "0.1)\ntrain(", "lr=0.1, fused=True)\nmodel = torch.compile(model)\ntrain("
+    )
+    result = searched(tmp_path, text, optimizer="foreach", compile="max-autotune")
+    baseline = Config({**BEFORE, "optimizer": "fused", "compile": "default"})
+    made = by_hand(replace(result, baseline=baseline))
+    assert "lr=0.1, fused=None, foreach=True)" in made.diff, "torch takes one of them"
+    (own,) = made.rest
+    assert own.where == "compile=default is written in the program and has to go"
+
+
+def test_torch_is_imported_by_its_name_where_a_line_uses_it(tmp_path: Path) -> None:
+    text = TRAINS.replace("import torch\n", "from torch import nn, optim, rand\n")
+    text = text.replace("torch.nn", "nn").replace("torch.optim", "optim")
+    made = by_hand(searched(tmp_path, text.replace("torch.rand", "rand"), precision="bf16"))
+    assert not made.rest
+    assert made.diff.count("+import torch\n") == 1
 
 
 def test_a_setting_of_the_command_line_is_said_as_it_is_typed(tmp_path: Path) -> None:

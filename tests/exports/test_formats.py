@@ -205,6 +205,7 @@ def test_sbatch_is_a_shell_script_with_directives(tmp_path: Path) -> None:
         assert f"--gpus-per-node={gpus}\n" in exported("sbatch", on_gpus).text
 
 
+@pytest.mark.usefixtures("warm_starts")
 def test_a_snippet_runs_and_sets_what_it_says(tmp_path: Path) -> None:
     best = made(
         tmp_path, workers=2, batch_size=32, threads=1, precision="bf16",

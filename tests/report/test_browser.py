@@ -67,18 +67,6 @@ def full(stored: SearchResult, folder: Path) -> SearchResult:
     )
 
 
-def test_the_page_opens_without_an_error_or_a_request(stored: SearchResult, tmp_path: Path) -> None:
-    page, log = tmp_path / "report.html", tmp_path / "net.json"
-    page.write_text(html(full(stored, tmp_path), BEST), encoding="utf-8")
-    seen = chromium(page, "--dump-dom", f"--log-net-log={log}")
-    assert not re.findall(r".*CONSOLE.*", seen.stderr)
-    assert "<figure>" in seen.stdout
-    asked = set(re.findall(r'"url":"((?:https?|file)://[^"]*)"', log.read_text()))
-    own = {url for url in asked if url.endswith("report.html")}
-    others = {url for url in asked - own if "report" in url or "://x" in url}
-    assert not others
-
-
 def test_words_meet_no_lines_and_fit_in_light_dark_on_a_phone_and_in_print(
     stored: SearchResult, tmp_path: Path
 ) -> None:

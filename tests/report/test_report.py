@@ -138,7 +138,9 @@ def test_only_the_program_as_written_was_measured(tmp_path: Path) -> None:
 
 
 def test_the_page_loads_nothing_and_runs_nothing(stored: SearchResult) -> None:
-    for tag, attrs in _Elements(html(stored, BEST)).tags:
+    page = html(stored, BEST)
+    assert not re.search(r"url\(|@import", page)
+    for tag, attrs in _Elements(page).tags:
         assert tag not in {"script", "link", "img", "iframe", "object", "base"}
         assert not {"src", "href", "srcset"} & attrs.keys()
         assert not [name for name in attrs if name.startswith("on")]

@@ -20,6 +20,7 @@ from autotune.program.profile import OptimizerFacts
 from autotune.program.sources import digest_of
 from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
+from autotune.results.output import Output
 from autotune.results.record import FORMAT
 from autotune.tuning.storage.search_dir import FILE, SearchDir
 from tests.made import (
@@ -138,6 +139,18 @@ def test_a_larger_batch_is_a_second_config_that_is_read_and_taken(path: Path) ->
         taken.with_larger_batch()
 
 
+def test_a_larger_batch_that_a_new_search_replaces_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    larger = bestfile.LargerBatch(config={"batch_size": 256}, speedup=Interval(2.0, 1.9, 2.1))
+    alone = make_best(config=BASELINE).model_copy(update={"larger_batch": larger})
+    Path("best.yaml").write_text(alone.text())
+    said = Output.typed(None).take(make_best(), PROGRAM, Path("own.yaml"))
+    assert said.endswith("that it held is kept as best.yaml.1."), said
+    assert bestfile.read(Path("best.yaml.1"), larger_batch=True).config == larger.config
+
+
 def test_what_a_person_edits_counts(path: Path) -> None:
     edit(path, "  workers: 2\n", "  # two are too many\n  flush_denormal: yes\n")
     edit(path, "  precision: bf16\n", "  compile: off\n  workers: 1  # here\n")
@@ -167,10 +180,9 @@ TAKES = "setting 'precision' takes fp32 or tf32 or medium or bf16 or fp16, not"
         ("estimate: 1.42", "estimate: fast", "'speedup.estimate': "),
         ("cores: 2", "cores: two", "'made_on.cores': "),
         ("version: 3\n", "version: 4\n", "this file has version 4, but this autotune reads"),
-        (
-            "  workers: 2\n",
-            "  accumulation_steps: 2\n",
-            "The search did not change 'accumulation_steps', so the file lacks what it needs",
+        *(
+            ("  workers: 2\n", f"  {part}: 2\n", f"The search did not change '{part}', so the file")
+            for part in ("accumulation_steps", "batch_size")
         ),
     ],
 )
