@@ -69,7 +69,8 @@ def _with_arguments_of(
             for name, one in described(SearchRequest).items()
         )
         taking.__doc__ = f"{function.__doc__}\n    Args:\n{listed}\n"
-        taking.__signature__ = inspect.signature(request)  # type: ignore[attr-defined]
+        signature = inspect.signature(request).replace(return_annotation="SearchResult")
+        taking.__signature__ = signature  # type: ignore[attr-defined]
         return taking
 
     return decorate
@@ -337,7 +338,9 @@ def _finish(result: SearchResult, output: Output | None, events: Events) -> None
     for name in {BEST.name, CANDIDATE} - {config.name}:  # of an earlier session
         with suppress(OSError):
             own(name).unlink()
-    files = {} if config.name == RESULT else {config.name: result.best_file().text(config.name)}
+    # A candidate lies here alone, so its first line names it as it is typed
+    typed = str(config) if config.name == CANDIDATE else config.name
+    files = {} if config.name == RESULT else {config.name: result.best_file().text(typed)}
     failures = _written(own, files)
     if output is not None and (said := result.put_into(output)):
         events.warn(said)

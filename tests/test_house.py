@@ -10,18 +10,17 @@ BREACHES: dict[str, dict[str, int]] = {
         "Program": 17,
         "SearchRequest": 24,  # one declaration of all options of a search
         "SearchResult": 31,
-        "Study": 14,
     },
-    "at most 14 modules that import each other in a row": {"modules": 28},
-    "at most 3 tuned constants per 1,000 code lines": {"constants": 416},
+    "at most 14 modules that import each other in a row": {"modules": 25},
+    "at most 3 tuned constants per 1,000 code lines": {"constants": 411},
     "lines per room": {
-        "cli": 2718,
-        "inside": 14022,
+        "cli": 2709,
+        "inside": 14030,
         "measurement": 2080,
         "program": 2901,
-        "results": 5450,
+        "results": 5595,
         "rig": 4286,
-        "tuning": 7576,
+        "tuning": 7527,
     },
 }
 

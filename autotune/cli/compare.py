@@ -173,7 +173,9 @@ def show(found: Comparison, *, as_json: bool) -> None:
     out = results_console()
     first, second = (plain(side.name) for side in found.sides)
     speedup = times(found.speedup)
-    if found.difference is Difference.NONE:
+    if found.difference is Difference.NONE and not found.speedup.low <= 1 <= found.speedup.high:
+        said = f"[bold]Not confirmed:[/] {second} looks {speedup} as fast as {first}"
+    elif found.difference is Difference.NONE:
         most = f", so at most {found.most_pct:.0f} %" if found.most_pct < UNCERTAIN_PCT else ""
         said = f"[bold]No difference to be seen[/] between {second} and {first}: {speedup}{most}"
     else:

@@ -190,7 +190,7 @@ def changes_in(result: SearchResult) -> Iterator[Change]:
 
 
 def _gain(gain: Interval, claim: Interval) -> str:
-    if gain.estimate >= claim.estimate:  # measured in the search, on another mood of the machine
+    if gain.estimate > claim.high:  # measured in the search, in another mood of the machine
         return "most of it"
     decimals = 1 if abs(gain.estimate - 1) >= 0.1 else 2
     is_noise = gain.low <= 1.0 <= gain.high

@@ -57,7 +57,7 @@ def test_a_claim_is_printed_with_its_interval_the_change_and_how_to_use_it(
     low, high = bounds(result.speedup)
     assert f"{factor(result.speedup)} faster" in said
     assert f"(95 % between {low} and {high})" in said
-    assert re.search(r"workers +0 → 1 +~1\.[3-7]x", said)
+    assert re.search(r"workers +0 → 1\n", said), "its gain is the claim"
     assert "autotune run best.yaml" in said
 
 

@@ -31,6 +31,7 @@ from autotune.program.may_change import MayChange
 from autotune.program.rehearsal import RehearsalPlan, TracePlan
 from autotune.results.record import TrialRecord
 from autotune.results.rehearsals import RehearsalRecord
+from autotune.results.wording import format_duration
 from autotune.tuning.checking.short_runs import Runs, ShortRuns
 from autotune.tuning.session import Baseline, Session
 from autotune.tuning.storage.study import MOST_CHECKS
@@ -303,9 +304,9 @@ def _may_check(
     if study.learning_checks >= MOST_CHECKS:
         return False
     listed = " ".join(f"{knob}={value}" for knob, value in suspected.items())
-    session.events.note(
-        f"The self-check compares what is learned with {listed}: about {needed_s:.0f} s beyond "
-        "the budget."
+    session.events.warn(
+        f"Checking what is learned with {listed} takes up to {format_duration(needed_s)} beyond "
+        "the budget; Ctrl-C skips it."
     )
     budget.total_s += needed_s
     return budget.left_s - kept_s >= needed_s
