@@ -66,7 +66,8 @@ class ByHand:
     """How people write a config into their program.
 
     Attributes:
-        diff: A unified diff, to apply in *folder*; empty if nothing could be placed.
+        folder: The name of that in which the diff applies.
+        diff: A unified diff; empty if nothing could be placed.
         notes: What it says otherwise than ``autotune run`` does.
     """
 
@@ -191,7 +192,7 @@ def by_hand(result: SearchResult) -> ByHand:
     after = _written(program.sources, placed)
     assert after is not None, "each edit was tried"
     changed = "".join(map(diff, program.sources, after))
-    return ByHand(_folder(result), changed, tuple(rest), tuple(notes))
+    return ByHand(Path(_folder(result)).name, changed, tuple(rest), tuple(notes))
 
 
 def _settings(result: SearchResult) -> tuple[Settings, list[Rest]]:
