@@ -181,7 +181,6 @@ SKETCH = ROOT / "docs" / "contribute" / "sketch.py"
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm_starts")
 def test_the_sketch_of_the_idea_is_short_and_ends_with_a_verdict(tmp_path: Path) -> None:
     text, sketch = SKETCH.read_text(encoding="utf-8"), tmp_path / "sketch.py"
     assert len(text.splitlines()) <= 150
