@@ -58,7 +58,7 @@ def test_a_killed_search_leaves_nothing_and_resumes_with_all_trials() -> None:
         resume = Command(("resume", "train"), ": workers\n", may=RECORD, has_result=True)
         resumed = here.end(resume, signal.SIGINT)
         assert not resumed.faults, resumed.said
-        assert "Ending the search" in resumed.said
+        assert "! Ending" in resumed.said
         assert (
             json.loads((run.path / "result.json").read_text())["best"]["as_written"]["workers"] == 0
         )

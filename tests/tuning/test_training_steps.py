@@ -52,5 +52,5 @@ def test_the_hours_of_a_training_are_told_by_the_speedup_of_the_loop(
     result = found(tmp_path, RunLength(), Goal(hours=10.0))
     assert result.training_steps is None
     out = told(result, capsys)
-    assert re.search(r"your training 10 h → about [45] h[ 0-9min]* \(--for-hours 10;", out)
+    assert re.search(r"your training 10h → about [45]h[ 0-9m]* \(--for-hours 10;", out)
     assert "pays saves" in out
