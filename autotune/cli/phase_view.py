@@ -109,8 +109,8 @@ class PhaseView:
             elif row.took_s is not None:
                 took = f"  {format_duration(row.took_s)}"
                 # A phase that has found nothing out is not ticked off
-                is_open = not row.said or row.said.startswith(OPEN)
-                mark, said = "·" if is_open else "✓", printable(row.said or OPEN)
+                is_open = not row.said or row.said.lower().startswith(OPEN)
+                mark, said = "·" if is_open else "✓", printable(row.said or f"{OPEN} finished")
                 text = Text(f" {mark} {phase:<{NAME}} {said}")
                 text.truncate(width - len(took), overflow="ellipsis", pad=True)
                 yield text + Text(took, style="dim")

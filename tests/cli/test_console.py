@@ -107,7 +107,9 @@ def test_a_terminal_shows_four_phases_in_ten_lines_of_80_columns_at_any_time(
         rows = [line.split(maxsplit=1)[1] for line in screen if re.match(r" \S ", line)]
         assert [phase for phase in Phase if any(row.startswith(phase) for row in rows)] == [*Phase]
     over = console.screens[-1]
-    assert not any("━" in line or line.startswith(" · ") for line in over)
+    assert not any("━" in line for line in over)
+    unknown = [line for line in over if line.startswith(" · ")]
+    assert all("Not compared" in line or "not finished" in line for line in unknown), unknown
 
 
 def test_what_stays_on_a_terminal_is_one_line_for_each_phase_and_each_doubt_whole(
@@ -267,3 +269,12 @@ def test_a_confirmation_that_ended_is_told_by_its_processes(
     assert result.finding is Finding.FASTER
     fresh = sum(not process.is_of_search for process in result.claim)
     assert f"in {fresh} fresh processes" in capsys.readouterr().err
+
+
+def test_a_phase_that_found_nothing_out_is_not_ticked_off() -> None:
+    view = PhaseView()
+    for phase, said in ((Phase.AS_WRITTEN, "9 samples/s"), (Phase.SAME_TRAINING, "Not compared")):
+        view.rows[phase].said, view.rows[phase].took_s = said, 1.0
+    ticked, told = screen_of(view)[:2]
+    assert ticked.startswith(" ✓ as written")
+    assert told.startswith(" · same training")
