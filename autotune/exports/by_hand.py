@@ -6,7 +6,8 @@ built otherwise, an optimizer has its class. Nothing is guessed: where none or s
 meant, where a file has changed since the search, or where a line would say another thing than
 ``autotune run`` does, the setting stands among the others, with its line and where that goes.
 
-Refused: editing the file. Who applies the diff has read it.
+Refused: editing the file, as who applies the diff has read it; and placing what is written at many
+places, such as copies of batches, or a learning rate, which schedules and groups set, too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from autotune.files import access
 from autotune.knobs import registry
 from autotune.program.config import KnobValue
 from autotune.program.flags import KEYWORD
-from autotune.program.lr import PARTS
 from autotune.program.profile import LoaderFacts
 from autotune.program.sources import digest_of
 from autotune.results.result import SearchResult
@@ -33,12 +33,11 @@ LOADER_PLACES = (
     *("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn"),
     *("pin_memory", "drop_last", "timeout", "worker_init_fn", "multiprocessing_context"),
 )
-OTHER_RATES = {"OneCycleLR", "CyclicLR"}  # schedules that set the rate whatever it was
 # Calls and attributes that a flag of torch is set by, if not by what this writes
 FLAGS = ("set_num_threads", "set_flush_denormal", "set_float32_matmul_precision", "benchmark")
 ALSO = {"set_float32_matmul_precision": "allow_tf32"}
 # Of files that matter here
-WORDS = {"DataLoader", "backward", 'lr"', "lr'", *OTHER_RATES, *FLAGS, *ALSO.values()}
+WORDS = {"DataLoader", "backward", *FLAGS, *ALSO.values()}
 # What a line can be added to; anything else that is written has to go
 ADDABLE = {"compile": {"off"}, "precision": {"fp32", "tf32", "medium"}}
 SEVERAL = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda)
@@ -171,13 +170,11 @@ def by_hand(result: SearchResult) -> ByHand:
     """Return how people write the recommended config into their program; nothing is written."""
     program = _program(result)
     settings, rest = _settings(result)
-    placed, notes, done = list[Placed](), list[str](), set[str]()
+    placed, notes = list[Placed](), list[str]()
     for name, what in settings.items():
         way, trainer = WAYS[name], TRAINERS.get(result.applied.traits.trainer)
         found = way.place(program, what) if program.sources else program.why_none
-        if name == "lr" and not ("LOADER" in done and "batch_size" in settings["LOADER"]):
-            found = "together with the batch size that it is for"
-        elif trainer and name not in {"LOADER", "torch", "shell"}:
+        if trainer and name not in {"LOADER", "torch", "shell"}:
             found = f"the trainer has a setting for it: autotune export --to {trainer}"
         # Together with those before, or else it collides with them
         if not isinstance(found, str) and _written(program.sources, [*placed, found]) is None:
@@ -187,7 +184,6 @@ def by_hand(result: SearchResult) -> ByHand:
             rest.append(Rest(way.about, way.line(what), where))
         else:
             placed.append(found)
-            done.add(name)
             notes += filter(None, [way.note])
     after = _written(program.sources, placed)
     assert after is not None, "each edit was tried"
@@ -199,17 +195,18 @@ def _settings(result: SearchResult) -> tuple[Settings, list[Rest]]:
     """Return the changes as the snippet names them, and those that are no Python."""
     settings: Settings = {}
     rest = list[Rest]()
+    factor = result.learning.lr_factor
     for setting, value in result.changes.items():
         answer = _answer(result, setting, value)
         if isinstance(answer, Rest):
             rest.append(answer)
+        elif setting == "batch_size" and factor != 1.0:  # without its rate, another training
+            rest.append(Rest(f"{setting}={value}", "", "together with the learning rate"))
         else:
             merge(settings, answer)
-    if (factor := result.learning.lr_factor) != 1.0:
-        settings["lr"] = f"{factor:.6g}"
-        # A rate without the steps that it is for would be another training
-        if steps := [one for one in PARTS if one in result.changes and one != "batch_size"]:
-            rest.append(Rest("learning rate", f"lr * {settings.pop('lr')}", f"with {steps[0]}"))
+    if factor != 1.0:
+        line = f"lr * {factor:.6g}"
+        rest.append(Rest("learning rate", line, "where the optimizer or a schedule gets its rate"))
     return settings, rest
 
 
@@ -312,37 +309,6 @@ def _optimizer(program: _Program, values: Mapping[str, object]) -> Placed | str:
     return source, [*source.with_arguments(call, code)]
 
 
-def _rate(program: _Program, factor: str) -> Placed | str:
-    if isinstance(found := program.optimizer, str):
-        return found
-    source, call = found
-    rates = [one.value for one in call.keywords if one.arg == "lr"] or call.args[1:2]
-    if len(rates) != 1 or isinstance(rates[0], ast.Starred):
-        return f"the call at {source.place(call)} names no lr"
-    if place := next(_other_rates(program), ""):
-        return f"{place} sets the rate, too"
-    code = ast.unparse(rates[0])
-    is_simple = isinstance(rates[0], ast.Constant | ast.Name | ast.Attribute | ast.Subscript)
-    lr = f"{code if is_simple else f'({code})'} * {factor}"
-    return source, [source.instead(rates[0], lr)]
-
-
-def _other_rates(program: _Program) -> Iterator[str]:
-    for source in program.sources:
-        for node in ast.walk(source.tree):
-            match node:
-                case ast.Call() if dotted(node.func).rpartition(".")[2] in OTHER_RATES:
-                    yield source.place(node)
-                case ast.Subscript(slice=ast.Constant("lr"), ctx=ast.Store()):
-                    yield source.place(node)
-                case ast.Dict(keys=keys) if {"params", "lr"} <= {*map(_text, keys)}:
-                    yield source.place(node)
-
-
-def _text(node: ast.expr | None) -> object:
-    return node.value if isinstance(node, ast.Constant) else None
-
-
 def _before_optimizer(lines: Callable[..., str]) -> Callable[..., Placed | str]:
     def place(program: _Program, what: object) -> Placed | str:
         if isinstance(found := program.model, str):
@@ -379,26 +345,6 @@ def _autocast(program: _Program, dtype: str) -> Placed | str:
     return source, [*source.after_imports([]), *edits]
 
 
-def _copies(program: _Program, values: Mapping[str, object]) -> Placed | str:
-    if isinstance(found := program.backward, str):
-        return found
-    source, node = found[0], found[0].loop(found[1])
-    if node is None:
-        return f"{source.place(found[1])} is in no for loop"
-    batch = {one.id for one in ast.walk(node.target) if isinstance(one, ast.Name)}
-    calls = [
-        call
-        for name in ("to", "cuda")
-        for call in source.find(name)
-        if node.lineno <= call.lineno <= (node.end_lineno or 0)
-        and dotted(call.func).rpartition(".")[0] in batch
-        and len(call.args) <= len(name)  # more would give non_blocking by its place
-    ]
-    code = _code(values)
-    edits = [edit for call in calls for edit in source.with_arguments(call, code)]
-    return (source, edits) if edits else f"no batch.to(…) was found at {source.place(node)}"
-
-
 def _flags(program: _Program, lines: Mapping[str, str]) -> Placed | str:
     for name in [one for one in FLAGS if any(f".{one}" in line for line in lines.values())]:
         for source in program.sources:
@@ -412,6 +358,10 @@ def _flags(program: _Program, lines: Mapping[str, str]) -> Placed | str:
     source = program.sources[0]
     edits = source.after_imports([*lines.values()])
     return (source, edits) if edits else f"{source.name} has no imports to put it after"
+
+
+def _nowhere(*_: object) -> str:
+    return ""  # what its line says is enough
 
 
 @dataclass(frozen=True)
@@ -463,15 +413,14 @@ WAYS: Mapping[str, Way] = {
         "The diff computes the loss under autocast, too, as PyTorch's guide has it; "
         "'autotune run' gives the loss the model's outputs in float32.",
     ),
-    "COPY": Way(_copies, "copies", _arguments, "where a batch is copied to the GPU"),
+    "COPY": Way(_nowhere, "copies", _arguments, "where a batch is copied to the GPU"),
     "torch": Way(
         _flags,
         "flags of torch",
         lambda lines: "; ".join(lines.values()),
         "after the imports",
     ),
-    "shell": Way(lambda *_: "", "the allocator", str, "in front of the command"),
-    "lr": Way(_rate, "learning rate", "lr * {}".format, "where the optimizer gets its rate"),
+    "shell": Way(_nowhere, "the allocator", str, "in front of the command"),
 }
 
 

@@ -116,28 +116,13 @@ class Source:
         """Yield the edits that give a call keyword arguments, as code by their names."""
         written = {one.arg: one.value for one in call.keywords if one.arg is not None}
         for name in written.keys() & values.keys():
-            yield self.instead(written[name], values[name])
+            yield Edit(*self._span(written[name]), values[name])
         new = [f"{name}={value}" for name, value in values.items() if name not in written]
         if not new:
             return
-        parts = [*call.args, *(one.value for one in call.keywords)]
-        last = max((self._span(one)[1] for one in parts), default=self._span(call)[1] - 1)
-        yield Edit(last, last, "".join(f"{self._between(call, parts)}{one}" for one in new))
-
-    def _between(self, call: ast.Call, parts: list[ast.expr]) -> str:
-        # Where each argument has a line of its own, so have those that are added
-        if not parts:
-            return ""
-        lines = {one.lineno for one in parts}
-        if len(lines) < len(parts) or call.lineno in lines:
-            return ", "
-        first = self._content[self._starts[parts[0].lineno - 1] :]
-        blank = first[: len(first) - len(first.lstrip(b" \t"))].decode()
-        return f",{self._end_of_line}{blank}"
-
-    def instead(self, node: ast.expr, code: str) -> Edit:
-        """Return the edit that puts other code in the place of an expression."""
-        return Edit(*self._span(node), code)
+        ends = [self._span(one)[1] for one in (*call.args, *(one.value for one in call.keywords))]
+        end = max(ends, default=self._span(call)[1] - 1)
+        yield Edit(end, end, f"{', ' if ends else ''}{', '.join(new)}")
 
     def before(self, statement: ast.stmt, lines: list[str]) -> Edit | None:
         """Return the edit that puts lines before a statement; None if it does not begin a line."""
