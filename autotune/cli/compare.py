@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -163,12 +161,12 @@ def best_file(name: str) -> Path:
 
 def show(found: Comparison, *, as_json: bool) -> None:
     """Print which of two sides is faster."""
-    from autotune.cli.console import results_console
+    from autotune.cli.stdout import print_json, results_console
     from autotune.results.wording import times
     from autotune.tuning.compare import Difference, as_data
 
     if as_json:
-        sys.stdout.write(f"{json.dumps(as_data(found), indent=1)}\n")
+        print_json(as_data(found))
         return
     out = results_console()
     first, second = (plain(side.name) for side in found.sides)

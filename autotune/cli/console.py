@@ -9,12 +9,9 @@ free for results.
 from __future__ import annotations
 
 import math
-import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING
 
-from rich.console import Console as RichConsole
 from rich.live import Live
 
 from autotune.cli.messages import Messages, Verbosity, plain
@@ -36,8 +33,6 @@ if TYPE_CHECKING:  # it loads numpy
 
 LINE = 80  # columns of an opening line; -v lists all settings with their values
 SILENT_S = 15.0  # without a step, after which a pipe is told so, once
-WHOLE = 10_000  # columns; more than any line has
-PADDING = re.compile(r" +(?=\n)")
 SAFE = {
     FenceKind.OVERLAY: "files are not touched",
     FenceKind.LANDLOCK: "your files cannot be written",
@@ -283,26 +278,3 @@ def named(config: Config, space: ResolvedSpace) -> str:
     changes = config.changes_from(space.baseline).items()
     told = [f"{knob} {as_text(value)}" for knob, value in changes if knob not in HELD]
     return " · ".join(told) or "as written"
-
-
-def results_console() -> RichConsole:
-    """Return the console for results on stdout.
-
-    On a terminal, tables and sentences are folded at its width. Elsewhere each line stays whole,
-    so that other programs can read it.
-    """
-    found = RichConsole(highlight=False)
-    if found.is_terminal:
-        return found
-    file = cast("TextIO", _WithoutPadding())
-    return RichConsole(highlight=False, soft_wrap=True, width=WHOLE, file=file)
-
-
-class _WithoutPadding:
-    """Standard output, whose lines end where their text does: tables pad their last column."""
-
-    def __getattr__(self, name: str) -> Any:  # its encoding, and to flush it
-        return getattr(sys.stdout, name)
-
-    def write(self, text: str) -> int:
-        return sys.stdout.write(PADDING.sub("", text))

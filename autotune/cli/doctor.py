@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from autotune.cli.console import results_console
+from autotune.cli.stdout import print_json, results_console, table
 from autotune.machine.conditions import Conditions
 from autotune.machine.hardware import Hardware
 from autotune.program.fence_options import STRONGEST
@@ -56,7 +53,7 @@ def examine(program: Program | None, console: Talk, fence: FenceOptions, *, as_j
         if not as_json:
             show_program(report)
     if as_json:
-        sys.stdout.write(f"{json.dumps(found, indent=1, default=str)}\n")
+        print_json(found)
 
 
 def show_report() -> None:
@@ -66,7 +63,7 @@ def show_report() -> None:
 
     machine, around, out = hardware.detect(), conditions.read(), results_console()
     about = [("system", machine.system), *machine.versions.items()]
-    out.print(_table([*about, *_machine_rows(machine, around)]))
+    out.print(table([*about, *_machine_rows(machine, around)]))
     sentence, uncovered = describe_fence(STRONGEST)
     for line in (sentence, *uncovered, *machine.warnings, *around.warnings):
         out.print(Text(line.replace(str(Path.home()), "~").replace(str(Path.cwd()), ".")))
@@ -120,7 +117,7 @@ def _show_machine(
     """Print what the machine is, what slows it down, and how files are protected from trials."""
     versions = ", ".join(f"{name} {version}" for name, version in hardware.versions.items())
     out = results_console()
-    out.print(_table([*_machine_rows(hardware, conditions), ("versions", versions)]))
+    out.print(table([*_machine_rows(hardware, conditions), ("versions", versions)]))
     out.print(Text(fence))
     for warning in (*uncovered, *hardware.warnings, *conditions.warnings, *warnings):
         out.print(Text(warning, style="yellow"))
@@ -143,11 +140,11 @@ def show_program(report: DoctorReport) -> None:
     out = results_console()
     out.print()
     out.print(Text(report.command, style="bold"))
-    out.print(_table(_figures(report)))
+    out.print(table(_figures(report)))
     if report.measurement.ranks:
         out.print("Where a step of each rank goes; communication includes waiting for other ranks")
         out.print(
-            _table(
+            table(
                 (
                     f"rank {load.rank}",
                     measured_duration(load.step_s),
@@ -165,12 +162,12 @@ def show_program(report: DoctorReport) -> None:
     if (split := report.breakdown.split) is not None:
         took = measured_duration(report.measurement.step_s)
         out.print(f"Where a step of {took} goes ({split.steps} steps)")
-        out.print(_table(_parts(report)))
+        out.print(table(_parts(report)))
         if split.launch_s is not None:
             took = measured_duration(split.launch_s / split.step_s * report.measurement.step_s)
             out.print(f"  the host needs {took} to launch compute and optimizer")
         out.print("What each part does alone")
-        out.print(_table(_alone(report)))
+        out.print(table(_alone(report)))
     for warning in report.warnings:
         out.print(Text(warning, style="yellow"))
     found = advise(report)
@@ -181,7 +178,7 @@ def show_program(report: DoctorReport) -> None:
     for number, advice in enumerate(found, 1):
         out.print()
         out.print(Text(f"{number}. {advice.problem}", style="bold"))
-        out.print(Padding(_table(_rows(advice), name_style="dim"), (0, 0, 0, 1), expand=False))
+        out.print(Padding(table(_rows(advice), name_style="dim"), (0, 0, 0, 1), expand=False))
     for note in report.notes:
         out.print(Text(note, style="dim"))
 
@@ -240,13 +237,3 @@ def _rows(advice: Advice) -> Iterator[tuple[str, str]]:
         gain = f"at most {most:.2f}x ({basis})" if most > SMALL_GAIN else f"hardly any ({basis})"
     rows = {"where": advice.where, "seen": advice.evidence, "gain": gain, "mend": advice.mend}
     return ((label, text) for label, text in rows.items() if text)
-
-
-def _table(rows: Iterable[Sequence[str]], name_style: str = "") -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 2))
-    table.add_column(no_wrap=True, style=name_style)
-    for row in rows:
-        while len(table.columns) < len(row):
-            table.add_column(overflow="fold")
-        table.add_row(*map(Text, row))
-    return table

@@ -5,15 +5,12 @@ The program was started once, as written, as a search starts it; nothing else wa
 
 from __future__ import annotations
 
-import json
 import math
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 
-from rich.table import Table
 from rich.text import Text
 
-from autotune.cli.console import results_console
+from autotune.cli.stdout import print_json, results_console, table
 from autotune.knobs import registry
 from autotune.program.flags import Flag, as_text
 from autotune.results.wording import by_reason, format_duration, typed_duration
@@ -27,14 +24,14 @@ TAKES = {
     "int": "a whole number",
     "str": "text",
 }
+FLAG = ("flag", "now", "takes", "sets")
 
 
 def show(found: Outlook, about: str, *, as_json: bool) -> None:
     """Print what a search would try."""
     held = reach(found.plan, found.space)
     if as_json:
-        data = as_data(found, held, about)
-        sys.stdout.write(f"{json.dumps(data, indent=1, default=str)}\n")
+        print_json(as_data(found, held, about))
         return
     out = results_console()
     budget = format_duration(found.plan.total_s)
@@ -42,16 +39,16 @@ def show(found: Outlook, about: str, *, as_json: bool) -> None:
     late = dict.fromkeys(held.spare, "if the others leave time")
     late |= {one.what: _needed(one) for one in held.missed}
     tried = ((*row, late.get(row[0], "")) for row in _tried(found))
-    out.print(_table(("setting", "now", "values", ""), tried))
+    out.print(table(tried, ("setting", "now", "values", "")))
     for name, value in found.space.fixed.items():
         out.print(Text(f"  {name} is held at {as_text(value)}"))
     if found.space.refused:
         out.print(Text("It would not try", style="bold"))
         rows = [(", ".join(names), why) for why, names in by_reason(found.space.refused).items()]
-        out.print(_table((), rows))
+        out.print(table(rows, whole=()))
     if flags := found.profile.flags:
         out.print(Text("Flags of the program, which --set=--FLAG=v1,v2 tries", style="bold"))
-        out.print(_table(("flag", "now", "takes", "sets"), map(_flag, flags)))
+        out.print(table(map(_flag, flags), FLAG))
     rate = found.measurement.throughput.estimate
     out.print(Text(f"As written: {rate:,.1f} samples/s, seen in {format_duration(found.took_s)}."))
     out.print(Text(f"It would take {budget}, the confirmation included. {found.fence}"))
@@ -74,10 +71,7 @@ def as_data(found: Outlook, held: Reach, about: str) -> dict[str, object]:
         "needs_budget_s": {
             one.what: one.budget_s if math.isfinite(one.budget_s) else None for one in held.missed
         },
-        "flags": [
-            dict(zip(("flag", "now", "takes", "sets"), _flag(flag), strict=True))
-            for flag in found.profile.flags
-        ],
+        "flags": [dict(zip(FLAG, _flag(flag), strict=True)) for flag in found.profile.flags],
     }
 
 
@@ -100,12 +94,3 @@ def _flag(flag: Flag) -> tuple[str, str, str, str]:
     takes = "on or off" if flag.is_switch else ", ".join(flag.choices) or TAKES[flag.takes]
     sets = (name for name, knob in registry().items() if flag.words & set(knob.flag_names))
     return flag.name, now, takes, next(sets, "")
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    table = Table(box=None, show_header=bool(columns), pad_edge=False, padding=(0, 2, 0, 2))
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import webbrowser
@@ -12,8 +11,6 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from autotune.cli import completion
 from autotune.cli.compare import best_file
@@ -126,6 +123,7 @@ def _page(
     as_json: bool,
 ) -> Path | None:
     """Write or print a report, and return its path; None if it was printed."""
+    from autotune.cli.stdout import print_json
     from autotune.report import html, markdown
     from autotune.results.output import Output, write_own
 
@@ -143,33 +141,32 @@ def _page(
     elif said := Output.typed(output, force=force).write(page):
         messages.warn(said)
     about = {"run": str(result.run_dir), "path": str(path), "format": format_}
-    # A path has the bytes that it has
-    typer.echo(json.dumps(about, indent=1) if as_json else os.fsencode(path))
+    if as_json:
+        print_json(about)
+    else:
+        typer.echo(os.fsencode(path))  # which has the bytes that it has
     return path
 
 
 def _list(messages: Messages, *, as_json: bool) -> None:
     """Print the searches of this folder, the latest first, with what each one found."""
-    from autotune.cli.console import results_console
+    from autotune.cli.stdout import print_json, results_console, table
 
     listed = [_about(one) for one in search_dir.every()]
     if as_json:
-        sys.stdout.write(f"{json.dumps(listed, indent=1)}\n")
+        print_json(listed)
         return
     if not listed:
         messages.note("There is no search in this folder. 'autotune search PROGRAM' starts one.")
         return
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in COLUMNS:
-        # On a narrow terminal texts are folded, names and dates stay whole: they are copied
-        is_text = column in {"program", "found"}
-        table.add_column(column, overflow="fold", no_wrap=not is_text)
+    rows = []
     for one in listed:
         date = one["date"][:16].replace("T", " ")
         why = f"cannot be read: 'autotune show {quote(one['run'])}' says why"
         cells = (one["run"], date, one["program"], one["trials"] or "", one["found"] or why)
-        table.add_row(*(Text(printable(str(cell)).replace("\n", " ")) for cell in cells))
-    results_console().print(table)
+        rows.append([printable(str(cell)).replace("\n", " ") for cell in cells])
+    # On a narrow terminal names, dates and numbers stay whole: they are copied
+    results_console().print(table(rows, COLUMNS, margin=0, whole=(0, 1, 3)))
 
 
 def _about(search: SearchDir) -> dict[str, Any]:
@@ -226,6 +223,7 @@ def export(
 ) -> None:
     """Write a best.yaml for another tool, or log a search to a tracker."""
     from autotune import api, exports
+    from autotune.cli.stdout import print_json
     from autotune.exports import formats
     from autotune.knobs.space import options
     from autotune.results import bestfile
@@ -250,8 +248,7 @@ def export(
             if output is not None and (said := Output.typed(output, force=force).write(made.text)):
                 messages.warn(said)
     if as_json:
-        data = {"format": to, "path": output and str(output), **vars(made)}
-        sys.stdout.write(f"{json.dumps(data, indent=1)}\n")
+        print_json({"format": to, "path": output, **vars(made)})
         return
     if output is None or to in exports.TRACKERS:
         sys.stdout.write(made.text)

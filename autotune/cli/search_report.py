@@ -10,10 +10,9 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.table import Table
 from rich.text import Text
 
-from autotune.cli.console import results_console
+from autotune.cli.stdout import results_console, table
 from autotune.results.as_data import as_text
 from autotune.results.details import choice
 from autotune.results.details import details as details_of
@@ -69,9 +68,7 @@ def details(result: SearchResult) -> None:
 
 def trials(result: SearchResult) -> None:
     """Print each config that was tried, with what it looked like in the search."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("trial", "looked", "settings", "outcome"):
-        table.add_column(column, overflow="fold", justify="right" if column == "trial" else "left")
+    rows = []
     for number, record in enumerate(result.records):
         speed = f"about {factor(record.speedup)}" if record.speedup and number else ""
         outcome = str(record.outcome)
@@ -80,9 +77,9 @@ def trials(result: SearchResult) -> None:
         elif number:
             outcome = "recommended" if record.config == result.best else ""
         settings = listed(record.config, result.baseline, -WHOLE) or "as written"
-        table.add_row(*(Text(cell) for cell in (str(number), speed, settings, outcome)))
+        rows.append((number, speed, settings, outcome))
     out = results_console()
-    out.print(table)
+    out.print(table(rows, ("trial", "looked", "settings", "outcome"), margin=0))
     for sentence in choice(result):
         out.print(Text(sentence))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -16,6 +15,7 @@ import typer
 
 from autotune.cli.messages import Messages, errors_told, verbosity
 from autotune.cli.options import AllowEnvOption, ArgsArgument, ProgramArgument, QuietOption
+from autotune.cli.stdout import print_json
 from autotune.cli.typed_line import program_typed
 from autotune.errors import AutotuneError, UsageError
 
@@ -99,13 +99,11 @@ def run(
         if trust := trust_note(nodes, os.environ):
             messages.warn(trust)
         if print_command:
-            data = {
-                "command": plan.command,
-                "argv": list(plan.argv),
-                "env": dict(plan.env),
-                "ranks": plan.ranks,
-            }
-            sys.stdout.write(f"{json.dumps(data, indent=1) if as_json else plan.command}\n")
+            if as_json:
+                about = {"command": plan.command, "argv": list(plan.argv), "env": dict(plan.env)}
+                print_json({**about, "ranks": plan.ranks})
+            else:
+                sys.stdout.write(f"{plan.command}\n")
             return
         sys.stdout.flush()  # exec drops what is still buffered
         sys.stderr.flush()

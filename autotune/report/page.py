@@ -23,7 +23,7 @@ from autotune.results.details import details
 from autotune.results.finding import Finding
 from autotune.results.result import SearchResult
 from autotune.results.verdict import verdict
-from autotune.results.wording import by_reason, factor, machine, number, times
+from autotune.results.wording import factor, machine, number, times
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")  # what Markdown reads in a line
 TONES = {  # of the headline; a class of the style sheet
@@ -37,7 +37,7 @@ TONES = {  # of the headline; a class of the style sheet
 # Of what is known beside the verdict: the parts that stand within other sections of the page
 DOUBTS, LEARNING, SCRIPT = "Doubts", "Learning", "In the script instead"
 ELSEWHERE = {
-    *("The proof", "What each change gives on top of the others", "Not tried", "Failed"),
+    *("The proof", "What each change gives on top of the others", "Failed"),
     *(DOUBTS, LEARNING, SCRIPT),
 }
 
@@ -74,8 +74,6 @@ def _content(result: SearchResult, output: Path) -> dict[str, Any]:
         "learning": sentences.get(LEARNING, ()),
         "script": sentences.get(SCRIPT, ()),
         "details": [one for one in sections if one.title not in ELSEWHERE],
-        "untried": result.untried,
-        "refused": by_reason(result.refused),
         "failures": figures.failures(result),
         "rows": figures.rows(result),
         "rows_left_out": max(0, len(result.records) - figures.MOST_ROWS),

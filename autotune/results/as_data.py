@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.json_schema import GenerateJsonSchema
 
 from autotune.machine.hardware import Hardware
 from autotune.measurement.interval import Interval
@@ -257,9 +258,16 @@ def as_text(result: SearchResult, file: Path | None = None) -> str:
     return json.dumps(as_data(result, file), indent=1) + "\n"
 
 
+class _Untitled(GenerateJsonSchema):
+    """A schema without titles, which would repeat the keys."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
+        return False
+
+
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of ``as_data()``, which ``schema/result-1.json`` holds."""
-    found = ResultData.model_json_schema(mode="serialization")
+    found = ResultData.model_json_schema(mode="serialization", schema_generator=_Untitled)
     for one in (found, *found["$defs"].values()):
         if "properties" in one:  # pydantic thinks that those with a default may be missing
             one["required"] = [*one["properties"]]

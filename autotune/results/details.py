@@ -11,7 +11,7 @@ from autotune.results.doubts import doubts
 from autotune.results.rank_notes import parallel_notes
 from autotune.results.rehearsals import blames, note
 from autotune.results.result import SearchResult
-from autotune.results.verdict import by_hand, changes_of, said
+from autotune.results.verdict import apply_line, changes_of, said
 from autotune.results.wording import (
     as_typed,
     by_reason,
@@ -44,7 +44,7 @@ def details(result: SearchResult) -> tuple[Section, ...]:
         "Doubts": (f"{one[0].upper()}{one[1:].rstrip('.')}." for one in doubts(result)),
         "Failed": _failed(result),
         "Not tried": _untried(result),
-        "In the script instead": _by_hand(result),
+        "In the script instead": _in_the_script(result),
         "The search": _cost(result),
     }
     found = (Section(title, tuple(sentences)) for title, sentences in parts.items())
@@ -155,9 +155,9 @@ def _untried(result: SearchResult) -> Iterator[str]:
         yield f"{', '.join(settings)}: {reason}"
 
 
-def _by_hand(result: SearchResult) -> Iterator[str]:
+def _in_the_script(result: SearchResult) -> Iterator[str]:
     if result.changes and not result.has_ranks:
-        yield f"{by_hand(result.own_file)}  # as its first line"
+        yield f"{apply_line(result.own_file)}  # as its first line"
 
 
 def _cost(result: SearchResult) -> Iterator[str]:

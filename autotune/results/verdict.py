@@ -227,14 +227,14 @@ def _run(result: SearchResult, path: Path) -> str:
     """
     variables = unlisted(k.removeprefix("$") for k in result.changes if k.startswith("$"))
     if result.head.program.kind is ProgramKind.PICKLED_FUNCTION:
-        return by_hand(path, variables)
+        return apply_line(path, variables)
     option = f"--allow-env {','.join(variables)} " if variables else ""
     line = f"autotune run {option}{quote(str(path))}"
     whole = f"{line} {result.head.program}"
     return line if len(whole) > ROOM and result.head.is_plain else whole
 
 
-def by_hand(path: Path, variables: Sequence[str] = ()) -> str:
+def apply_line(path: Path, variables: Sequence[str] = ()) -> str:
     """Return the line of Python that applies a best.yaml."""
     allowed = f", allow_env={[*variables]}" if variables else ""
     return f'import autotune; autotune.apply("{path}"{allowed})'

@@ -11,8 +11,9 @@ import pytest
 import typer
 
 from autotune.cli import search_report
-from autotune.cli.console import Console, results_console
+from autotune.cli.console import Console
 from autotune.cli.messages import Messages, errors_told
+from autotune.cli.stdout import results_console
 from autotune.errors import ProgramError
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config
