@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from autotune.knobs import registry
@@ -15,7 +15,7 @@ from autotune.program.may_change import MayChange
 from autotune.results.blame import FAILURES
 from autotune.results.record import ClaimProcess
 from autotune.results.result import SearchResult
-from autotune.results.verdict import Change, changes_of, said
+from autotune.results.verdict import Change, changes_in, changes_of
 from autotune.results.wording import gib, times
 
 MS = 1000.0
@@ -148,51 +148,29 @@ def _row(name: str, one: ClaimProcess) -> ProofRow:
     return ProofRow(name, one.starts_as_written, began, one.turns, one.ratio.interval, one.rounds)
 
 
-@dataclass(frozen=True)
-class Gain:
-    """A change of the recommended config, with what it gives and what it changes in training.
-
-    Attributes:
-        gain: Over the config without it; None if that is not known.
-        level: What of the training it may change.
-        learning: What was seen to change in what is learned; empty if it is not recommended.
-    """
-
-    setting: str
-    values: str
-    gain: Interval | None
-    level: str
-    learning: str
-
-
-def gains(result: SearchResult, changes: Sequence[Change]) -> tuple[Gain, ...]:
+def changed(result: SearchResult, changes: Sequence[Change]) -> tuple[Change, ...]:
     """Return the changes that a verdict lists, in its order; without any, those of the candidate.
 
-    Of a candidate that is not recommended, nothing is said of what it was seen to change.
+    Of those that are recommended, it is said of each what was seen to change in what is learned.
     """
-    known = {one.knob: one.gain for one in result.contributions}
-    told = [(one.setting, one.values, one.learning or _seen(result, one)) for one in changes]
-    if not told and result.candidate is not None:
-        changed = result.candidate.changes_from(result.baseline)
-        told = [(k, f"{said(result.baseline[k])} → {said(v)}", "") for k, v in changed.items()]
-    return tuple(
-        Gain(setting, values, known.get(setting), _level(setting), learning)
-        for setting, values, learning in told
-    )
+    if changes or result.candidate is None:
+        return tuple(replace(one, learning=one.learning or _seen(result, one)) for one in changes)
+    return tuple(changes_in(replace(result, best=result.candidate)))
 
 
 def _seen(result: SearchResult, change: Change) -> str:
     return "not compared" if change.setting in result.uncompared else "nothing"
 
 
-def _level(setting: str) -> str:
+def level(setting: str) -> str:
+    """Return what of the training a setting may change."""
     knob = registry().get(setting)
     return LEVELS[MayChange.ANY if knob is None else knob.changes]
 
 
-def gain_scale(rows: Sequence[Gain]) -> Scale:
+def gain_scale(rows: Sequence[Change]) -> Scale:
     """Return the scale on which all gains stand."""
-    known = [row.gain for row in rows if row.gain is not None]
+    known = [row.measured for row in rows if row.measured is not None]
     return Scale.over([bound for one in known for bound in (one.low, one.high)])
 
 

@@ -54,7 +54,7 @@ def markdown(result: SearchResult, output: Path) -> str:
 
 def _content(result: SearchResult, output: Path) -> dict[str, Any]:
     said = verdict(result, output)
-    changes = figures.gains(result, said.changes)
+    changes = figures.changed(result, said.changes)
     sections = details(result)
     sentences = {one.title: one.sentences for one in sections}
     return {
@@ -98,6 +98,7 @@ def _templates(*, is_html: bool) -> Environment:
         "times": times,
         "factor": factor,
         "number": number,
+        "level": figures.level,
         "pct": "{:.2f}%".format,
     }
     found.filters |= filters

@@ -271,7 +271,19 @@ def schema() -> dict[str, Any]:
     for one in (found, *found["$defs"].values()):
         if "properties" in one:  # pydantic thinks that those with a default may be missing
             one["required"] = [*one["properties"]]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_with_short_types(found)}
+
+
+def _with_short_types(node: Any) -> Any:
+    """Return a schema in which alternatives that are mere types are one list of these."""
+    match node:
+        case {"anyOf": [*options], **rest} if all(one.keys() == {"type"} for one in options):
+            return {"type": [one["type"] for one in options], **rest}
+        case dict():
+            return {key: _with_short_types(part) for key, part in node.items()}
+        case list():
+            return [*map(_with_short_types, node)]
+    return node
 
 
 def _program(result: SearchResult) -> ProgramPart:

@@ -70,13 +70,15 @@ class Change:
 
     Attributes:
         values: Both values: ``0 → 2``.
-        gain: What it gives on top of the others; empty if nothing is known about that.
+        gain: What it gives on top of the others, as the screen says it; empty if not known.
+        measured: The same with its interval; None if not known.
         learning: What it changes in what is learned; empty where it changes nothing.
     """
 
     setting: str
     values: str
     gain: str
+    measured: Interval | None
     learning: str
 
 
@@ -184,9 +186,11 @@ def changes_in(result: SearchResult) -> Iterator[Change]:
     learning = _learning_of(result, by_gain)
     for knob in by_gain:
         # One change has given the whole claim
-        gain = "" if knob not in gains or len(told) == 1 else _gain(gains[knob], result.speedup)
+        gain, measured = "", gains.get(knob)
+        if measured is not None and len(told) > 1:
+            gain = _gain(measured, result.speedup)
         values = f"{said(result.baseline[knob])} → {said(told[knob])}"
-        yield Change(knob, values, gain, learning.get(knob, ""))
+        yield Change(knob, values, gain, measured, learning.get(knob, ""))
 
 
 def _gain(gain: Interval, claim: Interval) -> str:

@@ -213,12 +213,11 @@ def test_the_command_of_a_search_has_what_differs_from_the_defaults(tmp_path: Pa
 
 def test_of_each_change_is_said_what_it_may_change_in_the_training(tmp_path: Path) -> None:
     result = begin(tmp_path, Script({"precision": {"bf16": 1.4}}), TWO).go_on(120.0)
-    best = Config({**result.best, "--depth": 3})
-    told = figures.gains(replace(result, best=best), verdict(result, BEST).changes)
-    levels = {one.setting: one.level for one in told}
-    assert levels["precision"] == "rounding"
-    (flag,) = figures.gains(
+    assert {one.setting for one in verdict(result, BEST).changes} == {"precision"}
+    assert figures.level("precision") == "rounding"
+    assert figures.level("--depth") == "what is learned: yours to judge"
+    (flag,) = figures.changed(
         replace(result, best=result.baseline, candidate=Config({**result.baseline, "--depth": 3}),
                 baseline=Config({**result.baseline, "--depth": 2})), (),
     )  # fmt: skip
-    assert flag.level == "what is learned: yours to judge"
+    assert flag.values == "2 → 3"
