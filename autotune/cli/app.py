@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from autotune import __version__
-from autotune.cli import compare, examine, past_runs, search, train
+from autotune.cli import compare, doctor, past_runs, search, train
 from autotune.cli.command_line import Command, Group
 from autotune.cli.messages import outlive_readers
 from autotune.cli.options import PROGRAM_LAST, with_declared_options
@@ -34,7 +34,7 @@ def skill() -> None:
 
 # In the order in which people need them; the last is for machines
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(search.search, train.run, search.resume, compare.compare, examine.doctor),
+    *(search.search, train.run, search.resume, compare.compare, doctor.doctor),
     *(past_runs.show, past_runs.export, skill),
 )
 for function in COMMANDS:

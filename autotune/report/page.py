@@ -17,7 +17,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from autotune.exports.by_hand import by_hand
-from autotune.report import figures
+from autotune.report import charts
 from autotune.report.repeat import repeat
 from autotune.results.details import details
 from autotune.results.finding import Finding
@@ -54,7 +54,7 @@ def markdown(result: SearchResult, output: Path) -> str:
 
 def _content(result: SearchResult, output: Path) -> dict[str, Any]:
     said = verdict(result, output)
-    changes = figures.changed(result, said.changes)
+    changes = charts.changed(result, said.changes)
     sections = details(result)
     sentences = {one.title: one.sentences for one in sections}
     return {
@@ -63,20 +63,20 @@ def _content(result: SearchResult, output: Path) -> dict[str, Any]:
         "machine": machine(result.hardware).partition("; ")[0],
         "verdict": said,
         "tone": TONES[said.finding],
-        "proofs": figures.proofs(result),
+        "proofs": charts.proofs(result),
         "changes": changes,
-        "gain_scale": figures.gain_scale(changes),
+        "gain_scale": charts.gain_scale(changes),
         "by_hand": by_hand(result) if result.changes else None,
         "repeat": [*repeat(result)],
-        "bars": figures.step_bars(result),
-        "bounds": figures.bounds_of(result.limit),
+        "bars": charts.step_bars(result),
+        "bounds": charts.bounds_of(result.limit),
         "doubts": sentences.get(DOUBTS, ()),
         "learning": sentences.get(LEARNING, ()),
         "script": sentences.get(SCRIPT, ()),
         "details": [one for one in sections if one.title not in ELSEWHERE],
-        "failures": figures.failures(result),
-        "rows": figures.rows(result),
-        "rows_left_out": max(0, len(result.records) - figures.MOST_ROWS),
+        "failures": charts.failures(result),
+        "rows": charts.rows(result),
+        "rows_left_out": max(0, len(result.records) - charts.MOST_ROWS),
     }
 
 
@@ -98,7 +98,7 @@ def _templates(*, is_html: bool) -> Environment:
         "times": times,
         "factor": factor,
         "number": number,
-        "level": figures.level,
+        "level": charts.level,
         "pct": "{:.2f}%".format,
     }
     found.filters |= filters

@@ -89,7 +89,8 @@ def _judged(record: TrialRecord, records: Sequence[TrialRecord], baseline: Confi
             and not own.keys() & theirs.keys()
         ):
             listed = " ".join(f"{knob}={value}" for knob, value in theirs.items())
-            under = f"{listed}, which changes other settings" if listed else "the program's own config"
+            others = f"{listed}, which changes other settings"
+            under = others if listed else "the program's own config"
             why = f"it also fails so under {under}: the program or autotune is the cause"
             return replace(record, ending=unclear(ending, why))
     return record

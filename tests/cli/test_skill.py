@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import autotune
 from autotune.cli import dry_run
 from autotune.cli.app import app
-from autotune.cli.doctor import machine_data, program_data
+from autotune.cli.doctor_report import machine_data, program_data
 from autotune.cli.exit_status import ExitStatus
 from autotune.cli.typed_line import _strayed
 from autotune.errors import Terminated

@@ -14,7 +14,7 @@ from autotune.exports.by_hand import by_hand
 from autotune.program.config import Config
 from autotune.program.may_change import MayChange
 from autotune.program.program import parse_program
-from autotune.report import figures, html, markdown
+from autotune.report import charts, html, markdown
 from autotune.report.repeat import command, repeat
 from autotune.results.finding import Finding
 from autotune.results.result import LargerBatch, SearchResult
@@ -80,7 +80,7 @@ def test_the_proof_comes_first_then_the_changes_and_the_rest_in_this_order(
 
 
 def test_each_turn_of_each_process_is_a_dot(stored: SearchResult) -> None:
-    (shown,) = figures.proofs(stored)
+    (shown,) = charts.proofs(stored)
     assert shown.claim == stored.speedup
     turns = [turn for one in stored.claim for turn in one.turns]
     dots = [
@@ -91,22 +91,22 @@ def test_each_turn_of_each_process_is_a_dot(stored: SearchResult) -> None:
     lines = shown.text().splitlines()
     assert len(lines) == len(stored.claim)
     assert all("|" in line and set(".o") & set(line) for line in lines)
-    assert not figures.proofs(replace(stored, claim=()))
+    assert not charts.proofs(replace(stored, claim=()))
     larger = LargerBatch(stored.best.replace(batch_size=128), stored.speedup, 9.0, stored.claim)
     both = replace(stored, larger_batch=larger)
     titles = ["The proof", "The larger batch: batch_size=128"]
-    assert [one.title for one in figures.proofs(both)] == titles
+    assert [one.title for one in charts.proofs(both)] == titles
     for page in (text_of(html(both, BEST)), markdown(both, BEST).replace("\\", "")):
         assert all(title in page for title in titles)
 
 
 def test_a_scale_holds_what_it_shows_and_its_labels_stand_apart() -> None:
     for low, high in ((1.0, 1.0), (0.99, 1.01), (0.5, 1.1), (1.05, 1.6), (0.2, 30.0), (3.0, 4.0)):
-        scale = figures.Scale.over([low, high])
+        scale = charts.Scale.over([low, high])
         assert 0 < scale.place(low) <= scale.place(high) < 100
         assert 1.0 in scale.ticks
         at = [scale.place(one) for one in scale.ticks]
-        assert all(b - a > figures.APART for a, b in pairwise(at)), (low, high)
+        assert all(b - a > charts.APART for a, b in pairwise(at)), (low, high)
         assert len(scale.ticks) >= 2 or high == low
     assert scale.place(0.001) == 0.0, "what is beyond stands at the edge"
 
@@ -176,7 +176,7 @@ def test_a_page_of_many_trials_stays_small(stored: SearchResult) -> None:
     many = replace(stored, records=stored.records * 200)
     page = html(many, BEST)
     assert len(page.encode()) < MOST_BYTES
-    left_out = len(many.records) - figures.MOST_ROWS
+    left_out = len(many.records) - charts.MOST_ROWS
     assert f"{left_out} more: <code>autotune show --trials</code>" in page
     assert f"{left_out} more: `autotune show --trials`" in markdown(many, BEST)
 
@@ -214,9 +214,9 @@ def test_the_command_of_a_search_has_what_differs_from_the_defaults(tmp_path: Pa
 def test_of_each_change_is_said_what_it_may_change_in_the_training(tmp_path: Path) -> None:
     result = begin(tmp_path, Script({"precision": {"bf16": 1.4}}), TWO).go_on(120.0)
     assert {one.setting for one in verdict(result, BEST).changes} == {"precision"}
-    assert figures.level("precision") == "rounding"
-    assert figures.level("--depth") == "what is learned: yours to judge"
-    (flag,) = figures.changed(
+    assert charts.level("precision") == "rounding"
+    assert charts.level("--depth") == "what is learned: yours to judge"
+    (flag,) = charts.changed(
         replace(result, best=result.baseline, candidate=Config({**result.baseline, "--depth": 3}),
                 baseline=Config({**result.baseline, "--depth": 2})), (),
     )  # fmt: skip

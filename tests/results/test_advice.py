@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from autotune.cli.doctor import program_data
+from autotune.cli.doctor_report import program_data
 from autotune.measurement.examination import (
     Affinity,
     Batches,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from autotune.cli.doctor import show_program
+from autotune.cli.doctor_report import show_program
 from autotune.errors import ProgramError
 from autotune.machine.hardware import detect
 from autotune.measurement.examination import Operators, StepBreakdown, StepParts

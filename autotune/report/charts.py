@@ -1,4 +1,4 @@
-"""Figures: what a report draws, as plain data; ``page`` and its templates draw it."""
+"""Charts: what a report draws and lists, as plain data; ``page`` and its templates write it."""
 
 from __future__ import annotations
 
