@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.exports.formats import Settings, format_named, merge
-from autotune.exports.source import Edit, Source, assigned, called, diff, dotted
+from autotune.exports.source import Edit, Source, Unplaced, assigned, called, diff, dotted
 from autotune.files import access
 from autotune.knobs import registry
 from autotune.program.config import KnobValue
@@ -78,7 +78,7 @@ class ByHand:
 
 @dataclass(frozen=True)
 class _Program:
-    """The user's files, and what the search knows of them."""
+    """The user's files, and what the search knows of them; what is not certain is ``Unplaced``."""
 
     result: SearchResult
     sources: Sequence[Source]  # the script first
@@ -88,54 +88,49 @@ class _Program:
         return [(one, call) for one in self.sources for call in one.find(name)]
 
     @property
-    def optimizer(self) -> Found | str:
-        """The call that makes the only optimizer, or why it is not known."""
+    def optimizer(self) -> Found:
+        """The call that makes the only optimizer."""
         names = [one.name for one in self.result.applied.traits.optimizers]
         if len(names) != 1:
-            return f"the program has {len(names)} optimizers"
+            raise Unplaced(f"the program has {len(names)} optimizers")
         return self._made(self.calls(names[0]), names[0])
 
     @property
-    def loader(self) -> Found | str:
-        """The call that makes the loader that trains, or why it is not known."""
+    def loader(self) -> Found:
+        """The call that makes the loader that trains."""
         facts = self.result.applied.traits.loader
         if facts is None:
-            return "not exactly one DataLoader trains"
+            raise Unplaced("not exactly one DataLoader trains")
         for source in self.sources:
             for other in source.others_of("DataLoader"):
-                return f"DataLoader has another name at {source.place(other)}"
+                raise Unplaced(f"DataLoader has another name at {source.place(other)}")
         able = [one for one in self.calls("DataLoader") if _may_be(facts, one[1])]
         return self._made(able, "DataLoader")
 
     @property
-    def model(self) -> tuple[Source, ast.stmt, str] | str:
-        """The statement that makes the optimizer, with the model's name; or why none is known."""
-        if isinstance(found := self.optimizer, str):
-            return found
-        source, call = found
+    def model(self) -> tuple[Source, ast.stmt, str]:
+        """The statement that makes the optimizer, with the model's name."""
+        source, call = self.optimizer
         names = {*_models(call)}
         if len(names) != 1 or not (model := names.pop()).removeprefix("self.").isidentifier():
-            return "the optimizer is not made of one whole model's parameters()"
+            raise Unplaced("the optimizer is not made of one whole model's parameters()")
         return source, source.statement(call), model
 
     @property
-    def backward(self) -> tuple[Source, ast.Expr, str] | str:
-        """The statement ``loss.backward()``, with the loss's name; or why none is known."""
-        found = _only(self.calls("backward"), "backward")
-        if isinstance(found, str):
-            return found
-        source, call = found
+    def backward(self) -> tuple[Source, ast.Expr, str]:
+        """The statement ``loss.backward()``, with the loss's name."""
+        source, call = _only(self.calls("backward"), "backward")
         statement, loss = source.parents[call], dotted(call.func).rpartition(".")[0]
         if not isinstance(statement, ast.Expr) or not loss.isidentifier():
-            return f"the loss at {source.place(call)} has no name"
+            raise Unplaced(f"the loss at {source.place(call)} has no name")
         return source, statement, loss
 
-    def _made(self, found: Sequence[Found], name: str) -> Found | str:
-        """Return the only call that makes an object, unless it may make several."""
-        only = _only(found, name)
-        if isinstance(only, str) or self._is_made_once(*only):
-            return only
-        return f"the call of {name} at {only[0].place(only[1])} may make several"
+    def _made(self, found: Sequence[Found], name: str) -> Found:
+        """Return the only call that makes an object, which it makes once."""
+        source, call = _only(found, name)
+        if not self._is_made_once(source, call):
+            raise Unplaced(f"the call of {name} at {source.place(call)} may make several")
+        return source, call
 
     def _is_made_once(self, source: Source, call: ast.Call) -> bool:
         for node in source.around(call):
@@ -157,38 +152,43 @@ class _Program:
         return sum(dotted(call.func) in names for _, call in self.calls(name))
 
 
-def _only(found: Sequence[Found], name: str) -> Found | str:
-    if len(found) == 1:
-        return found[0]
+def _only(found: Sequence[Found], name: str) -> Found:
     if not found:
-        return f"no call of {name} was found that may be meant"
-    places = ", ".join(source.place(call) for source, call in found[:3])
-    return f"{len(found)} calls of {name} may be meant: {places}"
+        raise Unplaced(f"no call of {name} was found that may be meant")
+    if len(found) > 1:
+        places = ", ".join(source.place(call) for source, call in found[:3])
+        raise Unplaced(f"{len(found)} calls of {name} may be meant: {places}")
+    return found[0]
 
 
 def by_hand(result: SearchResult) -> ByHand:
     """Return how people write the recommended config into their program; nothing is written."""
     program = _program(result)
     settings, rest = _settings(result)
-    placed, notes = list[Placed](), list[str]()
+    placed, after, notes = list[Placed](), program.sources, list[str]()
     for name, what in settings.items():
-        way, trainer = WAYS[name], TRAINERS.get(result.applied.traits.trainer)
-        found = way.place(program, what) if program.sources else program.why_none
-        if trainer and name not in {"LOADER", "torch", "shell"}:
-            found = f"the trainer has a setting for it: autotune export --to {trainer}"
-        # Together with those before, or else it collides with them
-        if not isinstance(found, str) and _written(program.sources, [*placed, found]) is None:
-            found = "the line cannot be changed without its neighbours"
-        if isinstance(found, str):
-            where = "; ".join(filter(None, [way.where, found]))
+        way = WAYS[name]
+        try:
+            found = _placed(program, name, what)
+            # Together with those before, or else it collides with them
+            after = _written(program.sources, [*placed, found])
+        except Unplaced as why:
+            where = "; ".join(filter(None, [way.where, str(why)]))
             rest.append(Rest(way.about, way.line(what), where))
         else:
             placed.append(found)
             notes += filter(None, [way.note])
-    after = _written(program.sources, placed)
-    assert after is not None, "each edit was tried"
     changed = "".join(map(diff, program.sources, after))
     return ByHand(Path(_folder(result)).name, changed, tuple(rest), tuple(notes))
+
+
+def _placed(program: _Program, name: str, what: object) -> Placed:
+    trainer = TRAINERS.get(program.result.applied.traits.trainer)
+    if trainer and name not in {"LOADER", "torch", "shell"}:
+        raise Unplaced(f"the trainer has a setting for it: autotune export --to {trainer}")
+    if not program.sources:
+        raise Unplaced(program.why_none)
+    return WAYS[name].place(program, what)
 
 
 def _settings(result: SearchResult) -> tuple[Settings, list[Rest]]:
@@ -210,11 +210,10 @@ def _settings(result: SearchResult) -> tuple[Settings, list[Rest]]:
     return settings, rest
 
 
-def _written(sources: Sequence[Source], placed: Sequence[Placed]) -> list[Source] | None:
-    """Return all sources with their edits; None where these collide."""
-    found = [one.edited([e for where, edits in placed if where is one for e in edits])
-             for one in sources]  # fmt: skip
-    return None if None in found else [one for one in found if one is not None]
+def _written(sources: Sequence[Source], placed: Sequence[Placed]) -> Sequence[Source]:
+    """Return all sources with their edits."""
+    return [one.edited([e for where, edits in placed if where is one for e in edits])
+            for one in sources]  # fmt: skip
 
 
 def _answer(result: SearchResult, setting: str, value: KnobValue) -> Settings | Rest:
@@ -281,87 +280,75 @@ def _read(path: Path, digest: str, folder: Path, words: Collection[str]) -> Sour
 # --- where each kind of setting goes ----------------------------------------------------------
 
 
-def _loader(program: _Program, values: Mapping[str, object]) -> Placed | str:
-    if isinstance(found := program.loader, str):
-        return found
-    source, call = found
+def _loader(program: _Program, values: Mapping[str, object]) -> Placed:
+    source, call = program.loader
     given = _bound(call)
     if given is None:
-        return f"the call at {source.place(call)} takes * or ** arguments"
+        raise Unplaced(f"the call at {source.place(call)} takes * or ** arguments")
     code = _code(values)
     if values.get("num_workers") == 0:  # with which a DataLoader takes none of these
         alone = {"prefetch_factor": "None", "multiprocessing_context": "None", "timeout": "0"}
         code |= {name: none for name, none in alone.items() if name in given}
     if by_place := [name for name in code if name in LOADER_PLACES[: len(call.args)]]:
-        return f"{by_place[0]} is given by its place at {source.place(call)}"
+        raise Unplaced(f"{by_place[0]} is given by its place at {source.place(call)}")
     return source, [*source.with_arguments(call, code)]
 
 
-def _optimizer(program: _Program, values: Mapping[str, object]) -> Placed | str:
-    if isinstance(found := program.optimizer, str):
-        return found
-    source, call = found
-    if any(one.arg is None for one in call.keywords):
-        return f"the call at {source.place(call)} takes ** arguments"
+def _optimizer(program: _Program, values: Mapping[str, object]) -> Placed:
+    source, call = program.optimizer
     given = {one.arg for one in call.keywords}
+    if None in given:
+        raise Unplaced(f"the call at {source.place(call)} takes ** arguments")
     others = {"foreach", "fused"} & given  # of which torch takes one
     code = {**dict.fromkeys(others, "None"), **_code(values)}
     return source, [*source.with_arguments(call, code)]
 
 
-def _before_optimizer(lines: Callable[..., str]) -> Callable[..., Placed | str]:
-    def place(program: _Program, what: object) -> Placed | str:
-        if isinstance(found := program.model, str):
-            return found
-        source, statement, model = found
+def _before_optimizer(lines: Callable[..., str]) -> Callable[..., Placed]:
+    def place(program: _Program, what: object) -> Placed:
+        source, statement, model = program.model
         line = lines(model, what)
-        edit = source.before(statement, [line])
-        needed = source.after_imports([]) if "torch." in line else []
-        return (source, [*needed, edit]) if edit else f"{source.place(statement)} shares its line"
+        needed = source.after_imports() if "torch." in line else []
+        return source, [*needed, source.before(statement, line)]
 
     return place
 
 
-def _autocast(program: _Program, dtype: str) -> Placed | str:
+def _autocast(program: _Program, dtype: str) -> Placed:
     if dtype == "torch.float16":
-        return "float16 needs a torch.amp.GradScaler, too"
+        raise Unplaced("float16 needs a torch.amp.GradScaler, too")
     if program.result.applied.traits.program_autocast:
-        return "the program has an autocast of its own, which takes this dtype"
-    if isinstance(found := program.backward, str):
-        return found
-    source, backward, loss = found
+        raise Unplaced("the program has an autocast of its own, which takes this dtype")
+    source, backward, loss = program.backward
     block = source.block(backward)
-    upto = [one for one in block[: block.index(backward)] if loss in {*assigned(one)}]
+    before = block[: block.index(backward)]
     models = {name for one in program.sources for name in _models(one.tree)}
-    calls = [one for one in block[: block.index(backward)] if models & {*called(one)}]
-    if not upto or not calls or block.index(calls[0]) > block.index(upto[-1]):
-        return f"no call of the model was found before {source.place(backward)}"
-    inner = block[block.index(calls[0]) : block.index(upto[-1]) + 1]
+    calls = [nth for nth, one in enumerate(before) if models & {*called(one)}]
+    losses = [nth for nth, one in enumerate(before) if loss in {*assigned(one)}]
+    if not losses or not calls or calls[0] > losses[-1]:
+        raise Unplaced(f"no call of the model was found before {source.place(backward)}")
     device = program.result.applied.traits.device
     header = f'with torch.autocast("{device}", dtype={dtype}):'
-    edits = source.within(inner, header)
-    if not edits:
-        return f"{source.place(inner[0])} cannot be indented"
-    return source, [*source.after_imports([]), *edits]
+    inner = source.within(before[calls[0] : losses[-1] + 1], header)
+    return source, [*source.after_imports(), *inner]
 
 
-def _flags(program: _Program, lines: Mapping[str, str]) -> Placed | str:
+def _flags(program: _Program, lines: Mapping[str, str]) -> Placed:
     for name in [one for one in FLAGS if any(f".{one}" in line for line in lines.values())]:
         for source in program.sources:
             for node in ast.walk(source.tree):
                 is_set = isinstance(getattr(node, "ctx", None), ast.Store)
                 match node:
                     case ast.Call(func=of) if dotted(of).endswith(name):
-                        return f"{source.place(node)} sets {name}, too"
+                        raise Unplaced(f"{source.place(node)} sets {name}, too")
                     case ast.Attribute(attr=of) if is_set and of in {name, ALSO.get(name)}:
-                        return f"{source.place(node)} sets {of}, too"
+                        raise Unplaced(f"{source.place(node)} sets {of}, too")
     source = program.sources[0]
-    edits = source.after_imports([*lines.values()])
-    return (source, edits) if edits else f"{source.name} has no imports to put it after"
+    return source, source.after_imports(lines.values())
 
 
-def _nowhere(*_: object) -> str:
-    return ""  # what its line says is enough
+def _nowhere(*_: object) -> Placed:
+    raise Unplaced  # what its line says is enough
 
 
 @dataclass(frozen=True)
@@ -374,7 +361,7 @@ class Way:
         note: What it says otherwise than ``autotune run`` does; empty if nothing.
     """
 
-    place: Callable[..., Placed | str]
+    place: Callable[..., Placed]
     about: str
     line: Callable[..., str]
     where: str

@@ -9,14 +9,19 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
 
 INDENT = "    "
+NEIGHBOURS = "the line cannot be changed without its neighbours"
 # What follows the imports of a module
 CODE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.For, ast.While, ast.With, ast.If)
+
+
+class Unplaced(Exception):
+    """Nothing can be written with certainty; its text says why, as a clause."""
 
 
 @dataclass(frozen=True)
@@ -124,71 +129,65 @@ class Source:
         end = max(ends, default=self._span(call)[1] - 1)
         yield Edit(end, end, f"{', ' if ends else ''}{', '.join(new)}")
 
-    def before(self, statement: ast.stmt, lines: list[str]) -> Edit | None:
-        """Return the edit that puts lines before a statement; None if it does not begin a line."""
+    def before(self, statement: ast.stmt, line: str) -> Edit:
+        """Return the edit that puts a line before a statement, which has to begin one."""
         start = self._starts[statement.lineno - 1]
         blank = self._content[start : start + statement.col_offset]
         if blank.strip():
-            return None
-        text = "".join(f"{blank.decode()}{line}{self._end_of_line}" for line in lines)
-        return Edit(start, start, text)
+            raise Unplaced(f"{self.place(statement)} shares its line")
+        return Edit(start, start, f"{blank.decode()}{line}{self._end_of_line}")
 
     def within(self, statements: list[ast.stmt], header: str) -> list[Edit]:
-        """Return the edits that put statements of one block under a header; empty if they cannot.
+        """Return the edits that put statements of one block under a header.
 
         Text that spans lines would change with its indentation.
         """
         first, last = statements[0].lineno, statements[-1].end_lineno or 0
-        if not self._ends_line(statements[-1]):
-            return []
-        strings = (ast.JoinedStr, ast.Constant)
-        for node in (inner for one in statements for inner in ast.walk(one)):
-            if isinstance(node, strings) and node.lineno != node.end_lineno:
-                return []
-        above = self.before(statements[0], [header])
-        if above is None:
-            return []
+        texts = (
+            node.lineno != node.end_lineno
+            for one in statements
+            for node in ast.walk(one)
+            if isinstance(node, ast.JoinedStr | ast.Constant)
+        )
+        if any(texts) or not self._ends_line(statements[-1]):
+            raise Unplaced(f"{self.place(statements[0])} cannot be indented")
+        above = self.before(statements[0], header)
         starts = [self._starts[n] for n in range(first - 1, last)]
         blank = [one for one in starts if not self._line(one).strip()]
         inner = [Edit(one, one, INDENT) for one in starts[1:] if one not in blank]
         return [Edit(above.start, above.end, f"{above.text}{INDENT}"), *inner]
 
-    def after_imports(self, lines: list[str]) -> list[Edit]:
-        """Return the edits that put lines after the module's first imports, with torch by its name.
-
-        They are empty without any imports.
-        """
+    def after_imports(self, lines: Iterable[str] = ()) -> list[Edit]:
+        """Return the edits that put lines after the module's first imports, with torch by name."""
         before_code = takewhile(lambda one: not isinstance(one, CODE), self.tree.body)
         imports = [n for n in before_code if isinstance(n, ast.Import | ast.ImportFrom)]
-        if not imports or not self._ends_line(imports[-1]):
-            return []
         names = {
             alias.asname or alias.name.partition(".")[0]
             for one in imports
             if isinstance(one, ast.Import)
             for alias in one.names
         }
-        end = imports[-1].end_lineno or 0
-        if end == len(self._starts):  # the file ends with it, without a newline
-            return []
+        end = (imports[-1].end_lineno or 0) if imports and self._ends_line(imports[-1]) else 0
+        if end in {0, len(self._starts)}:  # or else the file ends with them, without a newline
+            raise Unplaced(f"{self.name} has no imports to put it after")
         at = self._starts[end]
         needed = [] if "torch" in names else [Edit(at, at, f"import torch{self._end_of_line}")]
-        text = "".join(f"{line}{self._end_of_line}" for line in ["", *lines])
-        return [*needed, *([Edit(at, at, text)] if lines else [])]
+        text = "".join(f"{line}{self._end_of_line}" for line in lines)
+        return [*needed, *([Edit(at, at, f"{self._end_of_line}{text}")] if text else [])]
 
-    def edited(self, edits: list[Edit]) -> Source | None:
-        """Return the file with edits, those at one place in their order; None if they collide."""
+    def edited(self, edits: list[Edit]) -> Source:
+        """Return the file with edits, those at one place in their order; they may not collide."""
         content, upto = self._content, len(self._content)
         in_order = sorted(dict.fromkeys(edits), key=lambda one: (one.start, one.end))
         for one in reversed(in_order):
             if one.end > upto:
-                return None
+                raise Unplaced(NEIGHBOURS)
             content = content[: one.start] + one.text.encode() + content[one.end :]
             upto = one.start
         try:
             return Source(self.name, content.decode())
         except SyntaxError:
-            return None
+            raise Unplaced(NEIGHBOURS) from None
 
     def _ends_line(self, node: ast.stmt) -> bool:
         after = self._line(self._span(node)[1]).strip()
