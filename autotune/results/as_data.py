@@ -25,6 +25,7 @@ from autotune.program.lr import LrRule
 from autotune.results import bestfile
 from autotune.results.finding import Finding
 from autotune.results.result import SearchResult, rounded
+from autotune.results.searched_program import imports_of
 
 T = TypeVar("T")
 
@@ -292,7 +293,7 @@ def _program(result: SearchResult) -> ProgramPart:
     return ProgramPart(
         command=str(program),
         fingerprint=program.fingerprint,
-        imports=bestfile.imports_of(program, files),
+        imports=imports_of(program, files),
         ranks=program.ranks,
         device=result.applied.traits.device,
     )

@@ -9,10 +9,9 @@ search's folder. Reading collects all faults and names each with its line.
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from collections.abc import Collection, Iterator, Mapping
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +19,6 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from autotune.errors import FileFormatError, UsageError, did_you_mean
-from autotune.files import access
 from autotune.knobs import KNOBS, parse_value, registry
 from autotune.knobs.space import yamlfile
 from autotune.knobs.space.tuning_variables import refuse_unless_allowed
@@ -36,8 +34,8 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.flags import AS_WRITTEN, KEYWORD, as_text
 from autotune.program.lr import PARTS, LrRule
 from autotune.program.program import Program
-from autotune.program.sources import Files, digest_of, listed
 from autotune.results.learning import Learning
+from autotune.results.searched_program import SearchedProgram, shown
 
 HEADER = """\
 # Written by autotune. {what}:  autotune run {name} {program}
@@ -47,10 +45,6 @@ TRAIN, TRY, NOTHING = "Train with it", "Not confirmed. Try it", "It changes noth
 VERSION = 3
 CANDIDATE = "candidate.yaml"  # a best.yaml of a config that was not confirmed to be faster
 RESULT = "result.json"  # what a search found, with the evidence, in its folder
-MAX_RESULT_BYTES = 50_000_000  # 2,000 imports and 10,000 trials have some 10 MB
-DIGITS = 12  # of a SHA-256, which tell an edited file from the one before
-# A checkout of torch has 3,000 modules; what is more than this would not be read
-MOST_IMPORTS = 2000
 # Values as written that ranks, and rates that follow the batch, are told by
 BESIDES_THE_BATCH = (*PARTS, "threads")
 
@@ -243,46 +237,16 @@ class BestFile(_Section):
             found.insert(
                 0, "The speedup is not confirmed: too few fresh processes have compared it."
             )
-        if program is not None and (change := self._change(program, path)):
-            found.append(change)
+        if program is not None:
+            near = [] if path is None else [path.parent / RESULT]
+            records = [*near, Path(program.cwd, self.search.folder, RESULT)]
+            found += filter(None, [self.searched.change(program, records)])
         return found
 
-    def _change(self, program: Program, path: Path | None) -> str:
-        """Return how a program differs from the one that was searched; empty if it does not."""
-        is_same = self.search.digest in {"", program.fingerprint[:DIGITS]}
-        if not is_same and _is_of_another_file(self.program, program):
-            return (
-                f"{program.file_name} is another program than the one that was searched "
-                f"({self.program}). Another config may be faster for it; search again."
-            )
-        edited = _edited(self._imports(program, path), program)
-        if is_same and not edited:
-            return ""
-        names = listed([*map(_shown, edited)])
-        which = f" Of what it imports: {names}." if names else ""
-        return (
-            f"The program has changed since the search ({self.program}).{which} "
-            "Search again if the change matters to speed."
-        )
-
-    def _imports(self, program: Program, path: Path | None) -> Mapping[str, Any]:
-        """Return the files that the program imported in the search, where its folder is here."""
-        near = [] if path is None else [path.parent / RESULT]
-        for file in (*near, Path(program.cwd, self.search.folder, RESULT)):
-            try:
-                found = json.loads(access.read(file, MAX_RESULT_BYTES))
-                if found["date"] == self.search.date:
-                    return dict(found["program"]["imports"])
-            except (OSError, ValueError, LookupError, TypeError):  # gone, or somebody else's
-                continue
-        return {}
-
-    def is_of(self, program: Program) -> bool:
-        """Return whether the search was of a program, which may have changed or other arguments."""
-        if program.fingerprint[:DIGITS] == self.search.digest and not program.function:
-            return True
-        ours, theirs = (_subject(line, program.cwd) for line in (str(program), self.program))
-        return ours == theirs
+    @property
+    def searched(self) -> SearchedProgram:
+        """The program that the search was of."""
+        return SearchedProgram(self.program, self.search.digest, self.search.date)
 
     @property
     def typed_variables(self) -> dict[str, str]:
@@ -318,7 +282,7 @@ class BestFile(_Section):
         refuse_unless_allowed(variables, allowed, str(path))
         said = {"sets environment variables": variables, "passes to the program": arguments}
         return [
-            f"{path.name} {what}: {' '.join(f'{_shown(n)}={_shown(v)}' for n, v in values.items())}"
+            f"{path.name} {what}: {' '.join(f'{shown(n)}={shown(v)}' for n, v in values.items())}"
             for what, values in said.items()
             if values
         ]
@@ -346,57 +310,6 @@ def _lines(data: Mapping[str, Any]) -> Iterator[str]:
         yield yaml.safe_dump(
             {key: value}, sort_keys=False, allow_unicode=True, width=100, default_flow_style=style
         )
-
-
-def _subject(command: str, cwd: str) -> tuple[str, ...]:
-    """Return what a command line runs: a script with its function, or a module; else the line.
-
-    A script after a module belongs to it: the module may be a launcher, such as torch's.
-    """
-    module: tuple[str, ...] = ()
-    for before, word in pairwise(["", *shlex.split(command)]):
-        path, _, function = word.partition(":")
-        if before == "-m" and not module:
-            module = (word,)
-        elif path.endswith(".pkl"):  # in the folder of a search, each of which has another one
-            return (Path(path).name, function)
-        elif path.endswith(".py"):
-            return (*module, os.path.normpath(Path(cwd, path)), function)
-    return module or (command,)
-
-
-def _is_of_another_file(command: str, program: Program) -> bool:
-    """Return whether a command names a Python file to run that is not that of a program."""
-    names = {Path(_subject(command, program.cwd)[0]).name, program.file_name}
-    return len(names) > 1 and all(name.endswith(".py") for name in names)
-
-
-def _edited(imports: Mapping[str, Any], program: Program) -> list[str]:
-    """Return which imports of a program have another content now; those that are gone do not.
-
-    The file may have been moved, alone, to where they are elsewhere.
-    """
-    now = {str(name): digest_of(Path(program.cwd, str(name))) for name in imports}
-    return [name for name, digest in now.items() if digest and digest[:DIGITS] != imports[name]]
-
-
-def imports_of(program: Program, files: Files) -> dict[str, str]:
-    """Return what a best.yaml says of the files that a program has imported, the nearest first."""
-    imports = {
-        os.path.relpath(path, program.cwd): digest[:DIGITS]
-        for path, digest in files.items()
-        if path not in program.files
-    }
-    nearest = sorted(imports.items(), key=lambda one: (one[0].startswith(os.pardir), one[0]))
-    return dict(nearest[:MOST_IMPORTS])
-
-
-def _shown(value: str) -> str:
-    """Return a value for a message: quoted if it is empty, contains spaces or cannot be printed.
-
-    It may be somebody else's, and control characters could change what a terminal shows.
-    """
-    return value if value.isprintable() and value and " " not in value else repr(value)
 
 
 def read(path: Path, *, larger_batch: bool = False) -> BestFile:

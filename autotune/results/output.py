@@ -153,7 +153,7 @@ class Output:
         before = _read(path)
         if isinstance(before, str):
             yield f"it cannot be read ({before})"
-        elif not before.is_of(program):
+        elif not before.searched.is_same(program):
             yield f"it is about another program ({before.program})"
         elif best is not None and best.applied.is_as_written and not before.applied.is_as_written:
             gain = f"{before.speedup.estimate:.2f}x"

@@ -38,6 +38,7 @@ from autotune.results.record import (
     slowest_compilation,
 )
 from autotune.results.rehearsals import Canary, RehearsalRecord, trained
+from autotune.results.searched_program import DIGITS
 from autotune.results.training_steps import TrainingSteps
 from autotune.results.wording import as_typed, factor, printed, printed_duration, typed_duration
 
@@ -420,7 +421,7 @@ class SearchResult:
             search=bestfile.SearchSection(
                 date=self.head.created,
                 folder=f"{self.run_dir.parent.name}/{self.run_dir.name}",
-                digest=self.head.program.fingerprint[: bestfile.DIGITS],
+                digest=self.head.program.fingerprint[:DIGITS],
                 objective=str(self.head.options.goal.objective),
             ),
         )

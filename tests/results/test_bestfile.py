@@ -22,6 +22,7 @@ from autotune.results import bestfile
 from autotune.results.bestfile import BestFile
 from autotune.results.output import Output
 from autotune.results.record import FORMAT
+from autotune.results.searched_program import imports_of
 from autotune.tuning.storage.search_dir import FILE, SearchDir
 from tests.made import (
     A100,
@@ -238,7 +239,7 @@ def test_an_edit_of_what_the_program_imports_is_named_where_the_search_is_there(
     program = replace(PROGRAM, cwd=str(tmp_path), source=str(tmp_path / "train.py"))
     seen = {str(tmp_path / name): digest_of(tmp_path / name) for name in ("model.py", "gone.py")}
     best = bestfile.read(path)
-    imports = bestfile.imports_of(program, {program.source: "f" * 64, **seen})
+    imports = imports_of(program, {program.source: "f" * 64, **seen})
     evidence = tmp_path / best.search.folder / bestfile.RESULT
     evidence.parent.mkdir(parents=True)
     found = {"date": best.search.date, "program": {"imports": {**imports, "../pipe": "0"}}}
@@ -256,7 +257,7 @@ def test_an_edit_of_what_the_program_imports_is_named_where_the_search_is_there(
         evidence.write_text(other)  # of another search, or somebody else's
         assert best.warnings(here, program) == [], other
     checkout = {f"/checkout/{n}/\udce9{n}.py": "f" * 64 for n in range(9000)}
-    imports = bestfile.imports_of(program, {**checkout, **seen})
+    imports = imports_of(program, {**checkout, **seen})
     assert {"model.py", "gone.py"} < {*imports}, "the nearest ones"
 
 
@@ -296,13 +297,13 @@ def test_a_program_is_known_by_its_file_and_function(
     path: Path, command: str, *, is_same: bool
 ) -> None:
     changed = replace(PROGRAM, fingerprint="0" * 64)
-    searched = bestfile.read(path).model_copy(update={"program": command})
-    assert searched.is_of(changed) is is_same
-    assert searched.is_of(PROGRAM), "the same code"
+    searched = bestfile.read(path).model_copy(update={"program": command}).searched
+    assert searched.is_same(changed) is is_same
+    assert searched.is_same(PROGRAM), "the same code"
     launched = replace(changed, command=("python", "-m", "torch.distributed.run", "eval.py"))
-    assert not searched.is_of(launched)
+    assert not searched.is_same(launched)
     pickled = replace(changed, target="/home/user/.autotune/it/program.pkl", function="train")
-    assert searched.is_of(pickled) is command.endswith("pkl:train")
+    assert searched.is_same(pickled) is command.endswith("pkl:train")
 
 
 # Of commit 0622edb (November 2026): two minutes of karpathy's makemore.py on two cores
