@@ -385,9 +385,11 @@ def _crash(program: Program, ending: Ending) -> ProgramError:
             )
         case Cause.AUTOTUNE:
             return told(
-                f"{name} fails under autotune only, which is a defect of autotune: {reason}",
+                f"{name} fails under autotune only: {reason}",
                 alone=ending.evidence,
-                mend="Report it with the lines above, what the program does there, and this:",
+                # Some reasons are autotune's own, with their mend
+                mend="Unless that names a mend, it is a defect of autotune. Report it with the "
+                "lines above, what the program does there, and this:",
                 command="autotune doctor --report",
             )
         case Cause.INPUT:
