@@ -22,15 +22,12 @@ TURNS = (
 )
 
 
-@pytest.mark.parametrize(
-    ("estimate", "low", "high"),
-    [(1.0, 1.1, 1.2), (1.0, 0.8, 0.9), (1.0, 1.1, 0.9), (math.nan, 0.9, 1.1), (1.0, math.nan, 2.0)],
-)
-def test_an_interval_that_does_not_enclose_its_estimate_cannot_be_built(
-    estimate: float, low: float, high: float
-) -> None:
+def test_an_interval_that_does_not_enclose_its_estimate_cannot_be_built() -> None:
+    for low, high in ((1.1, 1.2), (0.8, 0.9), (1.1, 0.9), (math.nan, 2.0)):
+        with pytest.raises(ValueError, match="encloses its estimate"):
+            Interval(1.0, low, high)
     with pytest.raises(ValueError, match="encloses its estimate"):
-        Interval(estimate, low, high)
+        Interval(math.nan, 0.9, 1.1)
 
 
 def test_steps_that_count_are_taken_together_and_switches_and_disturbed_steps_left_out() -> None:

@@ -71,12 +71,6 @@ def agreement(own: TrainingTrace) -> Agreement:
     return compare(WRITTEN, [SHAKEN], own)
 
 
-def test_equal_numbers_are_the_same_bit_for_bit() -> None:
-    assert str(same(WRITTEN, trace())) == "same, bit for bit over 36 steps"
-    assert same(WRITTEN, trace(EPS)) is None
-    assert same(WRITTEN, TrainingTrace(WRITTEN.steps[:2], EPS)) is None, "too few to tell"
-
-
 def test_what_rounding_alone_explains_is_the_same() -> None:
     for times in (0.1, 1.0, 0.5 * FACTOR):
         found = agreement(trace(times * EPS, seed=3))

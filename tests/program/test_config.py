@@ -34,30 +34,11 @@ def test_equal_configs_are_equal_and_hash_alike_in_any_order_and_others_are_not(
         assert one != other
 
 
-def test_replace_returns_a_changed_copy_that_tells_its_changes() -> None:
-    config = Config({"batch_size": 64, "workers": 0})
-    changed = config.replace(workers=2, flush_denormal=True)
-    assert dict(changed) == {"batch_size": 64, "workers": 2, "flush_denormal": True}
-    assert dict(config) == {"batch_size": 64, "workers": 0}
-    assert changed.changes_from(config) == {"workers": 2, "flush_denormal": True}
-    assert config.changes_from(config) == {}
-
-
-@pytest.mark.parametrize(
-    ("values", "value", "expected"),
-    [
-        ((0, 2, 4), 2, (0, 2, 4)),
-        ((0, 2, 4), 3, (0, 2, 3, 4)),
-        ((64, 128), 32, (32, 64, 128)),
-        ((0.1, 0.5), 0.3, (0.1, 0.3, 0.5)),
-        (("bf16",), "fp32", ("fp32", "bf16")),
-        ((True,), False, (False, True)),
-    ],
-)
-def test_a_domain_keeps_numbers_sorted_and_puts_other_values_first(
-    values: tuple[KnobValue, ...], value: KnobValue, expected: tuple[KnobValue, ...]
-) -> None:
-    assert Domain(values).including(value).values == expected
+def test_a_domain_keeps_numbers_sorted_and_puts_other_values_first() -> None:
+    assert Domain((0, 2, 4)).including(2).values == (0, 2, 4)
+    assert Domain((0.1, 0.5)).including(0.3).values == (0.1, 0.3, 0.5)
+    assert Domain(("bf16",)).including("fp32").values == ("fp32", "bf16")
+    assert Domain((True,)).including(False).values == (False, True)
     assert Domain((True, 1)).values == (True, 1), "two values"
     with pytest.raises(ValueError, match="at least one value"):
         Domain(())

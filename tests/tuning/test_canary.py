@@ -13,10 +13,7 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.may_change import MayChange
 from autotune.results.as_data import as_data
 from autotune.results.finding import Finding
-from autotune.tuning.checking.canary import exact_settings
-from autotune.tuning.checking.self_check import is_exact
 from autotune.tuning.events import Phase
-from tests.made import make_hardware, make_profile, make_space
 from tests.scripted import Question, Script, Searched, begin
 from tests.tuning.watched import Heard, told
 
@@ -41,16 +38,6 @@ def begun(folder: Path, heard: Heard, script: Script, budget_s: float = 180.0) -
 
 def rehearsed(search: Searched) -> list[Config | None]:
     return [asked.config for asked in search.machine.asked if asked.kind == "rehearse"]
-
-
-def test_each_exact_setting_is_at_the_value_farthest_from_the_programs_own() -> None:
-    space = make_space(dict(KNOBS)).resolve(make_hardware(cpu_quota=4), make_profile())
-    own, far = space.baseline, exact_settings(space)
-    assert far["workers"] == 2
-    assert far["prefetch_factor"] == 4
-    assert far["memory_format"] == "channels_last"
-    assert far["precision"] == own["precision"], "it trains something else by design"
-    assert all(map(is_exact, far.changes_from(own)))
 
 
 def test_settings_that_train_the_same_are_cleared_before_the_search(

@@ -3,14 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from autotune.tuning.budget import Reach
-from autotune.tuning.plan import COMPILING_S, Plan
+from autotune.tuning.plan import Plan
 from autotune.tuning.reach import reach
-from autotune.tuning.session import Session
 from tests.made import make_hardware, make_profile, make_space
-from tests.tuning.test_session import made
+from tests.scripted import Script
+from tests.tuning.watched import Knobs, found
 
 SPACE = make_space(["workers", "precision", "compile", "flush_denormal"]).resolve(
     make_hardware(), make_profile()
@@ -50,22 +48,19 @@ def test_a_program_that_starts_slowly_needs_a_larger_budget() -> None:
     assert reach(plan_of(5.0, startup_s=1e6), SPACE).missed[0].budget_s > 3600.0
 
 
-@pytest.mark.parametrize("total_s", [90.0, 120.0, 150.0, 180.0, 240.0, 300.0, 600.0])
-def test_what_is_said_of_compiling_is_what_the_search_then_allows(
-    tmp_path: Path, total_s: float
-) -> None:
-    session = made(tmp_path, total_s, spent_s=10.0).session
-    is_said = "compile" in reach(session.plan, SPACE).tried
-    before_the_race = replace(session.plan, divided_s=_after_canary_s(session), is_cleared=True)
-    left_s = before_the_race.divided_s - before_the_race.kept_s
-    assert is_said is (left_s > 2 * COMPILING_S)
-
-
-def _after_canary_s(session: Session) -> float:
-    plan = session.plan
-    if not plan.has_time_for_canary:
-        return plan.divided_s
-    return plan.divided_s - plan.rehearsal_s
+def test_what_is_said_of_compiling_is_what_the_search_then_does(tmp_path: Path) -> None:
+    knobs: Knobs = {"compile": ("off", "default"), "workers": (0, 1)}
+    told = set[bool]()
+    for budget_s in (90.0, 150.0, 180.0, 300.0):
+        search, result = found(tmp_path / f"{budget_s}", Script(), budget_s, knobs)
+        facts = search.study.facts
+        assert facts is not None
+        space = search.study.head.resolve(result.hardware, facts.profile)
+        plan = Plan(budget_s, budget_s - facts.startup_s - 4.0, facts.startup_s, facts.step_s)
+        is_said = "compile" in reach(plan, space).tried
+        assert is_said is ("compile" not in result.untried), budget_s
+        told.add(is_said)
+    assert told == {True, False}
 
 
 def test_nothing_is_missed_where_nothing_is_searched() -> None:

@@ -1,6 +1,6 @@
 """How a session divides its budget, and what it leaves out where that is too small."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -13,7 +13,6 @@ from autotune.results.record import BaselineInfo, TrialRecord
 from autotune.rig.open_rig import SILENT, Reports
 from autotune.rig.rig_factory import RigFactory
 from autotune.tuning.budget import Budget, InterruptCounter
-from autotune.tuning.checking.learning_check import learns_enough
 from autotune.tuning.claim import ClaimResult, claim_best
 from autotune.tuning.conclude import conclude
 from autotune.tuning.events import Events
@@ -129,15 +128,6 @@ def test_a_stay_goes_on_after_a_slow_first_step_until_it_has_seen_steady_ones(
     assert {round(seconds, 6) for turn in stay.turns for seconds in turn.seconds} == {0.05}
 
 
-def test_time_is_kept_for_pairs_where_the_user_wants_a_fresh_process(tmp_path: Path) -> None:
-    session = made(tmp_path, 600.0, spent_s=18.0).session
-    least_s = session.plan.claim_s(is_apart=True)
-    assert least_s > 6 * 6.0, "three pairs"
-    assert session.plan.reserve_s < least_s
-    session.divide(needs_pairs=True)
-    assert session.plan.reserve_s == pytest.approx(5 / 3 * least_s)
-
-
 def test_the_budget_that_a_short_search_names_is_enough_for_what_it_left(tmp_path: Path) -> None:
     short = made(tmp_path / "short", 60.0, spent_s=18.0).session
     short.divide(needs_pairs=True)
@@ -147,21 +137,6 @@ def test_the_budget_that_a_short_search_names_is_enough_for_what_it_left(tmp_pat
     resumed = made(tmp_path / "resumed", short.worth_s, spent_s=spent_s).session
     resumed.divide(needs_pairs=True)
     assert resumed.may_restart()
-
-
-def test_a_rehearsal_is_kept_time_for_where_trials_can_spare_it(tmp_path: Path) -> None:
-    kept = [
-        made(tmp_path / str(n), total_s, spent_s=18.0).session.plan.rehearsal_s
-        for n, total_s in enumerate((180.0, 90.0, 60.0, 40.0))
-    ]
-    session = made(tmp_path / "all", 600.0, spent_s=18.0).session
-    least_s = session.plan.least_rehearsal_s + 1.0
-    assert kept == pytest.approx([least_s + session.plan.check_s, least_s, 0.0, 0.0])
-
-
-def test_turns_of_slow_steps_are_planned_by_their_number(tmp_path: Path) -> None:
-    plan = made(tmp_path, 900.0, spent_s=60.0, step_s=3.0).session.plan
-    assert plan.reserve_s == pytest.approx(4 * (6.0 + 3.0 * (PROCESS.steps + TURNS.steps)))
 
 
 def test_time_for_a_claim_is_not_kept_where_there_is_nothing_to_claim(tmp_path: Path) -> None:
@@ -179,30 +154,9 @@ def test_time_for_a_claim_is_not_kept_where_there_is_nothing_to_claim(tmp_path: 
         assert (session.until_last_trial() is not None) is is_over, (has_candidate, left_s)
 
 
-def test_compiling_and_fresh_processes_are_left_to_longer_budgets(tmp_path: Path) -> None:
-    for total_s, compiles, restarts in ((90.0, False, False), (200.0, True, True)):
-        session = made(tmp_path / f"{total_s}", total_s, 15.0).session
-        assert (session.may_compile(), session.may_restart()) == (compiles, restarts)
-    session.stop.requests = 1
-    assert not session.may_restart()
-
-
 def test_a_baseline_that_took_all_leaves_nothing_compared(tmp_path: Path) -> None:
     given = made(tmp_path, 40.0, spent_s=39.5)
     tell(given.study, make_record(BASE))
     verdict = claim_best(given.session, baseline())
     assert verdict == ClaimResult(None, reason="the budget is used up")
     assert conclude(given.session, baseline(), verdict).finding is Finding.NOT_MEASURED
-
-
-def test_naming_one_setting_lifts_the_check_of_no_other_one(tmp_path: Path) -> None:
-    session = made(tmp_path, 180.0, 15.0).session
-    space = make_space(["batch_size", "accumulation_steps"]).resolve(
-        make_hardware(), make_profile()
-    )
-    named = replace(space, requested=frozenset({"accumulation_steps"}))
-    larger, longer = ({"batch_size": 128}, {"accumulation_steps": 2})
-    for changes, may_stay in ((larger, False), (longer, True), ({**larger, **longer}, False)):
-        assert learns_enough(session, named, space.baseline.replace(**changes)) is may_stay
-    both = replace(space, requested=frozenset({"accumulation_steps", "batch_size"}))
-    assert learns_enough(session, both, space.baseline.replace(**larger, **longer))

@@ -20,12 +20,11 @@ from autotune.machine.hardware import Hardware
 from autotune.program.config import Config
 from tests import gpu_fakes
 from tests.knobs.strategies.together import ByNorm
-from tests.knobs.test_contract import PROFILES, is_clause
-from tests.made import A100, MACHINES, make_hardware, make_loader, make_profile
+from tests.knobs.test_contract import everywhere, is_clause
+from tests.made import A100, make_hardware, make_loader, make_profile
 from tests.watching import installed
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES.keys())
-every_machine = pytest.mark.parametrize("hardware", MACHINES.values(), ids=MACHINES.keys())
 TWO_GPUS = make_hardware(gpus=(A100, A100))
 
 
@@ -57,16 +56,15 @@ def test_strategies_are_offered_where_they_can_act(
 
 
 @every_strategy
-@every_machine
-def test_a_strategy_acts_or_says_why_not(strategy: Strategy, hardware: Hardware) -> None:
+def test_a_strategy_acts_or_says_why_not(strategy: Strategy) -> None:
     assert STRATEGIES[strategy.name] is strategy
-    for program, profile in PROFILES.items():
+    for where, hardware, profile in everywhere():
         reason = strategy.refusal(Here(hardware, profile))
-        assert reason is None or is_clause(reason), program
-        conflict = strategy.conflict(
-            Config({"devices": strategy.name, "memory_format": "channels_last"})
-        )
-        assert conflict is None or conflict.endswith("."), program
+        assert reason is None or is_clause(reason), where
+    conflict = strategy.conflict(
+        Config({"devices": strategy.name, "memory_format": "channels_last"})
+    )
+    assert conflict is None or conflict.endswith(".")
 
 
 class Loss(nn.Module):

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.machine.probes.torch_memory import SPARE_SHARE
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.readings import Memory
 from autotune.program.config import Config, KnobValue
@@ -215,24 +214,6 @@ def on_host(batch_size: int, peak_gib: float) -> TrialRecord:
 def fits(records: list[TrialRecord], batch_size: int, limit_gib: float = 16.0) -> bool:
     config = Config({"batch_size": batch_size, "precision": "fp32"})
     return Forecast(records, limit_gib * GIB).fits(config)
-
-
-def test_a_larger_batch_fits_by_what_smaller_ones_took() -> None:
-    """If all memory grew with it, or by the line through two; a share is left free."""
-    growing, half = [seen(64, 6.0), seen(128, 11.0)], [seen(64, 4.0), seen(128, 8.0)]
-    for records, batch_size, limit_gib, wanted in (
-        ([], 4096, 16.0, True),
-        ([seen(64, 15.9, Config({"precision": "bf16"}))], 4096, 16.0, True),  # others do not tell
-        ([seen(64, 1.0)], 64 * 14, 16.0, True),
-        ([seen(64, 8.0)], 128, 16.0, False),
-        ([seen(64, 10.0), seen(128, 11.0)], 256, 16.0, True),
-        ([seen(64, 3.0), seen(128, 3.1)], 4096, 16.0, True),
-        (growing, 256, 16.0, False),
-        (half, 256, 16.0 / (1 - SPARE_SHARE) + 0.1, True),
-        (half, 256, 16.0, False),
-    ):
-        assert fits(records, batch_size, limit_gib) is wanted, (records, batch_size, limit_gib)
-    assert Forecast([seen(64, 15.9)], None).fits(Config({"batch_size": 4096}))
 
 
 def test_what_fits_into_the_hosts_memory_is_told_by_a_try_up_to_twice_the_largest_batch() -> None:

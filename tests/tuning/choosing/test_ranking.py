@@ -10,9 +10,7 @@ from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.turn import Played
 from autotune.program.config import Config, KnobValue
-from autotune.program.rehearsal import Rehearsal
 from autotune.results.record import PlayedRounds, TrialRecord, latest
-from autotune.results.rehearsals import RehearsalRecord
 from autotune.tuning.choosing.ranking import ranked, recommended
 from autotune.tuning.storage.study import Study
 from tests.made import make_hardware, make_profile, make_record, make_space, make_study
@@ -55,14 +53,6 @@ def configs(records: Sequence[TrialRecord]) -> list[Config]:
     return [record.config for record in records]
 
 
-def test_a_change_is_recommended_only_if_it_gives_more_than_its_absence(tmp_path: Path) -> None:
-    one, two = config(workers=2), config(workers=2, memory_format="channels_last")
-    for number, (speed, wanted) in enumerate(((1.505, one), (1.7, two))):
-        study = study_of(tmp_path / str(number), {one: 1.5, two: speed})
-        assert best(study) == wanted
-        assert configs(ranked(study, SPACE))[0] == wanted
-
-
 def test_what_alters_rounding_must_give_more(tmp_path: Path) -> None:
     one = config(workers=2)
     changes: list[tuple[dict[str, KnobValue], float, bool]] = [
@@ -96,15 +86,6 @@ def test_the_last_record_of_a_config_that_says_something_counts() -> None:
         (found,) = latest([first, later])
         keeps = outcome in {Outcome.INTERRUPTED, Outcome.OUT_OF_TIME, Outcome.RAN_OUT}
         assert found is (first if keeps else later), outcome
-
-
-def test_a_config_with_a_change_that_a_rehearsal_blames_may_not_win(tmp_path: Path) -> None:
-    one, fast = config(workers=1), config(precision="bf16", workers=1)
-    study = study_of(tmp_path, {one: 1.2, fast: 1.6})
-    crash = Rehearsal(None, Ending(Outcome.CRASHED, "TypeError: no"))
-    study.rehearsals = (RehearsalRecord(fast, crash, guilty={"precision": "bf16"}),)
-    assert configs(ranked(study, SPACE)) == [one]
-    assert best(study) == one
 
 
 @pytest.mark.parametrize("idle", [False, True])
