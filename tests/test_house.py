@@ -14,13 +14,13 @@ BREACHES: dict[str, dict[str, int]] = {
     "at most 14 modules that import each other in a row": {"modules": 25},
     "at most 3 tuned constants per 1,000 code lines": {"constants": 411},
     "lines per room": {
-        "cli": 2709,
-        "inside": 14030,
+        "cli": 2718,
+        "inside": 14039,
         "measurement": 2080,
-        "program": 2901,
-        "results": 5596,
-        "rig": 4286,
-        "tuning": 7527,
+        "program": 2904,
+        "results": 5560,
+        "rig": 4288,
+        "tuning": 7535,
     },
 }
 

@@ -15,9 +15,9 @@ from autotune.measurement.learning.training_trace import (
     TrainingTrace,
     same,
 )
-from tests.faults import FAULTS, KEPT, RANKS, Changes
+from tests.faults import FAULTS, KEPT, RANKS, WORKERS, Changes
 from tests.rigging import open_rig
-from tests.test_self_check import Runs, agreement
+from tests.test_self_check import NONE, Runs, agreement
 
 pytestmark = [pytest.mark.usefixtures("warm_starts"), pytest.mark.slow]
 
@@ -94,3 +94,14 @@ def test_batchnorm_of_ranks_is_that_of_shares_of_a_batch(runs: Runs) -> None:
     assert found.sameness in TRAINS_THE_SAME, found
     whole = runs.trace("normalised"), runs.trace("normalised", shakes=1)
     assert agreement(whole, own, same_batches=False).sameness is Sameness.DIFFERS
+
+
+def test_where_nothing_may_change_items_that_draw_in_workers_are_others(runs: Runs) -> None:
+    """Items of the sound program draw from numpy's generator, which each worker seeds anew."""
+    for is_evened, may_be in ((True, Sameness.BITS), (False, Sameness.DIFFERS)):
+        first, again, workers = (
+            runs.trace("global", "--sound", changes=changes, is_evened=is_evened)
+            for changes in (NONE, NONE, WORKERS)
+        )
+        assert agreement((first, first), again).sameness is Sameness.BITS, "one seed, one training"
+        assert agreement((first, again), workers).sameness is may_be, is_evened

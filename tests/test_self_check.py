@@ -62,9 +62,13 @@ class Runs:
         shakes: int = 0,
         shares: int = 1,
         changes: Mapping[str, KnobValue] = NONE,
+        is_evened: bool = True,
     ) -> TrainingTrace:
         batches = self.batches * int(changes.get("accumulation_steps", 1))
-        plan = replace(PLAN, batches=batches, traces=TracePlan(shakes=shakes, shares=shares))
+        traced = TracePlan(
+            shakes=shakes, shares=shares, drops_out=not is_evened, evens_items=is_evened
+        )
+        plan = replace(PLAN, batches=batches, traces=traced)
         subject = parse_program(str(PROGRAMS / self.program), args, self.folder)
         compiled = Path(os.environ["AUTOTUNE_TESTS_COMPILED"])
         place = self.folder / f"rig{next(self._numbers)}"  # threads may run programs at a time

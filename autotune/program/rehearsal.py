@@ -26,6 +26,8 @@ class TracePlan:
         seed: Number of the random state that the program begins with. All but 0 also move the
             seeds that the program sets itself.
         drops_out: Leave the program's dropout as it is; else nothing is dropped.
+        evens_items: Whether items of datasets draw the same random numbers in whichever process
+            they are read; else as in a training, where each worker draws others.
         ceilings: For each step, the mean of the last losses above which the run is hopeless, and
             ends; empty where it never is.
         shares: Ranks among which BatchNorm sees a batch shared out, in one process as in several.
@@ -35,6 +37,7 @@ class TracePlan:
     shakes: int = 0
     seed: int = 0
     drops_out: bool = False
+    evens_items: bool = True
     ends: bool = False
     ceilings: tuple[float, ...] = ()
     shares: int = 1

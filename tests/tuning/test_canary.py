@@ -14,6 +14,7 @@ from autotune.program.may_change import MayChange
 from autotune.results.as_data import as_data
 from autotune.results.finding import Finding
 from autotune.tuning.events import Phase
+from autotune.tuning.storage.study import allow
 from tests.scripted import Question, Script, Searched, begin
 from tests.tuning.watched import Heard, told
 
@@ -125,6 +126,16 @@ def test_where_nothing_may_change_only_what_was_seen_to_be_equal_is_claimed(tmp_
         result = begin(folder, script, knobs, may_change=MayChange.NOTHING).go_on(budget_s)
         assert (result.finding is Finding.FASTER) is is_claimed
         assert ("equal bit for bit" in result.reason) is (budget_s == 60)
+
+
+def test_a_search_that_may_change_nothing_from_now_on_compares_again(tmp_path: Path) -> None:
+    script = Script(SPEEDS, noise=0.02, rounds=lambda config: bool(config["workers"]))
+    search = begin(tmp_path, script, {"workers": KNOBS["workers"]})
+    assert search.go_on(180.0).finding is Finding.FASTER
+    allow(search.study, MayChange.NOTHING)
+    result = search.go_on(360.0)
+    assert not result.changes
+    assert result.finding is not Finding.FASTER
 
 
 def test_a_setting_under_which_the_program_fails_is_found(tmp_path: Path) -> None:

@@ -6,12 +6,13 @@ one by its values, and that more than integers: a value that also stands among o
 fills up.
 
 Not covered: padding in matrices of floating-point numbers, on the left of integers without a mask,
-or in the middle; batches that the program pads after loading.
+or in the middle; batches that the program pads after loading; sparse and nested tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -37,7 +38,9 @@ def look_at_batches(feed: Feed, seconds: float) -> Batches:
         batch, _ = feed.take()
         if feed.present.number == 1 and seen:
             del seen[-1]
-        seen.append([(name, t.shape, _rows(name, t)) for name, t in named_tensors(batch)])
+        parts = [(name, t) for name, t in named_tensors(batch) if _is_dense(t)]
+        sizes = Counter(size for _, t in parts for size in {*t.shape[1:]})
+        seen.append([(name, t.shape, _rows(name, t, sizes)) for name, t in parts])
     shapes = {tuple(shape for _, shape, _ in parts) for parts in seen}
     return Batches(len(seen), len(shapes), _padding(seen))
 
@@ -63,7 +66,11 @@ class _Rows:
     is_bool: bool = False
 
 
-def _rows(name: str, tensor: torch.Tensor) -> _Rows | None:
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_meta)
+
+
+def _rows(name: str, tensor: torch.Tensor, sizes: Mapping[int, int]) -> _Rows | None:
     if tensor.dim() != 2 or tensor.shape[1] < LEAST_WIDTH or not tensor.shape[0]:
         return None
     is_named, is_bool = "mask" in name.lower(), tensor.dtype is torch.bool
@@ -71,9 +78,10 @@ def _rows(name: str, tensor: torch.Tensor) -> _Rows | None:
         return None
     ones = tensor == 1
     if bool((ones | (tensor == 0)).all()):
-        change = ones[:, 1:].int() - ones[:, :-1].int()
-        begins, ends = bool((change <= 0).all()), bool((change >= 0).all())
-        if not (begins or ends):
+        left, right = ones[:, :-1], ones[:, 1:]
+        begins, ends = bool((left >= right).all()), bool((left <= right).all())
+        # One that is as wide as nothing else in the batch masks nothing: such are labels of ranks
+        if not (begins or ends) or (not is_named and sizes[tensor.shape[1]] < 2):
             return None
         kept = tuple(ones.sum(1).tolist())
         return _Rows(int(not is_named), tensor.shape[1], kept, None, begins, ends, is_bool)
@@ -83,8 +91,8 @@ def _rows(name: str, tensor: torch.Tensor) -> _Rows | None:
 def _filled(tensor: torch.Tensor) -> _Rows | None:
     """Return the lengths of rows that end in the same value, which stands nowhere else."""
     width, last = tensor.shape[1], tensor[:, -1]
-    others = (tensor.flip(1) != last[:, None]).int()
-    runs = torch.where(others.any(1), others.argmax(1), width)
+    others = (tensor != last[:, None]).flip(1)
+    runs = torch.where(others.any(1), others.byte().argmax(1), width)
     longest = int(runs.argmax())
     if int(runs[longest]) < 2:
         return _Rows(2, width, (width,) * len(tensor))

@@ -2,9 +2,9 @@
 
 - Generators begin with the same seed, unless the program seeds them. Under another seed, what the
   program seeds them with is moved as well.
-- Items of datasets draw by their index and the number of the pass, whatever the number of workers.
-  Generators that a dataset holds itself are left alone: each worker would have a copy of them, and
-  that is to be noticed.
+- Items of datasets draw by their index and the number of the pass, whatever the number of workers,
+  unless the plan says otherwise. Generators that a dataset holds itself are left alone: each worker
+  would have a copy of them, and that is to be noticed.
 - Nothing is dropped out, unless the plan says otherwise. Dropout draws in the order of memory, so
   under another memory format it would drop other activations, which says nothing about the config.
 - Where ranks are compared, BatchNorm sees a rank's samples alone in one process, too.
@@ -65,8 +65,9 @@ def equalise(plan: TracePlan, *, compiles: bool = False) -> None:
         undrop()
     if plan.shares > 1:
         normalise_shares(plan.shares)
-    _even_fetching()
-    _send_to_workers(drops_out=plan.drops_out)
+    if plan.evens_items:
+        _even_fetching()
+        _send_to_workers(drops_out=plan.drops_out)
     if compiles:
         from torch._inductor import config
 

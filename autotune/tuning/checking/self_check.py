@@ -91,12 +91,13 @@ class SelfCheck:
         """Return how a config is run for the comparison; its steps are those of the baseline."""
         own, theirs = (int(c.get("accumulation_steps", 1)) for c in (self._space.baseline, config))
         steps = math.ceil(self._batches / own)
+        draws = self._space.may_change is MayChange.NOTHING  # other numbers are other losses
         return RehearsalPlan(
             batches=steps * theirs,
             epochs=CHECK_EPOCHS,
             enough_s=0.0,
             least_steps=CHECK_EPOCHS * steps,
-            traces=TracePlan(shakes=shakes, shares=shares),
+            traces=TracePlan(shakes=shakes, drops_out=draws, evens_items=not draws, shares=shares),
         )
 
     def plan_to_rehearse(self, config: Config, most_s: float) -> RehearsalPlan:

@@ -489,6 +489,13 @@ def _dump(kind: Any, value: Any) -> Any:
 
 
 def allow(study: Study, may_change: MayChange) -> None:
-    """Have a search go on with another level of what may change of the training."""
+    """Have a search go on with another level of what may change of the training.
+
+    Where nothing may change, trainings are compared with their own random draws, so what was found
+    under other conditions is compared again.
+    """
+    was = study.head.options.may_change
+    if may_change is not was and MayChange.NOTHING in {may_change, was}:
+        study.canary, study.rehearsals = None, ()
     study.head = replace(study.head, options=replace(study.head.options, may_change=may_change))
     study.checks_learning = may_change is MayChange.BATCH

@@ -96,6 +96,7 @@ def test_texts_filled_up_to_a_fixed_length_would_need_less_memory_in_batches_of_
     [
         lambda _: torch.randint(3, (ROWS, WIDTH)),  # its zeros stand anywhere
         lambda _: torch.nn.functional.one_hot(torch.randint(WIDTH, (ROWS,)), WIDTH),
+        lambda n: (torch.rand(ROWS, 3, 9, 9), kept(n).long()),  # labels of ordered classes
         lambda _: torch.cat([torch.randint(2, 99, (ROWS, 20)), torch.zeros(ROWS, 9).long()], 1),
         lambda n: ids(n)[:, :4],  # too narrow
         lambda n: ids(n).float(),
@@ -105,6 +106,14 @@ def test_texts_filled_up_to_a_fixed_length_would_need_less_memory_in_batches_of_
 )
 def test_what_only_resembles_padding_is_none(make: Make) -> None:
     assert looked(make, uneven).padding is None
+
+
+def test_sparse_nested_and_empty_tensors_hide_no_other() -> None:
+    ragged = torch.nested.nested_tensor([torch.rand(3), torch.rand(4)], layout=torch.jagged)
+    others = [torch.eye(9).long().to_sparse(), ragged, torch.ones(ROWS, 9, device="meta").long()]
+    found = looked(lambda n: {"ids": ids(n), "others": others}, uneven)
+    assert found.padding is not None
+    assert (found.padding.seen_in, found.shapes) == ("ids", 1)
 
 
 def test_shapes_are_counted_and_the_last_batch_of_an_epoch_is_none_of_them() -> None:

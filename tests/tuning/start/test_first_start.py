@@ -142,7 +142,7 @@ def test_a_program_that_trains_in_a_terminal_keeps_it_and_its_user_is_told() -> 
             "Without autotune it fails in another way: OSError",
         ),
         (replace(FAILED, program_traceback='File "/b.py", line 4'), Cause.UNCLEAR, "another way"),
-        (ENDED, Cause.AUTOTUNE, "train fails under autotune only, which is a defect"),
+        (ENDED, Cause.AUTOTUNE, "train fails under autotune only: ValueError: not enough"),
         (LIVES, Cause.AUTOTUNE, "Without autotune it still ran after"),
         (
             Ending(Outcome.INTERRUPTED, "stopped by Ctrl-C"),
