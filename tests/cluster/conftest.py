@@ -6,7 +6,8 @@ and servers, so that several may run at once. What a test found is told in a tab
 
 import json
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,12 @@ def tell(request: pytest.FixtureRequest) -> Callable[[Row], None]:
         folder.joinpath(name).write_text(json.dumps(row))
 
     return keep
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that any user may enter: the server is no process of ours."""
+    with tempfile.TemporaryDirectory(prefix="cluster-", dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
