@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, Protocol
 
 from autotune.cli.exit_status import ExitStatus
 from tests.cluster.hosts import Host, send
@@ -32,26 +32,47 @@ knobs:
 ENDED_WELL = {ExitStatus.DONE, ExitStatus.NOTHING_MEASURED}
 
 
+class Storage(Protocol):
+    """Where a study is kept.
+
+    Attributes:
+        kind: What people call it.
+    """
+
+    kind: str
+
+    def words(self, host: Host) -> tuple[str, ...]:
+        """Return the options that tell a host's member where the study is."""
+
+    def env(self, host: Host) -> dict[str, str]:
+        """Return the variables that it needs."""
+
+    def must_return(self, host: Host) -> bool:
+        """Return whether a host's member serves the others, and goes on when it was killed."""
+
+    def restart(self, searches: "Searches", away_s: float) -> None:
+        """End each process of the server with SIGKILL, and start it again after some seconds."""
+
+    def sql(self, query: str) -> list[list[str]]:
+        """Return the rows of a query."""
+
+
 @dataclass
 class Searches:
     """One study, and the members that search it together.
 
     Attributes:
-        storage: The words that tell a member where the study is.
         speed: How many times as fast as a clock the members' seconds pass.
         budget_s: That of each member, in its own seconds.
         hosts: Those on which members run.
         processes: The newest member of each host.
-        ended: Exit statuses of those that ended by themselves, by host.
     """
 
     name: str
-    storage: tuple[str, ...]
+    storage: Storage
     speed: float
     budget_s: float
     hosts: Sequence[Host]
-    env: dict[str, str] = field(default_factory=dict)
-    more: dict[str, tuple[str, ...]] = field(default_factory=dict)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, host: Host, *, resumes: bool = False) -> None:
@@ -61,17 +82,16 @@ class Searches:
             (work / "train.py").write_text("print('trains')\n")
             (work / "space.yaml").write_text(SPACE)
         folder = self.newest(host)
-        if resumes and folder is not None:
+        if folder is not None and (resumes or self.storage.must_return(host)):
             words = ["resume", folder.name, "--force"]
         else:
             budget = ("--budget", f"{self.budget_s:.0f}s", "--space", "space.yaml", "--force")
-            where = self.more.get(host.name, self.storage)
-            words = ["search", *where, "--name", self.name, *budget, "train.py"]
+            words = ["search", *self.storage.words(host), "--name", self.name, *budget, "train.py"]
         env = {
             "SCRIPTED_SPEED": f"{self.speed:g}",
             "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path[1:]]),
             "NO_COLOR": "1",
-            **self.env,
+            **self.storage.env(host),
         }
         log = self.log(host)
         with log.open("a") as said:
@@ -124,7 +144,7 @@ class Searches:
 
         They must have ended well.
         """
-        found = {}
+        found = dict[str, object]()
         for host in self.hosts:
             if host.name in killed:
                 continue

@@ -8,22 +8,24 @@ those of the faults: a link that is down for 60 s is down for 6 at ten times.
 
 import random
 import signal
+import subprocess
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
 
-from tests.cluster.conftest import Row
+from tests.cluster.conftest import Tell
+from tests.cluster.debian import need
 from tests.cluster.hosts import Host, Network, send
 from tests.cluster.postgres import PASSWORD, Postgres
-from tests.cluster.searches import Searches, moments
-from tests.cluster.study_facts import Sql, facts
+from tests.cluster.searches import Searches, Storage, moments
+from tests.cluster.study_facts import facts
 
 MEMBERS = ("ada", "bob", "cyd", "dee")
+SPEED, BUDGET_S = 12.0, 420.0
 HOUR_S = 3600.0
 DOWN_S, STOPPED_S = 60.0, 90.0  # of members' seconds
 AWAY_S = 30.0  # for which a server or a member is gone, at most
@@ -34,14 +36,12 @@ class Faults:
     """Lets things fail while members search.
 
     Attributes:
-        server: Kills the server and starts it again after some seconds.
         said: What was done, and when, in seconds since the search began.
         for_good: Hosts whose member was killed and not started again.
     """
 
     searches: Searches
     network: Network
-    server: Callable[[float], None]
     dice: random.Random
     began_s: float = field(default_factory=monotonic)
     said: list[str] = field(default_factory=list)
@@ -55,8 +55,9 @@ class Faults:
             return False
         host = self.dice.choice(running)
         is_host, resumes = self.dice.random() < 0.25, self.dice.random() < 0.5
-        is_last = len(self.for_good) + 2 >= len(MEMBERS)  # two claim for a third machine
-        comes_back = is_last or self.dice.random() < 0.8
+        is_needed = len(self.for_good) + 2 >= len(MEMBERS)  # two claim for a third machine
+        is_needed |= self.searches.storage.must_return(host)
+        comes_back = is_needed or self.dice.random() < 0.8
         self.tell(f"kill {'host' if is_host else 'member'} {host.name}", comes_back, resumes)
         if is_host:
             host.kill()
@@ -80,7 +81,7 @@ class Faults:
         """Kill each process of the server; it comes back."""
         away_s = self.scaled(self.dice.uniform(0, AWAY_S))
         self.tell("kill the server", f"{away_s:.1f} s")
-        self.server(away_s)
+        self.searches.storage.restart(self.searches, away_s)
         return True
 
     def link(self) -> bool:
@@ -155,55 +156,117 @@ EACH = 20  # faults of a kind, at least
 IN_ONE = 4  # in one search
 
 
+class OnPostgres:
+    """A study in PostgreSQL, whose password half of the members have in a file."""
+
+    kind = "PostgreSQL"
+
+    def __init__(self, server: Postgres) -> None:
+        self.server = server
+        self.sql = server.sql
+
+    def words(self, host: Host) -> tuple[str, ...]:
+        return ("--storage", self.server.url) if self._has_file(host) else ()
+
+    def env(self, host: Host) -> dict[str, str]:
+        if self._has_file(host):
+            return {"PGPASSFILE": str(self.server.password_file(host))}
+        return {"AUTOTUNE_STORAGE": self.server.secret_url}
+
+    @staticmethod
+    def _has_file(host: Host) -> bool:
+        return host.name in MEMBERS[::2]
+
+    def must_return(self, host: Host) -> bool:
+        return False
+
+    def restart(self, searches: Searches, away_s: float) -> None:
+        self.server.kill()
+        sleep(away_s)
+        self.server.start()
+
+
+class OnProxy:
+    """A study in a file that the first member serves to the others."""
+
+    kind = "gRPC proxy"
+    port = 7000
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.port = OnProxy.port = OnProxy.port + 1
+
+    def words(self, host: Host) -> tuple[str, ...]:
+        where = f"{self.host.address}:{self.port}"
+        return ("--serve", where) if host is self.host else ("--storage", f"grpc://{where}")
+
+    def env(self, host: Host) -> dict[str, str]:
+        return {}
+
+    def must_return(self, host: Host) -> bool:
+        return host is self.host
+
+    def restart(self, searches: Searches, away_s: float) -> None:
+        searches.kill(self.host)
+        sleep(away_s)
+        searches.start(self.host)
+
+    def sql(self, query: str) -> list[list[str]]:
+        program = need("sqlite3", "sqlite3")
+        file = max((self.host.work / ".autotune").glob("*/shared.db"))
+        done = subprocess.run(
+            [program, "-separator", "\t", str(file), query],
+            capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        return [line.split("\t") for line in done.stdout.splitlines()]
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_study_on_postgresql_survives(
-    place: Path, kind: str, tell: Callable[[Row], None]
-) -> None:
+def test_a_study_on_postgresql_survives(place: Path, kind: str, tell: Tell) -> None:
     with Network(place) as network:
         server = Postgres(network.host("db"))
         server.start()
-        hosts = [network.host(name) for name in MEMBERS]
-        for host in hosts:
-            host.set_clock(0.0)
-        count = searched = 0
-        while count < EACH:
+        for name in MEMBERS:
+            network.host(name).set_clock(0.0)
+        happened = searched = 0
+        while happened < EACH:
             seed = 1000 * [*KINDS].index(kind) + searched
-            count += search_with(network, server, hosts, [kind], seed, tell)
+            happened += search_with(network, OnPostgres(server), [kind], seed, tell)
             searched += 1
 
 
+@pytest.mark.timeout(900)
+def test_a_study_on_a_proxy_survives(place: Path, tell: Tell) -> None:
+    with Network(place) as network:
+        hosts = [network.host(name) for name in MEMBERS]
+        for host in hosts:
+            host.set_clock(0.0)
+        for number, kind in enumerate(KINDS):
+            search_with(network, OnProxy(hosts[0]), [kind], 9000 + number, tell)
+
+
 def search_with(
-    network: Network,
-    server: Postgres,
-    hosts: Sequence[Host],
-    kinds: Sequence[str],
-    seed: int,
-    tell: Callable[[Row], None],
-    speed: float = 12.0,
+    network: Network, storage: Storage, kinds: Sequence[str], seed: int, tell: Tell
 ) -> int:
     """Let members search while faults of some kinds happen; return how many did."""
     dice, name = random.Random(seed), f"study{seed}"
-    files = {host.name: str(server.password_file(host)) for host in hosts}
-    searches = Searches(name, ("--storage", server.url), speed, 420.0, hosts)
-    searches.env_of = {host: {"PGPASSFILE": path} for host, path in files.items()}
-
-    def restart(away_s: float) -> None:
-        server.kill()
-        sleep(away_s)
-        server.start()
-
-    faults = Faults(searches, network, restart, dice)
-    happened = _run(faults, kinds, dice)
-    found = facts(server.sql, name)
-    print(f"seed {seed}:", *faults.said, sep="\n  ")
-    answers = searches.answers([*faults.for_good])
-    tell({"storage": "PostgreSQL", "kind": "+".join(kinds), "seed": seed, "faults": happened,
-          "members": len(answers), "answers": len(set(answers.values())), **found.row})  # fmt: skip
-    found.check()
-    assert len(set(answers.values())) == 1, answers
-    for host in hosts:
-        assert PASSWORD not in searches.log(host).read_text()
+    hosts = [network.hosts[name] for name in MEMBERS]
+    searches = Searches(name, storage, SPEED, BUDGET_S, hosts)
+    faults = Faults(searches, network, dice)
+    try:
+        happened = _run(faults, kinds, dice)
+        found = facts(storage.sql, name)
+        answers = searches.answers([*faults.for_good])
+        row = {"members": len(answers), "answers": len(set(answers.values())), **found.row}
+        tell({"storage": storage.kind, "failed": kinds[0], "seed": seed, "faults": happened, **row})
+        found.check()
+        assert len(set(answers.values())) == 1, answers
+        for host in hosts:
+            assert PASSWORD not in searches.log(host).read_text()
+    except BaseException:
+        print(f"seed {seed}:", *faults.said, searches.told(hosts), sep="\n  ")  # noqa: T201
+        raise
     return happened
 
 
