@@ -223,7 +223,7 @@ def read(processes: Sequence[ClaimProcess], tau: float) -> Confirmation | None:
     if not processes:
         return None
     apart = processes[0].is_pair
-    found = claim([one.ratio for one in processes], tau=tau, apart=apart)
+    found = claim([[one.ratio for one in processes]], tau=tau, apart=apart)
     is_enough = fresh_of(processes) >= least_processes(apart=apart)
     return Confirmation(found.speedup, found.chance, is_enough, tuple(processes))
 
@@ -339,7 +339,7 @@ def _of_rounds(
     *,
     starts_as_written: bool = True,
 ) -> ClaimProcess:
-    found = speeds([[dict(enumerate(one)) for one in rounds]], 0)
+    found = speeds([[[dict(enumerate(one)) for one in rounds]]], 0)
     assert found is not None, "there are rounds of both"
     own, its = (sum(side[1:], side[0]) for side in zip(*rounds, strict=True))
     before, after = (side.samples / side.seconds for side in (own, its))

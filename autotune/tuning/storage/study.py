@@ -263,7 +263,7 @@ class Study:
             processes: dict[int, list[Mapping[Config, Played]]] = {}
             for one in rounds:
                 processes.setdefault(one.process, []).append(one.stretch)
-            self._speeds = speeds([*processes.values()], rounds[0].configs[0])
+            self._speeds = speeds([[*processes.values()]], rounds[0].configs[0])
         return self._speeds
 
     @property
