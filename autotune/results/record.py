@@ -29,10 +29,11 @@ from autotune.program.lr import LrRule
 from autotune.program.may_change import MayChange
 from autotune.program.profile import Profile
 from autotune.program.program import Program, ProgramKind
+from autotune.program.sharing_options import SharingOptions
 from autotune.program.sources import Files
 
 # Increased when older records cannot be read, or lack something that is needed to go on
-FORMAT = 11
+FORMAT = 12
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class SearchOptions:
         lr_rule: The learning-rate rule that the user chose; None follows each optimizer's family.
         sampler: What chooses configs: ``autotune``, or one of Optuna's samplers (tpe, gp, random).
         may_change: What the recommended config may change of the training.
+        sharing: The study of several machines that the search is a member of; None of a search of
+            one machine.
     """
 
     budget_s: float
@@ -53,6 +56,7 @@ class SearchOptions:
     fence: FenceOptions = field(default_factory=FenceOptions)
     goal: Goal = field(default_factory=Goal)
     may_change: MayChange = MayChange.ROUNDING
+    sharing: SharingOptions | None = None
 
 
 @dataclass(frozen=True)
