@@ -22,12 +22,18 @@ class MachineClaim:
         processes: Those of this machine that the claim rests on; pairs of them count once.
         ratio: Speedup over the program as written, of this machine's processes alone.
         is_here: Whether it is the machine whose result this is.
+        differs: Whether it surely differs from the machine whose result this is; the claim does not
+            rest on it then, and that machine has its own.
     """
 
     host: str
     processes: int
     ratio: Interval
     is_here: bool = False
+    differs: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "host", _plain(self.host))
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,8 @@ class GroupAnswer:
     Attributes:
         group: Fingerprint of such machines.
         machine: CPU and GPU in a few words.
-        config: The recommended one; None if none is.
+        config: What it changes of the program as it is written there; None if nothing is
+            recommended.
         speedup: Of ``config``; None if none is recommended.
         machines: Hosts whose processes the answer rests on, sorted.
     """
@@ -48,3 +55,12 @@ class GroupAnswer:
     config: Config | None = None
     speedup: Interval | None = None
     machines: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "machine", _plain(self.machine))
+        object.__setattr__(self, "machines", tuple(map(_plain, self.machines)))
+
+
+def _plain(text: str) -> str:
+    """Return what another machine says, without what could change what a terminal shows."""
+    return "".join(one if one.isprintable() else "?" for one in text)
