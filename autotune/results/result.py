@@ -39,7 +39,7 @@ from autotune.results.record import (
 )
 from autotune.results.rehearsals import Canary, RehearsalRecord, trained
 from autotune.results.searched_program import DIGITS
-from autotune.results.shared_answer import GroupAnswer, MachineClaim
+from autotune.results.shared_answer import GroupAnswer, MachineClaim, pooled
 from autotune.results.training_steps import TrainingSteps
 from autotune.results.wording import as_typed, factor, printed, printed_duration, typed_duration
 
@@ -423,7 +423,7 @@ class SearchResult:
             confirmed=self._file_name != bestfile.CANDIDATE,
             larger_batch=self._larger_section(),
             speedup=rounded(speedup),
-            machines=tuple(sorted(one.host for one in self.machines if not one.differs)),
+            machines=tuple(sorted(one.host for one in pooled(self.machines))),
             groups={one.group: _group_section(one) for one in self.groups},
             made_on=bestfile.MadeOn.on(machine),
             search=bestfile.SearchSection(

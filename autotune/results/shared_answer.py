@@ -6,6 +6,7 @@ one machine's part of that answer; ``GroupAnswer`` is the whole answer of anothe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.measurement.interval import Interval
@@ -21,6 +22,7 @@ class MachineClaim:
         host: The machine's name.
         processes: Those of this machine that the claim rests on; pairs of them count once.
         ratio: Speedup over the program as written, of this machine's processes alone.
+        turns: Speedups in single rounds of these processes.
         is_here: Whether it is the machine whose result this is.
         differs: Whether it surely differs from the machine whose result this is; the claim does not
             rest on it then, and that machine has its own.
@@ -29,6 +31,7 @@ class MachineClaim:
     host: str
     processes: int
     ratio: Interval
+    turns: tuple[float, ...] = ()
     is_here: bool = False
     differs: bool = False
 
@@ -59,6 +62,11 @@ class GroupAnswer:
     def __post_init__(self) -> None:
         object.__setattr__(self, "machine", _plain(self.machine))
         object.__setattr__(self, "machines", tuple(map(_plain, self.machines)))
+
+
+def pooled(machines: Sequence[MachineClaim]) -> list[MachineClaim]:
+    """Return the machines that a claim rests on, without those that differ."""
+    return [one for one in machines if not one.differs]
 
 
 def _plain(text: str) -> str:
