@@ -1,1 +1,1 @@
-"""Several machines that search one program together, over one study of Optuna's."""
+"""Sharing: one study of several machines in Optuna's storages, of which data alone is taken."""
