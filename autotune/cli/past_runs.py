@@ -242,7 +242,9 @@ def export(
             made, is_as_written = exports.Export(f"{where}\n", {}), False
         else:
             chosen = exports.format_named(to)
-            file = bestfile.read(path := as_typed(best_file(best)))
+            file, kind = bestfile.read(path := as_typed(best_file(best))).on()
+            if kind:
+                messages.note(f"{path}: {kind}")
             allowed = options.names(allow_env or [])
             made, is_as_written = chosen.export(file, path, allowed), file.applied.is_as_written
             if output is not None and (said := Output.typed(output, force=force).write(made.text)):
