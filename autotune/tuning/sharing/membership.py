@@ -72,7 +72,7 @@ class Membership:
         """Return configs that need a fresh process, in the order in which this member asks."""
         return [*configs]
 
-    def may_try(self, config: Config) -> bool:
+    def may_try(self, config: Config) -> bool:  # noqa: ARG002 - alone, everything is this member's
         """Return whether this member may try a config in a fresh process now.
 
         It asks for the right, which takes milliseconds, and seconds at most. False if another
@@ -89,7 +89,6 @@ class Membership:
 
         None if the study cannot be reached within seconds: then the member claims for itself.
         """
-        return None
 
     def refuse(self, why: str) -> None:
         """Say that the announced config fails here, or trains something else."""
