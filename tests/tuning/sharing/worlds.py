@@ -1,12 +1,8 @@
 """Members of one study in a test: with a store that fails as it is told to, and their own clocks."""
 
-import random
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import RLock
 from typing import Any
 
 from autotune.errors import OutOfReachError
