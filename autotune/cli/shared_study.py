@@ -133,7 +133,11 @@ def _rows(group: GroupStanding) -> Iterator[tuple[str, str]]:
             if one.state == "held"
         ]
         lost = sum(one.state == "lost" for one in group.hand_outs)
-        told = [f"{group.tried} tried", *held, *([f"{lost} lost with their machine"] if lost else [])]
+        told = [
+            f"{group.tried} tried",
+            *held,
+            *([f"{lost} lost with their machine"] if lost else []),
+        ]
         yield "fresh processes", "; ".join(told)
     if group.announced is not None:
         yield "announced", f"{_named(group.announced, group)}, by {group.announced_by}"

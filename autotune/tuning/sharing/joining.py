@@ -65,9 +65,7 @@ def opened(
 
 
 @contextmanager
-def served(
-    sharing: SharingOptions, folder: Path, warn: Callable[[str], None]
-) -> Iterator[None]:
+def served(sharing: SharingOptions, folder: Path, warn: Callable[[str], None]) -> Iterator[None]:
     """Serve a study from a file in a folder, where this search does; until nobody uses it.
 
     Left by an exception, it ends at once: others measure on and deliver when it is back.
