@@ -84,9 +84,7 @@ def show(
     with errors_told(messages):
         if study.is_typed:
             if search or details or trials or html or open_ or md or list_ or output:
-                raise UsageError(
-                    "A study is shown as it stands: --storage, --name and --json only."
-                )
+                raise UsageError("A shared study is shown as it stands: only --json goes with it.")
             _show_study(study, as_json=as_json)
             return
         flags = zip([*Shown][1:], (details, trials, html or open_, md, list_), strict=True)
