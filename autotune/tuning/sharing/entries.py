@@ -81,9 +81,14 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Tried:
-    """A config that was tried in a fresh process, or failed there."""
+    """A config that was tried in a fresh process, or failed there.
+
+    Attributes:
+        asked: What the right to try it was asked for; None for the record's own config.
+    """
 
     record: TrialRecord
+    asked: Config | None = None
 
 
 @dataclass(frozen=True)
