@@ -99,7 +99,6 @@ class Membership:
 
         None if the study cannot be reached within seconds: then the member claims for itself.
         """
-        return None
 
     def refuse(self, why: str) -> None:
         """Say that the announced config fails here, or trains something else."""
