@@ -97,6 +97,11 @@ class Tried:
     record: TrialRecord
     asked: Config | None = None
 
+    @property
+    def arm(self) -> Config:
+        """What the right was asked for."""
+        return self.asked or self.record.config
+
 
 @dataclass(frozen=True)
 class Claimed:
