@@ -1,0 +1,74 @@
+"""Shared answers: what several machines that searched one study say together, and what others say.
+
+Machines of one CPU, GPU, driver and torch form a group and share one answer. ``MachineClaim`` is
+one machine's part of that answer; ``GroupAnswer`` is the whole answer of another group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autotune.measurement.interval import Interval
+from autotune.program.config import Config
+from autotune.results.finding import Finding
+
+
+@dataclass(frozen=True)
+class MachineClaim:
+    """What the processes of one machine say of the candidate.
+
+    Attributes:
+        host: The machine's name.
+        processes: Those of this machine that the claim rests on; pairs of them count once.
+        ratio: Speedup over the program as written, of this machine's processes alone.
+        turns: Speedups in single rounds of these processes.
+        is_here: Whether it is the machine whose result this is.
+        differs: Whether it surely differs from the machine whose result this is; the claim does not
+            rest on it then, and that machine has its own.
+    """
+
+    host: str
+    processes: int
+    ratio: Interval
+    turns: tuple[float, ...] = ()
+    is_here: bool = False
+    differs: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "host", _plain(self.host))
+
+
+@dataclass(frozen=True)
+class GroupAnswer:
+    """What machines of another kind found in the same study.
+
+    Attributes:
+        group: Fingerprint of such machines.
+        machine: CPU and GPU in a few words.
+        config: What it changes of the program as it is written there; None if nothing is
+            recommended.
+        speedup: Of ``config``; None if none is recommended.
+        machines: Hosts whose processes the answer rests on, sorted.
+    """
+
+    group: str
+    machine: str
+    finding: Finding
+    config: Config | None = None
+    speedup: Interval | None = None
+    machines: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "machine", _plain(self.machine))
+        object.__setattr__(self, "machines", tuple(map(_plain, self.machines)))
+
+
+def pooled(machines: Sequence[MachineClaim]) -> list[MachineClaim]:
+    """Return the machines that a claim rests on, without those that differ."""
+    return [one for one in machines if not one.differs]
+
+
+def _plain(text: str) -> str:
+    """Return what another machine says, without what could change what a terminal shows."""
+    return "".join(one if one.isprintable() else "?" for one in text)
