@@ -80,9 +80,8 @@ class Courier:
         self._thread: Thread | None = None
         self._beats = 0
 
-    def start(self, *, is_open: bool) -> None:
-        """Begin the exchange; what is not open yet is opened with the first beat."""
-        self._contact.is_open = is_open
+    def start(self) -> None:
+        """Begin the exchange."""
         if self.pace.is_inline:
             self.drive()
         else:
@@ -151,17 +150,19 @@ class Courier:
         return [notes.pop(0) for _ in range(len(notes))]  # another thread may add to it
 
     def _run(self) -> None:
-        contact, ends_s = self._contact, None
+        contact = self._contact
+        ends_s: float | None = None
         while not self.over and not contact.has_left:
             self._step()
             with self._rights.changed:
                 if contact.is_leaving and ends_s is None:
                     ends_s = self.pace.clock() + self.pace.leave_s
                 if ends_s is not None and self.pace.clock() > ends_s:
-                    return
+                    break
                 self._rights.changed.wait_for(
                     lambda: contact.is_due or self._is_to_end, contact.wait_s
                 )
+        self._board.hang_up()
 
     @property
     def _is_to_end(self) -> bool:
@@ -193,9 +194,8 @@ class Courier:
     def _exchange(self, asked: dict[str, Request]) -> None:
         contact, is_leaving = self._contact, self._contact.is_leaving
         contact.is_urgent = False
-        if not contact.is_open:
+        if not self._board.is_open:
             self._board.open(self._agreement)
-            contact.is_open = True
         self._beat()
         self._deliver()
         if contact.is_look_due or is_leaving or self.snapshot is None:
@@ -285,7 +285,7 @@ class _Contact:
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
-        self.is_open = self.is_urgent = self.is_leaving = self.has_left = False
+        self.is_urgent = self.is_leaving = self.has_left = False
         self.faults = 0
         self.notes: list[str] = []
         self._beat_s = self._look_s = self._next_s = self._reached_s = pace.clock()
