@@ -93,6 +93,12 @@ class Courier:
         """Whether others take this member for dead, or there is no exchange any more."""
         return bool(self.over) or self._contact.is_long_lost
 
+    def describe(self, **changes: str) -> None:
+        """Change what the member says of itself, and have it said at once."""
+        self.member = replace(self.member, **changes)  # type: ignore[arg-type]
+        self._contact.beat_now()
+        self.hurry()
+
     def put(self, entry: Entry) -> None:
         """Keep an entry, and have it delivered: rounds with the next beat, all others at once."""
         one = self.member
@@ -130,8 +136,10 @@ class Courier:
 
     def drive(self) -> None:
         """Take the steps that are due; where a thread takes them, nothing is done."""
-        while self.pace.is_inline and not self.over and self._contact.is_due:
+        is_over = bool(self.over) or self._contact.has_left
+        while self.pace.is_inline and not is_over and self._contact.is_due:
             self._step()
+            is_over = bool(self.over)
 
     def end(self) -> None:
         """Deliver what there is, say goodbye, and end the exchange, within seconds."""
@@ -312,6 +320,9 @@ class _Contact:
     def is_long_lost(self) -> bool:
         lost_s = self._pace.clock() - self._reached_s
         return self.faults > 0 and lost_s > QUIET_BEATS * self._pace.beat_s
+
+    def beat_now(self) -> None:
+        self._beat_s = self._pace.clock()
 
     def beaten(self) -> None:
         self._beat_s = self._next_s = self._pace.clock() + self._pace.beat_s

@@ -67,8 +67,6 @@ class Joined(Membership):
         self._rounds: tuple[Snapshot, dict[str, list[PlayedRounds]]] | None = None
         self._told: set[str] = set()
         self._refused: set[str] = set()
-        for name in courier.spool.damaged:
-            self._once(f"'{name}' of this run holds no result that can be delivered; left out.")
 
     @property
     def id(self) -> str:
@@ -87,6 +85,8 @@ class Joined(Membership):
     def drive(self) -> None:
         """Take the steps that are due in virtual time, and tell the user what there is to tell."""
         self.courier.drive()
+        for name in self.courier.spool.damaged:
+            self._once(f"'{name}' of this run holds no result that can be delivered; left out.")
         if self.courier.spool.fault is not None:
             self._once(f"Results wait in memory alone to be shared: {self.courier.spool.fault}")
         for text in self.courier.notes():
@@ -100,12 +100,12 @@ class Joined(Membership):
     def join(self, group: str, machine: str, space: ResolvedSpace) -> None:
         """Begin to share what is measured."""
         self._space = space
-        self.courier.member = replace(self.courier.member, group=group, machine=machine)
+        self.courier.describe(group=group, machine=machine)
         self.drive()
 
     def begin(self, phase: str) -> None:
-        """Tell the others what this member does; they see it with the next beat."""
-        self.courier.member = replace(self.courier.member, phase=phase)
+        """Tell the others what this member does."""
+        self.courier.describe(phase=phase)
         self.drive()
 
     def played(self, rounds: PlayedRounds) -> None:
