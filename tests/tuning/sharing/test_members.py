@@ -97,6 +97,19 @@ def test_a_member_that_was_stopped_and_wakes_up_has_its_result_counted(world: Wo
     assert [state for _, state in trials(world)] == [TrialState.FAIL, TrialState.COMPLETE]
 
 
+def test_the_last_that_leaves_ends_what_a_member_held_that_was_just_killed(world: World) -> None:
+    killed, one, last = world.join("a"), world.join("b"), world.join("c")
+    world.pass_s(20)
+    assert killed.may_try(FIRST)
+    one.leave()
+    assert trials(world)[0][1] is TrialState.RUNNING, "the other one will see it die"
+    last.leave()
+    assert trials(world)[0][1] is TrialState.FAIL
+    killed.tried(make_record(FIRST))  # it lived: its result counts
+    again = world.join("b")
+    assert [record.config for record in again.tried_elsewhere()] == [FIRST]
+
+
 def test_wall_clocks_and_the_times_of_others_mean_nothing(world: World) -> None:
     early = world.join("a")
     late = world.join("b", clock=lambda: world.clock() + 36_000)
@@ -154,7 +167,7 @@ def test_a_member_that_is_cut_off_measures_on_and_delivers_later(world: World) -
 
 def test_a_lost_answer_doubles_nothing(world: World) -> None:
     dice = random.Random(7)
-    one = world.join("a", fails=lambda _name: dice.choice(["after", "before", *[""] * 10]))
+    one = world.join("a", fails=lambda _name: dice.choice(["after", "before", *[""] * 20]))
     for config in configs(5):
         while not one.may_try(config):
             world.pass_s(10)
