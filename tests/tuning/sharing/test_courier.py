@@ -141,4 +141,4 @@ def test_whatever_fails_each_result_is_there_once_and_each_right_is_of_one_membe
     assert {name.rsplit(":", 1)[0] for name in names} <= arms
     of_living = {one.id for one in living}
     played = [one for one in answers if one["kind"] == "rounds" and one["member"] in of_living]
-    assert sum(len(one["entry"]["played"]["rounds"]) for one in played) == ROUNDS * len(living)
+    assert sum(len(one["entry"]["turns"]) for one in played) == ROUNDS * len(living)
