@@ -47,14 +47,19 @@ class Membership:
     def played(self, rounds: PlayedRounds) -> None:
         """Share rounds of the race."""
 
-    def tried(self, record: TrialRecord) -> None:
-        """Share a trial in a fresh process, for which ``may_try`` has given the right."""
+    def tried(self, record: TrialRecord, asked: Config | None = None) -> None:
+        """Share a trial for which ``may_try`` has given the right.
+
+        Args:
+            asked: What the right was asked for, if that is not the record's config: what the trial
+                has in common with those of other machines.
+        """
 
     def claimed(self, process: ClaimProcess) -> None:
         """Share a process of the claim.
 
-        It belongs to the announcement of its config that ``announced`` or ``announce`` has
-        returned last; it must have begun after that. One of no announcement is not shared.
+        It belongs to the announcement that it names, and must have begun after this member has
+        read that. One that names none is not shared.
         """
 
     def others(self) -> Mapping[str, Sequence[PlayedRounds]]:
