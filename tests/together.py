@@ -25,7 +25,7 @@ from autotune.tuning.events import Events
 from autotune.tuning.sharing.board import Board
 from autotune.tuning.sharing.courier import Pace
 from autotune.tuning.sharing.entries import Agreement
-from autotune.tuning.sharing.joined import FOLDER, Joined, join_study
+from autotune.tuning.sharing.joined import FOLDER, Joined, member_of
 from autotune.tuning.sharing.liveness import BEAT_S
 from autotune.tuning.sharing.snapshot import Snapshot
 from autotune.tuning.sharing.spool import MEMBER
@@ -198,8 +198,11 @@ class Together:
         identity = search.run.path / FOLDER / MEMBER
         identity.parent.mkdir(exist_ok=True)
         identity.write_text(f"{host}-{part.seed}", encoding="utf-8")  # not drawn by chance
-        pace = Pace(clock, clock.pass_s, BEAT_S, is_inline=True)
-        return join_study(board, AGREEMENT, search.run.path, pace)
+        with suppress(OutOfReachError):  # then it is opened when it can be
+            board.open(AGREEMENT)
+        joined = member_of(board, AGREEMENT, search.run.path, Pace(clock, BEAT_S, is_inline=True))
+        joined.pause = clock.pass_s  # type: ignore[method-assign] - no time goes by in earnest
+        return joined
 
     @property
     def found(self) -> list[SearchResult]:

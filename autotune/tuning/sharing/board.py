@@ -14,10 +14,12 @@ time at most (``Courier``), and why what was read before is not parsed again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from autotune.errors import SharedStudyError
+from autotune.errors import AutotuneError, SharedStudyError
+from autotune.tuning.sharing.agreement import disagreement
 from autotune.tuning.sharing.entries import (
     Agreement,
     Member,
@@ -70,13 +72,14 @@ class Board:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._study = self._found() if agreement is None else self._created()
+        study = self._found() if agreement is None else self._created()
         self._agreement = agreement
-        known = self._attributes()
+        known = self._attributes(study)
         if agreement is not None and AGREEMENT not in known:
-            self._store.set_study_user_attr(self._id, AGREEMENT, as_json(agreement))
-            known = self._attributes()  # of two that write at once, one stays
+            self._store.set_study_user_attr(study, AGREEMENT, as_json(agreement))
+            known = self._attributes(study)  # of two that write at once, one stays
         self._check(known)
+        self._study = study
 
     def _found(self) -> int:
         try:
@@ -97,13 +100,23 @@ class Board:
                 return self._store.get_study_id_from_name(self._name)
 
     @property
+    def is_open(self) -> bool:
+        """Whether the study was found, and its agreement is that of this member."""
+        return self._study is not None
+
+    def hang_up(self) -> None:
+        """Close the connection until the next access."""
+        with suppress(AutotuneError):
+            self._store.remove_session()
+
+    @property
     def _id(self) -> int:
         assert self._study is not None, "the study is open"
         return self._study
 
-    def _attributes(self) -> dict[str, Any]:
+    def _attributes(self, study: int) -> dict[str, Any]:
         try:
-            return dict(self._store.get_study_user_attrs(self._id))
+            return dict(self._store.get_study_user_attrs(study))
         except KeyError as error:
             raise SharedStudyError(f"The shared study '{self._name}' was deleted.") from error
 
@@ -117,12 +130,8 @@ class Board:
             return found
         if found is None:
             raise SharedStudyError(f"'{self._name}' is no study that autotune shares.")
-        if differing := mine.differences(found):
-            theirs, ours = (", ".join(str(getattr(a, n)) for n in differing) for a in (found, mine))
-            raise SharedStudyError(
-                f"The shared study '{self._name}' has another {' and '.join(differing)}: "
-                f"{theirs}; here it is {ours}. Choose another --name."
-            )
+        if differs := disagreement(self._name, found, mine):
+            raise SharedStudyError(differs)
         return found
 
     def put(self, published: Published) -> None:
@@ -140,7 +149,7 @@ class Board:
         Raises:
             SharedStudyError: The study was deleted, or its agreement is not that of this member.
         """
-        attributes = self._attributes()
+        attributes = self._attributes(self._id)
         agreement = self._check(attributes)
         members, results = (
             [self._entry(kind, name, raw) for name, raw in sorted(attributes.items())

@@ -97,11 +97,6 @@ class Tried:
     record: TrialRecord
     asked: Config | None = None
 
-    @property
-    def arm(self) -> Config:
-        """What the right was asked for."""
-        return self.asked or self.record.config
-
 
 @dataclass(frozen=True)
 class Claimed:
@@ -262,7 +257,7 @@ class Request:
 
 def arm_of(group: str, config: Config) -> str:
     """Return a name for a config on machines of a group, the same in all processes."""
-    return _digest([group, sorted(config.items())])
+    return digest([group, sorted(config.items())])
 
 
 def place_in_order(member: str, group: str, config: Config) -> str:
@@ -270,10 +265,11 @@ def place_in_order(member: str, group: str, config: Config) -> str:
 
     Members begin at different ones, so that few ask for the same.
     """
-    return _digest([member, arm_of(group, config)])
+    return digest([member, arm_of(group, config)])
 
 
-def _digest(of: object) -> str:
+def digest(of: object) -> str:
+    """Return 16 hex digits that are the same for equal JSON, in all processes."""
     return hashlib.sha256(json.dumps(of).encode()).hexdigest()[:16]
 
 
