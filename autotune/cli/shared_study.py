@@ -36,16 +36,14 @@ def observer_of(storage: str | None, name: str | None) -> Observer:
     """
     from autotune.errors import UsageError
     from autotune.tuning.search_request import sharing_of
-    from autotune.tuning.sharing.address import Address
-    from autotune.tuning.sharing.board import Board
+    from autotune.tuning.sharing.joining import board_of
     from autotune.tuning.sharing.standing import Observer
-    from autotune.tuning.sharing.store import open_store
 
     sharing = sharing_of(storage, None, name)
     if sharing is None:
         raise UsageError("--name is of a shared study: add --storage URL. A search is shown by "
                          "its name alone: autotune show NAME")  # fmt: skip
-    board = Board(open_store(Address.parse(sharing.storage)), sharing.name)
+    board = board_of(sharing)
     board.open(None)
     return Observer(board)
 
@@ -168,5 +166,15 @@ def _named(config: Config, group: GroupStanding) -> str:
 def _as_data(found: Standing) -> dict[str, Any]:
     from pydantic import TypeAdapter
 
-    data: dict[str, Any] = TypeAdapter(type(found)).dump_python(found, mode="json")
+    data: dict[str, Any] = _plain(TypeAdapter(type(found)).dump_python(found, mode="json"))
     return data
+
+
+def _plain(data: Any) -> Any:
+    """Return data in which a config is its settings."""
+    if isinstance(data, list):
+        return [_plain(one) for one in data]
+    if not isinstance(data, dict):
+        return data
+    settings = data.get("values_by_knob")
+    return {name: _plain(one) for name, one in data.items()} if settings is None else settings

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import TypeVar
 
 from autotune.errors import UsageError
@@ -209,9 +209,10 @@ class Snapshot:
         """
         found: dict[str, list[PlayedRounds]] = defaultdict(list)
         numbers = {id_: (n + 1) * MOST_PROCESSES for n, id_ in enumerate(sorted(self.members))}
+        fits = cache(partial(is_of, space))  # a race has few configs and many rounds
         for one, entry in self.of(Rounds, group):
             played = entry.played
-            if one.member != me and all(is_of(space, config) for config in played.configs):
+            if one.member != me and all(map(fits, played.configs)):
                 process = numbers.get(one.member, 0) + played.process
                 found[one.host] += [
                     replace(played, process=process, rounds=(turns,)) for turns in played.rounds
@@ -273,8 +274,9 @@ class Snapshot:
 
     def count_foreign(self, group: str, me: str, space: ResolvedSpace) -> int:
         """Return how many results of the group are left out because they are of no config here."""
+        fits = cache(partial(is_of, space))
         return sum(
-            not all(is_of(space, config) for config in _configs(one))
+            not all(map(fits, _configs(one)))
             for one in self.published
             if one.group == group and one.member != me
         )

@@ -233,11 +233,13 @@ def test_what_is_not_of_the_own_space_is_left_out_and_counted(world: World) -> N
     study = world.storage.get_study_id_from_name("study")
     world.storage.set_study_user_attr(study, "result:x:000002", {"kind": "rounds", "entry": 7})
     world.storage.set_study_user_attr(study, "member:y", "not a member")
+    poison = Published("x", 3, "x", "cpu", Rounds(rounds_of(FIRST, cost=float("inf")))).as_json()
+    world.storage.set_study_user_attr(study, "result:x:000003", poison)
     world.pass_s(20)
     assert {key: len(its) for key, its in one.others().items()} == {"b": 1, "x": 2}
     assert [record.config for record in one.tried_elsewhere()] == [FIRST]
     assert world.said["a"] == [
-        "6 results of others left out: damaged, or of settings that are not here."
+        "7 results of others left out: damaged, or of settings that are not here."
     ]
     other.announce(strange)
     world.pass_s(20)
