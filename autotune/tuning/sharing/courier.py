@@ -264,7 +264,10 @@ class Courier:
         rights = self._rights
         with rights.changed:
             wanted = {*rights.held, *(asked.keys() & rights.asked.keys())}
-        closing = self._seen.to_close(self.member.id, self.process, wanted)
+        seen, me = self._seen, self.member.id
+        if self._contact.is_leaving:
+            seen = seen.seen_by_the_last(me)
+        closing = seen.to_close(me, self.process, wanted)
         for request, state in closing:
             self._board.close(request, state)
             if request.process == self.process and self._seen.holder(request.name) == request:

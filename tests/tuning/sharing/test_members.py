@@ -97,6 +97,19 @@ def test_a_member_that_was_stopped_and_wakes_up_has_its_result_counted(world: Wo
     assert [state for _, state in trials(world)] == [TrialState.FAIL, TrialState.COMPLETE]
 
 
+def test_the_last_that_leaves_ends_what_a_member_held_that_was_just_killed(world: World) -> None:
+    killed, one, last = world.join("a"), world.join("b"), world.join("c")
+    world.pass_s(20)
+    assert killed.may_try(FIRST)
+    one.leave()
+    assert trials(world)[0][1] is TrialState.RUNNING, "the other one will see it die"
+    last.leave()
+    assert trials(world)[0][1] is TrialState.FAIL
+    killed.tried(make_record(FIRST))  # it lived: its result counts
+    again = world.join("b")
+    assert [record.config for record in again.tried_elsewhere()] == [FIRST]
+
+
 def test_wall_clocks_and_the_times_of_others_mean_nothing(world: World) -> None:
     early = world.join("a")
     late = world.join("b", clock=lambda: world.clock() + 36_000)
@@ -154,7 +167,7 @@ def test_a_member_that_is_cut_off_measures_on_and_delivers_later(world: World) -
 
 def test_a_lost_answer_doubles_nothing(world: World) -> None:
     dice = random.Random(7)
-    one = world.join("a", fails=lambda _name: dice.choice(["after", "before", *[""] * 10]))
+    one = world.join("a", fails=lambda _name: dice.choice(["after", "before", *[""] * 20]))
     for config in configs(5):
         while not one.may_try(config):
             world.pass_s(10)
@@ -220,11 +233,13 @@ def test_what_is_not_of_the_own_space_is_left_out_and_counted(world: World) -> N
     study = world.storage.get_study_id_from_name("study")
     world.storage.set_study_user_attr(study, "result:x:000002", {"kind": "rounds", "entry": 7})
     world.storage.set_study_user_attr(study, "member:y", "not a member")
+    poison = Published("x", 3, "x", "cpu", Rounds(rounds_of(FIRST, cost=float("inf")))).as_json()
+    world.storage.set_study_user_attr(study, "result:x:000003", poison)
     world.pass_s(20)
     assert {key: len(its) for key, its in one.others().items()} == {"b": 1, "x": 2}
     assert [record.config for record in one.tried_elsewhere()] == [FIRST]
     assert world.said["a"] == [
-        "6 results of others left out: damaged, or of settings that are not here."
+        "7 results of others left out: damaged, or of settings that are not here."
     ]
     other.announce(strange)
     world.pass_s(20)
