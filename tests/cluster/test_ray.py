@@ -2,10 +2,13 @@
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from typing import Any
 
@@ -39,17 +42,22 @@ sys.exit(os.environ["NODE"] == sys.argv[1])
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def address() -> Iterator[str]:
     """The address of a cluster of two nodes with one core each."""
     pytest.importorskip("ray")
+    # Sockets below it have paths of at most 107 bytes
+    with TemporaryDirectory(prefix="ray-", dir="/tmp") as name:
+        yield from _cluster(Path(name))
+
+
+def _cluster(place: Path) -> Iterator[str]:
     ray = (sys.executable, "-m", "ray.scripts.scripts", "start", "--num-cpus=1", "--block")
     ports = ("--include-dashboard=false", "--disable-usage-stats")
-    # Sockets below it have paths of at most 107 bytes
-    place = tmp_path_factory.mktemp("ray", numbered=True)
     variables = {**os.environ, "RAY_TMPDIR": str(place), "CUDA_VISIBLE_DEVICES": "7"}
     variables.pop("AUTOTUNE_STORAGE", None)
     nodes = list[subprocess.Popen[bytes]]()
-    port = 26379
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     starts: Sequence[Mapping[str, Any]] = (
         {"NODE": "a", "words": ("--head", f"--port={port}", *ports)},
         {"NODE": "b", "words": (f"--address=127.0.0.1:{port}",)},
@@ -101,6 +109,30 @@ def test_each_node_runs_the_line_once_as_it_would_be_typed_there(
         }
     said = submitted(address, tmp_path, "", "2", *line, "b")
     assert sorted(said["states"].values()) == ["ended", "failed"]
+
+
+def test_members_are_asked_to_end_with_the_command_that_started_them(
+    address: str, tmp_path: Path
+) -> None:
+    member = (
+        "import pathlib, signal, sys, time\n"
+        "told = pathlib.Path('told')\n"
+        "def end(*_): told.write_text('ended'); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "told.write_text('runs')\n"
+        "time.sleep(300)\n"
+    )
+    words = (sys.executable, "-c", SUBMITTER, "", "1", sys.executable, "-c", member)
+    variables = {**os.environ, "RAY_ADDRESS": address}
+    submitter = subprocess.Popen(words, cwd=tmp_path, env=variables, stderr=subprocess.DEVNULL)
+    for state, end in (("runs", None), ("ended", signal.SIGINT)):
+        if end is not None:
+            submitter.send_signal(end)
+            submitter.wait(60)
+        until = monotonic() + START_S
+        while not (told := tmp_path / "told").exists() or told.read_text() != state:
+            assert monotonic() < until, state
+            sleep(0.2)
 
 
 def test_more_workers_than_nodes_are_refused(address: str, tmp_path: Path) -> None:
