@@ -147,7 +147,7 @@ def ratio(rounds: Sequence[Round]) -> LogRatio:
     """Return how much faster config 0 is than config 1; steps that were disturbed do not count."""
     played = [{turn.config: counted(turn) for turn in turns} for turns in rounds]
     whole = [one for one in played if one[0].work and one[1].work]
-    found = speeds([whole], first=1)
+    found = speeds([[whole]], first=1)
     return LogRatio(math.nan, math.nan) if found is None else found.of(0)
 
 

@@ -6,46 +6,57 @@ and has a wide prior; tau is half-normal, with a scale that grows with the ratio
 little about tau, so the prior matters: its scale was chosen by what was seen of processes
 (benchmarks/README.md), and calibrated in whole searches (``benchmarks/claims.py``).
 
-The posterior is a sum over a grid of tau. Looking at it after each process does no harm as long as
-the search stops early only at ``SURE``.
+Machines of one kind may differ in the ratio, too, by omega: the processes of machine j have
+mu + b_j in common, with b_j ~ N(0, omega²). What several machines say is claimed for another one of
+their kind, mu + b, so that omega stays in the interval however many there are.
+
+The posterior is a sum over a grid of tau and omega. Looking at it after each process does no harm
+as long as the search stops early only at ``SURE``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import combinations
 
 import numpy as np
 
 from autotune.measurement.interval import Interval, LogRatio
-from autotune.measurement.rounds import TAU, TAU_GROWTH, Array
+from autotune.measurement.rounds import OMEGA, TAU, TAU_GROWTH, Array
 
 CLAIMED, SURE = 0.975, 0.995
 UNLIKELY = 0.5  # below it, after two processes, further ones hardly ever lead to a claim
 LEAST_PROCESSES, LEAST_PAIRS = 2, 3
+LEAST_MACHINES = 2  # of a claim for another machine
+SMALL_GAP = math.log(1.05)  # machines that surely differ by more get claims of their own
 # Where the two configs cannot share a process, each ratio holds the whole difference of two
 # processes, 6 to 9 % on a shared 2-core machine. Three pairs cannot tell less than 1.15x from that.
 APART_TAU, APART_LEAST = 0.10, math.log(1.15)
 # Threads and workers depend more on how a process came to lie in memory and on the cores
 LOADING_TAU = 0.04
 TAUS = 120  # points of the grid
+LEAST_TAU = 1e-4
+EVERY = 5  # of these points is taken where omega has a grid, too, which has as few
 GRID = 801  # of mu, for the bounds of the interval
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What is known of a speedup.
+    """What is known of a speedup: on the machine of the processes, or on another of their kind.
 
     Attributes:
         speedup: Its median, with the interval that holds it with 95 %.
         chance: How likely it is above 1.
         is_enough: Whether there were enough processes for a claim.
+        machines: On how many machines they ran; of more than one, it is for another machine.
     """
 
     speedup: Interval
     chance: float
     is_enough: bool
+    machines: int = field(default=1, kw_only=True)
 
     @property
     def is_faster(self) -> bool:
@@ -58,41 +69,114 @@ class Claim:
         return self.is_enough and not UNLIKELY < self.chance < SURE
 
 
-def claim(ratios: Sequence[LogRatio], *, tau: float = TAU, apart: bool = False) -> Claim:
+def claim(
+    machines: Sequence[Sequence[LogRatio]], *, tau: float = TAU, apart: bool = False
+) -> Claim:
     """Return what the log ratios of several processes say together, at least one.
 
     Args:
-        ratios: One for each process; for each pair of processes, where *apart*.
+        machines: By machine, one ratio for each process; for each pair of processes, where *apart*.
         tau: By how much processes differ near a ratio of 1: scale of the prior.
     """
-    if not ratios:
+    machines = [one for one in machines if one]
+    if not machines:
         raise ValueError("a claim needs at least one process")
-    m, s = (np.array([getattr(one, of) for one in ratios]) for of in ("value", "error"))
-    scale = math.hypot(APART_TAU if apart else tau, TAU_GROWTH * abs(float(m.mean())))
-    taus = np.linspace(0.0, 5 * scale, TAUS) + 1e-4
-    variances = taus[:, None] ** 2 + s**2
-    information = (1 / variances).sum(axis=1)
-    means = (m / variances).sum(axis=1) / information
-    spreads = 1 / np.sqrt(information)
-    logs = -0.5 * (
-        np.log(variances).sum(axis=1)
-        + ((m - means[:, None]) ** 2 / variances).sum(axis=1)
-        + np.log(information)
-        + (taus / scale) ** 2
-    )
-    weights = np.exp(logs - logs.max())
-    weights /= weights.sum()
+    middle = _mean(machines)
+    weights, means, spreads = _posterior(machines, _scale(tau, middle, apart=apart))
     reach = 6 * float(spreads.max())
-    grid = np.linspace(m.mean() - reach, m.mean() + reach, GRID)
+    grid = np.linspace(middle - reach, middle + reach, GRID)
     below = _normal_cdf((grid[:, None] - means) / spreads) @ weights
-    middle, low, high = (
+    median, low, high = (
         math.exp(float(np.interp(share, below, grid))) for share in (0.5, 0.025, 0.975)
     )
     chance = 1 - float(np.interp(0.0, grid, below, left=0.0, right=1.0))
-    is_enough = len(ratios) >= least_processes(apart=apart)
-    if apart and math.log(middle) < APART_LEAST:
+    if apart and math.log(median) < APART_LEAST:
         chance = min(chance, CLAIMED - 0.005)
-    return Claim(Interval(middle, low, high), chance, is_enough)
+    is_enough = _is_enough([len(one) for one in machines], apart=apart)
+    return Claim(Interval(median, low, high), chance, is_enough, machines=len(machines))
+
+
+def differing(
+    machines: Sequence[Sequence[LogRatio]], *, tau: float = TAU, apart: bool = False
+) -> bool:
+    """Return whether two machines surely differ in a ratio by more than ``SMALL_GAP``.
+
+    Args:
+        machines: By machine, as ``claim`` takes them.
+        tau: As ``claim`` takes it.
+    """
+    machines = [one for one in machines if one]
+    if len(machines) < LEAST_MACHINES:
+        return False
+    scale = _scale(tau, _mean(machines), apart=apart)
+    taus = np.linspace(0.0, 5 * scale, TAUS) + LEAST_TAU
+    logs, centers, variances = _by_machine(machines, taus, scale)
+    weights = np.exp(logs - logs.max())
+    weights /= weights.sum()
+    for one, other in combinations(range(len(machines)), 2):
+        gaps = np.stack([centers[:, one] - centers[:, other], centers[:, other] - centers[:, one]])
+        errors = np.sqrt(variances[:, one] + variances[:, other])
+        if float((_normal_cdf((gaps - SMALL_GAP) / errors) @ weights).max()) >= CLAIMED:
+            return True
+    return False
+
+
+def _mean(machines: Sequence[Sequence[LogRatio]]) -> float:
+    return float(np.mean([ratio.value for one in machines for ratio in one]))
+
+
+def _scale(tau: float, middle: float, *, apart: bool) -> float:
+    return math.hypot(APART_TAU if apart else tau, TAU_GROWTH * abs(middle))
+
+
+def _by_machine(
+    machines: Sequence[Sequence[LogRatio]], taus: Array, scale: float
+) -> tuple[Array, Array, Array]:
+    """Return what each tau makes of the ratios of the machines, whatever these have in common.
+
+    Returns:
+        Logarithm of how likely each tau is; mean and variance of the ratio, by tau and machine.
+    """
+    logs = -0.5 * (taus / scale) ** 2
+    means, variances = np.zeros((2, len(taus), len(machines)))
+    for number, ratios in enumerate(machines):
+        m, s = (np.array([getattr(one, of) for one in ratios]) for of in ("value", "error"))
+        known = 1 / (taus[:, None] ** 2 + s**2)
+        variances[:, number] = 1 / known.sum(axis=1)
+        means[:, number] = (m * known).sum(axis=1) * variances[:, number]
+        rest = known * (m - means[:, number, None]) ** 2 - np.log(known)
+        logs -= 0.5 * (rest.sum(axis=1) - np.log(variances[:, number]))
+    return logs, means, variances
+
+
+def _posterior(machines: Sequence[Sequence[LogRatio]], scale: float) -> tuple[Array, Array, Array]:
+    """Return what is known of the logarithm of a ratio, as normal distributions.
+
+    Returns:
+        Weight, mean and standard deviation of each; of several machines, for another one.
+    """
+    is_alone = len(machines) == 1
+    points = np.linspace(0.0, 5.0, TAUS)[:: 1 if is_alone else EVERY]
+    likely, centers, errors = _by_machine(machines, scale * points + LEAST_TAU, scale)
+    omega = math.hypot(OMEGA, TAU_GROWTH * abs(_mean(machines)))
+    omegas = np.zeros((1, 1)) if is_alone else omega * points[:, None]
+    known = 1 / (omegas[:, :, None] ** 2 + errors)
+    variances = 1 / known.sum(axis=2)
+    means = (centers * known).sum(axis=2) * variances
+    rest = known * (centers - means[:, :, None]) ** 2 - np.log(known)
+    logs = likely - 0.5 * (rest.sum(axis=2) - np.log(variances) + (omegas / omega) ** 2)
+    weights = np.exp(logs - logs.max())
+    return (
+        (weights / weights.sum()).ravel(),
+        means.ravel(),
+        np.sqrt(variances + omegas**2).ravel(),
+    )
+
+
+def _is_enough(processes: Sequence[int], *, apart: bool) -> bool:
+    if len(processes) == 1:
+        return processes[0] >= least_processes(apart=apart)
+    return sum(count >= LEAST_PROCESSES for count in processes) >= LEAST_MACHINES
 
 
 def least_processes(*, apart: bool) -> int:

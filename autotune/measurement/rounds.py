@@ -27,6 +27,10 @@ from autotune.measurement.turn import KNOWN_ROUNDS, USUAL_NOISE, Played
 Array = np.ndarray[Any, np.dtype[np.float64]]
 # The logarithm of a ratio differs between fresh processes by about hypot(tau, growth x |log|)
 TAU, TAU_GROWTH = 0.02, 0.15
+# ... and between machines of one kind by about hypot(omega, growth x |log|). No two such machines
+# were measured: this one is assumed, so that claims hold where machines differ by 0 to 3 %
+# (``benchmarks/machines.py``).
+OMEGA = 0.03
 LEAST_VARIANCE = 1e-8
 LEAST_DEGREES = 4.0
 MOST_STRETCHES = 12  # of the rounds of a process, that show how far it wanders
@@ -42,8 +46,8 @@ class Speeds:
         configs: Where rounds say it, the first one is that to which all are compared.
         means: Logarithm of each speedup.
         covariance: Of these; where rounds say it, the first row and column are 0.
-        by_rounds: The same without what processes differ by, which more rounds cannot tell; None
-            where one process counts alone.
+        by_rounds: The same without what processes and machines differ by, which more rounds cannot
+            tell; None where one process counts alone.
     """
 
     configs: tuple[Hashable, ...]
@@ -77,14 +81,28 @@ class Speeds:
         return drawn
 
 
-def speeds(processes: Sequence[Sequence[Mapping[Any, Played]]], first: Hashable) -> Speeds | None:
-    """Return the speeds that the rounds of one or more processes show together.
+def speeds(
+    machines: Sequence[Sequence[Sequence[Mapping[Any, Played]]]], first: Hashable
+) -> Speeds | None:
+    """Return the speeds that the rounds of all processes of one or more machines show together.
 
-    Where several processes count, each is as uncertain as processes differ among each other, too.
-    All are compared with *first*, and rounds without it are left out. None before the first round
-    with another config.
+    Where several processes count, each is as uncertain as processes differ among each other, too;
+    so is each of several machines. All configs are compared with *first*, and rounds without it are
+    left out. None before the first round with another config.
+
+    Args:
+        machines: Rounds, by process, by machine.
+        first: The config that all others are compared with.
     """
-    found = [one for rounds in processes if (one := _speeds(rounds, first)) is not None]
+    alone = [
+        _together([one for rounds in processes if (one := _speeds(rounds, first)) is not None], TAU)
+        for processes in machines
+    ]
+    return _together([one for one in alone if one is not None], OMEGA)
+
+
+def _together(found: Sequence[Speeds], differs: float) -> Speeds | None:
+    """Return what several processes, or machines, say that differ by about *differs*."""
     if len(found) < 2:
         return found[0] if found else None
     configs = tuple(dict.fromkeys(config for one in found for config in one.configs))
@@ -92,10 +110,11 @@ def speeds(processes: Sequence[Sequence[Mapping[Any, Played]]], first: Hashable)
     weighted = np.zeros(len(configs) - 1)
     for one in found:
         places = [configs.index(config) - 1 for config in one.configs[1:]]
-        apart = np.hypot(TAU, TAU_GROWTH * one.means[1:])
+        apart = np.hypot(differs, TAU_GROWTH * one.means[1:])
         precision = np.linalg.inv(one.covariance[1:, 1:] + np.diag(apart**2))
         information[np.ix_(places, places)] += precision
-        of_rounds[np.ix_(places, places)] += np.linalg.inv(one.covariance[1:, 1:])
+        by_rounds = (one.by_rounds or one).covariance[1:, 1:]
+        of_rounds[np.ix_(places, places)] += np.linalg.inv(by_rounds)
         weighted[places] += precision @ one.means[1:]
     covariance, by_rounds = np.zeros((2, len(configs), len(configs)))
     covariance[1:, 1:] = np.linalg.inv(information)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from shlex import quote
 
@@ -160,6 +160,7 @@ class TrialRecord:
             for which no rig is needed.
         cost_s: Wall time in seconds that it took besides its turns, starting a rig included.
         expected: The speedup that was expected of it before; None if nothing was.
+        is_elsewhere: Whether another machine tried it, which shares the search.
     """
 
     config: Config
@@ -170,11 +171,18 @@ class TrialRecord:
     rig: int | None
     cost_s: float
     expected: Interval | None = None
+    is_elsewhere: bool = False
 
     @property
     def outcome(self) -> Outcome:
         """How the trial ended; OK if it was measured."""
         return self.ending.outcome if self.ending is not None else Outcome.OK
+
+
+def as_elsewhere(record: TrialRecord) -> TrialRecord:
+    """Return the record of another machine's trial as this machine keeps it."""
+    why = f"{record.why} (on another machine)"
+    return replace(record, why=why, rig=None, is_elsewhere=True)
 
 
 def latest(records: Iterable[TrialRecord]) -> list[TrialRecord]:
@@ -246,6 +254,8 @@ class ClaimProcess:
         is_of_search: Whether it is the search's process, by turns that came after the config was
             chosen.
         turns: Speedups in single rounds, in their order; of a long process those of every n-th.
+        announcement: Name of the one that several machines claim together, and after which it
+            began; empty without one.
     """
 
     config: Config
@@ -259,6 +269,7 @@ class ClaimProcess:
     is_pair: bool = False
     is_of_search: bool = False
     turns: tuple[float, ...] = ()
+    announcement: str = ""
 
     def __post_init__(self) -> None:
         if not all(math.isfinite(one) and one > 0 for one in self.turns):

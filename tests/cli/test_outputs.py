@@ -199,7 +199,7 @@ def test_a_search_that_finds_nothing_writes_its_result_and_leaves_best_yaml(here
     folder = Path(".autotune/train")
     assert not [*folder.glob("*.yaml")]
     data = json.loads((folder / "result.json").read_text())
-    assert (data["config"], data["best"]["config"], data["schema"]) == (None, {}, 1)
+    assert (data["config"], data["best"]["config"], data["schema"]) == (None, {}, 2)
     (folder / "study.db").touch()  # the record is in memory
     why = said("export", "--to", "snippet", "train", status=2).stderr
     assert "has no best.yaml: it found nothing faster. 'autotune show train' says why" in why

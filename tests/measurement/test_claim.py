@@ -15,7 +15,7 @@ ERROR = 0.01
 
 def of(*speedups: float, tau: float = TAU, apart: bool = False) -> Claim:
     """Return what processes with these speedups say."""
-    return claim([LogRatio(math.log(one), ERROR) for one in speedups], tau=tau, apart=apart)
+    return claim([[LogRatio(math.log(one), ERROR) for one in speedups]], tau=tau, apart=apart)
 
 
 def test_one_process_alone_claims_nothing_however_fast_it_was() -> None:

@@ -16,7 +16,7 @@ Round = Mapping[str, Played]
 
 
 def of(*processes: Sequence[Round]) -> Speeds:
-    found = speeds(processes, "own")
+    found = speeds([processes], "own")
     assert found is not None
     return found
 

@@ -7,6 +7,7 @@ from the study is never an error: a member goes on with what it has read.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from time import sleep
 
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.program.config import Config
@@ -21,10 +22,14 @@ class Membership:
 
     Attributes:
         is_alone: Whether there are no other members.
+        number: Differs from member to member, so that they draw other configs; 0 without others.
+        host: Name of this machine; empty without others.
         say: Takes sentences for the user, on the thread of the engine; set when a session begins.
     """
 
     is_alone = True
+    number: int = 0
+    host: str = ""
     say: Callable[[str], None] = staticmethod(lambda _text: None)
 
     def join(self, group: str, machine: str, space: ResolvedSpace) -> None:
@@ -72,7 +77,7 @@ class Membership:
         """Return configs that need a fresh process, in the order in which this member asks."""
         return [*configs]
 
-    def may_try(self, config: Config) -> bool:
+    def may_try(self, config: Config) -> bool:  # noqa: ARG002 - alone, everything is this member's
         """Return whether this member may try a config in a fresh process now.
 
         It asks for the right, which takes milliseconds, and seconds at most. False if another
@@ -89,7 +94,6 @@ class Membership:
 
         None if the study cannot be reached within seconds: then the member claims for itself.
         """
-        return None
 
     def refuse(self, why: str) -> None:
         """Say that the announced config fails here, or trains something else."""
@@ -97,6 +101,10 @@ class Membership:
     def awaits_claims(self) -> bool:
         """Return whether living members of the group still owe processes of the announcement."""
         return False
+
+    def pause(self, seconds: float) -> None:
+        """Let others measure for so long."""
+        sleep(seconds)
 
     def groups(self) -> Sequence[GroupAnswer]:
         """Return what machines of other kinds have found, one answer for each group."""
