@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from threading import Condition, Thread
-from time import monotonic
+from time import monotonic, sleep
 
 from autotune.errors import OutOfReachError, SharedStudyError
 from autotune.tuning.sharing.board import Board
@@ -46,9 +46,11 @@ class Pace:
         wait_s: For so long the engine waits for an answer at most; a transaction takes some ms.
         leave_s: For so long it waits for the last delivery.
         is_inline: Whether the exchange is made when the engine calls, in virtual time.
+        sleep: Lets seconds of the clock go by.
     """
 
     clock: Callable[[], float] = monotonic
+    sleep: Callable[[float], None] = sleep
     beat_s: float = BEAT_S
     wait_s: float = 5.0
     leave_s: float = 5.0

@@ -88,9 +88,19 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Tried:
-    """A config that was tried in a fresh process, or failed there."""
+    """A config that was tried in a fresh process, or failed there.
+
+    Attributes:
+        asked: What the right to try it was asked for; None for the record's own config.
+    """
 
     record: TrialRecord
+    asked: Config | None = None
+
+    @property
+    def arm(self) -> Config:
+        """What the right was asked for."""
+        return self.asked or self.record.config
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,21 @@ class Joined(Membership):
             self._once(f"'{name}' of this run holds no result that can be delivered; left out.")
 
     @property
+    def number(self) -> int:  # type: ignore[override]
+        """A number that hardly another member has."""
+        return int(place_in_order(self.id, "", Config({}))[:8], 16) + 1
+
+    @property
+    def host(self) -> str:  # type: ignore[override]
+        """Name of this machine."""
+        return self.courier.member.host
+
+    def pause(self, seconds: float) -> None:
+        """Let others measure for so long."""
+        self.courier.pace.sleep(seconds)
+        self.drive()
+
+    @property
     def id(self) -> str:
         """Of this member, also after ``resume``."""
         return self.courier.member.id
@@ -130,11 +145,11 @@ class Joined(Membership):
         self.courier.put(Rounds(replace(rounds, rounds=(turns,))))
         self.drive()
 
-    def tried(self, record: TrialRecord) -> None:
+    def tried(self, record: TrialRecord, asked: Config | None = None) -> None:
         """Share a trial without the program's own traceback, which stays on this machine."""
         if record.ending is not None:
             record = replace(record, ending=replace(record.ending, program_traceback=""))
-        self.courier.put(Tried(record))
+        self.courier.put(Tried(record, asked))
         self.drive()
 
     def claimed(self, process: ClaimProcess) -> None:

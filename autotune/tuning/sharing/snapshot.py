@@ -121,7 +121,7 @@ class Snapshot:
 
     def _tried(self, group: str) -> set[str]:
         if group not in self._arms:
-            found = {arm_of(group, entry.record.config) for _, entry in self.of(Tried, group)}
+            found = {arm_of(group, entry.arm) for _, entry in self.of(Tried, group)}
             self._arms[group] = found
         return self._arms[group]
 
@@ -162,7 +162,7 @@ class Snapshot:
 
     def _has_told(self, request: Request) -> bool:
         return any(
-            one.member == request.member and entry.record.config == request.config
+            one.member == request.member and entry.arm == request.config
             for one, entry in self.of(Tried, request.group)
         )
 
