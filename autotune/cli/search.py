@@ -21,6 +21,7 @@ from autotune.cli.options import (
     ProgramArgument,
     QuietOption,
     SearchArgument,
+    SharingRequest,
     VerboseOption,
 )
 from autotune.cli.typed_line import program_typed
@@ -47,6 +48,7 @@ def search(
     output: OutputOption = None,
     dry_run: DryRunOption = False,
     fence: FenceRequest,
+    sharing: SharingRequest,
     verbose: VerboseOption = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,

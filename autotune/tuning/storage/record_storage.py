@@ -55,10 +55,13 @@ class RecordStorage:
 
     Attributes:
         is_urgent: Whether there is no time to wait for a lock.
+        answers: Exceptions of Optuna that are answers and no faults; none in a search's record.
 
     Raises:
         RecordError: by each access that fails; of a lock, after a minute.
     """
+
+    answers: tuple[type[Exception], ...] = ()
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -124,7 +127,7 @@ class RecordStorage:
         began, is_told = monotonic(), False
         while True:
             try:
-                with faults_told(self):
+                with faults_told(self, self.answers):
                     return access(*given, **named)
             except _LockedError:
                 waited_s = monotonic() - began
@@ -141,13 +144,13 @@ class RecordStorage:
 
 
 @contextmanager
-def faults_told(place: object) -> Iterator[None]:
-    """Let all that fails be told as a RecordError about the record at *place*."""
+def faults_told(place: object, answers: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Let all that fails, but for *answers*, be told as a RecordError about *place*'s record."""
     try:
         yield
-    except AutotuneError:
-        raise
     except Exception as error:
+        if isinstance(error, (AutotuneError, *answers)):
+            raise
         raise _fault(error, place) from error
 
 

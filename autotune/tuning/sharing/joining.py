@@ -1,0 +1,142 @@
+"""Joining: how a search becomes a member of a shared study, and how it is left.
+
+Before anything is measured, the host's cores are locked, the study is created or found, and what
+all have agreed on is compared. A member that serves the study goes on with that after its own
+search, until nobody uses it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+from typing import TYPE_CHECKING
+
+from autotune.errors import AutotuneError, OutOfReachError
+from autotune.machine import host_lock
+from autotune.program.sharing_options import SharingOptions
+from autotune.tuning.events import Events
+from autotune.tuning.sharing import liveness, proxy
+from autotune.tuning.sharing.address import Address
+from autotune.tuning.sharing.agreement import agreement_of
+from autotune.tuning.sharing.board import Board
+from autotune.tuning.sharing.entries import Agreement
+from autotune.tuning.sharing.membership import ALONE, Membership
+from autotune.tuning.sharing.standing import Life, Observer
+from autotune.tuning.sharing.store import open_store
+
+if TYPE_CHECKING:
+    from autotune.results.record import SearchInfo
+    from autotune.tuning.storage.search_dir import SearchDir
+
+SERVED = "shared.db"  # the file of a study that is served, in the folder of who serves it
+# As long as the members of a job that start at once may need to be let in, one after the other: a
+# server of PostgreSQL takes 100 connections by default and has started again within seconds
+OPENING_S = 60.0
+PAUSE_S = 5.0  # the longest between two tries to open a study
+
+
+def opened(
+    sharing: SharingOptions,
+    agreement: Agreement,
+    clock: Callable[[], float] = monotonic,
+    wait: Callable[[float], None] = sleep,
+) -> Board:
+    """Return a study, which is created if it does not exist, by whoever comes first.
+
+    Raises:
+        OutOfReachError: Its storage could not be reached for a minute.
+        SharedStudyError: It refuses, or the study searches something else.
+        UsageError: The library that talks to it is not installed.
+    """
+    address, until_s = Address.parse(sharing.storage), clock() + OPENING_S
+    while True:
+        try:
+            board = Board(open_store(address), sharing.name, clock)
+            board.open(agreement)
+        except OutOfReachError:
+            if clock() >= until_s:
+                raise
+            wait(PAUSE_S * random.random())  # noqa: S311 - so that not all come back at once
+        else:
+            return board
+
+
+@contextmanager
+def served(
+    sharing: SharingOptions, folder: Path, warn: Callable[[str], None]
+) -> Iterator[None]:
+    """Serve a study from a file in a folder, where this search does; until nobody uses it.
+
+    Left by an exception, it ends at once: others measure on and deliver when it is back.
+
+    Raises:
+        UsageError: The port is in use, the address is not this machine's, or the library is not
+            installed.
+    """
+    if not sharing.serves:
+        yield
+        return
+    host, _, port = Address.parse(sharing.storage).where.rpartition(":")
+    if warning := proxy.warning(host):
+        warn(warning)
+    with proxy.serve(folder / SERVED, host, int(port)):
+        yield
+        serve_on(sharing, warn)
+
+
+def serve_on(
+    sharing: SharingOptions,
+    warn: Callable[[str], None],
+    wait: Callable[[float], None] = sleep,
+) -> None:
+    """Wait until all members of a study have left or are gone, or until Ctrl-C."""
+    told = False
+    try:
+        board = Board(open_store(Address.parse(sharing.storage)), sharing.name)
+        board.open(None)
+        observer = Observer(board)
+        while here := _still_here(observer):
+            if not told:
+                warn(
+                    f"Serving the study '{sharing.name}' at {sharing.storage} until the last "
+                    f"member has left ({', '.join(here)}); Ctrl-C ends that."
+                )
+                told = True
+            wait(liveness.BEAT_S)
+    except KeyboardInterrupt:
+        warn(
+            "The study is no longer served. Its members measure on, each for itself; what they "
+            "have found is delivered when 'autotune resume' serves it again."
+        )
+    except AutotuneError as error:  # its own result is safe
+        warn(f"The study is no longer served: {error}")
+
+
+def _still_here(observer: Observer) -> list[str]:
+    ended = {Life.LEFT, Life.GONE}
+    return [one.host for one in observer.look().members if one.life not in ended]
+
+
+@contextmanager
+def joined(
+    run: SearchDir, head: SearchInfo, events: Events, clock: Callable[[], float]
+) -> Iterator[Membership]:
+    """Provide the membership of a search, or ``ALONE`` where it shares nothing.
+
+    Raises:
+        UsageError: Another member measures on this host, or what is served or needed is missing.
+        OutOfReachError: The storage cannot be reached.
+        SharedStudyError: It refuses, or the study searches something else.
+    """
+    sharing = head.options.sharing
+    if sharing is None:
+        yield ALONE
+        return
+    agreement = agreement_of(head)
+    with served(sharing, run.path, events.warn):
+        with host_lock.held([gpu.uuid for gpu in head.hardware.gpus]):
+            board = opened(sharing, agreement, clock)
+            yield membership
