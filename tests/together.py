@@ -84,7 +84,7 @@ class ConductedClock(VirtualClock):
         conductor.enter(number, self._shown_s)
 
     @property
-    def now_s(self) -> float:  # type: ignore[override]
+    def now_s(self) -> float:
         """Seconds; to set them waits for the others."""
         return self._shown_s
 
@@ -181,8 +181,8 @@ class TableMembership(Membership):
         one = replace(rounds, rounds=(tuple(its.values()),))
         self._write("played", one)
 
-    def tried(self, record: TrialRecord) -> None:
-        self._write("tried", record)
+    def tried(self, record: TrialRecord, asked: Config | None = None) -> None:
+        self._write("tried", (record, asked or record.config))
 
     def claimed(self, process: ClaimProcess) -> None:
         if process.announcement:
@@ -195,7 +195,8 @@ class TableMembership(Membership):
         )
 
     def tried_elsewhere(self) -> Sequence[TrialRecord]:
-        return [what for _, what in self._of_others("tried") if is_of(self._space, what.config)]
+        records = [record for _, (record, _) in self._of_others("tried")]
+        return [record for record in records if is_of(self._space, record.config)]
 
     def claims_elsewhere(self) -> Mapping[str, Sequence[ClaimProcess]]:
         found, its = self._of_others("claimed"), self._in_force
@@ -209,7 +210,7 @@ class TableMembership(Membership):
         if self._is_cut:
             return False
         holders = self._table.tries.setdefault((self._group, config), [])
-        is_told = any(k == "tried" and w.config == config for _, k, w in self._table.entries)
+        is_told = any(kind == "tried" and it[1] == config for _, kind, it in self._table.entries)
         if is_told or len(holders) > 1 or (holders and self._lives(holders[0])):
             return False
         holders.append(self._id)
@@ -309,7 +310,7 @@ class Together:
     """Searches that share a study.
 
     Attributes:
-        results: Of each search; None of one that was killed.
+        results: Of each search; None of one that was killed, or that a Ctrl-C ended at once.
         errors: What else ended one.
     """
 
@@ -339,7 +340,7 @@ class Together:
     def _run(self, conductor: Conductor, number: int, part: Part, search: Searched) -> None:
         conductor.begin(number)
         try:
-            with suppress(Killed):
+            with suppress(Killed, KeyboardInterrupt):
                 self.results[number] = search.go_on(part.budget_s, part.events)
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for
             self.errors.append(error)

@@ -158,12 +158,31 @@ class SharingRequest:
     )
     executor: str | None = option(
         None,
-        "What starts them: local, slurm, ray, kubernetes or command. What each of them takes stands "
-        "behind its name, in quotes: 'slurm --partition=gpu', or 'command qsub {line}'.",
+        "What starts them: local, slurm, ray, kubernetes or command. What it takes stands behind "
+        "its name, in quotes: 'slurm --partition=gpu', or 'command qsub {line}'.",
         str,
         offers="executors",
         panel=MACHINES,
     )
+
+
+@dataclass(frozen=True)
+class StudyRequest:
+    """Which study of several machines is looked at."""
+
+    storage: str | None = option(
+        None,
+        "Look at a study of several machines, while it runs or after: who has joined it, what they "
+        "do and have found. The URL is that of 'autotune search --storage'.",
+        str,
+        panel=MACHINES,
+    )
+    name: str | None = option(None, "Name of that study.", str, panel=MACHINES)
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether a study is meant, and not a search of this folder."""
+        return self.storage is not None or self.name is not None
 
 
 def with_declared_options(command: Callable[..., None]) -> Callable[..., None]:

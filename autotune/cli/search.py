@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from autotune.cli.command_line import TYPED
 from autotune.cli.exit_status import ExitStatus
 from autotune.cli.messages import Messages, errors_told, verbosity
 from autotune.cli.options import (
@@ -34,6 +35,7 @@ DryRunOption = Annotated[
 ]
 
 if TYPE_CHECKING:
+    from autotune.cli.console import Console
     from autotune.results.output import Output
     from autotune.results.result import SearchResult
 
@@ -60,6 +62,7 @@ def search(
 
     console = Console(verbosity(verbose=verbose, quiet=quiet))
     place = Output.typed(output, force=request.force)
+    request = replace(request, storage=sharing.storage, serve=sharing.serve)
 
     def whole() -> SearchRequest:
         if not program:
@@ -73,6 +76,11 @@ def search(
             request, program=subject, output=where, fence=fence.options(), events=console
         )
 
+    if sharing.workers is not None or sharing.executor is not None:
+        messages = Messages(verbosity(verbose=verbose, quiet=quiet))
+        with errors_told(messages):
+            _hand_over(messages, whole(), sharing, context.meta[TYPED], [program, *(args or ())])
+        return
     if dry_run:
         from autotune.cli import dry_run as dry
 
@@ -82,6 +90,28 @@ def search(
         dry.show(found, str(wanted.program), as_json=as_json)
         return
     _end(console, lambda: api.search(**vars(whole())), place, as_json=as_json)
+
+
+def _hand_over(
+    messages: Messages,
+    request: SearchRequest,
+    sharing: SharingRequest,
+    words: Sequence[str],
+    program: Sequence[str],
+) -> None:
+    """Have an executor start the searches of ``--workers``, and watch them."""
+    from autotune import api
+    from autotune.cli import workers
+    from autotune.cli.executors import executor_of
+
+    if sharing.workers is None or sharing.executor is None:
+        raise UsageError("--workers says how many, and --executor what starts them: type both.")
+    executor = executor_of(sharing.executor)
+    head = api.info_of(replace(request, events=None))
+    line = workers.line_of(words, program, head.options.sharing)
+    if not workers.render(messages, executor, ["autotune", *line], sharing.workers):
+        line = [*workers.this_command(), *line]
+        workers.start(messages, head, executor, line, sharing.workers)
 
 
 def resume(
@@ -133,7 +163,7 @@ def resume(
 
 
 def _end(
-    messages: Messages, find: Callable[[], SearchResult], place: Output, *, as_json: bool
+    console: Console, find: Callable[[], SearchResult], place: Output, *, as_json: bool
 ) -> None:
     """Search and show the result; the exit status says which signal has ended the search.
 
@@ -142,14 +172,18 @@ def _end(
     from autotune.cli import search_report
     from autotune.results.finding import Finding
 
+    def show(result: SearchResult) -> None:
+        search_report.show(result, result.found_in(place), as_json=as_json)
+
+    console.show = show
     status = 0
-    with errors_told(messages, resumable=True):
+    with errors_told(console, resumable=True):
         try:
             result = find()
         except Terminated as end:
             if end.result is None:
                 raise
             result, status = end.result, end.code
-    search_report.show(result, result.found_in(place), as_json=as_json)
+            show(result)
     if status or result.finding is Finding.NOT_MEASURED:
         raise typer.Exit(status or ExitStatus.NOTHING_MEASURED)

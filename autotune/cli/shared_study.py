@@ -6,7 +6,7 @@ printed as text that does not steer the terminal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
@@ -133,8 +133,8 @@ def _rows(group: GroupStanding) -> Iterator[tuple[str, str]]:
             if one.state == "held"
         ]
         lost = sum(one.state == "lost" for one in group.hand_outs)
-        told = [f"{group.tried} tried", *held, *([f"{lost} lost with their machine"] if lost else [])]
-        yield "fresh processes", "; ".join(told)
+        said = [f"{lost} lost with their machine"] if lost else []
+        yield "fresh processes", "; ".join([f"{group.tried} tried", *held, *said])
     if group.announced is not None:
         yield "announced", f"{_named(group.announced, group)}, by {group.announced_by}"
     if group.claims:

@@ -22,26 +22,50 @@ from autotune.tuning.session import Baseline, Session
 ANNOUNCED = "announced by another machine, to be claimed together"
 
 
-def agree(session: Session, baseline: Baseline) -> bool:
-    """Announce the best config, unless another machine has announced one.
+class Agreeing:
+    """Lets one machine agree with the others on the config that all of them claim."""
 
-    Returns:
-        Whether to go on with another config: what was announced elsewhere is to be measured and
-        rehearsed here, or was refused here.
-    """
-    sharing = session.sharing
-    if sharing.is_alone or session.stop.requests:
-        return False
-    if (announced := sharing.announced()) is not None:
-        fault = _fault_of(session, announced.config)
-        if not fault:
+    def __init__(self, session: Session, baseline: Baseline) -> None:
+        self._session, self._baseline = session, baseline
+        self._seen: set[str] = set()  # names of announcements
+
+    def goes_on(self) -> bool:
+        """Announce the best config, unless another machine has announced one.
+
+        Returns:
+            Whether to go on with another config: what was announced elsewhere is to be measured
+            and rehearsed here, or was refused here.
+        """
+        session, sharing = self._session, self._session.sharing
+        if sharing.is_alone or session.stop.requests:
             return False
-        session.events.warn(f"Refused here, what other machines claim: {fault}")
-        sharing.refuse(fault)
-        return sharing.announced() != announced
-    own = next(iter(claimable(session, baseline)), None)
-    announced = None if own is None else sharing.announce(own.config)
-    return own is not None and announced is not None and announced.config != own.config
+        if sharing.announced() is None:
+            return self._announces()
+        return self._refuses() or self._is_new()
+
+    def _announces(self) -> bool:
+        own = next(iter(claimable(self._session, self._baseline)), None)
+        announced = None if own is None else self._session.sharing.announce(own.config)
+        if own is None or announced is None:
+            return False
+        if announced.config == own.config:  # it was rehearsed before
+            self._seen.add(announced.name)
+        return self._is_new()
+
+    def _is_new(self) -> bool:
+        announced = self._session.sharing.announced()
+        if announced is None or announced.name in self._seen:
+            return False
+        self._seen.add(announced.name)
+        return True
+
+    def _refuses(self) -> bool:
+        session, announced = self._session, self._session.sharing.announced()
+        fault = "" if announced is None else _fault_of(session, announced.config)
+        if fault:
+            session.events.warn(f"Refused here, what other machines claim: {fault}")
+            session.sharing.refuse(fault)
+        return bool(fault) and session.sharing.announced() != announced
 
 
 def take_up(session: Session, baseline: Baseline) -> None:

@@ -323,7 +323,8 @@ def prove(
             if confirmation is None or not confirmation.is_enough or found.is_of_winner:
                 return found
             break
-        processes.append(replace(found, cost_s=match.rigs.clock() - began_s))
+        cost_s = match.rigs.clock() - began_s
+        processes.append(replace(found, cost_s=cost_s, announcement=match.announcement))
         keep(processes[-1])
         fresh += 1
     final = match.read(processes)
@@ -566,7 +567,8 @@ def play_on(session: Session, baseline: Baseline) -> None:
         return
     process = _of_rounds(match, rounds)
     cost_s = session.rigs.clock() - began_s
-    _keep(session, match, replace(process, cost_s=cost_s, is_of_search=True))
+    process = replace(process, cost_s=cost_s, is_of_search=True, announcement=match.announcement)
+    _keep(session, process)
 
 
 def prove_in_time(
@@ -606,7 +608,8 @@ def prove_in_time(
         return max(0, least - fresh) * each_s if session.stop.requests < 2 else 0.0
 
     def keep(process: ClaimProcess) -> None:
-        session.events.on_process(_keep(session, match, process))
+        _keep(session, process)
+        session.events.on_process(process)
 
     found = prove(match, earlier, keep, time_left_s, plan.process_s, plan.turns_s)
     if isinstance(found, Failure) or not _await_others(session, match, kept_s):
@@ -614,12 +617,10 @@ def prove_in_time(
     return match.read(found.processes) or found
 
 
-def _keep(session: Session, match: Match, process: ClaimProcess) -> ClaimProcess:
-    process = replace(process, announcement=match.announcement)
+def _keep(session: Session, process: ClaimProcess) -> None:
     session.study.claim = (*session.study.claim, process)
     session.study.spent_s = session.budget.spent_s
     session.sharing.claimed(process)
-    return process
 
 
 def _await_others(session: Session, match: Match, kept_s: float) -> bool:

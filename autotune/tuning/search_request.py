@@ -292,9 +292,7 @@ class SearchRequest:
         )
 
 
-def sharing_of(
-    storage: str | None, serve: str | None, name: str | None
-) -> SharingOptions | None:
+def sharing_of(storage: str | None, serve: str | None, name: str | None) -> SharingOptions | None:
     """Return which study of several machines is meant; None if none is.
 
     Without a storage, that of the variable AUTOTUNE_STORAGE is meant, if it is set.

@@ -7,7 +7,7 @@ budget, the record and the rigs.
 from __future__ import annotations
 
 from autotune.results.result import SearchResult
-from autotune.tuning.agree import agree, take_up
+from autotune.tuning.agree import Agreeing, take_up
 from autotune.tuning.apart import try_apart
 from autotune.tuning.baseline import diagnosed, measure_baseline
 from autotune.tuning.checking.canary import cleared
@@ -68,7 +68,8 @@ def search(
             play_on(session, baseline)
             try_apart(session, baseline, diagnosis)
             # All that looked faster fails, or other machines claim something else
-            while rehearse_best(session, baseline) or agree(session, baseline):
+            agreeing = Agreeing(session, baseline)
+            while rehearse_best(session, baseline) or agreeing.goes_on():
                 race(session, baseline, diagnosis)
                 take_up(session, baseline)
             claimed = claim_best(session, baseline)

@@ -59,15 +59,13 @@ def opened(
         except OutOfReachError:
             if clock() >= until_s:
                 raise
-            wait(PAUSE_S * random.random())  # noqa: S311 - so that not all come back at once
+            wait(PAUSE_S * random.random())  # so that not all come back at once
         else:
             return board
 
 
 @contextmanager
-def served(
-    sharing: SharingOptions, folder: Path, warn: Callable[[str], None]
-) -> Iterator[None]:
+def served(sharing: SharingOptions, folder: Path, warn: Callable[[str], None]) -> Iterator[None]:
     """Serve a study from a file in a folder, where this search does; until nobody uses it.
 
     Left by an exception, it ends at once: others measure on and deliver when it is back.
@@ -80,6 +78,7 @@ def served(
         yield
         return
     host, _, port = Address.parse(sharing.storage).where.rpartition(":")
+    host = host.strip("[]")
     if warning := proxy.warning(host):
         warn(warning)
     with proxy.serve(folder / SERVED, host, int(port)):
@@ -136,7 +135,8 @@ def joined(
         yield ALONE
         return
     agreement = agreement_of(head)
-    with served(sharing, run.path, events.warn):
-        with host_lock.held([gpu.uuid for gpu in head.hardware.gpus]):
-            board = opened(sharing, agreement, clock)
-            yield membership
+    gpus = [gpu.uuid for gpu in head.hardware.gpus]
+    # The host is free for others as soon as nothing is measured here
+    with served(sharing, run.path, events.warn), host_lock.held(gpus):
+        board = opened(sharing, agreement, clock)
+        yield member_of(board, agreement, run.path)

@@ -47,8 +47,13 @@ class Membership:
     def played(self, rounds: PlayedRounds) -> None:
         """Share rounds of the race."""
 
-    def tried(self, record: TrialRecord) -> None:
-        """Share a trial in a fresh process, for which ``may_try`` has given the right."""
+    def tried(self, record: TrialRecord, asked: Config | None = None) -> None:
+        """Share a trial for which ``may_try`` has given the right.
+
+        Args:
+            asked: What the right was asked for, if that is not the record's config: what the trial
+                has in common with those of other machines.
+        """
 
     def claimed(self, process: ClaimProcess) -> None:
         """Share a process of the claim.
@@ -94,7 +99,6 @@ class Membership:
 
         None if the study cannot be reached within seconds: then the member claims for itself.
         """
-        return None
 
     def refuse(self, why: str) -> None:
         """Say that the announced config fails here, or trains something else."""

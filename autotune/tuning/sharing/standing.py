@@ -211,8 +211,6 @@ def _answer(found: Snapshot, group: str, machine: str) -> GroupAnswer | None:
     given = [*found.of(Answer, group)]
     if not given:
         return None
-    one, best = max(
-        given, key=lambda two: (two[1].finding is Finding.FASTER, len(two[1].machines))
-    )
+    one, best = max(given, key=lambda two: (two[1].finding is Finding.FASTER, len(two[1].machines)))
     machines = tuple(sorted(best.machines)) or (one.host,)
     return GroupAnswer(group, machine, best.finding, best.config, best.speedup, machines)
