@@ -187,7 +187,7 @@ def resume(
         study.head = replace(study.head, options=replace(options, fence=going_on))
     if may_change is not None:
         allow(study, level_named(may_change))
-    return _searched(run, study, budget_s, place, events)
+    return _searched(run, study, budget_s, place, events, resumes=True)
 
 
 def _searched(
@@ -196,10 +196,12 @@ def _searched(
     budget_s: float,
     output: Output | None,
     events: Events,
+    *,
+    resumes: bool = False,
 ) -> SearchResult:
     """Search or go on, alone or as a member of a shared study, and return the result."""
     finish = partial(_finish, output=output, events=events)
-    with joined(run, study.head, events, THIS_MACHINE.clock) as sharing:
+    with joined(run.path, study.head, events, THIS_MACHINE.clock, resumes=resumes) as sharing:
         machine = replace(THIS_MACHINE, sharing=sharing)
         result = run_search(run, study, budget_s, events, machine, finish=finish)
         events.on_result(result)

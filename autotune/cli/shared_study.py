@@ -36,16 +36,14 @@ def observer_of(storage: str | None, name: str | None) -> Observer:
     """
     from autotune.errors import UsageError
     from autotune.tuning.search_request import sharing_of
-    from autotune.tuning.sharing.address import Address
-    from autotune.tuning.sharing.board import Board
+    from autotune.tuning.sharing.joining import board_of
     from autotune.tuning.sharing.standing import Observer
-    from autotune.tuning.sharing.store import open_store
 
     sharing = sharing_of(storage, None, name)
     if sharing is None:
         raise UsageError("--name is of a shared study: add --storage URL. A search is shown by "
                          "its name alone: autotune show NAME")  # fmt: skip
-    board = Board(open_store(Address.parse(sharing.storage)), sharing.name)
+    board = board_of(sharing)
     board.open(None)
     return Observer(board)
 

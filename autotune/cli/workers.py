@@ -34,7 +34,7 @@ REPLACED = ("--workers", "--executor", "--serve", "--storage")  # each takes a v
 
 def render(messages: Messages, executor: Executor, line: Sequence[str], count: int) -> bool:
     """Print the manifest of an executor that starts nothing itself; return whether it is one."""
-    from autotune.cli.executors import Kubernetes
+    from autotune.cli.executors.kubernetes import Kubernetes
 
     if not isinstance(executor, Kubernetes):
         return False
@@ -68,7 +68,7 @@ def start(
     folder = search_dir.served(sharing.name) if sharing.serves else Path()
     status = ExitStatus.DONE
     with joining.served(sharing, folder, messages.warn):
-        observer = Observer(joining.opened(sharing, agreement))
+        observer = Observer(joining.opened(joining.board_of(sharing), agreement))
         submission = executor.submit(line, count)
         for note in submission.notes:
             messages.warn(note)

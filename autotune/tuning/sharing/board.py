@@ -18,6 +18,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import SharedStudyError
+from autotune.tuning.sharing.agreement import disagreement
 from autotune.tuning.sharing.entries import (
     Agreement,
     Member,
@@ -117,12 +118,8 @@ class Board:
             return found
         if found is None:
             raise SharedStudyError(f"'{self._name}' is no study that autotune shares.")
-        if differing := mine.differences(found):
-            theirs, ours = (", ".join(str(getattr(a, n)) for n in differing) for a in (found, mine))
-            raise SharedStudyError(
-                f"The shared study '{self._name}' has another {' and '.join(differing)}: "
-                f"{theirs}; here it is {ours}. Choose another --name."
-            )
+        if said := disagreement(self._name, found, mine):
+            raise SharedStudyError(said)
         return found
 
     def put(self, published: Published) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from autotune.errors import AutotuneError, OutOfReachError
 from autotune.machine import host_lock
@@ -22,14 +22,16 @@ from autotune.tuning.sharing import liveness, proxy
 from autotune.tuning.sharing.address import Address
 from autotune.tuning.sharing.agreement import agreement_of
 from autotune.tuning.sharing.board import Board
+from autotune.tuning.sharing.courier import Pace
 from autotune.tuning.sharing.entries import Agreement
+from autotune.tuning.sharing.joined import join_study
 from autotune.tuning.sharing.membership import ALONE, Membership
 from autotune.tuning.sharing.standing import Life, Observer
 from autotune.tuning.sharing.store import open_store
 
 if TYPE_CHECKING:
     from autotune.results.record import SearchInfo
-    from autotune.tuning.storage.search_dir import SearchDir
+    from autotune.tuning.sharing.store import Store
 
 SERVED = "shared.db"  # the file of a study that is served, in the folder of who serves it
 # As long as the members of a job that start at once may need to be let in, one after the other: a
@@ -38,23 +40,45 @@ OPENING_S = 60.0
 PAUSE_S = 5.0  # the longest between two tries to open a study
 
 
+class StoreInReach:
+    """A store that is opened by its first call that succeeds, so that it may be away before."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._store: Store | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if self._store is None:
+            self._store = open_store(self._address)
+        return getattr(self._store, name)
+
+
+def board_of(sharing: SharingOptions, clock: Callable[[], float] = monotonic) -> Board:
+    """Return the board of a study, which is not open yet.
+
+    Raises:
+        UsageError: The address is none.
+    """
+    store = cast("Store", StoreInReach(Address.parse(sharing.storage)))
+    return Board(store, sharing.name, clock, liveness.BEAT_S)
+
+
 def opened(
-    sharing: SharingOptions,
+    board: Board,
     agreement: Agreement,
     clock: Callable[[], float] = monotonic,
     wait: Callable[[float], None] = sleep,
 ) -> Board:
-    """Return a study, which is created if it does not exist, by whoever comes first.
+    """Open a study, which is created if it does not exist, by whoever comes first.
 
     Raises:
         OutOfReachError: Its storage could not be reached for a minute.
         SharedStudyError: It refuses, or the study searches something else.
         UsageError: The library that talks to it is not installed.
     """
-    address, until_s = Address.parse(sharing.storage), clock() + OPENING_S
+    until_s = clock() + OPENING_S
     while True:
         try:
-            board = Board(open_store(address), sharing.name, clock)
             board.open(agreement)
         except OutOfReachError:
             if clock() >= until_s:
@@ -94,7 +118,7 @@ def serve_on(
     """Wait until all members of a study have left or are gone, or until Ctrl-C."""
     told = False
     try:
-        board = Board(open_store(Address.parse(sharing.storage)), sharing.name)
+        board = board_of(sharing)
         board.open(None)
         observer = Observer(board)
         while here := _still_here(observer):
@@ -121,9 +145,18 @@ def _still_here(observer: Observer) -> list[str]:
 
 @contextmanager
 def joined(
-    run: SearchDir, head: SearchInfo, events: Events, clock: Callable[[], float]
+    run: Path,
+    head: SearchInfo,
+    events: Events,
+    clock: Callable[[], float] = monotonic,
+    *,
+    resumes: bool = False,
 ) -> Iterator[Membership]:
     """Provide the membership of a search, or ``ALONE`` where it shares nothing.
+
+    Args:
+        run: The folder of the search.
+        resumes: Whether it was a member before, which goes on also if the study is out of reach.
 
     Raises:
         UsageError: Another member measures on this host, or what is served or needed is missing.
@@ -134,9 +167,11 @@ def joined(
     if sharing is None:
         yield ALONE
         return
-    agreement = agreement_of(head)
-    gpus = [gpu.uuid for gpu in head.hardware.gpus]
+    agreement, gpus = agreement_of(head), [gpu.uuid for gpu in head.hardware.gpus]
     # The host is free for others as soon as nothing is measured here
-    with served(sharing, run.path, events.warn), host_lock.held(gpus):
-        board = opened(sharing, agreement, clock)
-        yield member_of(board, agreement, run.path)
+    with served(sharing, run, events.warn), host_lock.held(gpus):
+        board = board_of(sharing, clock)
+        if not resumes:
+            opened(board, agreement)
+        pace = Pace(clock, liveness.BEAT_S)
+        yield join_study(board, agreement, run, pace, resumes=resumes)

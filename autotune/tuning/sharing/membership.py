@@ -94,7 +94,7 @@ class Membership:
         """Return what is to be claimed by this group, as far as this member has read."""
         return None
 
-    def announce(self, config: Config) -> Announcement | None:  # noqa: ARG002 - nobody is told
+    def announce(self, config: Config) -> Announcement | None:
         """Announce a config to be claimed, if none is, and return what is in force then.
 
         None if the study cannot be reached within seconds: then the member claims for itself.
