@@ -95,7 +95,9 @@ def _storage(path: Path) -> Any:
     class Served(RecordStorage):
         answers = (KeyError, DuplicatedStudyError, UpdateFinishedTrialError)
 
-    return Served(path)
+    served = Served(path)
+    served.close()  # in a folder of a network there is a copy from now on
+    return served
 
 
 def _is_loopback(host: str) -> bool:
