@@ -8,6 +8,8 @@ The command line turns each into one message and an exit code.
     │   ├── RunDirectoryError       the run directory is missing, in use, or another program's
     │   └── FenceError              no mechanism here protects the user's files from trials
     ├── RecordError                 the record of a search cannot be read or written
+    ├── SharedStudyError            the study of several machines cannot be used from here
+    ├── OutOfReachError             it cannot be reached now; to try again is worthwhile
     ├── UnmeasuredError             the program was not measured as it is written
     │   ├── ProgramError            the program itself fails, never trains a step, or was edited
     │   │   └── NothingMeasured     exit code 130: Ctrl-C came before there was a result
@@ -54,6 +56,20 @@ class RecordError(AutotuneError):
     """The record of a search cannot be read or written: locked, damaged, on a full disk, and such.
 
     What a running search has measured is in memory all the same.
+    """
+
+
+class SharedStudyError(AutotuneError):
+    """The study of several machines cannot be used from here, and trying again changes nothing.
+
+    Such as a refused password, a missing database, or another version of Optuna's tables.
+    """
+
+
+class OutOfReachError(AutotuneError):
+    """The study of several machines cannot be reached now; what failed may be tried again.
+
+    Whether it took effect is not known: an answer may be lost after the work was done.
     """
 
 

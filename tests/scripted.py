@@ -44,6 +44,7 @@ from autotune.rig.terminal import Asked
 from autotune.rig.wire import Progress, Ready
 from autotune.tuning import workflow
 from autotune.tuning.events import Events
+from autotune.tuning.sharing.membership import ALONE, Membership
 from autotune.tuning.storage import search_dir
 from autotune.tuning.storage.record_storage import RecordStorage
 from autotune.tuning.storage.search_dir import SearchDir
@@ -99,6 +100,7 @@ class Script:
         noise: Standard deviation of the logarithm of a turn's rate.
         process_noise: The same of processes, whatever the config.
         ratio_noise: The same of a config in a process: equal processes differ in their ratios.
+        machine_noise: The same of a config on a machine, whatever the process.
         ratio_growth: How much of the logarithm of a config's speedup adds to that.
         drift: Standard deviation of the machine's pace, which wanders within each of ``DRIFTS_S``.
         ends: Returns how a question ends instead of being answered.
@@ -135,6 +137,7 @@ class Script:
     noise: float = 0.05
     process_noise: float = 0.02
     ratio_noise: float = 0.0
+    machine_noise: float = 0.0
     ratio_growth: float = 0.0
     drift: float = 0.0
     ends: Callable[[Question], Ending | None] = lambda _: None
@@ -192,6 +195,7 @@ class ScriptedMachine:
 
     Attributes:
         asked: All questions, in order.
+        sharing: The machines that share its search.
     """
 
     def __init__(self, script: Script, seed: int = 0) -> None:
@@ -199,7 +203,16 @@ class ScriptedMachine:
         self.clock = VirtualClock()
         self.random = random.Random(seed)
         self.asked: list[Question] = []
+        self.sharing: Membership = ALONE
         self._paces, self._paced_at = [0.0] * len(DRIFTS_S), self.clock()
+        self._dice = random.Random(f"machine {seed}")
+        self._differs: dict[Config, float] = {}
+
+    def differs(self, config: Config) -> float:
+        """Return what this machine makes of the logarithm of a config's speed."""
+        if config not in self._differs:
+            self._differs[config] = self._dice.gauss(0.0, self.script.machine_noise)
+        return self._differs[config]
 
     @property
     def surroundings(self) -> Surroundings:
@@ -208,7 +221,7 @@ class ScriptedMachine:
         def make_rigs(*args: Any, **kwargs: Any) -> RigFactory:
             return ScriptedRigs(self, *args, **kwargs)
 
-        return Surroundings(self.clock, make_rigs, lambda _: ())
+        return Surroundings(self.clock, make_rigs, lambda _: (), self.sharing)
 
     def pass_time(self, seconds: float, should_stop: ShouldStop) -> Ending | None:
         """Let time go by, as long as the search lets it."""
@@ -377,7 +390,9 @@ class ScriptedRig:
         if is_first:
             apart = math.log(script.rate(config) / script.rate(self._baseline))
             spread = math.hypot(script.ratio_noise, script.ratio_growth * apart)
-            self._own[config] = 0.0 if config == self._baseline else dice.gauss(0.0, spread)
+            self._own[config] = 0.0
+            if config != self._baseline:
+                self._own[config] = dice.gauss(0.0, spread) + self._machine.differs(config)
         pace = self._machine.pace + self._process + self._own[config]
         rate = script.rate(config) * math.exp(pace + dice.gauss(0.0, script.noise))
         batch = int(config.get("batch_size", BATCH))

@@ -12,11 +12,14 @@ torch says of them.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
 import platform
 import re
 import shutil
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -29,11 +32,13 @@ import psutil
 from autotune.machine import cgroups
 from autotune.machine.kernel_files import text_of
 
+DRIVER = "NVIDIA driver"
 PACKAGES = ("torch", "torchvision", "optuna", "autotune-torch")
 # bfloat16 instruction sets as /proc/cpuinfo names them: the first three of x86, the last of ARM
 BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"})
 # NVIDIA's driver makes it, and a container that is given a GPU has it
 DRIVER_NODE = Path("/dev/nvidiactl")
+DRIVER_VERSION = Path("/sys/module/nvidia/version")  # of the kernel's module, also in containers
 UNKNOWN = "GPU facts are unknown until the program says what it sees."
 
 
@@ -69,7 +74,8 @@ class Hardware:
         shm_bytes: Free bytes in /dev/shm; None if it does not exist.
         gpus: The GPUs that CUDA_VISIBLE_DEVICES leaves visible, in its order, or those that a
             program sees, in the program's order.
-        versions: Versions of Python and of those of ``PACKAGES`` that are installed, by name.
+        versions: Versions of Python, of the GPUs' driver, and of those of ``PACKAGES`` that are
+            installed, by name.
     """
 
     cpu_name: str
@@ -132,6 +138,26 @@ class Hardware:
         ]
 
     @property
+    def fingerprint(self) -> str:
+        """Twelve hex digits, equal for machines whose measurements may be pooled.
+
+        Of the CPU, the cores that may be used, the GPUs that the program uses, their driver, torch
+        and Python.
+        """
+        gpus = [(gpu.name, gpu.memory_bytes) for gpu in self.used_gpus]
+        versions = [self.versions.get(name, "none") for name in ("python", "torch", DRIVER)]
+        facts = json.dumps([self.cpu_name, self.cpu_quota, gpus, versions])
+        return hashlib.sha256(facts.encode()).hexdigest()[:12]
+
+    @property
+    def named(self) -> str:
+        """GPUs, CPU and cores in a few words."""
+        counts = Counter(gpu.name for gpu in self.used_gpus)
+        gpus = [name if count == 1 else f"{count}x {name}" for name, count in counts.items()]
+        cores = f"{self.cpu_quota} core{'s' * (self.cpu_quota != 1)}"
+        return ", ".join([*gpus, self.cpu_name, cores])
+
+    @property
     def gpus_named(self) -> str | None:
         """The GPUs' names, for comparing machines; None if they could not be read."""
         unread = None if self.warnings else "none"
@@ -191,6 +217,8 @@ def _versions() -> dict[str, str]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
+    if driver := text_of(DRIVER_VERSION).strip():
+        versions[DRIVER] = driver
     return versions
 
 

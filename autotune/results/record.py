@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from shlex import quote
 
@@ -29,10 +29,11 @@ from autotune.program.lr import LrRule
 from autotune.program.may_change import MayChange
 from autotune.program.profile import Profile
 from autotune.program.program import Program, ProgramKind
+from autotune.program.sharing_options import SharingOptions
 from autotune.program.sources import Files
 
 # Increased when older records cannot be read, or lack something that is needed to go on
-FORMAT = 11
+FORMAT = 12
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class SearchOptions:
         lr_rule: The learning-rate rule that the user chose; None follows each optimizer's family.
         sampler: What chooses configs: ``autotune``, or one of Optuna's samplers (tpe, gp, random).
         may_change: What the recommended config may change of the training.
+        sharing: The study of several machines that the search is a member of; None of a search of
+            one machine.
     """
 
     budget_s: float
@@ -53,6 +56,7 @@ class SearchOptions:
     fence: FenceOptions = field(default_factory=FenceOptions)
     goal: Goal = field(default_factory=Goal)
     may_change: MayChange = MayChange.ROUNDING
+    sharing: SharingOptions | None = None
 
 
 @dataclass(frozen=True)
@@ -156,6 +160,7 @@ class TrialRecord:
             for which no rig is needed.
         cost_s: Wall time in seconds that it took besides its turns, starting a rig included.
         expected: The speedup that was expected of it before; None if nothing was.
+        is_elsewhere: Whether another machine tried it, which shares the search.
     """
 
     config: Config
@@ -166,11 +171,18 @@ class TrialRecord:
     rig: int | None
     cost_s: float
     expected: Interval | None = None
+    is_elsewhere: bool = False
 
     @property
     def outcome(self) -> Outcome:
         """How the trial ended; OK if it was measured."""
         return self.ending.outcome if self.ending is not None else Outcome.OK
+
+
+def as_elsewhere(record: TrialRecord) -> TrialRecord:
+    """Return the record of another machine's trial as this machine keeps it."""
+    why = f"{record.why} (on another machine)"
+    return replace(record, why=why, rig=None, is_elsewhere=True)
 
 
 def latest(records: Iterable[TrialRecord]) -> list[TrialRecord]:
@@ -242,6 +254,8 @@ class ClaimProcess:
         is_of_search: Whether it is the search's process, by turns that came after the config was
             chosen.
         turns: Speedups in single rounds, in their order; of a long process those of every n-th.
+        announcement: Name of the one that several machines claim together, and after which it
+            began; empty without one.
     """
 
     config: Config
@@ -255,6 +269,7 @@ class ClaimProcess:
     is_pair: bool = False
     is_of_search: bool = False
     turns: tuple[float, ...] = ()
+    announcement: str = ""
 
     def __post_init__(self) -> None:
         if not all(math.isfinite(one) and one > 0 for one in self.turns):

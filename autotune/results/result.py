@@ -39,6 +39,7 @@ from autotune.results.record import (
 )
 from autotune.results.rehearsals import Canary, RehearsalRecord, trained
 from autotune.results.searched_program import DIGITS
+from autotune.results.shared_answer import GroupAnswer, MachineClaim
 from autotune.results.training_steps import TrainingSteps
 from autotune.results.wording import as_typed, factor, printed, printed_duration, typed_duration
 
@@ -118,6 +119,9 @@ class SearchResult:
         facts: What was learned from the program as written; None if it was not measured.
         claim: The processes in which ``candidate`` was compared with the program as written.
         canary: What the exact settings train; None if that was not compared before the search.
+        machines: The machines whose processes ``candidate_speedup`` rests on, of a search that
+            several share; one alone may stand here. Empty for a search of one machine.
+        groups: Answers of machines of other kinds in the same study; empty without any.
     """
 
     finding: Finding
@@ -151,6 +155,8 @@ class SearchResult:
     claim: tuple[ClaimProcess, ...] = ()
     canary: Canary | None = None
     attempt: Config | None = None
+    machines: tuple[MachineClaim, ...] = ()
+    groups: tuple[GroupAnswer, ...] = ()
 
     def __repr__(self) -> str:
         """Return the finding on one line."""

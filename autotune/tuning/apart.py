@@ -17,6 +17,7 @@ from autotune.measurement.turn import Played
 from autotune.program.config import Config
 from autotune.results.blame import is_of_device, judged
 from autotune.results.record import TrialRecord
+from autotune.tuning.budget import Until
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.choosing.proposals import Proposals
 from autotune.tuning.live_rig import over_limit
@@ -31,27 +32,38 @@ def try_apart(session: Session, baseline: Baseline, diagnosis: Diagnosis) -> Non
         return
     proposals = Proposals(session.study, space, diagnosis)
     for proposal in proposals.restarted(session.may_restart):
+        session.hear()
+        if session.sharing.announced() is not None:
+            return
+        if not session.sharing.may_try(proposal.config):
+            continue
         session.events.on_trial_start(proposal.config, proposal.why, space)
         began_s = session.rigs.clock()
-        found = _measured(session, baseline, proposal.config)
+        found = measured_alone(session, baseline, proposal.config, session.until_confirmation)
         measured = found if isinstance(found, Measurement) else None
         record = TrialRecord(
             proposal.config,
             proposal.why,
             measured,
             found if isinstance(found, Ending) else None,
-            None if measured is None else _speedup(session, baseline, proposal.config, measured),
+            None
+            if measured is None
+            else speedup_apart(session, baseline, proposal.config, measured),
             session.live.number,
             session.rigs.clock() - began_s,
         )
         record = judged([*session.study.records, record], space.baseline)[-1]
         tell(session, space, proposal, record)
+        session.sharing.tried(record)
 
 
-def _measured(session: Session, baseline: Baseline, config: Config) -> Measurement | Ending:
-    stay = session.live.alone(config, session.until_confirmation)
+def measured_alone(
+    session: Session, baseline: Baseline, config: Config, until: Until
+) -> Measurement | Ending:
+    """Measure a config that is alone in a process, or return why that failed."""
+    stay = session.live.alone(config, until)
     if isinstance(stay, Ending) and is_of_device(stay):
-        stay = session.live.alone(config, session.until_confirmation)
+        stay = session.live.alone(config, until)
     if isinstance(stay, Ending):
         session.rigs.learn(stay, as_written=False)
         return stay
@@ -60,9 +72,10 @@ def _measured(session: Session, baseline: Baseline, config: Config) -> Measureme
     return over_limit(session.rigs, session.study.goal, measured, own) or measured
 
 
-def _speedup(
+def speedup_apart(
     session: Session, baseline: Baseline, config: Config, measured: Measurement
 ) -> Interval:
+    """Return how much faster a config is that was measured alone, as far as that shows it."""
     sides = []
     for one in (baseline.measurement, measured):
         step = Played(one.step_s, one.throughput.estimate * one.step_s)

@@ -7,18 +7,29 @@ share each process; one begins as the program is written, the next as the winner
 between processes, too, which ``measurement.claim`` allows for.
 
 Where the two cannot share a process, a pair of processes is compared, one of each.
+
+Of several machines that share the search, each runs such processes of the config that they have
+announced, and what they say together is claimed for another machine of their kind.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
 from autotune.knobs.space.space import KEEPS, ResolvedSpace
-from autotune.measurement.claim import LOADING_TAU, Claim, claim, least_processes
+from autotune.measurement.claim import (
+    LEAST_MACHINES,
+    LEAST_PROCESSES,
+    LOADING_TAU,
+    Claim,
+    claim,
+    differing,
+    least_processes,
+)
 from autotune.measurement.goal import THROUGHPUT, Goal, Objective
 from autotune.measurement.interval import NORMAL, Interval, LogRatio
 from autotune.measurement.learning.training_trace import Sameness
@@ -55,6 +66,8 @@ NOT_SEEN_EQUAL = (
 # was claimed as 21x
 SWAMPED = 2.0
 CANDIDATES = 2  # configs that may fail in a fresh process before the baseline is kept
+PAUSE_S = 1.0  # between two looks at what other machines have measured
+Machines = Mapping[str, Sequence[ClaimProcess]]
 Pair = tuple[Played, Played]  # what the program as written and the winner played in one round
 
 
@@ -85,6 +98,8 @@ class Match:
         other: The candidate, where it is another program.
         faults: What is known of the page faults of configs that return their memory.
         usual_rate: Samples per second of the program as written before; None if not known.
+        announcement: Name of the one by which several machines compare the two; empty if none do.
+        elsewhere: Returns the processes of the other machines, by machine.
     """
 
     rigs: RigFactory
@@ -97,6 +112,30 @@ class Match:
     other: OtherProgram | None = None
     faults: PageFaults = field(default_factory=PageFaults)
     usual_rate: float | None = None
+    announcement: str = ""
+    elsewhere: Callable[[], Machines] = dict
+
+    def read(self, processes: Sequence[ClaimProcess]) -> Confirmation | None:
+        """Return what processes of this machine and of others amount to; None without any here.
+
+        Until there are enough of others, and where machines surely differ, these count alone.
+        """
+        machines = [processes, *self.elsewhere().values()] if processes else []
+        ratios = [[one.ratio for one in its] for its in machines]
+        fresh = sum(fresh_of(its) >= LEAST_PROCESSES for its in machines)
+        if fresh < LEAST_MACHINES or differing(ratios, tau=self.tau, apart=self.is_apart):
+            return read(processes, self.tau)
+        found = claim(ratios, tau=self.tau, apart=self.is_apart)
+        elsewhere = {host: tuple(its) for host, its in self.elsewhere().items()}
+        return Confirmation(
+            *(found.speedup, found.chance, found.is_enough, tuple(processes), elsewhere),
+            machines=found.machines,
+        )
+
+    def is_over(self, confirmation: Confirmation | None) -> bool:
+        """Whether further processes are of no use; those of other machines may still come."""
+        is_whole = not self.announcement or confirmation is None or confirmation.machines > 1
+        return is_whole and confirmation is not None and confirmation.is_over
 
     @property
     def is_apart(self) -> bool:
@@ -154,9 +193,15 @@ class Match:
 
 @dataclass(frozen=True)
 class Confirmation(Claim):
-    """The comparison of one candidate with the program as written, from fresh processes."""
+    """The comparison of one candidate with the program as written, from fresh processes.
+
+    Attributes:
+        processes: Those of this machine.
+        elsewhere: Those of other machines that count as well, by machine.
+    """
 
     processes: tuple[ClaimProcess, ...]
+    elsewhere: Machines = field(default_factory=dict)
 
     @property
     def is_apart(self) -> bool:
@@ -219,7 +264,7 @@ class ClaimResult:
 
 
 def read(processes: Sequence[ClaimProcess], tau: float) -> Confirmation | None:
-    """Return what recorded processes amount to; None without any."""
+    """Return what recorded processes of this machine amount to; None without any."""
     if not processes:
         return None
     apart = processes[0].is_pair
@@ -258,9 +303,9 @@ def prove(
     planned = min(most, max(least, fresh + int(time_left_s(fresh) / each_s)))
     _see_page_faults(match, starts_as_written=fresh % 2 == 0)
     while fresh < planned:
-        confirmation = read(processes, match.tau)
+        confirmation = match.read(processes)
         left_s = time_left_s(fresh)
-        if confirmation is not None and confirmation.is_over:
+        if match.is_over(confirmation):
             break
         if left_s < (each_s / 2 if fresh < least else each_s):
             break
@@ -281,7 +326,7 @@ def prove(
         processes.append(replace(found, cost_s=match.rigs.clock() - began_s))
         keep(processes[-1])
         fresh += 1
-    final = read(processes, match.tau)
+    final = match.read(processes)
     if final is None:
         ending = Ending(Outcome.OUT_OF_TIME, "there was no time for a fresh process")
         return Failure(is_of_winner=False, ending=match.should_stop() or ending)
@@ -427,13 +472,10 @@ def claim_best(session: Session, baseline: Baseline) -> ClaimResult:
     candidate is tried.
     """
     session.live.close()  # its process would compete with the fresh ones
-    study = session.study
-    able = promising(study, baseline.space)
-    faster = [r for r in able if learns_enough(session, baseline.space, r.config)]
-    if baseline.space.may_change is MayChange.NOTHING:
-        faster = [r for r in faster if _is_equal(session, baseline, r.config)]
-        if able and not faster:
-            return ClaimResult(able[0], reason=NOT_SEEN_EQUAL)
+    able = promising(session.study, baseline.space)
+    faster = claimable(session, baseline)
+    if baseline.space.may_change is MayChange.NOTHING and able and not faster:
+        return ClaimResult(able[0], reason=NOT_SEEN_EQUAL)
     result = ClaimResult(
         None, reason="" if faster else _why_nothing_was_compared(session, baseline.space)
     )
@@ -449,8 +491,18 @@ def claim_best(session: Session, baseline: Baseline) -> ClaimResult:
             return ClaimResult(candidate, reason=reason)
         result = ClaimResult(candidate, reason=reason)
         if outcome.ending.outcome is not Outcome.OUT_OF_TIME:
+            session.sharing.refuse(f"it failed in a fresh process: {reason}")
             session.events.warn(f"The best config failed in a fresh process: {reason}")
     return result
+
+
+def claimable(session: Session, baseline: Baseline) -> list[TrialRecord]:
+    """Return the records that look faster and whose training may be recommended, best first."""
+    able = promising(session.study, baseline.space)
+    faster = [r for r in able if learns_enough(session, baseline.space, r.config)]
+    if baseline.space.may_change is MayChange.NOTHING:
+        faster = [r for r in faster if _is_equal(session, baseline, r.config)]
+    return faster
 
 
 def _is_equal(session: Session, baseline: Baseline, config: Config) -> bool:
@@ -465,8 +517,9 @@ def _is_equal(session: Session, baseline: Baseline, config: Config) -> bool:
 
 def match_of(session: Session, baseline: Baseline, candidate: TrialRecord) -> Match:
     """Return the match of a candidate with the program as written."""
-    study = session.study
-    compilation = slowest_compilation(study.records, candidate.config)
+    study, announced = session.study, session.sharing.announced()
+    compilation = slowest_compilation(study.known_records, candidate.config)
+    is_shared = announced is not None and announced.config == candidate.config
     return Match(
         session.rigs,
         baseline.space,
@@ -477,6 +530,8 @@ def match_of(session: Session, baseline: Baseline, candidate: TrialRecord) -> Ma
         study.goal.kept_share(0.0 if compilation is None else compilation.seconds),
         faults=session.live.faults,
         usual_rate=baseline.measurement.throughput.estimate,
+        announcement=announced.name if announced is not None and is_shared else "",
+        elsewhere=session.sharing.claims_elsewhere if is_shared else dict,
     )
 
 
@@ -484,9 +539,11 @@ def play_on(session: Session, baseline: Baseline) -> None:
     """Let the candidate and the program as written play on in the search's own process.
 
     Their turns come after the candidate was chosen, so they count for the claim like those of one
-    more process, and cost no start.
+    more process, and cost no start. Of several machines, not before one has announced it.
     """
     study, live = session.study, session.live
+    if not session.sharing.is_alone and session.sharing.announced() is None:
+        return
     candidate = next(iter(promising(study, baseline.space)), None)
     if candidate is None or not live.is_open or candidate.measurement is None:
         return
@@ -509,7 +566,7 @@ def play_on(session: Session, baseline: Baseline) -> None:
         return
     process = _of_rounds(match, rounds)
     cost_s = session.rigs.clock() - began_s
-    study.claim = (*study.claim, replace(process, cost_s=cost_s, is_of_search=True))
+    _keep(session, match, replace(process, cost_s=cost_s, is_of_search=True))
 
 
 def prove_in_time(
@@ -520,11 +577,15 @@ def prove_in_time(
     A claim that an earlier session began goes on in any case: what it recorded may be enough.
     """
     study = session.study
-    earlier = study.claim_of(match.winner)
+    earlier = [
+        one
+        for one in study.claim_of(match.winner)
+        if match.announcement in {"", one.announcement}  # what began before it does not count
+    ]
     if session.stop.requests > 1:  # nothing is started any more
         processes = [one for one in earlier if one.is_pair is match.is_apart]
         ending = match.should_stop() or Ending(Outcome.INTERRUPTED, "")
-        return read(processes, match.tau) or Failure(is_of_winner=False, ending=ending)
+        return match.read(processes) or Failure(is_of_winner=False, ending=ending)
     plan, one_s = session.plan, session.plan.claim_s(is_apart=match.is_apart, processes=1)
     if not fresh_of(earlier) and session.budget.overdraft_s < one_s:
         needed_s = plan.claim_s(is_apart=match.is_apart)
@@ -545,11 +606,33 @@ def prove_in_time(
         return max(0, least - fresh) * each_s if session.stop.requests < 2 else 0.0
 
     def keep(process: ClaimProcess) -> None:
-        study.claim = (*study.claim, process)
-        study.spent_s = session.budget.spent_s
-        session.events.on_process(process)
+        session.events.on_process(_keep(session, match, process))
 
-    return prove(match, earlier, keep, time_left_s, plan.process_s, plan.turns_s)
+    found = prove(match, earlier, keep, time_left_s, plan.process_s, plan.turns_s)
+    if isinstance(found, Failure) or not _await_others(session, match, kept_s):
+        return found
+    return match.read(found.processes) or found
+
+
+def _keep(session: Session, match: Match, process: ClaimProcess) -> ClaimProcess:
+    process = replace(process, announcement=match.announcement)
+    session.study.claim = (*session.study.claim, process)
+    session.study.spent_s = session.budget.spent_s
+    session.sharing.claimed(process)
+    return process
+
+
+def _await_others(session: Session, match: Match, kept_s: float) -> bool:
+    # At most as long as a claim takes, as others may have begun later; whether there was a wait
+    sharing, clock = session.sharing, session.rigs.clock
+    if not match.announcement or not sharing.awaits_claims():
+        return False
+    most_s = min(session.plan.claim_s(is_apart=match.is_apart), session.budget.left_s - kept_s)
+    until = clock() + most_s
+    session.events.note("Waiting for other machines to measure the same config.")
+    while sharing.awaits_claims() and clock() < until and not session.stop.requests:
+        sharing.pause(PAUSE_S)
+    return True
 
 
 def _why_nothing_was_compared(session: Session, space: ResolvedSpace) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from autotune.knobs import registry
+from autotune.measurement.claim import claim
 from autotune.measurement.interval import Interval
 from autotune.measurement.limit import Limit, limit_of
 from autotune.measurement.measurement import Measurement, warnings_of
@@ -26,6 +27,7 @@ from autotune.results.finding import WORTH_FINDING, Finding
 from autotune.results.record import TrialRecord, slowest_compilation
 from autotune.results.rehearsals import trained, warning
 from autotune.results.result import Contribution, LargerBatch, SearchResult
+from autotune.results.shared_answer import MachineClaim
 from autotune.results.training_steps import TrainingSteps, training_samples
 from autotune.tuning.checking.learning_check import check_s, learns_enough, samples_ratio
 from autotune.tuning.choosing.diagnosis import DEVICES, Diagnosis
@@ -60,7 +62,7 @@ def conclude(
     says_enough = confirmation is not None and confirmation.is_enough
     own = Interval(1.0, 1.0, 1.0)  # the program against itself
     # Judged again: a later trial may show that an earlier crash was not its config's fault.
-    records = judged(session.study.records, baseline.space.baseline)
+    records = judged(session.study.known_records, baseline.space.baseline)
     best = candidate.config if candidate is not None and is_faster else baseline.space.baseline
     rates = _throughput(session, baseline, confirmation)
     learns = trained(session.study.rehearsals, best)
@@ -109,6 +111,26 @@ def conclude(
         contributions=tuple(_contributions(session, baseline, candidate)),
         facts=session.study.facts,
         claim=() if confirmation is None else confirmation.processes,
+        machines=_machines(session, baseline, confirmed),
+        groups=tuple(session.sharing.groups()),
+    )
+
+
+def _machines(
+    session: Session, baseline: Baseline, confirmed: ClaimResult
+) -> tuple[MachineClaim, ...]:
+    found, sharing = confirmed.confirmation, session.sharing
+    if sharing.is_alone or found is None or confirmed.candidate is None:
+        return ()
+    tau = match_of(session, baseline, confirmed.candidate).tau
+    return tuple(
+        MachineClaim(
+            host,
+            len(processes),
+            claim([[one.ratio for one in processes]], tau=tau, apart=found.is_apart).speedup,
+            is_here=processes is found.processes,
+        )
+        for host, processes in [(sharing.host, found.processes), *found.elsewhere.items()]
     )
 
 

@@ -4,6 +4,9 @@ It is often the largest gain, so it is searched and told in any case. After the 
 recommended, it is claimed by processes of its own, and what it learns is checked, if the time that
 is left holds both. It does not take turns in the processes of the other claim: with three configs
 to share their time, the first claim had a third of the rounds, in scripted searches of 5 min.
+
+Machines that share a search announce one config, and this is another: each claims its own, and
+their processes are not pooled.
 """
 
 from __future__ import annotations

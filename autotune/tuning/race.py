@@ -38,6 +38,7 @@ from autotune.tuning.budget import Until
 from autotune.tuning.choosing.chooser import Field, Proposal
 from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.choosing.effects import KnobEffects
+from autotune.tuning.choosing.first_compiles import FirstCompiles
 from autotune.tuning.choosing.proposals import Proposals
 from autotune.tuning.choosing.ranking import able_to_win, recommended
 from autotune.tuning.events import Phase
@@ -92,6 +93,7 @@ class Race:
         self._suspected: Counter[tuple[Config, Outcome]] = Counter()  # how often, and of what
         self._returned: set[tuple[int, Config]] = set()  # to which process
         self._lives = _Lives()
+        self._compiles = FirstCompiles(self._study, baseline.space)
 
     def run(self) -> None:
         """Race until nothing promises more, or only the time kept for the claim is left."""
@@ -104,17 +106,21 @@ class Race:
     def _run(self) -> None:
         session = self._session
         while session.until_last_trial() is None and self._lives.failures < MAX_FAILURES:
-            if not self._open():
+            session.hear()
+            if session.sharing.announced() is not None or not self._open():
                 break
             while (proposal := self._next()) is not None:
-                self._enter(proposal)
+                if self._compiles.may_try(proposal.config):
+                    self._enter(proposal)
             if not self._live.is_open:  # it ended while the last config stayed
                 continue
             session.has_candidate = self._best() != self._written
-            if len(self._in_play) < 2 or self._is_decided():
+            awaits_others = self._compiles.ask_again()
+            if not awaits_others and (len(self._in_play) < 2 or self._is_decided()):
                 field = replace(self._field(), share_left=0.0)
                 last = self._of_best(field, field.speeds or ()) or self._proposals.grown(field)
-                if last is None or len(self._in_play) >= SEATS:
+                is_full = len(self._in_play) >= SEATS
+                if last is None or is_full or not self._compiles.may_try(last.config):
                     session.events.note("Nothing that the time left allows promises more.")
                     break
                 self._enter(last)
@@ -129,7 +135,7 @@ class Race:
             session.trouble = NO_ROUND
 
     def _field(self) -> Field:
-        records = [*self._study.records, *map(self._record, list(self._in_play.values())[1:])]
+        records = [*self._study.known_records, *map(self._record, [*self._in_play.values()][1:])]
         return Field(records, self._study.speeds, self._session.share_left)
 
     def _next(self) -> Proposal | None:
@@ -197,6 +203,8 @@ class Race:
     def _allows(self, config: Config) -> bool:
         if config.get("compile", "off") != "off" and not self._session.may_compile():
             return False
+        if self._compiles.is_left_to_others(config):
+            return False
         loaders = {
             tuple(one.get(knob) for knob in LOADER_OPTIONS): int(one.get("workers", 0))
             for one in (*self._in_play, config)
@@ -235,7 +243,7 @@ class Race:
             config, proposal.why, None, ending, None, self._live.number, cost_s, proposal.expected
         )
         record = judged([*self._study.records, record], self._written)[-1]
-        tell(self._session, self._baseline.space, proposal, record)
+        self._tell(proposal, record)
 
     def _stay(self, config: Config) -> Stay | Ending:
         least_s = self._study.goal.least_stay_s
@@ -427,7 +435,11 @@ class Race:
         if ending is None and record.speedup is None:  # it has played no round
             out = Ending(Outcome.OUT_OF_TIME, "the time for trials was over before its first round")
             record = replace(record, measurement=None, ending=out)
-        tell(self._session, self._baseline.space, entrant.proposal, record)
+        self._tell(entrant.proposal, record)
+
+    def _tell(self, proposal: Proposal, record: TrialRecord) -> None:
+        tell(self._session, self._baseline.space, proposal, record)
+        self._compiles.tell(record)
 
 
 def work_factor(

@@ -17,6 +17,7 @@ from autotune.program.applied_config import AppliedConfig
 from autotune.program.profile import Profile
 from autotune.program.rehearsal import RehearsalPlan
 from autotune.program.sources import Files, Sources
+from autotune.results.record import as_elsewhere
 from autotune.results.result import SearchResult
 from autotune.results.wording import typed_duration
 from autotune.rig.fence.caches import cache_roots
@@ -27,6 +28,7 @@ from autotune.tuning.budget import ENDING_S, Budget, InterruptCounter, Until
 from autotune.tuning.events import Events, Phase
 from autotune.tuning.live_rig import ALONE_S, WARM_UP_S, LiveRig
 from autotune.tuning.plan import COMPILING_S, MOST_REHEARSAL_S, TRIALS_WORTH_S, Plan
+from autotune.tuning.sharing.membership import Membership
 from autotune.tuning.start.start_up_time import StartUp
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study
@@ -100,7 +102,26 @@ class Session:
     def begin(self, phase: Phase) -> None:
         """Record the time used so far, as a search may be killed, and say which phase it is."""
         self.study.spent_s = self.budget.spent_s
+        self.sharing.begin(str(phase))
         self.events.on_phase(phase)
+
+    @property
+    def sharing(self) -> Membership:
+        """The other machines that share the search; none, where it is of one machine."""
+        return self.study.sharing
+
+    def join(self, baseline: Baseline) -> None:
+        """Begin to share what is measured with machines of the same kind."""
+        machine = self.study.hardware
+        self.sharing.join(machine.fingerprint, machine.named, baseline.space)
+        self.hear()
+
+    def hear(self) -> None:
+        """Take in what other machines have measured since."""
+        self.study.hear(self.sharing.others())
+        tried = self.sharing.tried_elsewhere()
+        if len(tried) > len(self.study.elsewhere):
+            self.study.elsewhere = tuple(map(as_elsewhere, tried))
 
     @property
     def files(self) -> Files:
@@ -274,8 +295,11 @@ def search_session(
     sessions: list[Session] = []
     with InterruptCounter(interrupted) as stop, ExitStack() as ending:
         study.storage.is_urgent = lambda: stop.is_urgent
+        study.sharing = surroundings.sharing
+        study.sharing.say = events.note
         # Each step for itself, the last one first: a full disk does not keep rigs open
         ending.callback(events.on_search_end)
+        ending.callback(study.sharing.leave)
         ending.callback(quietly, study.release_lease)
         ending.callback(quietly, keep)
         rigs = surroundings.make_rigs(

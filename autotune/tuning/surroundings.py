@@ -13,6 +13,7 @@ from time import monotonic
 from autotune.machine import preflight
 from autotune.machine.hardware import Hardware
 from autotune.rig.rig_factory import RigFactory
+from autotune.tuning.sharing.membership import ALONE, Membership
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,13 @@ class Surroundings:
         make_rigs: Builds the rig factory, with the arguments of ``RigFactory``; once per session.
         look: Returns what currently disturbs this machine (other processes, for example), one
             sentence for the user each.
+        sharing: The other machines that share the search.
     """
 
     clock: Callable[[], float] = monotonic
     make_rigs: Callable[..., RigFactory] = RigFactory
     look: Callable[[Hardware], Sequence[str]] = preflight.warnings
+    sharing: Membership = ALONE
 
 
 THIS_MACHINE = Surroundings()

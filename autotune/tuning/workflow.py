@@ -7,6 +7,7 @@ budget, the record and the rigs.
 from __future__ import annotations
 
 from autotune.results.result import SearchResult
+from autotune.tuning.agree import agree, take_up
 from autotune.tuning.apart import try_apart
 from autotune.tuning.baseline import diagnosed, measure_baseline
 from autotune.tuning.checking.canary import cleared
@@ -54,6 +55,7 @@ def search(
         # serve a new search and one that is resumed. Whatever ends it early, what was measured by
         # then counts.
         baseline, diagnosis, claimed = with_growth(session, measure_baseline(session)), None, None
+        session.join(baseline)
         session.warn_if_short()
         with session.what_is_measured_counts():
             held = reach(session.plan, baseline.space)
@@ -62,11 +64,16 @@ def search(
             baseline = cleared(session, baseline)
             diagnosis = diagnosed(session, baseline)
             race(session, baseline, diagnosis)
+            take_up(session, baseline)
             play_on(session, baseline)
             try_apart(session, baseline, diagnosis)
-            while rehearse_best(session, baseline):  # all that looked faster fails
+            # All that looked faster fails, or other machines claim something else
+            while rehearse_best(session, baseline) or agree(session, baseline):
                 race(session, baseline, diagnosis)
+                take_up(session, baseline)
             claimed = claim_best(session, baseline)
             claimed = with_larger(session, baseline, claimed)
         claimed = claimed or claim_best(session, baseline)
-        return session.keep(conclude(session, baseline, claimed, diagnosis), finish)
+        result = conclude(session, baseline, claimed, diagnosis)
+        session.sharing.answered(result)
+        return session.keep(result, finish)

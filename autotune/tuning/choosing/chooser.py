@@ -88,7 +88,13 @@ class Field:
 
 
 class Chooser:
-    """Chooses from what was recorded; it keeps no state but its random numbers."""
+    """Chooses from what was recorded; it keeps no state but its random numbers.
+
+    Args:
+        spreads: Whether other machines choose from the same: then it draws in proportion to what
+            configs promise, instead of taking the best, and leaves neighbours to those who have
+            played them.
+    """
 
     def __init__(
         self,
@@ -97,8 +103,11 @@ class Chooser:
         all_in: Config | None = None,
         cost_s: Callable[[Config], float] = lambda _: 1.0,
         memory_bytes: float | None = None,
+        *,
+        spreads: bool = False,
     ) -> None:
         self._space = space
+        self._spreads = spreads
         self._all_in = all_in
         self._cost_s = cost_s
         self._memory_bytes = memory_bytes
@@ -146,8 +155,13 @@ class Chooser:
         if first is not None and first not in pool.looks and self._cost_s(first) < math.inf:
             yield first, ALL_IN
         near = pool.best if is_late else first
-        for knob, without in one_fewer(self._space, near) if near is not None else ():
-            if pool.may_try(without) and self._cost_s(without) < math.inf:
+        neighbours = [*one_fewer(self._space, near)] if near is not None else []
+        if self._spreads:
+            self._random.shuffle(neighbours)
+        for knob, without in neighbours:
+            is_elsewhere = self._spreads and without in (pool.field.speeds or ())
+            may_try = pool.may_try(without) and self._cost_s(without) < math.inf
+            if may_try and not is_elsewhere:
                 yield without, WITHOUT.format(knob)
 
     def _first(self, pool: _Pool) -> Config | None:
@@ -172,6 +186,9 @@ class Chooser:
         if not worth:
             return None
         _, chosen = max(worth, key=lambda one: one[0])
+        if self._spreads:
+            promise, configs = zip(*worth, strict=True)
+            (chosen,) = self._random.choices(configs, promise)
         size = pool.largest_between(chosen)
         why = PROMISES if size is None or chosen["batch_size"] != size else LARGEST
         return Proposal(chosen, why, foreseen.of(chosen).interval)

@@ -22,7 +22,7 @@ WORTH_TELLING = 1.05  # speedup of a larger batch over what is recommended
 
 def able_to_win(study: Study, space: ResolvedSpace, speeds: Speeds) -> list[Config]:
     """Return the configs that have played, have not failed since, and may be recommended."""
-    failed = {r.config for r in latest(study.records) if r.ending is not None}
+    failed = {r.config for r in latest(study.known_records) if r.ending is not None}
     configs = (c for c in speeds.configs if isinstance(c, Config) and c not in failed)
     guilty = study.guilty
     return [config for config in configs if may_win(space, config, guilty)]
@@ -71,7 +71,7 @@ def ranked(study: Study, space: ResolvedSpace) -> list[TrialRecord]:
     guilty = study.guilty
     records = [
         r
-        for r in latest(study.records)
+        for r in latest(study.known_records)
         if r.ending is None and r.speedup is not None and may_win(space, r.config, guilty)
     ]
     speeds = study.speeds
@@ -97,7 +97,7 @@ def larger_batch(study: Study, space: ResolvedSpace, shown: Config) -> TrialReco
     able = [r for r in ranked(study, replace(space, defers_growth=False)) if space.grows(r.config)]
     if space.grows(shown) or not able:
         return None
-    own = {r.config: _speed(r) for r in study.records if r.speedup is not None}
+    own = {r.config: _speed(r) for r in study.known_records if r.speedup is not None}
     return able[0] if _speed(able[0]) >= WORTH_TELLING * own.get(shown, 1.0) else None
 
 
@@ -114,8 +114,13 @@ def _speed(record: TrialRecord) -> float:
 def promising(study: Study, space: ResolvedSpace) -> list[TrialRecord]:
     """Return the records that look faster than the baseline, best first.
 
-    By the whole of their live interval, or by an estimate that is worth a confirmation.
+    By the whole of their live interval, or by an estimate that is worth a confirmation. Once
+    machines that share the search have announced a config, it comes alone, unless it was seen to
+    fail here.
     """
+    announced = study.sharing.announced()
+    if announced is not None:
+        return [record for record in ranked(study, space) if record.config == announced.config]
     return [
         record
         for record in ranked(study, space)

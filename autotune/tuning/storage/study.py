@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
@@ -29,8 +29,7 @@ from autotune.machine.hardware import Hardware
 from autotune.measurement.goal import Goal
 from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import Outcome, RunMode
-from autotune.measurement.rounds import Speeds, speeds
-from autotune.measurement.turn import Played
+from autotune.measurement.rounds import Speeds
 from autotune.program.config import Config, KnobValue
 from autotune.program.domain import Domain
 from autotune.program.may_change import MayChange
@@ -48,7 +47,9 @@ from autotune.results.record import (
 from autotune.results.rehearsals import Canary, RehearsalRecord
 from autotune.results.result import SearchResult
 from autotune.results.wording import factor
+from autotune.tuning.sharing.membership import ALONE, Membership
 from autotune.tuning.storage.lease import Lease
+from autotune.tuning.storage.race_rounds import RaceRounds
 from autotune.tuning.storage.record_storage import RecordStorage, faults_told
 
 Value = TypeVar("Value")
@@ -106,10 +107,12 @@ class Study:
         rehearsals: In order; a config can occur more than once.
         canary: None if the exact settings were not compared before the search.
         failure: Why the program itself failed before anything was measured; empty if it did not.
+        elsewhere: Trials in fresh processes of other machines that share the search.
         checks_learning: Whether what other samples in a step learn is checked beyond the budget, as
             a resumed search was asked to.
         learning_checks: The number of learning checks that this process has made.
         storage: Where the record is.
+        sharing: The other machines that share the search.
         attributes: All facts as they were read from the storage, by their names.
         read: Facts that were asked for or set since, by their names.
         fault: Why the record could not be written any more; None if it can. What is set after that
@@ -125,6 +128,7 @@ class Study:
     rehearsals = Stored[tuple[RehearsalRecord, ...]](tuple[RehearsalRecord, ...], ())
     canary = Stored[Canary | None](Canary | None, None)
     failure = Stored[str](str, "")
+    elsewhere = Stored[tuple[TrialRecord, ...]](tuple[TrialRecord, ...], ())
     checks_learning = Stored[bool](bool, False)  # noqa: FBT003 - what it is before it is set
 
     def __init__(self, study: optuna.Study, storage: RecordStorage) -> None:
@@ -132,6 +136,7 @@ class Study:
         self.learning_checks = 0
         self.fault: RecordError | None = None
         self.storage = storage
+        self.sharing: Membership = ALONE
         self._lease = ""
         self._recall()
 
@@ -175,8 +180,9 @@ class Study:
     def _recall(self) -> None:
         self.attributes, self.read = self.optuna.user_attrs, dict[str, Any]()
         played = sorted(name for name in self.attributes if name.startswith(ROUNDS))
-        self._rounds = [self.parsed(PlayedRounds, self.attributes[name]) for name in played]
-        self._speeds: Speeds | None = None
+        self._rounds = RaceRounds(
+            self.parsed(PlayedRounds, self.attributes[name]) for name in played
+        )
         trials = self.optuna.get_trials(deepcopy=False)
         self._trials = len(trials)
         self._records: dict[int, TrialRecord] = {  # by the numbers of Optuna's trials
@@ -234,14 +240,14 @@ class Study:
     def add_rounds(self, played: PlayedRounds) -> None:
         """Record rounds of the race, as soon as they are played."""
         name = f"{ROUNDS}{len(self.rounds):05d}"
-        self._rounds.append(played)
-        self._speeds = None
+        self._rounds.add(played)
         self.keep(name, _dump(PlayedRounds, played))
+        self.sharing.played(played)
 
     @property
     def rounds(self) -> list[PlayedRounds]:
-        """All rounds of the race, in order."""
-        return [*self._rounds]
+        """All rounds of the race on this machine, in order."""
+        return [*self._rounds.own]
 
     @property
     def variables(self) -> set[str]:
@@ -253,18 +259,8 @@ class Study:
 
     @property
     def speeds(self) -> Speeds | None:
-        """What all rounds of the race, of all sessions, say about configs; None before the first.
-
-        Those of one answer of a rig, of about two seconds, count as one round: what the machine
-        does to a config's ratio lasts longer than a turn.
-        """
-        rounds = self.rounds
-        if self._speeds is None and rounds:
-            processes: dict[int, list[Mapping[Config, Played]]] = {}
-            for one in rounds:
-                processes.setdefault(one.process, []).append(one.stretch)
-            self._speeds = speeds([[*processes.values()]], rounds[0].configs[0])
-        return self._speeds
+        """What all rounds of the race say about configs, as ``RaceRounds`` has it."""
+        return self._rounds.speeds
 
     @property
     def result(self) -> SearchResult | None:
@@ -280,7 +276,7 @@ class Study:
             return None
         kept = {
             **raw,
-            "records": judged(self.records, self.parsed(Config, raw.get("baseline"))),
+            "records": judged(self.known_records, self.parsed(Config, raw.get("baseline"))),
             "rehearsals": self.rehearsals,
             "facts": self.facts,
             "canary": self.canary,
@@ -340,13 +336,25 @@ class Study:
         Trials that are still open, or were open when a search was killed, are left out. Speedups
         are those that all rounds show together.
         """
+        return self._up_to_date(record for _, record in sorted(self._records.items()))
+
+    @property
+    def known_records(self) -> list[TrialRecord]:
+        """The ``records``, then what other machines have tried in fresh processes."""
+        return [*self.records, *self._up_to_date(self.elsewhere)]
+
+    def _up_to_date(self, records: Iterable[TrialRecord]) -> list[TrialRecord]:
         speeds = self.speeds
         return [
             replace(record, speedup=speeds.of(record.config).interval)
             if record.ending is None and speeds is not None and record.config in speeds.configs[1:]
             else record
-            for _, record in sorted(self._records.items())
+            for record in records
         ]
+
+    def hear(self, elsewhere: Mapping[str, Sequence[PlayedRounds]]) -> None:
+        """Take the rounds of other machines, by machine: all that are known."""
+        self._rounds.hear(elsewhere)
 
     @property
     def space(self) -> ResolvedSpace:

@@ -1,0 +1,102 @@
+"""Address: where a shared study is, as a user types it; the password is in memory only.
+
+The password of a database is never part of a text that is shown, recorded, logged or handed to
+another process: whatever is printed of an address is ``shown``. Arguments of commands can be read
+by every user of a machine, so a password that is typed there is refused. It comes with the whole
+URL from the variable AUTOTUNE_STORAGE, or from where PostgreSQL's own clients take it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NoReturn, Self
+
+from autotune.errors import UsageError
+
+VARIABLE = "AUTOTUNE_STORAGE"
+FORMS = "postgresql://USER@HOST/DATABASE or grpc://HOST:PORT"
+POSTGRESQL = {"postgres", "postgresql", "postgresql+psycopg"}  # as people type it
+SECRETS = {"password", "sslpassword"}  # parameters of libpq that hold one
+
+
+class AddressKind(StrEnum):
+    """What keeps a shared study."""
+
+    POSTGRESQL = "postgresql"
+    GRPC = "grpc"
+
+
+class Secret:
+    """A password, which no text, pickle or record of it shows."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """Return the password, for the library that sends it."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return "***"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a password is neither copied nor stored")
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a shared study is.
+
+    Attributes:
+        shown: The URL without its password, as it may be printed, recorded, and typed again.
+        where: The host with the port, as messages name it.
+        secrets: Passwords by the names that libpq gives them; empty if the URL holds none.
+    """
+
+    kind: AddressKind
+    shown: str
+    where: str
+    secrets: Mapping[str, Secret] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def parse(cls, text: str, environ: Mapping[str, str] | None = None) -> Self:
+        """Return the address that a user typed.
+
+        It takes its password from the variable AUTOTUNE_STORAGE if that is of the same address.
+
+        Args:
+            text: A URL of PostgreSQL, or of Optuna's gRPC proxy: ``grpc://HOST:PORT``.
+            environ: The environment; by default this process's.
+
+        Raises:
+            UsageError: It is neither, or holds a password.
+        """
+        typed = cls._read(text, "--storage")
+        if typed.secrets:
+            raise UsageError(
+                "The URL of --storage holds a password, and every user of this machine can read "
+                f"the arguments of a command. Put the whole URL into the variable {VARIABLE}, or "
+                "the password into the file that PGPASSFILE names, and type the URL without it."
+            )
+        kept = cls.of_environment(environ)
+        return kept if kept == typed else typed
+
+    @classmethod
+    def of_environment(cls, environ: Mapping[str, str] | None = None) -> Self | None:
+        """Return the address in the variable AUTOTUNE_STORAGE; None if it is not set.
+
+        Raises:
+            UsageError: It holds no address.
+        """
+        text = (os.environ if environ is None else environ).get(VARIABLE, "")
+        return cls._read(text, VARIABLE) if text else None
+
+    @classmethod
+    def _read(cls, text: str, source: str) -> Self:
+        """Read a URL; what is wrong is told without its text, which may hold a password."""
+        raise NotImplementedError

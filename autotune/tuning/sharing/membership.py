@@ -1,0 +1,121 @@
+"""Membership: the engine's one door to a study that several machines share.
+
+``ALONE`` answers for a search of one machine, so that the engine has no branches. Being cut off
+from the study is never an error: a member goes on with what it has read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from time import sleep
+
+from autotune.knobs.space.space import ResolvedSpace
+from autotune.program.config import Config
+from autotune.results.record import ClaimProcess, PlayedRounds, TrialRecord
+from autotune.results.result import SearchResult
+from autotune.results.shared_answer import GroupAnswer
+from autotune.tuning.sharing.entries import Announcement
+
+
+class Membership:
+    """What a search of one machine shares: nothing.
+
+    Attributes:
+        is_alone: Whether there are no other members.
+        number: Differs from member to member, so that they draw other configs; 0 without others.
+        host: Name of this machine; empty without others.
+        say: Takes sentences for the user, on the thread of the engine; set when a session begins.
+    """
+
+    is_alone = True
+    number: int = 0
+    host: str = ""
+    say: Callable[[str], None] = staticmethod(lambda _text: None)
+
+    def join(self, group: str, machine: str, space: ResolvedSpace) -> None:
+        """Begin to share, once the program as written is measured.
+
+        Args:
+            group: Fingerprint of this machine; only machines of one group share measurements.
+            machine: CPU and GPU in a few words.
+            space: What may be taken from others: only configs whose knobs and values are in it.
+        """
+
+    def begin(self, phase: str) -> None:
+        """Tell the others what this member does now, in a word or two."""
+
+    def played(self, rounds: PlayedRounds) -> None:
+        """Share rounds of the race."""
+
+    def tried(self, record: TrialRecord) -> None:
+        """Share a trial in a fresh process, for which ``may_try`` has given the right."""
+
+    def claimed(self, process: ClaimProcess) -> None:
+        """Share a process of the claim.
+
+        It belongs to the announcement of its config that ``announced`` or ``announce`` has
+        returned last; it must have begun after that. One of no announcement is not shared.
+        """
+
+    def others(self) -> Mapping[str, Sequence[PlayedRounds]]:
+        """Return the rounds that other members of this group have played, by machine.
+
+        Each holds one round: what one answer of a rig gave. The numbers of processes are distinct
+        within a machine, and not those of this member.
+        """
+        return {}
+
+    def tried_elsewhere(self) -> Sequence[TrialRecord]:
+        """Return what other members of this group have tried in fresh processes."""
+        return ()
+
+    def claims_elsewhere(self) -> Mapping[str, Sequence[ClaimProcess]]:
+        """Return the processes of others for the announcement in force, by machine."""
+        return {}
+
+    def preferred(self, configs: Sequence[Config]) -> list[Config]:
+        """Return configs that need a fresh process, in the order in which this member asks."""
+        return [*configs]
+
+    def may_try(self, config: Config) -> bool:  # noqa: ARG002 - alone, everything is this member's
+        """Return whether this member may try a config in a fresh process now.
+
+        It asks for the right, which takes milliseconds, and seconds at most. False if another
+        member holds it, has done it, or two have been lost with it; ask again later.
+        """
+        return True
+
+    def announced(self) -> Announcement | None:
+        """Return what is to be claimed by this group, as far as this member has read."""
+        return None
+
+    def announce(self, config: Config) -> Announcement | None:  # noqa: ARG002 - nobody is told
+        """Announce a config to be claimed, if none is, and return what is in force then.
+
+        None if the study cannot be reached within seconds: then the member claims for itself.
+        """
+        return None
+
+    def refuse(self, why: str) -> None:
+        """Say that the announced config fails here, or trains something else."""
+
+    def awaits_claims(self) -> bool:
+        """Return whether living members of the group still owe processes of the announcement."""
+        return False
+
+    def pause(self, seconds: float) -> None:
+        """Let others measure for so long."""
+        sleep(seconds)
+
+    def groups(self) -> Sequence[GroupAnswer]:
+        """Return what machines of other kinds have found, one answer for each group."""
+        return ()
+
+    def answered(self, result: SearchResult) -> None:
+        """Share what this search ended with."""
+
+    def leave(self) -> None:
+        """Say goodbye, within seconds; what could not be delivered is kept for ``resume``."""
+
+
+ALONE = Membership()
