@@ -101,8 +101,7 @@ def _hand_over(
 ) -> None:
     """Have an executor start the searches of ``--workers``, and watch them."""
     from autotune import api
-    from autotune.cli import workers
-    from autotune.cli.executors import executor_of
+    from autotune.cli.executors import executor_of, workers
 
     if sharing.workers is None or sharing.executor is None:
         raise UsageError("--workers says how many, and --executor what starts them: type both.")

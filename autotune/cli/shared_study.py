@@ -166,5 +166,15 @@ def _named(config: Config, group: GroupStanding) -> str:
 def _as_data(found: Standing) -> dict[str, Any]:
     from pydantic import TypeAdapter
 
-    data: dict[str, Any] = TypeAdapter(type(found)).dump_python(found, mode="json")
+    data: dict[str, Any] = _plain(TypeAdapter(type(found)).dump_python(found, mode="json"))
     return data
+
+
+def _plain(data: Any) -> Any:
+    """Return data in which a config is its settings."""
+    if isinstance(data, list):
+        return [_plain(one) for one in data]
+    if not isinstance(data, dict):
+        return data
+    settings = data.get("values_by_knob")
+    return {name: _plain(one) for name, one in data.items()} if settings is None else settings

@@ -24,7 +24,7 @@ from autotune.tuning.sharing.agreement import agreement_of
 from autotune.tuning.sharing.board import Board
 from autotune.tuning.sharing.courier import Pace
 from autotune.tuning.sharing.entries import Agreement
-from autotune.tuning.sharing.joined import join_study
+from autotune.tuning.sharing.joined import member_of
 from autotune.tuning.sharing.membership import ALONE, Membership
 from autotune.tuning.sharing.standing import Life, Observer
 from autotune.tuning.sharing.store import open_store
@@ -171,7 +171,10 @@ def joined(
     # The host is free for others as soon as nothing is measured here
     with served(sharing, run, events.warn), host_lock.held(gpus):
         board = board_of(sharing, clock)
-        if not resumes:
-            opened(board, agreement)
-        pace = Pace(clock, liveness.BEAT_S)
-        yield join_study(board, agreement, run, pace, resumes=resumes)
+        try:
+            board.open(agreement) if resumes else opened(board, agreement)
+        except OutOfReachError as error:
+            if not resumes:
+                raise
+            events.warn(f"The study '{sharing.name}' is joined again once it can be: {error}")
+        yield member_of(board, agreement, run, Pace(clock, liveness.BEAT_S))

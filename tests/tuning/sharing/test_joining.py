@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-import autotune
 from autotune.errors import UsageError
 from autotune.program.program import Program, ProgramKind, parse_program
 from autotune.results.record import SearchInfo
@@ -51,7 +50,7 @@ def test_who_searches_something_else_is_refused_in_one_line_that_says_what_diffe
         assert said in told, told
         assert len(told.splitlines()) == 1
     told = disagreement("resnet", theirs, replace(theirs, version="0.1"))
-    assert f"autotune is '{autotune.__version__}' there, and '0.1' here" in told
+    assert f"autotune is '{theirs.version}' there, and '0.1' here" in told
     told = disagreement("resnet", replace(theirs, space="a later form"), theirs)
     assert "more. Start what the others" in told
 
