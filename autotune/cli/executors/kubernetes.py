@@ -19,6 +19,7 @@ from autotune.errors import UsageError
 
 SECRET = "autotune-storage"  # noqa: S105 - the name of a secret, not one
 DATABASE = "autotune-postgres"
+WORKER = "autotune-worker"
 URL = f"postgresql://autotune:PASSWORD@{DATABASE}/autotune"
 # A pod that is killed is started again, as one that is evicted; six times is Kubernetes' default
 RETRIES = 6
@@ -72,14 +73,17 @@ class Kubernetes(Executor):
             ],
             # Loader workers hand over batches in it, and a container's own has 64 MiB
             "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
-            "topologySpreadConstraints": [
-                {
-                    "maxSkew": 1,
-                    "topologyKey": "kubernetes.io/hostname",
-                    "whenUnsatisfiable": "DoNotSchedule",
-                    "labelSelector": {"matchLabels": {"job-name": "autotune"}},
+            # Two workers of one node would measure each other
+            "affinity": {
+                "podAntiAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": [
+                        {
+                            "topologyKey": "kubernetes.io/hostname",
+                            "labelSelector": {"matchLabels": {"app": WORKER}},
+                        }
+                    ]
                 }
-            ],
+            },
         }
         return {
             "apiVersion": "batch/v1",
@@ -90,7 +94,7 @@ class Kubernetes(Executor):
                 "completions": count,
                 "parallelism": count,
                 "backoffLimit": RETRIES,
-                "template": {"spec": pod},
+                "template": {"metadata": {"labels": {"app": WORKER}}, "spec": pod},
             },
         }
 
@@ -146,7 +150,7 @@ def _postgres() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": DATABASE},
-        "spec": {"selector": labels, "ports": [{"port": 5432}]},
+        "spec": {"selector": labels, "ports": [{"port": 5432, "protocol": "TCP"}]},
     }
     stateful = {
         "apiVersion": "apps/v1",

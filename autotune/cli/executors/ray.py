@@ -86,7 +86,9 @@ def run(line: list[str], folder: str, *, has_gpus: bool) -> int:
     variables = psutil.Process(os.getppid()).environ()
     if has_gpus:
         variables["CUDA_VISIBLE_DEVICES"] = os.environ["CUDA_VISIBLE_DEVICES"]
-    return subprocess.run(line, cwd=folder, env=variables, check=False).returncode
+    # Ray kills this process when the driver has gone, but none that it has started
+    ends_with_us = ("setpriv", "--pdeathsig=TERM", "--", *line)
+    return subprocess.run(ends_with_us, cwd=folder, env=variables, check=False).returncode
 
 
 def _imported(name: str) -> Any:
