@@ -9,6 +9,7 @@ from autotune.measurement.outcome import Ending
 from autotune.program.config import Config, KnobValue
 from autotune.results.finding import Finding
 from autotune.results.record import ClaimProcess
+from autotune.results.shared_answer import pooled
 from autotune.tuning.agree import ANNOUNCED
 from autotune.tuning.choosing.proposals import ELSEWHERE
 from autotune.tuning.sharing.entries import (
@@ -54,7 +55,7 @@ def tries(found: Together) -> list[Request]:
 def hosts(found: Together, member: int) -> list[str]:
     """Return the machines that the answer of one rests on."""
     result = found.results[member]
-    return [] if result is None else sorted(one.host for one in result.machines)
+    return [] if result is None else sorted(one.host for one in pooled(result.machines))
 
 
 def _has(question: Question, knob: str, value: KnobValue) -> bool:
@@ -144,6 +145,9 @@ def test_machines_of_one_kind_that_surely_differ_get_answers_of_their_own(tmp_pa
         result = found.found[number]
         assert result.speedup.low < truth < result.speedup.high
         assert hosts(found, number) == [f"host-{number}"]
+        (other,) = (one for one in result.machines if one.differs)
+        assert other.host == f"host-{1 - number}"
+        assert result.best_file().machines == (f"host-{number}",)
 
 
 def test_one_that_is_cut_off_measures_on_and_delivers_later(tmp_path: Path) -> None:
