@@ -270,7 +270,16 @@ class Snapshot:
         one, best = max(given, key=lambda two: _weight(two[1]))  # the first of equals
         machine = self.members[one.member].machine if one.member in self.members else ""
         machines = tuple(sorted(best.machines)) or (one.host,)
-        return GroupAnswer(group, machine, best.finding, best.config, best.speedup, machines)
+        config = best.config
+        if config is not None:  # as a machine of another kind reads it, whose own values differ
+            config = Config(config.changes_from(self._as_written(group)))
+        return GroupAnswer(group, machine, best.finding, config, best.speedup, machines)
+
+    def _as_written(self, group: str) -> Config:
+        """Return the program's own config on machines of a group, the first one of its rounds."""
+        rounds = (one.entry for one in self.published if one.group == group)
+        played = (one.played.configs[0] for one in rounds if isinstance(one, Rounds))
+        return next(played, Config({}))
 
     def count_foreign(self, group: str, me: str, space: ResolvedSpace) -> int:
         """Return how many results of the group are left out because they are of no config here."""
