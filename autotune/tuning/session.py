@@ -323,6 +323,8 @@ def search_session(
         live = LiveRig(rigs)
         ending.callback(quietly, live.close)
         events.on_search_start(study.head, run.name, budget)
+        if (kept := run.kept_locally) is not None:
+            events.note(str(kept))
         events.on_fence(rigs.fence)
         study.fence = rigs.fence.sentence
         for warning in surroundings.look(study.head.hardware):

@@ -15,6 +15,7 @@ import pytest
 FOLDER = Path(__file__).parent
 FOUND = "AUTOTUNE_CLUSTER_FOUND"  # the folder in which tests leave the rows of the last table
 Row = dict[str, object]
+Tell = Callable[[Row], None]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -45,7 +46,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture
-def tell(request: pytest.FixtureRequest) -> Callable[[Row], None]:
+def tell(request: pytest.FixtureRequest) -> Tell:
     """Keep a row of the table that is printed when all tests are over."""
     folder = Path(os.environ[FOUND])
 

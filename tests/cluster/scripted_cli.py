@@ -35,7 +35,7 @@ class FastClock(VirtualClock):
     """Goes ``SPEED`` times as fast as a real one; setting it sleeps until then."""
 
     @property
-    def now_s(self) -> float:  # type: ignore[override]
+    def now_s(self) -> float:
         return monotonic() * SPEED
 
     @now_s.setter

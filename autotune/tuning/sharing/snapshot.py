@@ -182,6 +182,12 @@ class Snapshot:
         refused = {entry.announcement for _, entry in self.of(Refused, group)}
         return None if latest is None or latest.name in refused else latest
 
+    def refused(self, group: str) -> set[Config]:
+        """Return the configs that were announced for a group, and refused by one of it."""
+        names = {entry.announcement for _, entry in self.of(Refused, group)}
+        made = (one for one in self._holders.values() if one.right is Right.ANNOUNCE)
+        return {one.config for one in made if one.name in names}
+
     def next_announcement(self, group: str) -> tuple[str, int]:
         """Return the name and the generation that an announcement would have now."""
         latest = self._latest(group)
@@ -264,7 +270,16 @@ class Snapshot:
         one, best = max(given, key=lambda two: _weight(two[1]))  # the first of equals
         machine = self.members[one.member].machine if one.member in self.members else ""
         machines = tuple(sorted(best.machines)) or (one.host,)
-        return GroupAnswer(group, machine, best.finding, best.config, best.speedup, machines)
+        config = best.config
+        if config is not None:  # as a machine of another kind reads it, whose own values differ
+            config = Config(config.changes_from(self._as_written(group)))
+        return GroupAnswer(group, machine, best.finding, config, best.speedup, machines)
+
+    def _as_written(self, group: str) -> Config:
+        """Return the program's own config on machines of a group, the first one of its rounds."""
+        rounds = (one.entry for one in self.published if one.group == group)
+        played = (one.played.configs[0] for one in rounds if isinstance(one, Rounds))
+        return next(played, Config({}))
 
     def count_foreign(self, group: str, me: str, space: ResolvedSpace) -> int:
         """Return how many results of the group are left out because they are of no config here."""

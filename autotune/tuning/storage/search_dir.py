@@ -25,6 +25,7 @@ from autotune.errors import AutotuneError, RunDirectoryError, UsageError, did_yo
 from autotune.files import access
 from autotune.files.access import HOME
 from autotune.program.sources import changed, listed
+from autotune.tuning.storage.local_record import LocalRecord
 
 if TYPE_CHECKING:
     from autotune.machine.hardware import Hardware
@@ -48,6 +49,11 @@ class SearchDir:
         return self.path.name
 
     @property
+    def kept_locally(self) -> LocalRecord | None:
+        """Where the record is kept if not in this directory, which then holds a copy."""
+        return LocalRecord.of(self.path / FILE)
+
+    @property
     def storage(self) -> RecordStorage:
         """Optuna's storage of the study in this directory."""
         from autotune.tuning.storage.record_storage import RecordStorage
@@ -69,6 +75,9 @@ class SearchDir:
             storage = RecordStorage(part)
             Study.create(storage, STUDY_NAME, head)
             storage.close()
+            for path in (part, self.path / FILE):  # the latter, of a search that was removed
+                if (kept := LocalRecord.of(path)) is not None:
+                    kept.forget()
             part.rename(self.path / FILE)
             access.sync_folder(self.path)
         except BaseException:
