@@ -6,7 +6,7 @@ from the study is never an error: a member goes on with what it has read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from time import sleep
 
 from autotune.knobs.space.space import ResolvedSpace
@@ -58,15 +58,16 @@ class Membership:
     def claimed(self, process: ClaimProcess) -> None:
         """Share a process of the claim.
 
-        It belongs to the announcement of its config that ``announced`` or ``announce`` has
-        returned last; it must have begun after that. One of no announcement is not shared.
+        It belongs to the announcement that it names, and must have begun after this member has
+        read that. One that names none is not shared.
         """
 
     def others(self) -> Mapping[str, Sequence[PlayedRounds]]:
         """Return the rounds that other members of this group have played, by machine.
 
-        Each holds one round: what one answer of a rig gave. The numbers of processes are distinct
-        within a machine, and not those of this member.
+        Each holds one round: what one answer of a rig gave, by cost and work alone. The numbers of
+        processes are distinct within a machine, and not those of this member. It is the same object
+        until there is more to read.
         """
         return {}
 
@@ -102,6 +103,10 @@ class Membership:
 
     def refuse(self, why: str) -> None:
         """Say that the announced config fails here, or trains something else."""
+
+    def refused(self) -> Collection[Config]:
+        """Return the configs that were announced and are refused by a member of this group."""
+        return ()
 
     def awaits_claims(self) -> bool:
         """Return whether living members of the group still owe processes of the announcement."""

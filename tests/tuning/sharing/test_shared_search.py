@@ -3,16 +3,30 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 from autotune.measurement.claim import LEAST_PROCESSES
 from autotune.measurement.outcome import Ending
+from autotune.measurement.turn import Played
 from autotune.program.config import Config, KnobValue
 from autotune.results.finding import Finding
-from autotune.results.record import ClaimProcess
+from autotune.results.record import ClaimProcess, PlayedRounds
 from autotune.tuning.agree import ANNOUNCED
 from autotune.tuning.choosing.proposals import ELSEWHERE
+from autotune.tuning.sharing.board import Board
+from autotune.tuning.sharing.entries import (
+    Announcement,
+    Entry,
+    Published,
+    Refused,
+    Request,
+    RequestState,
+    Right,
+    Rounds,
+    Tried,
+)
 from tests.scripted import CRASH, Question, Script
-from tests.together import Killed, Part, Together, search_together
+from tests.together import AGREEMENT, STUDY, Killed, Part, Together, search_together
 from tests.tuning.watched import TWO, TWO_FASTER, Heard, Knobs
 
 SCRIPT = Script(TWO_FASTER, noise=0.03, ratio_noise=0.01)
@@ -25,6 +39,24 @@ def together(folder: Path, *parts: Part, knobs: Knobs = TWO) -> Together:
     return search_together(folder, [replace(p, seed=n) for n, p in enumerate(parts)], knobs)
 
 
+def announced(found: Together) -> list[Announcement]:
+    """Return all that was announced, in order."""
+    made = [one for one in found.look().requests if one.right is Right.ANNOUNCE]
+    return [one.announcement for one in made if one.state is not RequestState.VOID]
+
+
+def refused(found: Together) -> set[str]:
+    """Return the names of announcements that a member has refused."""
+    entries = (one.entry for one in found.look().published)
+    return {one.announcement for one in entries if isinstance(one, Refused)}
+
+
+def tries(found: Together) -> list[Request]:
+    """Return the rights that were had to try something."""
+    made = [one for one in found.look().requests if one.right is Right.TRY]
+    return [one for one in made if one.state is not RequestState.VOID]
+
+
 def hosts(found: Together, member: int) -> list[str]:
     """Return the machines that the answer of one rests on."""
     result = found.results[member]
@@ -35,9 +67,15 @@ def _has(question: Question, knob: str, value: KnobValue) -> bool:
     return question.config is not None and question.config.get(knob) == value
 
 
+def played_by(found: Together, host: str) -> int:
+    """Return how many answers of rigs a machine has shared."""
+    entries = [one.entry for one in found.look().published if one.host == host]
+    return sum(len(one.played.rounds) for one in entries if isinstance(one, Rounds))
+
+
 def test_machines_of_one_kind_come_to_one_answer_that_rests_on_all_of_them(tmp_path: Path) -> None:
     found = together(tmp_path, Part(SCRIPT), Part(SCRIPT))
-    (announcement,) = found.table.announced
+    (announcement,) = announced(found)
     assert BEST.items() <= announcement.config.items()
     for number, result in enumerate(found.found):
         assert result.finding is Finding.FASTER
@@ -56,7 +94,7 @@ def test_machines_try_different_configs_and_hear_of_the_best_from_the_others(
     knobs: Knobs = {"workers": (0, 1, 2, 3, 4, 5, 6), "prefetch_factor": (2, 4, 8), **TWO}
     script = Script({"workers": workers, **TWO_FASTER}, noise=0.05)
     found = together(tmp_path, Part(script), Part(script), Part(script), knobs=knobs)
-    (announcement,) = found.table.announced
+    (announcement,) = announced(found)
     assert [one.best for one in found.found] == [announcement.config] * 3
     tried = [{record.config for record in one.records} for one in found.found]
     assert len(set.union(*tried)) > max(map(len, tried))
@@ -81,7 +119,7 @@ def test_one_that_joins_late_claims_what_was_announced(tmp_path: Path) -> None:
     # the first is in its claim by then, and the last comes when the others are gone
     script = replace(SCRIPT, start_s=8.0)
     found = together(tmp_path, Part(script), Part(script), Part(script, joins_s=400.0))
-    (announcement,) = found.table.announced
+    (announcement,) = announced(found)
     late = found.found[-1]
     assert (late.finding, late.best) == (Finding.FASTER, announcement.config)
     assert hosts(found, 2) == ["host-0", "host-1", "host-2"]
@@ -126,15 +164,52 @@ def test_one_that_is_cut_off_measures_on_and_delivers_later(tmp_path: Path) -> N
 
     found = together(tmp_path, Part(SCRIPT), Part(SCRIPT, is_cut=cut))
     assert [hosts(found, n) for n in (0, 1)] == [["host-0", "host-1"]] * 2
-    played = [
-        what for member, kind, what in found.table.entries if kind == "played" and "1/" in member
-    ]
-    assert len(played) == len(found.searches[1].study.rounds)
+    assert played_by(found, "host-1") == len(found.searches[1].study.rounds)
     # never reached again: it claims for itself, and says so
     found = together(tmp_path / "cut", Part(SCRIPT), Part(SCRIPT, is_cut=lambda now_s: now_s > 20))
     assert [hosts(found, n) for n in (0, 1)] == [["host-0"], ["host-1"]]
     assert all(one.finding is Finding.FASTER for one in found.found)
     assert not any(one.announcement for one in found.found[1].claim)
+
+
+def test_a_search_that_goes_on_joins_again_and_delivers_what_was_left(tmp_path: Path) -> None:
+    cut = Part(SCRIPT, seed=1, is_cut=lambda now_s: now_s > 12.0, dies_s=60.0)
+    found = search_together(tmp_path, [Part(SCRIPT), cut], TWO)
+    search = found.searches[1]
+    assert played_by(found, "host-1") < len(search.study.rounds)
+    again = Part(SCRIPT, seed=1, host="host-1", joins_s=600.0)
+    later = Together([search], found.storage).go([again])
+    assert played_by(later, "host-1") == len(search.study.rounds)
+    assert hosts(later, 0) == ["host-0", "host-1"]
+    assert len(announced(later)) == 1
+    assert len(later.look().members) == 2
+
+
+def test_what_is_not_of_this_space_is_never_taken_from_a_study(tmp_path: Path) -> None:
+    found = together(tmp_path / "first", Part(SCRIPT))
+    board = Board(cast("Any", found.storage), STUDY)
+    board.open(AGREEMENT)
+    ((group, written),) = [
+        (one.group, one.entry.played.configs[0])
+        for one in board.look().published[:1]
+        if isinstance(one.entry, Rounds)
+    ]
+    turns = Played(1.0, 64.0), Played(0.1, 64.0)
+    for number, foreign in enumerate(
+        (written.replace(workers=64), written.replace(precision="int4"), Config({"--rm": "/"}))
+    ):
+        rounds = Rounds(PlayedRounds(1, (written, foreign), (turns,)))
+        tried = Tried(replace(found.found[0].records[0], config=foreign))
+        entries: tuple[Entry, ...] = (rounds, tried)
+        for nth, entry in enumerate(entries):
+            board.put(Published("stranger-1", 2 * number + nth + 1, "stranger", group, entry))
+    heard = Heard()
+    part = Part(SCRIPT, joins_s=600.0, seed=1, events=heard, host="here")
+    (result,) = search_together(tmp_path / "second", [part], TWO, storage=found.storage).found
+    assert BEST.items() <= result.best.items()
+    assert {knob for one in result.records for knob in one.config} == {*written}
+    assert not any(one.config["precision"] == "int4" for one in result.records)
+    assert any("left out" in note for note in heard.notes)
 
 
 def test_a_config_that_trains_something_else_on_one_machine_is_refused_there(
@@ -150,7 +225,7 @@ def test_a_config_that_trains_something_else_on_one_machine_is_refused_there(
     first, late = found.found
     assert "precision" in first.changes
     assert "precision" not in late.changes
-    assert found.table.refused == {found.table.announced[0].name}
+    assert refused(found) == {announced(found)[0].name}
     assert any("Refused here" in warning for warning in heard.warnings)
 
 
@@ -165,7 +240,7 @@ def test_a_config_that_fails_in_a_fresh_process_of_one_machine_is_refused_there(
 
     broken = replace(SCRIPT, ends=ends)
     found = together(tmp_path, Part(SCRIPT), Part(broken, events=heard))
-    assert found.table.refused
+    assert refused(found)
     assert "precision" not in found.found[1].changes
 
 
@@ -178,7 +253,7 @@ def test_one_whose_user_stops_it_costs_the_others_nothing(tmp_path: Path) -> Non
     found = together(tmp_path, Part(SCRIPT), Part(SCRIPT, events=Stops()))
     (result,) = found.found
     assert result.finding is Finding.FASTER
-    assert found.table.left == {"host-0/0", "host-1/1"}
+    assert all(member.left for member in found.look().members.values())
     assert result.seconds < 1.15 * 180.0
 
 
@@ -200,8 +275,7 @@ def test_expensive_starts_are_shared_out(tmp_path: Path) -> None:
             [r for r in search.study.records if is_expensive(r.config)] for search in found.searches
         ]
         assert sum(map(bool, own)) == 1, [[r.why for r in its] for its in own]
-        (holders,) = found.table.tries.values()
-        assert len(holders) == 1
+        assert [one.state for one in tries(found)] == [RequestState.DONE]
         told = [
             {r.is_elsewhere for r in one.records if is_expensive(r.config)} for one in found.found
         ]
@@ -226,8 +300,21 @@ def test_an_expensive_start_of_a_machine_that_died_comes_back_once(tmp_path: Pat
         parts = [Part(script, budget_s=400.0)] * 3
         found = together(tmp_path / f"{most}", *parts, knobs=knobs)
         assert len(found.found) == 3 - most
-        (holders,) = found.table.tries.values()
-        assert len(holders) == len({*holders}) == 2
+        states = [one.state for one in tries(found)]
+        assert states == [RequestState.LOST, RequestState.DONE if most == 1 else RequestState.LOST]
         compiled = {one.best.get("compile") for one in found.found}
         # After two losses it may be what kills machines: nobody tries it again
         assert compiled == {"default" if most == 1 else "off"}
+
+
+def test_what_one_machine_refuses_none_announces_again(tmp_path: Path) -> None:
+    def wrong(config: Config) -> float:
+        return 1.5 if config.get("precision") == "bf16" else 1.0
+
+    # The first begins its claim late, so that the refusal of the other comes before
+    odd = replace(SCRIPT, trains=wrong)
+    found = together(tmp_path, Part(odd), Part(SCRIPT, joins_s=4.0), Part(SCRIPT, joins_s=8.0))
+    made = announced(found)
+    configs = [one.config for one in made]
+    assert len(configs) == len({*configs})
+    assert "precision" not in found.found[0].changes
