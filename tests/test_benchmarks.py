@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
+from autotune.measurement.interval import Interval
 from autotune.program.config import Config, KnobValue
-from benchmarks import live, record
+from benchmarks import live, machines, record
 from benchmarks.answer import Ratio
 from benchmarks.gpu.bench import Status
 from benchmarks.gpu.program_check import judge_end, judge_held, judge_memory
 from benchmarks.live import Progress, of_turns
 from benchmarks.processes import Ran
-from benchmarks.replay.world import Table, reached, read, speedup
+from benchmarks.replay.world import FOLDER, Table, reached, read, speedup
 from tests.gpu_fakes import FakeNvml
 from tests.made import A100
 
@@ -142,3 +143,50 @@ def test_a_result_is_named_by_the_device_that_was_trained_on(
     assert on_cpu.name.endswith("-overhead-short-cpu.json")
     assert json.loads(on_cpu.read_text())["machine"]["gpus"] == [A100.name]
     assert record.save("strategies", {}, device="cuda").name.endswith("-strategies-cuda.json")
+
+
+def test_a_claim_is_judged_by_machines_that_took_no_part() -> None:
+    narrow, wide = Interval(1.1, 1.09, 1.11), Interval(1.1, 1.0, 1.2)
+    log = math.log(1.1)
+    assert machines.holds(narrow, log, 0.0) == 1.0
+    assert machines.holds(narrow, math.log(1.2), 0.0) == 0.0
+    assert machines.holds(narrow, log, 0.03) < 0.3
+    assert machines.holds(wide, log, 0.03) > 0.99
+    found = machines.drawn((machines.Case(4, 0.0, 1.0), 2, 20))
+    assert found["claims"] == 0.0
+    assert found["holds"] == 1.0
+
+
+def test_shared_searches_go_on_where_they_stood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, values in {"MEMBERS": (2,), "OMEGAS": (0.03,), "GAINS": (1.3,)}.items():
+        monkeypatch.setattr(machines, name, values)
+    out, made = tmp_path / "out.jsonl", list[Any]()
+
+    def each(run: Any, tasks: Any) -> list[Any]:
+        made.extend(tasks)
+        return [run(one) for one in tasks]
+
+    first = machines.searches(each, 1, out)
+    assert machines.searches(each, 1, out) == first
+    assert len(made) == 1, "what was searched is not searched again"
+    every = first["all"]
+    assert isinstance(every, dict)
+    assert every["searches"] == 1
+    assert every["false_claims"] == 0.0
+
+
+def test_members_of_a_replay_tell_when_they_are_near_the_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machines, "REPLAY_S", 60.0)
+    table = read(FOLDER / "char_gpt.json")
+    watch = machines.Watch(table)
+    watch.seen = [(1.0, 0.99), (2.0, 0.9), (3.0, 0.98), (4.0, 1.0)]
+    assert watch.reached_s(0.98) == 3.0
+    assert watch.reached_s(1.01) == math.inf
+    found = machines.replayed(("char_gpt", 2, 0))
+    assert len(found.reached_s) == 2
+    assert found.announced is None or found.announced <= 1.0
+    assert found.look_bytes > 1000

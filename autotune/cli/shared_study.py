@@ -48,6 +48,20 @@ def observer_of(storage: str | None, name: str | None) -> Observer:
     return Observer(board)
 
 
+def has_answer(storage: str | None, name: str | None) -> bool:
+    """Return whether a study was answered, and all its members have left.
+
+    False for a study that cannot be read: who joins it is told why.
+    """
+    from autotune.errors import AutotuneError
+
+    try:
+        found = observer_of(storage, name).look()
+    except AutotuneError:
+        return False
+    return found.is_over and any(one.answer is not None for one in found.groups)
+
+
 def looked_at(
     observer: Observer,
     beat_s: float,
@@ -166,5 +180,15 @@ def _named(config: Config, group: GroupStanding) -> str:
 def _as_data(found: Standing) -> dict[str, Any]:
     from pydantic import TypeAdapter
 
-    data: dict[str, Any] = TypeAdapter(type(found)).dump_python(found, mode="json")
+    data: dict[str, Any] = _plain(TypeAdapter(type(found)).dump_python(found, mode="json"))
     return data
+
+
+def _plain(data: Any) -> Any:
+    """Return data in which a config is its settings."""
+    if isinstance(data, list):
+        return [_plain(one) for one in data]
+    if not isinstance(data, dict):
+        return data
+    settings = data.get("values_by_knob")
+    return {name: _plain(one) for name, one in data.items()} if settings is None else settings

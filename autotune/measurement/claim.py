@@ -38,7 +38,7 @@ APART_TAU, APART_LEAST = 0.10, math.log(1.15)
 LOADING_TAU = 0.04
 TAUS = 120  # points of the grid
 LEAST_TAU = 1e-4
-EVERY = 5  # of these points is taken where omega has a grid, too, which has as few
+STEPS = 12  # of tau and of omega, where both are unknown
 GRID = 801  # of mu, for the bounds of the interval
 
 
@@ -111,8 +111,7 @@ def differing(
     scale = _scale(tau, _mean(machines), apart=apart)
     taus = np.linspace(0.0, 5 * scale, TAUS) + LEAST_TAU
     logs, centers, variances = _by_machine(machines, taus, scale)
-    weights = np.exp(logs - logs.max())
-    weights /= weights.sum()
+    weights = _weights(logs)
     for one, other in combinations(range(len(machines)), 2):
         gaps = np.stack([centers[:, one] - centers[:, other], centers[:, other] - centers[:, one]])
         errors = np.sqrt(variances[:, one] + variances[:, other])
@@ -155,22 +154,28 @@ def _posterior(machines: Sequence[Sequence[LogRatio]], scale: float) -> tuple[Ar
     Returns:
         Weight, mean and standard deviation of each; of several machines, for another one.
     """
-    is_alone = len(machines) == 1
-    points = np.linspace(0.0, 5.0, TAUS)[:: 1 if is_alone else EVERY]
-    likely, centers, errors = _by_machine(machines, scale * points + LEAST_TAU, scale)
+    if len(machines) == 1:
+        taus = np.linspace(0.0, 5 * scale, TAUS) + LEAST_TAU
+        logs, means, variances = _by_machine(machines, taus, scale)
+        return _weights(logs), means[:, 0], np.sqrt(variances[:, 0])
+    steps = (np.arange(STEPS) + 0.5) / STEPS  # their squares are dense where the prior is
+    likely, centers, errors = _by_machine(machines, 5 * scale * steps**2, scale)
     omega = math.hypot(OMEGA, TAU_GROWTH * abs(_mean(machines)))
-    omegas = np.zeros((1, 1)) if is_alone else omega * points[:, None]
+    omegas = 5 * omega * steps[:, None] ** 2
     known = 1 / (omegas[:, :, None] ** 2 + errors)
     variances = 1 / known.sum(axis=2)
     means = (centers * known).sum(axis=2) * variances
     rest = known * (centers - means[:, :, None]) ** 2 - np.log(known)
     logs = likely - 0.5 * (rest.sum(axis=2) - np.log(variances) + (omegas / omega) ** 2)
+    logs += np.log(steps) + np.log(steps[:, None])
+    spreads = np.sqrt(variances + omegas**2)
+    return _weights(logs).ravel(), means.ravel(), spreads.ravel()
+
+
+def _weights(logs: Array) -> Array:
     weights = np.exp(logs - logs.max())
-    return (
-        (weights / weights.sum()).ravel(),
-        means.ravel(),
-        np.sqrt(variances + omegas**2).ravel(),
-    )
+    found: Array = weights / weights.sum()
+    return found
 
 
 def _is_enough(processes: Sequence[int], *, apart: bool) -> bool:

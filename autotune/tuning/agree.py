@@ -15,11 +15,18 @@ from autotune.results.record import TrialRecord
 from autotune.results.rehearsals import blames
 from autotune.tuning.apart import measured_alone, speedup_apart
 from autotune.tuning.choosing.chooser import Proposal
+from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.claim import claimable
-from autotune.tuning.race import tell
+from autotune.tuning.race import race, tell
 from autotune.tuning.session import Baseline, Session
 
 ANNOUNCED = "announced by another machine, to be claimed together"
+
+
+def select(session: Session, baseline: Baseline, diagnosis: Diagnosis) -> None:
+    """Race configs, until it is clear which one to claim, here or on another machine."""
+    race(session, baseline, diagnosis)
+    take_up(session, baseline)
 
 
 class Agreeing:

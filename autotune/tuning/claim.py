@@ -123,7 +123,7 @@ class Match:
         machines = [processes, *self.elsewhere().values()] if processes else []
         ratios = [[one.ratio for one in its] for its in machines]
         fresh = sum(fresh_of(its) >= LEAST_PROCESSES for its in machines)
-        if fresh < LEAST_MACHINES or differing(ratios, tau=self.tau, apart=self.is_apart):
+        if fresh < LEAST_MACHINES or self.differs(processes):
             return read(processes, self.tau)
         found = claim(ratios, tau=self.tau, apart=self.is_apart)
         elsewhere = {host: tuple(its) for host, its in self.elsewhere().items()}
@@ -131,6 +131,12 @@ class Match:
             *(found.speedup, found.chance, found.is_enough, tuple(processes), elsewhere),
             machines=found.machines,
         )
+
+    def differs(self, processes: Sequence[ClaimProcess]) -> bool:
+        """Return whether machines surely differ, with these processes as those of this one."""
+        machines = (processes, *self.elsewhere().values())
+        ratios = [[one.ratio for one in its] for its in machines]
+        return differing(ratios, tau=self.tau, apart=self.is_apart)
 
     def is_over(self, confirmation: Confirmation | None) -> bool:
         """Whether further processes are of no use; those of other machines may still come."""

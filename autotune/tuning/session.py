@@ -93,6 +93,7 @@ class Session:
     def keep(self, result: SearchResult, finish: Finish) -> SearchResult:
         """Record the result and have its files written, as far as that is possible; return it."""
         self.stop.result = result
+        self.sharing.answered(result)
         with faults_warned_of(self.events):
             self.study.result = result
         with faults_warned_of(self.events):

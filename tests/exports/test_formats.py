@@ -136,6 +136,7 @@ def test_accelerate_reads_its_file(tmp_path: Path) -> None:
     assert (str(ranks.distributed_type).rpartition(".")[2], ranks.num_processes) == ("MULTI_CPU", 2)
 
 
+@pytest.mark.filterwarnings("ignore:The `srun` command is available")  # where Slurm is installed
 def test_lightning_takes_its_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # as Lightning sets it
     pytest.importorskip("lightning")

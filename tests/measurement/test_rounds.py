@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from autotune.measurement.interval import LogRatio
-from autotune.measurement.rounds import LEAST_VARIANCE, TAU, TAU_GROWTH, Speeds, speeds
+from autotune.measurement.rounds import LEAST_VARIANCE, OMEGA, TAU, TAU_GROWTH, Speeds, speeds
 from autotune.measurement.turn import Played
 
 Round = Mapping[str, Played]
@@ -86,3 +86,23 @@ def test_several_processes_count_by_their_noise_and_differ_among_each_other() ->
     assert together.of("b").error > together.of("a").error
     assert together.by_rounds is not None
     assert together.by_rounds.of("a").error < 0.2 * usual, "what more rounds could tell"
+
+
+def test_machines_differ_among_each_other_and_more_of_their_rounds_do_not_help() -> None:
+    one, other = rounds_at({"a": 1.2, "b": 1.2}, [1.0] * 400), rounds_at({"a": 1.3}, [1.0] * 400)
+    found = speeds([[one], [other]], "own")
+    assert found is not None
+    assert found.configs == ("own", "a", "b")
+    assert 1.2 < found.of("a").interval.estimate < 1.3
+    usual = math.hypot(OMEGA, TAU_GROWTH * math.log(1.25)) / math.sqrt(2)
+    assert found.of("a").error == pytest.approx(usual, rel=0.2)
+    assert found.by_rounds is not None
+    assert found.by_rounds.of("a").error < 0.2 * usual, "what more rounds could tell"
+
+
+def test_a_machine_of_many_processes_counts_little_more_than_one_of_few() -> None:
+    fast, slow = rounds_at({"a": 1.3}, [1.0] * 400), rounds_at({"a": 1.2}, [1.0] * 400)
+    found, alone = speeds([[fast] * 8, [slow] * 2], "own"), of(*[fast] * 8, *[slow] * 2)
+    assert found is not None
+    assert 1.24 < found.of("a").interval.estimate < 1.26 < alone.of("a").interval.estimate
+    assert speeds([[fast] * 8, [], [[]]], "own") is not None, "machines that played nothing yet"

@@ -7,18 +7,16 @@ fields are those of Kubernetes' API, ``batch/v1`` and ``apps/v1``.
 
 from __future__ import annotations
 
-import argparse
-import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import yaml
 
-from autotune.cli.executors.base import Executor, MemberState, Submission
-from autotune.errors import UsageError
+from autotune.cli.executors.base import Executor, MemberState, OptionParser, Submission
 
 SECRET = "autotune-storage"  # noqa: S105 - the name of a secret, not one
 DATABASE = "autotune-postgres"
+WORKER = "autotune-worker"
 URL = f"postgresql://autotune:PASSWORD@{DATABASE}/autotune"
 # A pod that is killed is started again, as one that is evicted; six times is Kubernetes' default
 RETRIES = 6
@@ -40,12 +38,12 @@ class Kubernetes(Executor):
 
     def __init__(self, options: str) -> None:
         """Take the image of the training, and what each worker asks its node for."""
-        parser = _Parser(add_help=False)
+        parser = OptionParser(Kubernetes)
         parser.add_argument("--image", required=True)
         parser.add_argument("--cpus", type=int, required=True)
         parser.add_argument("--gpus", type=int, default=0)
         parser.add_argument("--memory")
-        self._wanted = parser.parse_args(shlex.split(options))
+        self._wanted = parser.parse_args(parser.words(options))
 
     def submit(self, line: Sequence[str], count: int) -> Submission:
         """Render the manifest; the workers take the storage's URL from the secret."""
@@ -72,14 +70,17 @@ class Kubernetes(Executor):
             ],
             # Loader workers hand over batches in it, and a container's own has 64 MiB
             "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
-            "topologySpreadConstraints": [
-                {
-                    "maxSkew": 1,
-                    "topologyKey": "kubernetes.io/hostname",
-                    "whenUnsatisfiable": "DoNotSchedule",
-                    "labelSelector": {"matchLabels": {"job-name": "autotune"}},
+            # Two workers of one node would measure each other
+            "affinity": {
+                "podAntiAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": [
+                        {
+                            "topologyKey": "kubernetes.io/hostname",
+                            "labelSelector": {"matchLabels": {"app": WORKER}},
+                        }
+                    ]
                 }
-            ],
+            },
         }
         return {
             "apiVersion": "batch/v1",
@@ -90,7 +91,7 @@ class Kubernetes(Executor):
                 "completions": count,
                 "parallelism": count,
                 "backoffLimit": RETRIES,
-                "template": {"spec": pod},
+                "template": {"metadata": {"labels": {"app": WORKER}}, "spec": pod},
             },
         }
 
@@ -146,7 +147,7 @@ def _postgres() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": DATABASE},
-        "spec": {"selector": labels, "ports": [{"port": 5432}]},
+        "spec": {"selector": labels, "ports": [{"port": 5432, "protocol": "TCP"}]},
     }
     stateful = {
         "apiVersion": "apps/v1",
@@ -161,10 +162,3 @@ def _postgres() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         },
     }
     return service, stateful
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(
-            f"The options of --executor kubernetes: {message}. Type: {Kubernetes.usage}"
-        )

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from autotune import __version__
 from autotune.errors import UsageError
 from autotune.program.program import Program, ProgramKind
 from autotune.results.record import SearchInfo, SearchOptions
@@ -43,7 +42,7 @@ def agreement_of(head: SearchInfo) -> Agreement:
             "other machines can search it, too: file.py:function"
         )
     return Agreement(
-        version=__version__,
+        version=head.hardware.versions.get("autotune-torch", ""),
         fingerprint=program.fingerprint,
         line=_line(program),
         space=_space(head),

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from threading import Condition, Thread
-from time import monotonic, sleep
+from time import monotonic
 
 from autotune.errors import OutOfReachError, SharedStudyError
 from autotune.tuning.sharing.board import Board
@@ -46,11 +46,9 @@ class Pace:
         wait_s: For so long the engine waits for an answer at most; a transaction takes some ms.
         leave_s: For so long it waits for the last delivery.
         is_inline: Whether the exchange is made when the engine calls, in virtual time.
-        sleep: Lets seconds of the clock go by.
     """
 
     clock: Callable[[], float] = monotonic
-    sleep: Callable[[float], None] = sleep
     beat_s: float = BEAT_S
     wait_s: float = 5.0
     leave_s: float = 5.0
@@ -82,9 +80,8 @@ class Courier:
         self._thread: Thread | None = None
         self._beats = 0
 
-    def start(self, *, is_open: bool) -> None:
-        """Begin the exchange; what is not open yet is opened with the first beat."""
-        self._contact.is_open = is_open
+    def start(self) -> None:
+        """Begin the exchange."""
         if self.pace.is_inline:
             self.drive()
         else:
@@ -95,6 +92,12 @@ class Courier:
     def is_lone(self) -> bool:
         """Whether others take this member for dead, or there is no exchange any more."""
         return bool(self.over) or self._contact.is_long_lost
+
+    def describe(self, **changes: str) -> None:
+        """Change what the member says of itself, and have it said at once."""
+        self.member = replace(self.member, **changes)  # type: ignore[arg-type]
+        self._contact.beat_now()
+        self.hurry()
 
     def put(self, entry: Entry) -> None:
         """Keep an entry, and have it delivered: rounds with the next beat, all others at once."""
@@ -133,8 +136,10 @@ class Courier:
 
     def drive(self) -> None:
         """Take the steps that are due; where a thread takes them, nothing is done."""
-        while self.pace.is_inline and not self.over and self._contact.is_due:
+        is_over = bool(self.over) or self._contact.has_left
+        while self.pace.is_inline and not is_over and self._contact.is_due:
             self._step()
+            is_over = bool(self.over)
 
     def end(self) -> None:
         """Deliver what there is, say goodbye, and end the exchange, within seconds."""
@@ -153,17 +158,19 @@ class Courier:
         return [notes.pop(0) for _ in range(len(notes))]  # another thread may add to it
 
     def _run(self) -> None:
-        contact, ends_s = self._contact, None
+        contact = self._contact
+        ends_s: float | None = None
         while not self.over and not contact.has_left:
             self._step()
             with self._rights.changed:
                 if contact.is_leaving and ends_s is None:
                     ends_s = self.pace.clock() + self.pace.leave_s
                 if ends_s is not None and self.pace.clock() > ends_s:
-                    return
+                    break
                 self._rights.changed.wait_for(
                     lambda: contact.is_due or self._is_to_end, contact.wait_s
                 )
+        self._board.hang_up()
 
     @property
     def _is_to_end(self) -> bool:
@@ -195,9 +202,8 @@ class Courier:
     def _exchange(self, asked: dict[str, Request]) -> None:
         contact, is_leaving = self._contact, self._contact.is_leaving
         contact.is_urgent = False
-        if not contact.is_open:
+        if not self._board.is_open:
             self._board.open(self._agreement)
-            contact.is_open = True
         self._beat()
         self._deliver()
         if contact.is_look_due or is_leaving or self.snapshot is None:
@@ -258,7 +264,10 @@ class Courier:
         rights = self._rights
         with rights.changed:
             wanted = {*rights.held, *(asked.keys() & rights.asked.keys())}
-        closing = self._seen.to_close(self.member.id, self.process, wanted)
+        seen, me = self._seen, self.member.id
+        if self._contact.is_leaving:
+            seen = seen.seen_by_the_last(me)
+        closing = seen.to_close(me, self.process, wanted)
         for request, state in closing:
             self._board.close(request, state)
             if request.process == self.process and self._seen.holder(request.name) == request:
@@ -287,7 +296,7 @@ class _Contact:
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
-        self.is_open = self.is_urgent = self.is_leaving = self.has_left = False
+        self.is_urgent = self.is_leaving = self.has_left = False
         self.faults = 0
         self.notes: list[str] = []
         self._beat_s = self._look_s = self._next_s = self._reached_s = pace.clock()
@@ -314,6 +323,9 @@ class _Contact:
     def is_long_lost(self) -> bool:
         lost_s = self._pace.clock() - self._reached_s
         return self.faults > 0 and lost_s > QUIET_BEATS * self._pace.beat_s
+
+    def beat_now(self) -> None:
+        self._beat_s = self._pace.clock()
 
     def beaten(self) -> None:
         self._beat_s = self._next_s = self._pace.clock() + self._pace.beat_s

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
@@ -17,7 +18,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from autotune.measurement.interval import Interval
-from autotune.program.config import Config
+from autotune.measurement.turn import Played
+from autotune.program.config import Config, KnobValue
 from autotune.program.printed import CONTROL
 from autotune.results.finding import Finding
 from autotune.results.record import ClaimProcess, PlayedRounds, TrialRecord
@@ -81,9 +83,47 @@ class Member:
 
 @dataclass(frozen=True)
 class Rounds:
-    """Rounds of a member's race: each of *played* is what one answer of a rig gave, as one."""
+    """Rounds of a member's race: each of *played* is what one answer of a rig gave, as one.
+
+    These are what a study has most of, so it holds what speeds are made of alone: the configs by
+    what they change, and cost and work of each turn, as a millionth is far below all noise.
+    """
 
     played: PlayedRounds
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON holds it; its configs have the same knobs."""
+        first, *others = self.played.configs
+        return {
+            "process": self.played.process,
+            "configs": [dict(first), *(config.changes_from(first) for config in others)],
+            "turns": [
+                [[float(f"{x:.6g}") for x in (one.cost, one.work)] for one in turns]
+                for turns in self.played.rounds
+            ],
+        }
+
+    @classmethod
+    def read(cls, raw: Any) -> Rounds:
+        """Return what ``as_json`` has made.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        packed: _PackedRounds = read(_PackedRounds, raw)
+        first = packed.configs[0] if packed.configs else {}
+        configs = tuple(Config({**first, **changes}) for changes in packed.configs)
+        rounds = tuple(tuple(Played(*turn) for turn in turns) for turns in packed.turns)
+        if any(one.cost <= 0 or one.work <= 0 for turns in rounds for one in turns):
+            raise ValueError("a turn has a cost and work")
+        return cls(PlayedRounds(packed.process, configs, rounds))
+
+
+@dataclass(frozen=True)
+class _PackedRounds:
+    process: int
+    configs: tuple[dict[str, KnobValue], ...]
+    turns: tuple[tuple[tuple[float, float], ...], ...]
 
 
 @dataclass(frozen=True)
@@ -97,11 +137,6 @@ class Tried:
     record: TrialRecord
     asked: Config | None = None
 
-    @property
-    def arm(self) -> Config:
-        """What the right was asked for."""
-        return self.asked or self.record.config
-
 
 @dataclass(frozen=True)
 class Claimed:
@@ -109,6 +144,10 @@ class Claimed:
 
     announcement: str
     process: ClaimProcess
+
+    def __post_init__(self) -> None:
+        if self.process.ratio.error <= 0:
+            raise ValueError("a measured ratio has an error")
 
 
 @dataclass(frozen=True)
@@ -171,7 +210,7 @@ class Published:
             "number": self.number,
             "host": self.host,
             "group": self.group,
-            "entry": as_json(self.entry),
+            "entry": _packed(self.entry),
         }
 
     @classmethod
@@ -182,7 +221,7 @@ class Published:
             ValueError: It is something else.
         """
         try:
-            entry = read(KINDS[raw["kind"]], raw["entry"])
+            entry = _unpacked(KINDS[raw["kind"]], raw["entry"])
             member, host, group = (_printable(raw[name]) for name in ("member", "host", "group"))
             return cls(str(member), int(raw["number"]), str(host), str(group), entry)
         except (KeyError, TypeError) as error:
@@ -262,7 +301,7 @@ class Request:
 
 def arm_of(group: str, config: Config) -> str:
     """Return a name for a config on machines of a group, the same in all processes."""
-    return _digest([group, sorted(config.items())])
+    return digest([group, sorted(config.items())])
 
 
 def place_in_order(member: str, group: str, config: Config) -> str:
@@ -270,11 +309,20 @@ def place_in_order(member: str, group: str, config: Config) -> str:
 
     Members begin at different ones, so that few ask for the same.
     """
-    return _digest([member, arm_of(group, config)])
+    return digest([member, arm_of(group, config)])
 
 
-def _digest(of: object) -> str:
+def digest(of: object) -> str:
+    """Return 16 hex digits that are the same for equal JSON, in all processes."""
     return hashlib.sha256(json.dumps(of).encode()).hexdigest()[:16]
+
+
+def _packed(entry: Entry) -> Any:
+    return entry.as_json() if isinstance(entry, Rounds) else as_json(entry)
+
+
+def _unpacked(kind: type[Any], raw: Any) -> Any:
+    return Rounds.read(raw) if kind is Rounds else read(kind, raw)
 
 
 def as_json(value: Any) -> Any:
@@ -289,7 +337,7 @@ def read(kind: Any, raw: Any) -> Any:
     Control characters, with which a text could write over a terminal, are left out.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: It is something else, or holds a number that is none or infinite.
     """
     return _adapter(kind).validate_python(_printable(raw))
 
@@ -303,6 +351,8 @@ def _printable(raw: Any) -> Any:
     match raw:
         case str():
             return CONTROL.sub("", raw)
+        case float() if not math.isfinite(raw):
+            raise ValueError("it is not a number that can be measured")
         case dict():
             return {_printable(key): _printable(value) for key, value in raw.items()}
         case list():

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.errors import OutOfReachError
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.program.config import Config
 from autotune.results.finding import Finding
@@ -25,6 +24,7 @@ from autotune.tuning.sharing.entries import (
     Right,
     Rounds,
     Tried,
+    digest,
     place_in_order,
 )
 from autotune.tuning.sharing.membership import Membership
@@ -32,38 +32,21 @@ from autotune.tuning.sharing.snapshot import Snapshot, is_of
 from autotune.tuning.sharing.spool import Spool
 
 FOLDER = "shared"  # in the run's folder
+MOST_NUMBERS = 1_000_000  # of members, which are told apart by seeds
 NOTHING = Snapshot(None, {}, frozenset(), ())
 
 
-def join_study(
-    board: Board,
-    agreement: Agreement,
-    run: Path,
-    pace: Pace | None = None,
-    *,
-    resumes: bool = False,
-) -> Joined:
-    """Join a study, and begin to exchange with it.
+def member_of(board: Board, agreement: Agreement, run: Path, pace: Pace | None = None) -> Joined:
+    """Become a member of a study, and begin to exchange with it.
 
     Args:
+        board: The study. One that is not open yet, because it could not be reached when a run was
+            resumed, is opened as soon as it can be; a search that differs goes on alone then.
         run: The folder of the run, whose spool holds what is not delivered yet.
-        resumes: Whether the run was a member before: then it goes on also if the study cannot be
-            reached now.
-
-    Raises:
-        OutOfReachError: The study cannot be reached now.
-        SharedStudyError: It cannot be used, or it searches something else.
     """
-    is_open = True
-    try:
-        board.open(agreement)
-    except OutOfReachError:
-        if not resumes:
-            raise
-        is_open = False
     spool = Spool(run / FOLDER, board.liveness.here.host)
     joined = Joined(Courier(board, agreement, spool, pace or Pace()))
-    joined.courier.start(is_open=is_open)
+    joined.courier.start()
     return joined
 
 
@@ -78,28 +61,12 @@ class Joined(Membership):
 
     def __init__(self, courier: Courier) -> None:
         self.courier = courier
+        self.host = courier.member.host
+        self.number = int(digest(self.id), 16) % MOST_NUMBERS + 1
         self._space: ResolvedSpace | None = None
-        self._read: dict[Config, str] = {}  # announcements that the engine was told of
         self._rounds: tuple[Snapshot, dict[str, list[PlayedRounds]]] | None = None
         self._told: set[str] = set()
         self._refused: set[str] = set()
-        for name in courier.spool.damaged:
-            self._once(f"'{name}' of this run holds no result that can be delivered; left out.")
-
-    @property
-    def number(self) -> int:  # type: ignore[override]
-        """A number that hardly another member has."""
-        return int(place_in_order(self.id, "", Config({}))[:8], 16) + 1
-
-    @property
-    def host(self) -> str:  # type: ignore[override]
-        """Name of this machine."""
-        return self.courier.member.host
-
-    def pause(self, seconds: float) -> None:
-        """Let others measure for so long."""
-        self.courier.pace.sleep(seconds)
-        self.drive()
 
     @property
     def id(self) -> str:
@@ -118,6 +85,8 @@ class Joined(Membership):
     def drive(self) -> None:
         """Take the steps that are due in virtual time, and tell the user what there is to tell."""
         self.courier.drive()
+        for name in self.courier.spool.damaged:
+            self._once(f"'{name}' of this run holds no result that can be delivered; left out.")
         if self.courier.spool.fault is not None:
             self._once(f"Results wait in memory alone to be shared: {self.courier.spool.fault}")
         for text in self.courier.notes():
@@ -131,12 +100,12 @@ class Joined(Membership):
     def join(self, group: str, machine: str, space: ResolvedSpace) -> None:
         """Begin to share what is measured."""
         self._space = space
-        self.courier.member = replace(self.courier.member, group=group, machine=machine)
+        self.courier.describe(group=group, machine=machine)
         self.drive()
 
     def begin(self, phase: str) -> None:
-        """Tell the others what this member does; they see it with the next beat."""
-        self.courier.member = replace(self.courier.member, phase=phase)
+        """Tell the others what this member does."""
+        self.courier.describe(phase=phase)
         self.drive()
 
     def played(self, rounds: PlayedRounds) -> None:
@@ -154,8 +123,8 @@ class Joined(Membership):
 
     def claimed(self, process: ClaimProcess) -> None:
         """Share a process of the claim."""
-        if process.config in self._read:
-            self.courier.put(Claimed(self._read[process.config], process))
+        if process.announcement:
+            self.courier.put(Claimed(process.announcement, process))
         self.drive()
 
     def others(self) -> Mapping[str, Sequence[PlayedRounds]]:
@@ -210,10 +179,7 @@ class Joined(Membership):
     def announced(self) -> Announcement | None:
         """Return what is in force; what begins from now on may count for it."""
         self.drive()
-        found = self._in_force()
-        if found is not None:
-            self._read[found.config] = found.name
-        return found
+        return self._in_force()
 
     def _in_force(self) -> Announcement | None:
         seen = self.courier.snapshot or NOTHING
@@ -244,7 +210,6 @@ class Joined(Membership):
 
     def _refuse(self, announced: Announcement, why: str) -> None:
         self._refused.add(announced.name)
-        self._read.pop(announced.config, None)
         self.courier.put(Refused(announced.name, why))
 
     def awaits_claims(self) -> bool:

@@ -24,7 +24,7 @@ from autotune.tuning.sharing.agreement import agreement_of
 from autotune.tuning.sharing.board import Board
 from autotune.tuning.sharing.courier import Pace
 from autotune.tuning.sharing.entries import Agreement
-from autotune.tuning.sharing.joined import join_study
+from autotune.tuning.sharing.joined import member_of
 from autotune.tuning.sharing.membership import ALONE, Membership
 from autotune.tuning.sharing.standing import Life, Observer
 from autotune.tuning.sharing.store import open_store
@@ -66,23 +66,29 @@ def board_of(sharing: SharingOptions, clock: Callable[[], float] = monotonic) ->
 def opened(
     board: Board,
     agreement: Agreement,
+    warn: Callable[[str], None],
     clock: Callable[[], float] = monotonic,
     wait: Callable[[float], None] = sleep,
 ) -> Board:
     """Open a study, which is created if it does not exist, by whoever comes first.
+
+    Out of reach, it is tried again for a minute, which is said.
 
     Raises:
         OutOfReachError: Its storage could not be reached for a minute.
         SharedStudyError: It refuses, or the study searches something else.
         UsageError: The library that talks to it is not installed.
     """
-    until_s = clock() + OPENING_S
+    until_s, told = clock() + OPENING_S, False
     while True:
         try:
             board.open(agreement)
-        except OutOfReachError:
+        except OutOfReachError as error:
             if clock() >= until_s:
                 raise
+            if not told:
+                warn(f"Trying again for {OPENING_S:.0f} s: {error}")
+                told = True
             wait(PAUSE_S * random.random())  # so that not all come back at once
         else:
             return board
@@ -171,7 +177,10 @@ def joined(
     # The host is free for others as soon as nothing is measured here
     with served(sharing, run, events.warn), host_lock.held(gpus):
         board = board_of(sharing, clock)
-        if not resumes:
-            opened(board, agreement)
-        pace = Pace(clock, liveness.BEAT_S)
-        yield join_study(board, agreement, run, pace, resumes=resumes)
+        try:
+            board.open(agreement) if resumes else opened(board, agreement, events.warn)
+        except OutOfReachError as error:
+            if not resumes:
+                raise
+            events.warn(f"The study '{sharing.name}' is joined again once it can be: {error}")
+        yield member_of(board, agreement, run, Pace(clock, liveness.BEAT_S))

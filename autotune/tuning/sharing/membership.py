@@ -58,8 +58,8 @@ class Membership:
     def claimed(self, process: ClaimProcess) -> None:
         """Share a process of the claim.
 
-        It belongs to the announcement of its config that ``announced`` or ``announce`` has
-        returned last; it must have begun after that. One of no announcement is not shared.
+        It belongs to the announcement that it names, and must have begun after this member has
+        read that. One that names none is not shared.
         """
 
     def others(self) -> Mapping[str, Sequence[PlayedRounds]]:

@@ -21,7 +21,6 @@ from autotune.tuning.sharing.store import missing, quiet_grpc
 
 LOOPBACK = "127.0.0.1"
 THREADS = 10  # as many as Optuna's own server has
-STOPPING_S = 2.0  # for calls that run; a call takes milliseconds
 
 
 def warning(host: str) -> str:
@@ -69,7 +68,7 @@ def serve(path: Path, host: str = LOOPBACK, port: int = 0) -> Iterator[int]:
             server.start()
             yield taken
         finally:
-            server.stop(STOPPING_S).wait()
+            server.stop(None).wait()
             storage.close()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import TypeVar
 
 from autotune.errors import UsageError
@@ -72,6 +72,16 @@ class Snapshot:
         """Return whether nothing more is to be expected of a member, such as of an unknown one."""
         return member not in {one.id for one in self.living}
 
+    def seen_by_the_last(self, member: str) -> Snapshot:
+        """Return what a member takes it for that leaves, if nobody stays who could see others die.
+
+        Then whoever has an open request counts as dead, so that no trial is left running. One that
+        lives ends its trial all the same, and the result counts.
+        """
+        holders = {one.member for one in self.requests if one.is_open}
+        others = {one.id for one in self.living} - {member} - holders
+        return self if others else replace(self, dead=self.dead | (holders - {member}))
+
     def of(self, kind: type[Kind], group: str) -> Iterator[tuple[Published, Kind]]:
         """Yield the results of one kind that machines of a group have published."""
         for one in self.published:
@@ -121,8 +131,8 @@ class Snapshot:
 
     def _tried(self, group: str) -> set[str]:
         if group not in self._arms:
-            found = {arm_of(group, entry.arm) for _, entry in self.of(Tried, group)}
-            self._arms[group] = found
+            asked = (entry.asked or entry.record.config for _, entry in self.of(Tried, group))
+            self._arms[group] = {arm_of(group, config) for config in asked}
         return self._arms[group]
 
     @cached_property
@@ -162,7 +172,7 @@ class Snapshot:
 
     def _has_told(self, request: Request) -> bool:
         return any(
-            one.member == request.member and entry.arm == request.config
+            one.member == request.member and (entry.asked or entry.record.config) == request.config
             for one, entry in self.of(Tried, request.group)
         )
 
@@ -193,9 +203,10 @@ class Snapshot:
         """
         found: dict[str, list[PlayedRounds]] = defaultdict(list)
         numbers = {id_: (n + 1) * MOST_PROCESSES for n, id_ in enumerate(sorted(self.members))}
+        fits = cache(partial(is_of, space))  # a race has few configs and many rounds
         for one, entry in self.of(Rounds, group):
             played = entry.played
-            if one.member != me and all(is_of(space, config) for config in played.configs):
+            if one.member != me and all(map(fits, played.configs)):
                 process = numbers.get(one.member, 0) + played.process
                 found[one.host] += [
                     replace(played, process=process, rounds=(turns,)) for turns in played.rounds
@@ -228,7 +239,7 @@ class Snapshot:
         done = set()
         for one in self.published:
             match one.entry:
-                case Claimed(announcement.name, process):
+                case Claimed(announcement.name, process) if process.config == announcement.config:
                     made[one.member].append(process)
                 case Answer(announcement=announcement.name) | Refused(announcement.name):
                     done.add(one.member)
@@ -253,12 +264,22 @@ class Snapshot:
         one, best = max(given, key=lambda two: _weight(two[1]))  # the first of equals
         machine = self.members[one.member].machine if one.member in self.members else ""
         machines = tuple(sorted(best.machines)) or (one.host,)
-        return GroupAnswer(group, machine, best.finding, best.config, best.speedup, machines)
+        config = best.config
+        if config is not None:  # as a machine of another kind reads it, whose own values differ
+            config = Config(config.changes_from(self._as_written(group)))
+        return GroupAnswer(group, machine, best.finding, config, best.speedup, machines)
+
+    def _as_written(self, group: str) -> Config:
+        """Return the program's own config on machines of a group, the first one of its rounds."""
+        rounds = (one.entry for one in self.published if one.group == group)
+        played = (one.played.configs[0] for one in rounds if isinstance(one, Rounds))
+        return next(played, Config({}))
 
     def count_foreign(self, group: str, me: str, space: ResolvedSpace) -> int:
         """Return how many results of the group are left out because they are of no config here."""
+        fits = cache(partial(is_of, space))
         return sum(
-            not all(is_of(space, config) for config in _configs(one))
+            not all(map(fits, _configs(one)))
             for one in self.published
             if one.group == group and one.member != me
         )

@@ -190,9 +190,9 @@ def _group(found: Snapshot, name: str) -> GroupStanding:
 
 
 def _in_all(played: Sequence[PlayedRounds]) -> Config | None:
-    """Return the config that takes part in all rounds; None if there are none, or several."""
-    common = set[Config].intersection(*(set(one.configs) for one in played)) if played else set()
-    return common.pop() if len(common) == 1 else None
+    """Return the first config that takes part in all rounds; None if there is none."""
+    first = played[0].configs if played else ()
+    return next((one for one in first if all(one in its.configs for its in played)), None)
 
 
 def _host(found: Snapshot, member: str) -> str:

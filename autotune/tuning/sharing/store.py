@@ -114,6 +114,9 @@ def open_store(address: Address, call_s: float = CALL_S) -> Store:
         OutOfReachError: It cannot be reached now.
         SharedStudyError: It refuses.
     """
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     kinds = {AddressKind.POSTGRESQL: PostgresStore, AddressKind.GRPC: GrpcStore}
     return cast("Store", kinds[address.kind](address, call_s))
 
@@ -132,8 +135,13 @@ class PostgresStore:
         self._address, self._call_s = address, call_s
         self._connection: Any = None  # the one of the pool, and the only one
         self._is_late = False
-        with self._deadline(), self._faults_told():
-            self._database = self._opened()
+        try:
+            with self._deadline(), self._faults_told():
+                self._database = self._opened()
+        except AutotuneError:  # it may be kept, and with it the connection
+            if self._connection is not None:
+                self._connection.close()
+            raise
         self._storage = get_storage(self._database)  # it reads trials that are over once
 
     def __repr__(self) -> str:
@@ -185,17 +193,18 @@ class PostgresStore:
     def _make_tables(self, connection: Any) -> None:
         """Make Optuna's tables if they are missing; of many that begin at once, one makes them.
 
-        ``CREATE TABLE IF NOT EXISTS`` is not enough for that. Meanwhile there are three
-        connections, because Optuna marks the version of its tables by one within another.
+        ``CREATE TABLE IF NOT EXISTS`` is not enough for that. Optuna opens one connection within
+        another while it does so; both are this one, and the lock is its own.
         """
         from sqlalchemy import pool
 
         found = "SELECT to_regclass('alembic_version') IS NOT NULL"  # the last that it makes
         if not connection.execute(found).fetchone()[0]:
-            connection.execute(f"SELECT pg_advisory_xact_lock({MAKING_TABLES})")
+            connection.execute(f"SELECT pg_advisory_lock({MAKING_TABLES})")
             if not connection.execute(found).fetchone()[0]:
-                self._database_of(is_new=True, creator=self._connect, poolclass=pool.NullPool)
-            self._connection = connection
+                one = {"creator": lambda: connection, "poolclass": pool.StaticPool}
+                self._database_of(is_new=True, **one)
+            connection.execute(f"SELECT pg_advisory_unlock({MAKING_TABLES})")
         connection.commit()
 
     def _connect(self) -> Any:
@@ -210,8 +219,9 @@ class PostgresStore:
 
     def _told(self, context: ExceptionContext) -> BaseException | None:
         fault = context.original_exception
-        # Of two that make a study or an attribute at once; Optuna answers it
-        is_answered = isinstance(fault, self._driver.IntegrityError)
+        # Of two that make a study or an attribute at once, Optuna answers one; and a connection
+        # that does not answer before a call is replaced
+        is_answered = isinstance(fault, self._driver.IntegrityError) or context.is_pre_ping
         return None if is_answered else postgres_fault(fault, self._address)
 
     @contextmanager

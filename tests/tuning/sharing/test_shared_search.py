@@ -9,8 +9,17 @@ from autotune.measurement.outcome import Ending
 from autotune.program.config import Config, KnobValue
 from autotune.results.finding import Finding
 from autotune.results.record import ClaimProcess
+from autotune.results.shared_answer import pooled
 from autotune.tuning.agree import ANNOUNCED
 from autotune.tuning.choosing.proposals import ELSEWHERE
+from autotune.tuning.sharing.entries import (
+    Announcement,
+    Refused,
+    Request,
+    RequestState,
+    Right,
+    Rounds,
+)
 from tests.scripted import CRASH, Question, Script
 from tests.together import Killed, Part, Together, search_together
 from tests.tuning.watched import TWO, TWO_FASTER, Heard, Knobs
@@ -25,10 +34,28 @@ def together(folder: Path, *parts: Part, knobs: Knobs = TWO) -> Together:
     return search_together(folder, [replace(p, seed=n) for n, p in enumerate(parts)], knobs)
 
 
+def announced(found: Together) -> list[Announcement]:
+    """Return all that was announced, in order."""
+    made = [one for one in found.look().requests if one.right is Right.ANNOUNCE]
+    return [one.announcement for one in made if one.state is not RequestState.VOID]
+
+
+def refused(found: Together) -> set[str]:
+    """Return the names of announcements that a member has refused."""
+    entries = (one.entry for one in found.look().published)
+    return {one.announcement for one in entries if isinstance(one, Refused)}
+
+
+def tries(found: Together) -> list[Request]:
+    """Return the rights that were had to try something."""
+    made = [one for one in found.look().requests if one.right is Right.TRY]
+    return [one for one in made if one.state is not RequestState.VOID]
+
+
 def hosts(found: Together, member: int) -> list[str]:
     """Return the machines that the answer of one rests on."""
     result = found.results[member]
-    return [] if result is None else sorted(one.host for one in result.machines)
+    return [] if result is None else sorted(one.host for one in pooled(result.machines))
 
 
 def _has(question: Question, knob: str, value: KnobValue) -> bool:
@@ -37,7 +64,7 @@ def _has(question: Question, knob: str, value: KnobValue) -> bool:
 
 def test_machines_of_one_kind_come_to_one_answer_that_rests_on_all_of_them(tmp_path: Path) -> None:
     found = together(tmp_path, Part(SCRIPT), Part(SCRIPT))
-    (announcement,) = found.table.announced
+    (announcement,) = announced(found)
     assert BEST.items() <= announcement.config.items()
     for number, result in enumerate(found.found):
         assert result.finding is Finding.FASTER
@@ -56,7 +83,7 @@ def test_machines_try_different_configs_and_hear_of_the_best_from_the_others(
     knobs: Knobs = {"workers": (0, 1, 2, 3, 4, 5, 6), "prefetch_factor": (2, 4, 8), **TWO}
     script = Script({"workers": workers, **TWO_FASTER}, noise=0.05)
     found = together(tmp_path, Part(script), Part(script), Part(script), knobs=knobs)
-    (announcement,) = found.table.announced
+    (announcement,) = announced(found)
     assert [one.best for one in found.found] == [announcement.config] * 3
     tried = [{record.config for record in one.records} for one in found.found]
     assert len(set.union(*tried)) > max(map(len, tried))
@@ -81,7 +108,7 @@ def test_one_that_joins_late_claims_what_was_announced(tmp_path: Path) -> None:
     # the first is in its claim by then, and the last comes when the others are gone
     script = replace(SCRIPT, start_s=8.0)
     found = together(tmp_path, Part(script), Part(script), Part(script, joins_s=400.0))
-    (announcement,) = found.table.announced
+    (announcement,) = announced(found)
     late = found.found[-1]
     assert (late.finding, late.best) == (Finding.FASTER, announcement.config)
     assert hosts(found, 2) == ["host-0", "host-1", "host-2"]
@@ -118,6 +145,9 @@ def test_machines_of_one_kind_that_surely_differ_get_answers_of_their_own(tmp_pa
         result = found.found[number]
         assert result.speedup.low < truth < result.speedup.high
         assert hosts(found, number) == [f"host-{number}"]
+        (other,) = (one for one in result.machines if one.differs)
+        assert other.host == f"host-{1 - number}"
+        assert result.best_file().machines == (f"host-{number}",)
 
 
 def test_one_that_is_cut_off_measures_on_and_delivers_later(tmp_path: Path) -> None:
@@ -126,9 +156,8 @@ def test_one_that_is_cut_off_measures_on_and_delivers_later(tmp_path: Path) -> N
 
     found = together(tmp_path, Part(SCRIPT), Part(SCRIPT, is_cut=cut))
     assert [hosts(found, n) for n in (0, 1)] == [["host-0", "host-1"]] * 2
-    played = [
-        what for member, kind, what in found.table.entries if kind == "played" and "1/" in member
-    ]
+    entries = [one.entry for one in found.look().published if one.host == "host-1"]
+    played = [turns for one in entries if isinstance(one, Rounds) for turns in one.played.rounds]
     assert len(played) == len(found.searches[1].study.rounds)
     # never reached again: it claims for itself, and says so
     found = together(tmp_path / "cut", Part(SCRIPT), Part(SCRIPT, is_cut=lambda now_s: now_s > 20))
@@ -150,7 +179,7 @@ def test_a_config_that_trains_something_else_on_one_machine_is_refused_there(
     first, late = found.found
     assert "precision" in first.changes
     assert "precision" not in late.changes
-    assert found.table.refused == {found.table.announced[0].name}
+    assert refused(found) == {announced(found)[0].name}
     assert any("Refused here" in warning for warning in heard.warnings)
 
 
@@ -165,7 +194,7 @@ def test_a_config_that_fails_in_a_fresh_process_of_one_machine_is_refused_there(
 
     broken = replace(SCRIPT, ends=ends)
     found = together(tmp_path, Part(SCRIPT), Part(broken, events=heard))
-    assert found.table.refused
+    assert refused(found)
     assert "precision" not in found.found[1].changes
 
 
@@ -178,7 +207,7 @@ def test_one_whose_user_stops_it_costs_the_others_nothing(tmp_path: Path) -> Non
     found = together(tmp_path, Part(SCRIPT), Part(SCRIPT, events=Stops()))
     (result,) = found.found
     assert result.finding is Finding.FASTER
-    assert found.table.left == {"host-0/0", "host-1/1"}
+    assert all(member.left for member in found.look().members.values())
     assert result.seconds < 1.15 * 180.0
 
 
@@ -200,8 +229,7 @@ def test_expensive_starts_are_shared_out(tmp_path: Path) -> None:
             [r for r in search.study.records if is_expensive(r.config)] for search in found.searches
         ]
         assert sum(map(bool, own)) == 1, [[r.why for r in its] for its in own]
-        (holders,) = found.table.tries.values()
-        assert len(holders) == 1
+        assert [one.state for one in tries(found)] == [RequestState.DONE]
         told = [
             {r.is_elsewhere for r in one.records if is_expensive(r.config)} for one in found.found
         ]
@@ -226,8 +254,8 @@ def test_an_expensive_start_of_a_machine_that_died_comes_back_once(tmp_path: Pat
         parts = [Part(script, budget_s=400.0)] * 3
         found = together(tmp_path / f"{most}", *parts, knobs=knobs)
         assert len(found.found) == 3 - most
-        (holders,) = found.table.tries.values()
-        assert len(holders) == len({*holders}) == 2
+        states = [one.state for one in tries(found)]
+        assert states == [RequestState.LOST, RequestState.DONE if most == 1 else RequestState.LOST]
         compiled = {one.best.get("compile") for one in found.found}
         # After two losses it may be what kills machines: nobody tries it again
         assert compiled == {"default" if most == 1 else "off"}

@@ -3,10 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from autotune.measurement.interval import Interval
-from autotune.program.config import Config
-from autotune.results.finding import Finding
-from autotune.tuning.sharing.entries import Announcement, Answer, Member, Published, Refused
+from autotune.tuning.sharing.entries import Member
 from autotune.tuning.sharing.snapshot import Snapshot
 from autotune.tuning.sharing.standing import Life, Observer, standing
 

@@ -1,6 +1,7 @@
-"""Members of one study in a test: with a store that fails as it is told to, and their own clocks."""
+"""Members of one study in a test, over a store that fails as it is told to."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from autotune.program.config import Config
 from autotune.results.record import ClaimProcess, PlayedRounds
 from autotune.tuning.sharing.board import Board
 from autotune.tuning.sharing.courier import Pace
-from autotune.tuning.sharing.entries import Agreement
-from autotune.tuning.sharing.joined import Joined, join_study
+from autotune.tuning.sharing.entries import Agreement, Announcement
+from autotune.tuning.sharing.joined import Joined, member_of
 from tests.made import make_hardware, make_profile, make_space
 
 SPACE = make_space(["workers", "prefetch_factor", "flush_denormal"]).resolve(
@@ -42,9 +43,20 @@ def rounds_of(config: Config, process: int = 1, cost: float = 1.0) -> PlayedRoun
     return PlayedRounds(process, (WRITTEN, config), (turns, turns))
 
 
-def process_of(config: Config, value: float = 0.1) -> ClaimProcess:
-    """Return a process of a claim."""
-    return ClaimProcess(config, True, LogRatio(value, 0.01), None, None, (1.0, 1.1), 9, 5.0)
+def process_of(announced: Announcement) -> ClaimProcess:
+    """Return a process of the claim of what was announced."""
+    ratio = LogRatio(0.1, 0.01)
+    return ClaimProcess(
+        announced.config,
+        starts_as_written=True,
+        ratio=ratio,
+        baseline=None,
+        winner=None,
+        rates=(1.0, 1.1),
+        rounds=9,
+        cost_s=5.0,
+        announcement=announced.name,
+    )
 
 
 @dataclass
@@ -59,7 +71,6 @@ class Flaky:
     storage: Any
     fails: Callable[[str], str] = lambda _name: ""
     calls: list[str] = field(default_factory=list)
-    lock: Any = None
 
     def __getattr__(self, name: str) -> Any:
         def call(*given: Any, **named: Any) -> Any:
@@ -102,14 +113,15 @@ class World:
         group: str = "cpu",
         fails: Callable[[str], str] = lambda _name: "",
         clock: Callable[[], float] | None = None,
-        resumes: bool = False,
     ) -> Joined:
         """Return a new member of a machine of this name, or one that is resumed."""
         now = clock or self.clock
         board = Board(Flaky(self.storage, fails), "study", now, BEAT_S)
         board.liveness.here = replace(board.liveness.here, host=name)
         pace = Pace(now, BEAT_S, is_inline=True)
-        member = join_study(board, AGREEMENT, self.folder / name, pace, resumes=resumes)
+        with suppress(OutOfReachError):
+            board.open(AGREEMENT)
+        member = member_of(board, AGREEMENT, self.folder / name, pace)
         member.say = self.said.setdefault(name, []).append
         member.join(group, "a CPU", SPACE)
         self.members.append(member)

@@ -238,10 +238,8 @@ def test_a_folder_without_locks_gets_a_copy_as_well(tmp_path: Path, fault: str) 
         pytest.skip("needs strace, and leave to trace a process")
     folder = tmp_path / "net" / ".autotune" / "train"
     tested = [f"--trace-path={folder / name}" for name in (LOCK_TEST, FILE, f"{FILE}.part")]
-    line: list[str | Path] = [
-        *(strace, "-f", "-o", tmp_path / "trace", "-e", f"inject=fcntl:error={fault}", *tested),
-        *(sys.executable, "-c", BEGINS, tmp_path / "net"),
-    ]
+    traced = [strace, "-f", "-o", str(tmp_path / "trace"), "-e", f"inject=fcntl:error={fault}"]
+    line = [*traced, *tested, sys.executable, "-c", BEGINS, str(tmp_path / "net")]
     environment = {"PATH": "/usr/bin:/bin", "XDG_CACHE_HOME": str(tmp_path / "cache")}
     (tmp_path / "net").mkdir()
     ran = subprocess.run(
