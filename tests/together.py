@@ -201,7 +201,7 @@ class Together:
         with suppress(OutOfReachError):  # then it is opened when it can be
             board.open(AGREEMENT)
         joined = member_of(board, AGREEMENT, search.run.path, Pace(clock, BEAT_S, is_inline=True))
-        joined.pause = clock.pass_s  # type: ignore[method-assign] - no time goes by in earnest
+        setattr(joined, "pause", clock.pass_s)  # noqa: B010 - of a method; no real time goes by
         return joined
 
     @property
@@ -220,9 +220,13 @@ def search_together(
     folder: Path,
     parts: Sequence[Part],
     knobs: Mapping[str, tuple[KnobValue, ...] | None] | SearchSpace,
+    storage: InMemoryStorage | None = None,
     **options: Any,
 ) -> Together:
-    """Search on several machines; *options* are those of ``tests.scripted.begin``."""
+    """Search on several machines, in a new study unless there is a *storage* of one.
+
+    The other *options* are those of ``tests.scripted.begin``.
+    """
     searches = []
     for number, part in enumerate(parts):
         place = folder / f"member-{number}"
@@ -232,4 +236,4 @@ def search_together(
         machine = replace(study.head.hardware, cpu_name=part.cpu_name)
         study.head = replace(study.head, hardware=machine)
         searches.append(search)
-    return Together(searches).go(parts)
+    return Together(searches, storage or InMemoryStorage()).go(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
@@ -34,6 +35,12 @@ DryRunOption = Annotated[
     typer.Option("--dry-run", help="Start the program once, and print what would be tried."),
 ]
 
+ARRAY_TASK = "SLURM_ARRAY_TASK_ID"  # set in the jobs of an array (sbatch(1), "JOB ARRAY SUPPORT")
+ANSWERED = (
+    "This job of the array starts after the study '{name}' was answered, so it measures nothing. "
+    "Another --name begins another study."
+)
+
 if TYPE_CHECKING:
     from autotune.cli.console import Console
     from autotune.results.output import Output
@@ -57,6 +64,7 @@ def search(
 ) -> None:
     """Search for the fastest settings of a training program, which stays as it is."""
     from autotune import api
+    from autotune.cli import shared_study
     from autotune.cli.console import Console
     from autotune.results.output import Output
 
@@ -88,6 +96,9 @@ def search(
             wanted = whole()
             found = api.outlook(wanted)
         dry.show(found, str(wanted.program), as_json=as_json)
+        return
+    if ARRAY_TASK in os.environ and shared_study.has_answer(request.storage, request.name):
+        Messages().warn(ANSWERED.format(name=request.name))
         return
     _end(console, lambda: api.search(**vars(whole())), place, as_json=as_json)
 

@@ -48,6 +48,20 @@ def observer_of(storage: str | None, name: str | None) -> Observer:
     return Observer(board)
 
 
+def has_answer(storage: str | None, name: str | None) -> bool:
+    """Return whether a study was answered, and all its members have left.
+
+    False for a study that cannot be read: who joins it is told why.
+    """
+    from autotune.errors import AutotuneError
+
+    try:
+        found = observer_of(storage, name).look()
+    except AutotuneError:
+        return False
+    return found.is_over and any(one.answer is not None for one in found.groups)
+
+
 def looked_at(
     observer: Observer,
     beat_s: float,

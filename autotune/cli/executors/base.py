@@ -7,12 +7,14 @@ they live, is told by their shared study; an executor knows only what its queue 
 
 from __future__ import annotations
 
+import argparse
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 from autotune.errors import UsageError
 
@@ -82,24 +84,53 @@ class Executor(ABC):
         """Return what the queue says of each handle; empty where it cannot be asked."""
 
 
+class OptionParser(argparse.ArgumentParser):
+    """Reads what was typed after an executor's name."""
+
+    def __init__(self, executor: type[Executor]) -> None:
+        super().__init__(add_help=False, allow_abbrev=False)
+        self._executor = executor
+
+    def words(self, options: str) -> list[str]:
+        """Return options as a shell splits them.
+
+        Raises:
+            UsageError: A quotation does not end.
+        """
+        try:
+            return shlex.split(options)
+        except ValueError as error:
+            self.error(f"{error}")
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse what was typed."""
+        typed = f"--executor {self._executor.usage}"
+        raise UsageError(f"--executor {self._executor.name}: {message}. Type: {typed}")
+
+
 def password_notes(line: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return a warning if the members would have no password of their PostgreSQL server.
 
     An executor never passes one on: a job inherits the submitter's environment. Passwords are
     looked for where PostgreSQL's client library looks for them (libpq, "The Password File").
     """
+    is_known = environment.get("AUTOTUNE_STORAGE") or environment.get("PGPASSFILE")
+    file = Path(environment.get("HOME", "/")) / ".pgpass"
+    if is_known or file.is_file() or not uses_server(line):
+        return ()
+    sentence = (
+        "Neither AUTOTUNE_STORAGE nor PGPASSFILE is set here: if the server asks the workers for a "
+        "password, set one of them."
+    )
+    return (sentence,)
+
+
+def uses_server(line: Sequence[str]) -> bool:
+    """Return whether the storage of a member's line is a PostgreSQL server."""
     pairs = zip(("", *line), line, strict=False)
     addresses = (
         word.removeprefix(f"{OPTION}=")
         for before, word in pairs
         if before == OPTION or word.startswith(f"{OPTION}=")
     )
-    is_known = environment.get("AUTOTUNE_STORAGE") or environment.get("PGPASSFILE")
-    file = Path(environment.get("HOME", "/")) / ".pgpass"
-    if is_known or file.is_file() or not any(one.startswith(SERVER) for one in addresses):
-        return ()
-    sentence = (
-        "Neither AUTOTUNE_STORAGE nor PGPASSFILE is set here, so the workers have no password of "
-        "the server: set one of them where they start."
-    )
-    return (sentence,)
+    return any(one.startswith(SERVER) for one in addresses)

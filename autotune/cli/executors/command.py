@@ -14,7 +14,13 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from autotune.cli.executors.base import Executor, MemberState, Submission, password_notes
+from autotune.cli.executors.base import (
+    Executor,
+    MemberState,
+    OptionParser,
+    Submission,
+    password_notes,
+)
 from autotune.cli.executors.local import state_of
 from autotune.errors import UsageError
 
@@ -29,13 +35,11 @@ class Command(Executor):
 
     def __init__(self, options: str) -> None:
         """Take the template, which may be quoted as a whole."""
-        try:
-            words = shlex.split(options)
-            self._template = shlex.split(words[0]) if len(words) == 1 else words
-        except ValueError as error:
-            raise UsageError(f"The template of --executor {self.name}: {error}.") from None
+        parser = OptionParser(Command)
+        words = parser.words(options)
+        self._template = parser.words(words[0]) if len(words) == 1 else words
         if not any(LINE in word for word in self._template):
-            raise UsageError(f"The template has no {LINE}: --executor {self.usage}")
+            parser.error(f"the template has no {LINE}")
         self._members: dict[str, subprocess.Popen[bytes]] = {}
 
     def submit(self, line: Sequence[str], count: int) -> Submission:
@@ -53,8 +57,9 @@ class Command(Executor):
         return Submission(tuple(self._members), ending, notes=password_notes(line, os.environ))
 
     def poll(self) -> Mapping[str, MemberState]:
-        """Return how the template's own processes are; a queue may run their members later."""
-        return {handle: state_of(member) for handle, member in self._members.items()}
+        """Return that every start has failed; else nothing, as a queue may run members later."""
+        states = {handle: state_of(member) for handle, member in self._members.items()}
+        return states if {*states.values()} == {MemberState.FAILED} else {}
 
     def _filled(self, line: Sequence[str]) -> Iterator[str]:
         for word in self._template:

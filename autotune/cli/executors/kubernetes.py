@@ -7,15 +7,12 @@ fields are those of Kubernetes' API, ``batch/v1`` and ``apps/v1``.
 
 from __future__ import annotations
 
-import argparse
-import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import yaml
 
-from autotune.cli.executors.base import Executor, MemberState, Submission
-from autotune.errors import UsageError
+from autotune.cli.executors.base import Executor, MemberState, OptionParser, Submission
 
 SECRET = "autotune-storage"  # noqa: S105 - the name of a secret, not one
 DATABASE = "autotune-postgres"
@@ -41,12 +38,12 @@ class Kubernetes(Executor):
 
     def __init__(self, options: str) -> None:
         """Take the image of the training, and what each worker asks its node for."""
-        parser = _Parser(add_help=False)
+        parser = OptionParser(Kubernetes)
         parser.add_argument("--image", required=True)
         parser.add_argument("--cpus", type=int, required=True)
         parser.add_argument("--gpus", type=int, default=0)
         parser.add_argument("--memory")
-        self._wanted = parser.parse_args(shlex.split(options))
+        self._wanted = parser.parse_args(parser.words(options))
 
     def submit(self, line: Sequence[str], count: int) -> Submission:
         """Render the manifest; the workers take the storage's URL from the secret."""
@@ -165,10 +162,3 @@ def _postgres() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         },
     }
     return service, stateful
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(
-            f"The options of --executor kubernetes: {message}. Type: {Kubernetes.usage}"
-        )

@@ -8,21 +8,29 @@ them, so none is passed on: the members have the environment in which ``ray star
 
 from __future__ import annotations
 
-import argparse
 import os
-import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import psutil
 
-from autotune.cli.executors.base import Executor, MemberState, Submission
+from autotune.cli.executors.base import (
+    Executor,
+    MemberState,
+    OptionParser,
+    Submission,
+    uses_server,
+)
 from autotune.errors import UsageError
 
 PLACED_S = 30  # a cluster with room places a group in about a second
+ENVIRONMENT = (
+    "The workers have the environment in which 'ray start' ran: AUTOTUNE_STORAGE or PGPASSFILE has "
+    "to be set there, not here."
+)
 EXTRA = "pip install 'autotune-torch[ray]'"
 
 
@@ -34,10 +42,10 @@ class Ray(Executor):
 
     def __init__(self, options: str) -> None:
         """Take how many cores and GPUs of its node each task claims, by default one core."""
-        parser = _Parser(add_help=False)
+        parser = OptionParser(Ray)
         parser.add_argument("--cpus", type=int, default=1)
         parser.add_argument("--gpus", type=int, default=0)
-        self._wanted = parser.parse_args(shlex.split(options))
+        self._wanted = parser.parse_args(parser.words(options))
         self._tasks: dict[str, Any] = {}
 
     def submit(self, line: Sequence[str], count: int) -> Submission:
@@ -65,7 +73,8 @@ class Ray(Executor):
             self._tasks[f"task {number + 1}"] = placed.remote(
                 [*line], str(Path.cwd()), has_gpus=room["GPU"] > 0
             )
-        return Submission(tuple(self._tasks), "Ray ends them with this command.")
+        notes = (ENVIRONMENT,) if uses_server(line) else ()
+        return Submission(tuple(self._tasks), "Ray ends them with this command.", notes=notes)
 
     def poll(self) -> Mapping[str, MemberState]:
         """Return which tasks run; one that Ray has not started yet counts as running."""
@@ -103,8 +112,3 @@ def _ending(ray: Any, task: Any) -> MemberState:
         return MemberState.ENDED if ray.get(task) == 0 else MemberState.FAILED
     except ray.exceptions.RayError:  # its node is gone, or its folder is not there
         return MemberState.FAILED
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"The options of --executor ray: {message}. Type: {Ray.usage}")

@@ -9,14 +9,19 @@ time is over, USR1 reaches the job's steps, and the worker finishes its turn and
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, NoReturn
+from typing import ClassVar
 
-from autotune.cli.executors.base import Executor, MemberState, Submission, password_notes
+from autotune.cli.executors.base import (
+    Executor,
+    MemberState,
+    OptionParser,
+    Submission,
+    password_notes,
+)
 from autotune.errors import UsageError
 
 ASK_S = 60  # how long Slurm's commands may take; slurmctld itself times out at 10 s by default
@@ -36,21 +41,18 @@ class Slurm(Executor):
 
     def __init__(self, options: str) -> None:
         """Take options of ``sbatch``; ``--cpus-per-task`` has to be among them."""
-        try:
-            self._options = shlex.split(options)
-        except ValueError as error:
-            raise UsageError(f"The options of --executor {self.name}: {error}.") from None
-        own = next((one for one in self._options if one.partition("=")[0] in OURS), None)
-        if own is not None:
-            raise UsageError(
-                f"{own} is not for --executor {self.name}: --workers says how many jobs there are, "
-                "and each has one node and one task."
+        parser = OptionParser(Slurm)
+        parser.add_argument("--cpus-per-task", "-c", type=int)
+        self._options = parser.words(options)
+        given = (one.partition("=")[0] for one in self._options)
+        if own := next((one for one in given if one in OURS), None):
+            parser.error(
+                f"{own} is set by autotune: --workers says how many jobs there are, each has one "
+                "node and one task, and USR1 asks it to leave"
             )
-        self._cores = _cores_in(self._options)
+        self._cores = parser.parse_known_args(self._options)[0].cpus_per_task
         if self._cores is None:
-            raise UsageError(
-                f"Without a number of cores Slurm gives each worker one: --executor {self.usage}"
-            )
+            parser.error("without a number of cores, Slurm gives each worker one")
 
     def script(self, line: Sequence[str], count: int) -> str:
         """Return the batch script of the whole array."""
@@ -101,18 +103,6 @@ def state_of(said: str | None) -> MemberState:
     if said in WAITING:
         return MemberState.WAITING
     return MemberState.FAILED if said in FAILED else MemberState.RUNNING
-
-
-def _cores_in(options: Sequence[str]) -> int | None:
-    """Return the number that ``--cpus-per-task`` or ``-c`` has; None without one."""
-    parser = _Parser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--cpus-per-task", "-c", type=int)
-    return parser.parse_known_args(list(options))[0].cpus_per_task  # type: ignore[no-any-return]
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"The options of --executor slurm: {message}.")
 
 
 def _asked(command: Sequence[str], text: str = "") -> str:

@@ -68,7 +68,7 @@ def start(
     folder = search_dir.served(sharing.name) if sharing.serves else Path()
     status = ExitStatus.DONE
     with joining.served(sharing, folder, messages.warn):
-        observer = Observer(joining.opened(joining.board_of(sharing), agreement))
+        observer = Observer(joining.opened(joining.board_of(sharing), agreement, messages.warn))
         submission = executor.submit(line, count)
         for note in submission.notes:
             messages.warn(note)

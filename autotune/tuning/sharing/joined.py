@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -211,6 +211,10 @@ class Joined(Membership):
     def _refuse(self, announced: Announcement, why: str) -> None:
         self._refused.add(announced.name)
         self.courier.put(Refused(announced.name, why))
+
+    def refused(self) -> Collection[Config]:
+        """Return what was refused, as far as this member has read."""
+        return self._seen.refused(self._group)
 
     def awaits_claims(self) -> bool:
         """Return whether living others owe processes; False when cut off for long."""

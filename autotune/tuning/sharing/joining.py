@@ -66,23 +66,29 @@ def board_of(sharing: SharingOptions, clock: Callable[[], float] = monotonic) ->
 def opened(
     board: Board,
     agreement: Agreement,
+    warn: Callable[[str], None],
     clock: Callable[[], float] = monotonic,
     wait: Callable[[float], None] = sleep,
 ) -> Board:
     """Open a study, which is created if it does not exist, by whoever comes first.
+
+    Out of reach, it is tried again for a minute, which is said.
 
     Raises:
         OutOfReachError: Its storage could not be reached for a minute.
         SharedStudyError: It refuses, or the study searches something else.
         UsageError: The library that talks to it is not installed.
     """
-    until_s = clock() + OPENING_S
+    until_s, told = clock() + OPENING_S, False
     while True:
         try:
             board.open(agreement)
-        except OutOfReachError:
+        except OutOfReachError as error:
             if clock() >= until_s:
                 raise
+            if not told:
+                warn(f"Trying again for {OPENING_S:.0f} s: {error}")
+                told = True
             wait(PAUSE_S * random.random())  # so that not all come back at once
         else:
             return board
@@ -172,7 +178,7 @@ def joined(
     with served(sharing, run, events.warn), host_lock.held(gpus):
         board = board_of(sharing, clock)
         try:
-            board.open(agreement) if resumes else opened(board, agreement)
+            board.open(agreement) if resumes else opened(board, agreement, events.warn)
         except OutOfReachError as error:
             if not resumes:
                 raise

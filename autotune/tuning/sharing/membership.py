@@ -6,7 +6,7 @@ from the study is never an error: a member goes on with what it has read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from time import sleep
 
 from autotune.knobs.space.space import ResolvedSpace
@@ -102,6 +102,10 @@ class Membership:
 
     def refuse(self, why: str) -> None:
         """Say that the announced config fails here, or trains something else."""
+
+    def refused(self) -> Collection[Config]:
+        """Return the configs that were announced and are refused by a member of this group."""
+        return ()
 
     def awaits_claims(self) -> bool:
         """Return whether living members of the group still owe processes of the announcement."""

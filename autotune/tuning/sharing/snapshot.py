@@ -182,6 +182,12 @@ class Snapshot:
         refused = {entry.announcement for _, entry in self.of(Refused, group)}
         return None if latest is None or latest.name in refused else latest
 
+    def refused(self, group: str) -> set[Config]:
+        """Return the configs that were announced for a group, and refused by one of it."""
+        names = {entry.announcement for _, entry in self.of(Refused, group)}
+        made = (one for one in self._holders.values() if one.right is Right.ANNOUNCE)
+        return {one.config for one in made if one.name in names}
+
     def next_announcement(self, group: str) -> tuple[str, int]:
         """Return the name and the generation that an announcement would have now."""
         latest = self._latest(group)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from optuna.storages import InMemoryStorage, RDBStorage
 from optuna.trial import TrialState
+from sqlalchemy import event
 
 from autotune.program.config import Config
 from autotune.tuning.sharing.board import Board
@@ -30,6 +31,8 @@ class LockedStorage:
 
     def __init__(self, path: Path) -> None:
         self._storage = RDBStorage(f"sqlite:///{path}")
+        event.listen(self._storage.engine, "connect", _without_waiting_for_the_disk)
+        self._storage.engine.dispose()
         self._lock = threading.Lock()
 
     def __getattr__(self, name: str) -> Any:
@@ -38,6 +41,10 @@ class LockedStorage:
                 return getattr(self._storage, name)(*given, **named)
 
         return call
+
+
+def _without_waiting_for_the_disk(connection: Any, _record: object) -> None:
+    connection.execute("PRAGMA synchronous=OFF")
 
 
 def in_memory(_folder: Path) -> Any:
@@ -66,12 +73,12 @@ def joined(number: int, storage: Any, folder: Path) -> Joined:
 
 def search(number: int, member: Joined) -> None:
     """Do what a search does with its membership, in a hurry; some are killed while they try."""
+    if number in KILLED:
+        kill(member)
+        return
     for turn in range(ROUNDS):
         for config in member.preferred(configs(5)):
             if not member.courier.is_lone and member.may_try(config):
-                if number in KILLED:
-                    kill(member)
-                    return
                 member.tried(make_record(config))
         member.played(rounds_of(configs(5)[turn % 5], turn))
     claim(member, configs(5)[number % 5])
@@ -107,6 +114,9 @@ def test_whatever_fails_each_result_is_there_once_and_each_right_is_of_one_membe
 ) -> None:
     storage = make_storage(tmp_path)
     members = [joined(number, storage, tmp_path) for number in range(MEMBERS)]
+    for number in KILLED:
+        while not members[number].may_try(configs(5)[number]):
+            time.sleep(BEAT_S / 4)
     threads = [
         threading.Thread(target=search, args=(number, member))
         for number, member in enumerate(members)
@@ -142,3 +152,34 @@ def test_whatever_fails_each_result_is_there_once_and_each_right_is_of_one_membe
     of_living = {one.id for one in living}
     played = [one for one in answers if one["kind"] == "rounds" and one["member"] in of_living]
     assert sum(len(one["entry"]["turns"]) for one in played) == ROUNDS * len(living)
+
+
+def test_the_engine_never_waits_long_for_a_study_that_does_not_answer(tmp_path: Path) -> None:
+    storage, answers = InMemoryStorage(), threading.Event()
+    answers.set()
+
+    def waits(_name: str) -> str:
+        answers.wait()
+        return ""
+
+    board = Board(Flaky(storage, waits), "study", beat_s=BEAT_S)
+    board.open(AGREEMENT)
+    pace = Pace(beat_s=BEAT_S, wait_s=0.05, leave_s=0.05)
+    member = member_of(board, AGREEMENT, tmp_path, pace)
+    member.join("cpu", "a CPU", SPACE)
+    while member.courier.snapshot is None:
+        time.sleep(BEAT_S / 10)
+    answers.clear()
+    assert not member.may_try(configs(1)[0])
+    assert member.announce(configs(1)[0]) is None
+    member.played(rounds_of(configs(1)[0]))
+    member.leave()
+    said: list[str] = []
+    member.say = said.append
+    member.leave()
+    assert "did not reach the shared study" in said[0]
+    answers.set()
+    leave(member)
+    trials = storage.get_all_trials(storage.get_study_id_from_name("study"))
+    assert {one.state for one in trials if one.user_attrs["kind"] == "try"} <= {TrialState.FAIL}
+    assert not member.courier.spool.waiting
