@@ -6,21 +6,32 @@ study counts pass ``SCRIPTED_SPEED`` times as fast: those of the search, of turn
 the beats. So a search of five minutes takes half a minute at ten, and is as often disturbed by a
 fault of six seconds as by one of a minute. Deadlines of the network stay as they are.
 
-Variables: ``SCRIPTED_SPEED`` (1), ``SCRIPTED_SEED`` (0) and ``SCRIPTED_OMEGA``: the standard
-deviation by which the logarithm of a config's speedup differs from machine to machine (0.01).
+Variables: ``SCRIPTED_SPEED`` (1), ``SCRIPTED_SEED`` (0), ``SCRIPTED_OMEGA``: the standard deviation
+by which the logarithm of a config's speedup differs from machine to machine (0.01), and
+``SCRIPTED_HOST``: a name under which this process plays a host of its own, whose wall clock is
+wrong by ``SCRIPTED_CLOCK_S``.
 """
 
 import os
 import random
 import socket
+import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic, sleep
 from typing import cast
 
+from autotune import api
 from autotune.cli.app import main
+from autotune.machine import host_lock
 from autotune.measurement.outcome import Ending
 from autotune.program.config import Config
+from autotune.results.record import SearchInfo
 from autotune.rig.open_rig import ShouldStop
+from autotune.tuning.events import Events
+from autotune.tuning.sharing import joining, liveness
+from autotune.tuning.sharing.membership import Membership
 from autotune.tuning.surroundings import THIS_MACHINE
 from tests.made import make_profile
 from tests.scripted import Script, ScriptedMachine, VirtualClock
@@ -86,9 +97,38 @@ SCRIPT = OfThisHost(
 )
 
 
-if __name__ == "__main__":
-    machine = MachineInRealTime(
-        SCRIPT, random.Random(f"{SEED} {socket.gethostname()}").getrandbits(32)
-    )
-    vars(THIS_MACHINE).update(vars(machine.surroundings))  # frozen; as in tests/docs/project.py
+def play_a_host(name: str, wrong_s: float) -> None:
+    """Let this process be one of another host than others of this machine."""
+    now = time.time
+    vars(socket).update(gethostname=lambda: name)
+    vars(time).update(time=lambda: now() + wrong_s)
+    vars(host_lock).update(held=lambda _gpus: nullcontext())
+
+
+def hurry() -> None:
+    """Let beats, and what waits for them, pass as fast as the search's seconds."""
+    join = joining.joined
+
+    def by_a_real_clock(
+        run: Path, head: SearchInfo, events: Events, _clock: object, *, resumes: bool = False
+    ) -> AbstractContextManager[Membership]:
+        return join(run, head, events, resumes=resumes)
+
+    vars(liveness).update(BEAT_S=liveness.BEAT_S / SPEED)
+    vars(api).update(joined=by_a_real_clock)
+
+
+def begin() -> None:
+    """Run the command line."""
+    if name := os.environ.get("SCRIPTED_HOST"):
+        play_a_host(name, float(os.environ.get("SCRIPTED_CLOCK_S", "0")))
+    seed = random.Random(f"{SEED} {socket.gethostname()}").getrandbits(32)
+    machine = MachineInRealTime(SCRIPT, seed)
+    hurry()
+    for part, scripted in vars(machine.surroundings).items():
+        vars(THIS_MACHINE)[part] = scripted  # frozen; as in tests/docs/project.py
     main()
+
+
+if __name__ == "__main__":
+    begin()
