@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 START_S = 120.0
 # Submits the line of the arguments, and says in JSON what the executor says until all have ended
 SUBMITTER = """
@@ -80,7 +80,7 @@ def _cluster(place: Path) -> Iterator[str]:
     finally:
         for node in reversed(nodes):
             node.terminate()
-            node.wait(60)
+            node.wait(START_S)
 
 
 def submitted(address: str, folder: Path, *words: str) -> Any:
@@ -128,7 +128,7 @@ def test_members_are_asked_to_end_with_the_command_that_started_them(
     for state, end in (("runs", None), ("ended", signal.SIGINT)):
         if end is not None:
             submitter.send_signal(end)
-            submitter.wait(60)
+            submitter.wait(START_S)
         until = monotonic() + START_S
         while not (told := tmp_path / "told").exists() or told.read_text() != state:
             assert monotonic() < until, state

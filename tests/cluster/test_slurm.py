@@ -164,4 +164,7 @@ def test_workers_of_a_job_array_share_one_study_and_are_watched_to_its_answer(pl
             told += "\n".join(one.read_text() for one in work.glob("slurm-*"))
             assert status == 0, told
             assert cluster.said("squeue", "-h") == "", told
-        assert all(f"{node}" in told for node in NODES)
+        for node in NODES:
+            assert f"{node} has joined" in told, told
+            assert f"{node} has left" in told, told
+        assert "answer: " in told, told

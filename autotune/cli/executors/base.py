@@ -39,12 +39,14 @@ class Submission:
         ending: How the members are ended, as a sentence with the line to type; empty if unknown.
         manifest: Text for stdout, where the executor starts nothing itself; else empty.
         notes: Sentences that the user should not miss.
+        outlives_us: Whether the members go on when this process ends.
     """
 
     handles: tuple[str, ...] = ()
     ending: str = ""
     manifest: str = ""
     notes: tuple[str, ...] = ()
+    outlives_us: bool = True
 
 
 class Executor(ABC):

@@ -17,24 +17,17 @@ from typing import Any, ClassVar
 
 import psutil
 
-from autotune.cli.executors.base import (
-    Executor,
-    MemberState,
-    OptionParser,
-    Submission,
-    uses_server,
-)
+from autotune.cli.executors import base
+from autotune.cli.executors.base import MemberState, OptionParser, Submission
 from autotune.errors import UsageError
 
 PLACED_S = 30  # a cluster with room places a group in about a second
-ENVIRONMENT = (
-    "The workers have the environment in which 'ray start' ran: AUTOTUNE_STORAGE or PGPASSFILE has "
-    "to be set there, not here."
-)
-EXTRA = "pip install 'autotune-torch[ray]'"
+NO_RAY = "--executor ray needs Ray: pip install 'autotune-torch[ray]'"
+NO_CLUSTER = "There is no Ray cluster: 'ray start --head' starts one, and RAY_ADDRESS names one."
+ENVIRONMENT = "AUTOTUNE_STORAGE or PGPASSFILE is for the workers what it was where 'ray start' ran."
 
 
-class Ray(Executor):
+class Ray(base.Executor):
     """Starts one task a node."""
 
     name: ClassVar[str] = "ray"
@@ -46,17 +39,19 @@ class Ray(Executor):
         parser.add_argument("--cpus", type=int, default=1)
         parser.add_argument("--gpus", type=int, default=0)
         self._wanted = parser.parse_args(parser.words(options))
+        self._ray: Any = None  # the module
         self._tasks: dict[str, Any] = {}
 
     def submit(self, line: Sequence[str], count: int) -> Submission:
         """Start the tasks on the cluster that RAY_ADDRESS names, or that runs on this machine."""
-        ray, util = _imported("ray"), _imported("ray.util")
         try:
+            ray, util = import_module("ray"), import_module("ray.util")
             ray.init(address="auto", log_to_driver=True, logging_level="warning")
+        except ImportError:
+            raise UsageError(NO_RAY) from None
         except ConnectionError:
-            raise UsageError(
-                "There is no Ray cluster: 'ray start --head' starts one, and RAY_ADDRESS names one."
-            ) from None
+            raise UsageError(NO_CLUSTER) from None
+        self._ray = ray
         room = {"CPU": self._wanted.cpus, "GPU": self._wanted.gpus}
         group = util.placement_group([room] * count, strategy="STRICT_SPREAD")
         if not group.wait(PLACED_S):
@@ -70,41 +65,31 @@ class Ray(Executor):
         for number in range(count):
             place = util.scheduling_strategies.PlacementGroupSchedulingStrategy(group, number)
             placed = member.options(scheduling_strategy=place)
-            self._tasks[f"task {number + 1}"] = placed.remote(
-                [*line], str(Path.cwd()), has_gpus=room["GPU"] > 0
-            )
-        notes = (ENVIRONMENT,) if uses_server(line) else ()
-        return Submission(tuple(self._tasks), "Ray ends them with this command.", notes=notes)
+            self._tasks[f"task {number + 1}"] = placed.remote([*line], str(Path.cwd()), room["GPU"])
+        notes = (ENVIRONMENT,) if base.uses_server(line) else ()
+        return Submission(tuple(self._tasks), notes=notes, outlives_us=False)
 
     def poll(self) -> Mapping[str, MemberState]:
         """Return which tasks run; one that Ray has not started yet counts as running."""
-        ray = _imported("ray")
-        ended, _ = ray.wait([*self._tasks.values()], num_returns=len(self._tasks), timeout=0)
+        ended, _ = self._ray.wait([*self._tasks.values()], num_returns=len(self._tasks), timeout=0)
         return {
-            handle: MemberState.RUNNING if task not in ended else _ending(ray, task)
+            handle: MemberState.RUNNING if task not in ended else _ending(self._ray, task)
             for handle, task in self._tasks.items()
         }
 
 
-def run(line: list[str], folder: str, *, has_gpus: bool) -> int:
+def run(line: list[str], folder: str, gpus: int) -> int:
     """Run a line in a folder of the node, and return its exit status; a task of Ray.
 
     Its environment is the one in which ``ray start`` ran, that of this process's parent: in a task,
     Ray sets OMP_NUM_THREADS, and hides all GPUs where the task claims none.
     """
     variables = psutil.Process(os.getppid()).environ()
-    if has_gpus:
+    if gpus:
         variables["CUDA_VISIBLE_DEVICES"] = os.environ["CUDA_VISIBLE_DEVICES"]
     # Ray kills this process when the driver has gone, but none that it has started
     ends_with_us = ("setpriv", "--pdeathsig=TERM", "--", *line)
     return subprocess.run(ends_with_us, cwd=folder, env=variables, check=False).returncode
-
-
-def _imported(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError:
-        raise UsageError(f"--executor ray needs Ray: {EXTRA}") from None
 
 
 def _ending(ray: Any, task: Any) -> MemberState:

@@ -79,7 +79,8 @@ def start(
         submission = executor.submit(line, count)
         for note in submission.notes:
             messages.warn(note)
-        messages.note(f"Started: {', '.join(submission.handles)}. Ctrl-C ends the watching alone.")
+        ends = "the watching alone" if submission.outlives_us else "them, too"
+        messages.note(f"Started: {', '.join(submission.handles)}. Ctrl-C ends {ends}.")
         try:
             found = watched(messages.note, observer, executor.poll)
         except KeyboardInterrupt:
