@@ -79,6 +79,9 @@ class Console(Messages, Events):
         gpus = ", ".join(gpu.name for gpu in hardware.gpus) or "no GPU"
         machine = f"{hardware.cpu_name}, {hardware.cpu_quota} cores, {gpus}"
         self._view.head = [f"autotune  {head.program}  ·  {machine}"]
+        if (sharing := head.options.sharing) is not None:
+            verb = "serves" if sharing.serves else "joins"
+            self._view.head.append(f"{verb} the study '{sharing.name}' at {sharing.storage}")
         self._detail(f"search {run}, torch {hardware.versions.get('torch', '')}")
         for warning in hardware.warnings:
             self.warn(warning)

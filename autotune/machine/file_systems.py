@@ -64,8 +64,8 @@ def kind_of(folder: Path, magic: int | None, mountinfo: str) -> str:
     if by_number and by_number != FUSE:
         return by_number
     name = _mounted(folder, mountinfo)
-    is_of_network = name in NAMES or (name.startswith("fuse.") and name not in LOCAL_FUSE)
-    return name if is_of_network else ""
+    is_fuse = name == FUSE or name.startswith("fuse.")
+    return name if name in NAMES or (is_fuse and name not in LOCAL_FUSE) else ""
 
 
 def _mounted(folder: Path, mountinfo: str) -> str:

@@ -324,7 +324,7 @@ def search_session(
         ending.callback(quietly, live.close)
         events.on_search_start(study.head, run.name, budget)
         if (kept := run.kept_locally) is not None:
-            events.note(str(kept))
+            events.warn(str(kept))
         events.on_fence(rigs.fence)
         study.fence = rigs.fence.sentence
         for warning in surroundings.look(study.head.hardware):

@@ -6,10 +6,10 @@ proxy on loopback.
 
 import json
 import re
-import secrets
 import shlex
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,7 @@ from autotune.program.config import Config
 from autotune.program.sharing_options import SharingOptions
 from autotune.results.finding import Finding
 from autotune.results.shared_answer import GroupAnswer
-from autotune.tuning.sharing import joining, liveness
+from autotune.tuning.sharing import joining, liveness, proxy
 from autotune.tuning.sharing.address import Address
 from autotune.tuning.sharing.standing import GroupStanding, Life, MemberStanding, Standing
 from autotune.tuning.storage import search_dir
@@ -42,10 +42,9 @@ BEAT_S = 0.05
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A scripted machine with a program in its folder, which is locked for nobody else."""
+    """A scripted machine with a program in its folder."""
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("print(1)\n")
-    monkeypatch.setattr(host_lock, "NAMES", f"\0autotune-test-{secrets.token_hex(8)}/")
     monkeypatch.setattr(liveness, "BEAT_S", BEAT_S)
     with scripted(Script({"workers": {1: 1.3, 2: 1.6}})):
         yield
@@ -217,6 +216,16 @@ def test_who_stops_watching_is_told_how_to_go_on_and_how_to_end_the_workers(
     told = said(nobody, status=130)
     assert "'qdel 1' ends them." in told
     assert f"autotune show --storage {URL} --name demo" in told
+
+
+def test_a_study_that_other_machines_cannot_reach_is_warned_of(
+    nobody: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joining, "open_store", lambda _: InMemoryStorage())
+    monkeypatch.setattr(proxy, "serve", lambda *_: nullcontext())
+    for host in ("", "localhost:", "0.0.0.0:", "[::1]:", "node1:"):
+        told = said(nobody.replace("--name", f"--serve {host}7000 --name"), status=2)
+        assert ("do not reach" in told) is (host != "node1:"), told
 
 
 # --- watching -------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """A small cluster of Slurm on this machine: a controller and two nodes, from Debian's packages.
 
-Both nodes are daemons of this host with ports of their own (``slurmd -N``), and each believes to
-have two cores. Nothing is read from or written to /etc: the configuration is named by SLURM_CONF.
-Processes are followed by their parents (``proctrack/linuxproc``), so no cgroups are needed.
+The nodes are daemons of this machine with ports of their own (``slurmd -N``), or each runs on a
+host of its own (hosts.py); each believes to have two cores. Nothing is read from or written to
+/etc: the configuration is named by SLURM_CONF. Processes are followed by their parents
+(``proctrack/linuxproc``), so no cgroups are needed.
 """
 
 import os
@@ -10,6 +11,7 @@ import secrets
 import socket
 import subprocess
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
@@ -19,13 +21,14 @@ from typing import Self
 import pytest
 
 from tests.cluster.debian import need
+from tests.cluster.hosts import Network
 
-NODES = ("n1", "n2")
+LOGIN, NODES = "login", ("n1", "n2")
 CORES = 2  # that each node has, whatever the machine has
 START_S = 60.0
 CONF = """\
 ClusterName=tests
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={host}({address})
 SlurmctldPort={port}
 SlurmUser=root
 SlurmdUser=root
@@ -47,7 +50,7 @@ ReturnToService=2
 KillWait=30
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
-NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 State=UNKNOWN\n"
+NODE = "NodeName={name} NodeHostname={host} NodeAddr={address} Port={port} CPUs=2 State=UNKNOWN\n"
 
 
 @dataclass
@@ -55,10 +58,12 @@ class Slurm:
     """The cluster; it runs while it is entered.
 
     Attributes:
-        folder: Gets the daemons' files.
+        folder: Gets the daemons' files; below the network's, where there is one.
+        network: Gets a host for the controller, ``login``, and one for each node.
     """
 
     folder: Path
+    network: Network | None = None
     daemons: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
@@ -77,11 +82,11 @@ class Slurm:
             "log-file": "munged.log", "seed-file": "munged.seed",
         }  # fmt: skip
         options = [f"--{name}={self.folder / file}" for name, file in own.items()]
-        self._start("munged", munged, "--foreground", "--force", *options)
+        self._start("munged", "", munged, "--foreground", "--force", *options)
         until((self.folder / "munge.socket").exists, "sockets of munged")
-        self._start("slurmctld", controller, "-D")
+        self._start("slurmctld", LOGIN, controller, "-D")
         for name in NODES:
-            self._start(name, node, "-D", "-N", name)
+            self._start(name, name, node, "-D", "-N", name)
         until(lambda: self.said("sinfo", "-h", "-t", "idle", "-o", "%D") == "2", "two idle nodes")
         return self
 
@@ -99,6 +104,8 @@ class Slurm:
 
     def said(self, *words: str) -> str:
         """Return what a command of Slurm prints; of one that fails, what it complains of."""
+        if self.network is not None:
+            return self.network.hosts[LOGIN].run(*words, env=dict(self.variables)).strip()
         done = subprocess.run(
             words, capture_output=True, text=True, env={**os.environ, **self.variables},
             timeout=START_S, check=False,
@@ -110,16 +117,25 @@ class Slurm:
         key = self.folder / "munge.key"
         key.write_bytes(secrets.token_bytes(1024))
         key.chmod(0o600)
-        host, ports = socket.gethostname(), _free_ports(1 + len(NODES))
-        text = CONF.format(folder=self.folder, host=host, port=ports[0])
-        nodes = zip(NODES, ports[1:], strict=True)
-        text += "".join(NODE.format(name=name, host=host, port=port) for name, port in nodes)
-        (self.folder / "slurm.conf").write_text(text)
+        controller, *nodes = (self._place(name, port) for name, port in _ports().items())
+        text = CONF.format(folder=self.folder, **controller)
+        (self.folder / "slurm.conf").write_text(text + "".join(NODE.format(**one) for one in nodes))
 
-    def _start(self, name: str, *words: str) -> None:
-        with (self.folder / f"{name}.out").open("wb") as log:
+    def _place(self, name: str, port: int) -> Mapping[str, object]:
+        if self.network is None:
+            host, address = socket.gethostname(), "127.0.0.1"
+        else:
+            host, address = name, self.network.host(name).address
+        return {"name": name, "host": host, "address": address, "port": port}
+
+    def _start(self, name: str, host: str, *words: str) -> None:
+        log = self.folder / f"{name}.out"
+        if self.network is not None and host:
+            self.network.hosts[host].start(*words, log=log, env=dict(self.variables))
+            return
+        with log.open("wb") as said:
             daemon = subprocess.Popen(
-                words, stdout=log, stderr=log, env={**os.environ, **self.variables},
+                words, stdout=said, stderr=said, env={**os.environ, **self.variables},
                 start_new_session=True,
             )  # fmt: skip
         self.daemons.append(daemon)
@@ -133,9 +149,11 @@ def until(holds: Callable[[], object], what: str, patience_s: float = START_S) -
         sleep(0.2)
 
 
-def _free_ports(count: int) -> list[int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return ports
+def _ports() -> Mapping[str, int]:
+    """Return a free port of this machine for each daemon."""
+    with ExitStack() as held:
+        servers = {
+            name: held.enter_context(socket.create_server(("127.0.0.1", 0)))
+            for name in (LOGIN, *NODES)
+        }
+        return {name: server.getsockname()[1] for name, server in servers.items()}

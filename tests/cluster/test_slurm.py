@@ -11,7 +11,8 @@ import pytest
 
 from autotune.cli.executors import Executor, MemberState, Submission, executor_of
 from autotune.tuning.storage.search_dir import SearchDir
-from tests.cluster.slurm import Slurm, until
+from tests.cluster.hosts import Network
+from tests.cluster.slurm import LOGIN, NODES, Slurm, until
 
 pytestmark = pytest.mark.timeout(600)
 TRAIN = """
@@ -36,6 +37,11 @@ signal.signal(signal.SIGUSR1, lambda *_: sys.exit(print("left", flush=True)))
 names = ("SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT")
 print(*(os.environ.get(name, "0") for name in names), len(os.sched_getaffinity(0)), flush=True)
 time.sleep(600)
+"""
+# The command whose rigs are scripted, by a file that other hosts start, too
+SCRIPTED = """
+import runpy
+runpy.run_module("tests.cluster.scripted_cli", run_name="__main__")
 """
 
 
@@ -131,3 +137,31 @@ def test_before_its_time_is_over_a_search_tells_what_it_found_and_blames_no_conf
     result = json.loads((work / ".autotune" / "timed" / "result.json").read_text())
     tell({"slurm": "USR1 at the end of a job's time", "configs": len(records), "ends": ways})
     assert result["best"] is not None or len(records) == 1
+
+
+def test_workers_of_a_job_array_share_one_study_and_are_watched_to_its_answer(place: Path) -> None:
+    """Each node is a host of its own; the study is served by the command that submits."""
+    with Network(place) as network:
+        folder = place / "slurm"
+        folder.mkdir()
+        with Slurm(folder, network) as cluster:
+            login, work = network.hosts[LOGIN], place / "work"
+            work.mkdir()
+            (work / "train.py").write_text(TRAIN)
+            (work / "autotune").write_text(f"#!{sys.executable}\n{SCRIPTED}")
+            (work / "autotune").chmod(0o755)
+            served = ("--serve", f"{login.address}:7777", "--name", "array", "--budget", "5m")
+            asked = ("--workers", "2", "--executor", "slurm --cpus-per-task=2")
+            line = (str(work / "autotune"), "search", *served, *asked)
+            variables = {
+                **cluster.variables, "SCRIPTED_SPEED": "12",
+                "PYTHONPATH": str(Path(__file__).parents[2]),
+            }  # fmt: skip
+            shell = ("sh", "-c", 'cd "$0" && exec "$@"', str(work), *line, "train.py")
+            command = login.start(*shell, log=place / "said", env=variables)
+            status = command.wait(300)
+            told = (place / "said").read_text()
+            told += "\n".join(one.read_text() for one in work.glob("slurm-*"))
+            assert status == 0, told
+            assert cluster.said("squeue", "-h") == "", told
+        assert all(f"{node}" in told for node in NODES)

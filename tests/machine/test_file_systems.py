@@ -22,6 +22,7 @@ RECORDED = (
     (0x65735546, "100 22 0:61 / /w rw - fuse.sshfs me@host:/home/me rw,user_id=1000", "fuse.sshfs"),
     (0x65735546, "101 22 0:62 / /w rw - fuse.gcsfuse bucket rw,user_id=0", "fuse.gcsfuse"),
     (0x65735546, "102 22 0:63 / /w rw - fuse.glusterfs gl1:/vol rw", "fuse.glusterfs"),
+    (0x65735546, "454 27 0:92 / /w rw,nosuid - fuse /srv/real rw,user_id=0", "fuse"),  # bindfs
     (0x65735546, "103 22 0:64 / /w rw - virtiofs share rw", "virtiofs"),
     (0x65735546, "104 22 0:65 / /w rw - fuse.fuse-overlayfs fuse-overlayfs rw", ""),
     (0x65735546, "105 22 8:17 / /w rw - fuseblk /dev/sdb1 rw,user_id=0", ""),

@@ -8,8 +8,10 @@ line for each thing that changes there. Who is watched does not depend on who wa
 from __future__ import annotations
 
 import shutil
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from shlex import quote
 from time import sleep
@@ -65,6 +67,11 @@ def start(
     sharing, agreement = head.options.sharing, agreement_of(head)
     if sharing is None:
         raise UsageError("The workers need a study: add --storage URL or --serve HOST:PORT.")
+    if sharing.serves and executor.name != "local" and (host := _vague_host(sharing.storage)):
+        messages.warn(
+            f"Workers on other machines do not reach {host}. Name this machine as they know it: "
+            f"--serve {socket.gethostname()}:PORT"
+        )
     folder = search_dir.served(sharing.name) if sharing.serves else Path()
     status = ExitStatus.DONE
     with joining.served(sharing, folder, messages.warn):
@@ -116,6 +123,16 @@ def watched(
             if _has_ended(states, now):
                 return now
         wait(liveness.BEAT_S)
+
+
+def _vague_host(url: str) -> str:
+    """Return the host of a URL that means another machine on each one; else empty."""
+    host = url.partition("://")[2].rpartition(":")[0].strip("[]")
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host if host == "localhost" else ""
+    return host if address.is_loopback or address.is_unspecified else ""
 
 
 def _has_ended(states: Mapping[str, MemberState], now: Standing) -> bool:

@@ -15,12 +15,14 @@ tenth of the time at most (``courier``). A member makes two small writes and two
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import AutotuneError, SharedStudyError
+from autotune.program.config import Config
 from autotune.tuning.sharing.agreement import disagreement
 from autotune.tuning.sharing.entries import (
     Agreement,
@@ -29,6 +31,7 @@ from autotune.tuning.sharing.entries import (
     Request,
     RequestState,
     Right,
+    Rounds,
     as_json,
     read,
 )
@@ -60,7 +63,8 @@ class Board:
         self.liveness = Liveness(clock, beat_s)
         self._study: int | None = None
         self._agreement: Agreement | None = None
-        self._parsed: dict[str, tuple[Any, Any]] = {}  # by their names, with the raw value
+        self._parsed: dict[str, tuple[Any, Any]] = {}  # by their names, with ``_mark``
+        self._configs: dict[Config, Config] = {}  # a race has few, which fill many rounds
 
     def open(self, agreement: Agreement | None) -> None:
         """Create the study or join it; with None, only an existing one is read.
@@ -138,12 +142,11 @@ class Board:
 
     def put(self, published: Published) -> None:
         """Write an entry; to write it once more changes nothing."""
-        key = f"{RESULT}{published.member}:{published.number:06d}"
-        self._store.set_study_user_attr(self._id, key, published.as_json())
+        self._store.set_study_user_attr(self._id, _name(published), published.as_json())
 
     def beat(self, member: Member) -> None:
         """Write what a member says of itself."""
-        self._store.set_study_user_attr(self._id, f"{MEMBER}{member.id}", as_json(member))
+        self._store.set_study_user_attr(self._id, _name(member), as_json(member))
 
     def look(self) -> Snapshot:
         """Read everything.
@@ -165,17 +168,24 @@ class Board:
         return Snapshot(agreement, known, dead, published, self.requests(), dropped)
 
     def _entry(self, kind: Callable[[Any], Any], name: str, raw: Any) -> Any:
-        before = self._parsed.get(name)
-        if before is None or before[0] != raw:
-            try:
-                before = raw, kind(raw)
-            except ValueError:
-                before = raw, None
-            # Each entry is that of the member in its name
-            if before[1] is not None and name not in _names(before[1]):
-                before = raw, None
-            self._parsed[name] = before
-        return before[1]
+        before, mark = self._parsed.get(name), _mark(raw)
+        if before is not None and before[0] == mark:
+            return before[1]
+        try:
+            found = kind(raw)
+        except ValueError:
+            found = None
+        # Each entry is that of the member in its name
+        found = self._shared(found) if found is not None and _name(found) == name else None
+        self._parsed[name] = mark, found
+        return found
+
+    def _shared(self, found: Any) -> Any:
+        if not isinstance(found, Published) or not isinstance(found.entry, Rounds):
+            return found
+        played = found.entry.played
+        configs = tuple(self._configs.setdefault(one, one) for one in played.configs)
+        return replace(found, entry=Rounds(replace(played, configs=configs)))
 
     def requests(self) -> tuple[Request, ...]:
         """Read the requests alone."""
@@ -222,10 +232,20 @@ def _member(raw: Any) -> Any:
     return read(Member, raw)
 
 
-def _names(entry: Any) -> Sequence[str]:
+def _name(entry: Member | Published) -> str:
     if isinstance(entry, Member):
-        return (f"{MEMBER}{entry.id}",)
-    return (f"{RESULT}{entry.member}:{entry.number:06d}",)
+        return f"{MEMBER}{entry.id}"
+    return f"{RESULT}{entry.member}:{entry.number:06d}"
+
+
+def _mark(raw: Any) -> Any:
+    """Return what changes when an entry does: rounds may grow until they are delivered."""
+    match raw:
+        case {"entry": {"turns": [*turns]}}:
+            return len(turns)
+        case {"entry": _}:
+            return True
+    return raw
 
 
 def _request(trial: FrozenTrial) -> Request | None:

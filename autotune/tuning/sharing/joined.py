@@ -11,7 +11,7 @@ from autotune.program.config import Config
 from autotune.results.finding import Finding
 from autotune.results.record import ClaimProcess, PlayedRounds, TrialRecord
 from autotune.results.result import SearchResult
-from autotune.results.shared_answer import GroupAnswer
+from autotune.results.shared_answer import GroupAnswer, pooled
 from autotune.tuning.sharing.board import Board
 from autotune.tuning.sharing.courier import Courier, Pace
 from autotune.tuning.sharing.entries import (
@@ -237,7 +237,7 @@ class Joined(Membership):
                 result.best if is_faster else None,
                 result.speedup if is_faster else None,
                 result.finding,
-                tuple(one.host for one in result.machines),
+                tuple(one.host for one in pooled(result.machines)),
             )
         )
         self.drive()

@@ -78,8 +78,8 @@ class LocalRecord:
 
     def __str__(self) -> str:
         return (
-            f"The record is kept in '{self.file}', because SQLite's locks do not hold in the "
-            f"search's folder: {self.why}. A copy there is renewed each minute and at the end."
+            f"The record is kept in '{self.file}' and copied to the search's folder each minute, "
+            f"because SQLite's locks do not hold there: {self.why}."
         )
 
     def fetch(self) -> None:

@@ -93,13 +93,13 @@ def test_a_storage_that_is_out_of_reach_is_tried_again_for_a_minute_and_that_is_
 ) -> None:
     agreement, told, waited = agreement_of(head_of(program)), list[str](), list[float]()
     store = Away(3)
-    opened(Board(store, "x"), agreement, told.append, lambda: sum(waited), waited.append)  # type: ignore[arg-type]
+    opened(Board(store, "x"), agreement, told.append, lambda: sum(waited), waited.append)
     assert store.get_study_id_from_name("x") == 0
     assert told == ["Trying again for 60 s: too many clients"]
     assert len(waited) == 3
     assert max(waited) <= PAUSE_S
     with pytest.raises(OutOfReachError):
-        opened(Board(Away(10**6), "x"), agreement, told.append, lambda: sum(waited), waited.append)  # type: ignore[arg-type]
+        opened(Board(Away(10**6), "x"), agreement, told.append, lambda: sum(waited), waited.append)
     assert OPENING_S <= sum(waited) < 2 * OPENING_S + PAUSE_S
 
 
@@ -121,8 +121,8 @@ def test_a_study_is_served_until_its_last_member_has_left_or_a_ctrl_c(
     other = Member("b", "node2", "boot", "pid", 7, 99)
     board.beat(other)
     told: list[str] = []
-    waits = iter([lambda: None, lambda: board.beat(replace(other, left=True))])
-    serve_on(sharing, told.append, lambda _: next(waits)())
+    says = iter([other, replace(other, left=True)])
+    serve_on(sharing, told.append, lambda _: board.beat(next(says)))
     assert len(told) == 1
     assert "until the last member has left (node2); Ctrl-C ends that" in told[0]
 

@@ -1,5 +1,6 @@
 """Members of one study in virtual time: what each may do, and what all of them know."""
 
+import errno
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from optuna.storages import InMemoryStorage
 from optuna.trial import TrialState
 
 from autotune.errors import SharedStudyError
+from autotune.files import access
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config
 from autotune.tuning.sharing.board import Board
@@ -296,6 +298,26 @@ def test_a_damaged_file_of_the_spool_is_left_out_with_one_line(world: World) -> 
     assert again.courier.spool.damaged == ["000001.json"]
     assert results(world) == [f"result:{one.id}:000002"]
     assert any("000001.json" in text for text in world.said["a"])
+
+
+def test_on_a_full_disk_results_are_shared_all_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_given: object, **_named: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    one, other = world.join("a"), world.join("b")
+    monkeypatch.setattr(access, "write", full)  # a disk cannot be filled in a test
+    one.played(rounds_of(FIRST))
+    world.pass_s(20)
+    assert len(other.others()["a"]) == 1
+    assert len(world.said["a"]) == 1
+    assert "No space left on device" in world.said["a"][0]
+    monkeypatch.undo()
+    again = world.join("a")  # killed meanwhile, it remembers no number
+    again.played(rounds_of(SECOND))
+    world.pass_s(20, again, other)
+    assert len(other.others()["a"]) == 2
 
 
 def test_rounds_of_others_are_told_apart_by_process_and_machine(world: World) -> None:
