@@ -113,14 +113,14 @@ def facts(sql: Sql, study: str) -> Facts:
 def _doubled(results: Sequence[dict[str, object]]) -> list[str]:
     """Return the measurements that stand under two keys, or twice under one.
 
-    Measured seconds have sixteen digits: those of two measurements are never the same.
+    Measured seconds have six digits or more: all of those of two rounds are never the same.
     """
     measured: Counter[str] = Counter()
     for result in results:
         entry = result["entry"]
         assert isinstance(entry, dict)
         if result["kind"] == "rounds":
-            measured.update(json.dumps(one) for one in entry["played"]["rounds"])
+            measured.update(json.dumps(one) for one in entry["turns"])
         elif result["kind"] in {"tried", "claimed"}:
             measured[json.dumps(entry)] += 1
     return [text[:80] for text, count in measured.items() if count > 1]
