@@ -210,6 +210,8 @@ class Courier:
             began_s = self.pace.clock()
             self.snapshot = self._board.look()
             contact.looked(self.pace.clock() - began_s)
+            mine = (one for one in self._seen.published if one.member == self.member.id)
+            self.spool.use_from(max((one.number for one in mine), default=0))
             self._tidy(asked)
         if asked:
             self._request(asked)

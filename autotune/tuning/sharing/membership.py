@@ -65,8 +65,9 @@ class Membership:
     def others(self) -> Mapping[str, Sequence[PlayedRounds]]:
         """Return the rounds that other members of this group have played, by machine.
 
-        Each holds one round: what one answer of a rig gave. The numbers of processes are distinct
-        within a machine, and not those of this member.
+        Each holds one round: what one answer of a rig gave, by cost and work alone. The numbers of
+        processes are distinct within a machine, and not those of this member. It is the same object
+        until there is more to read.
         """
         return {}
 

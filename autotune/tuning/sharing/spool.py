@@ -81,6 +81,11 @@ class Spool:
             self._waiting[merged.number] = merged
             self._keep(self._path(merged.number, WAITING), json.dumps(merged.as_json()))
 
+    def use_from(self, number: int) -> None:
+        """Use higher numbers only: the study has this one, whatever became of its file here."""
+        with self._lock:
+            self._last = max(self._last, number)
+
     @property
     def waiting(self) -> list[Published]:
         """What is to be delivered, in order."""

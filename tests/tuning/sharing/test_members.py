@@ -313,6 +313,11 @@ def test_on_a_full_disk_results_are_shared_all_the_same(
     assert len(other.others()["a"]) == 1
     assert len(world.said["a"]) == 1
     assert "No space left on device" in world.said["a"][0]
+    monkeypatch.undo()
+    again = world.join("a")  # killed meanwhile, it remembers no number
+    again.played(rounds_of(SECOND))
+    world.pass_s(20, again, other)
+    assert len(other.others()["a"]) == 2
 
 
 def test_rounds_of_others_are_told_apart_by_process_and_machine(world: World) -> None:
