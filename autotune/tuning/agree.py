@@ -20,6 +20,7 @@ from autotune.tuning.claim import claimable
 from autotune.tuning.race import race, tell
 from autotune.tuning.session import Baseline, Session
 
+NOBODYS = {*ENDED_BY_US, Outcome.RAN_OUT, Outcome.UNCLEAR}  # endings that say nothing of a config
 ANNOUNCED = "announced by another machine, to be claimed together"
 
 
@@ -78,13 +79,13 @@ class Agreeing:
 def take_up(session: Session, baseline: Baseline) -> None:
     """Measure the announced config, if this machine has not."""
     announced, study, space = session.sharing.announced(), session.study, baseline.space
-    if announced is None or any(r.config == announced.config for r in study.records):
+    if announced is None or any(map(_tells, _records_of(session, announced.config))):
         return
     config, proposal = announced.config, Proposal(announced.config, ANNOUNCED)
     session.events.on_trial_start(config, ANNOUNCED, space)
     began_s = session.rigs.clock()
     found = measured_alone(session, baseline, config, session.until_over)
-    if isinstance(found, Ending) and found.outcome in {*ENDED_BY_US, Outcome.RAN_OUT}:
+    if isinstance(found, Ending) and found.outcome in NOBODYS:
         return
     measured = found if isinstance(found, Measurement) else None
     record = TrialRecord(
@@ -101,11 +102,19 @@ def take_up(session: Session, baseline: Baseline) -> None:
 
 def _fault_of(session: Session, config: Config) -> str:
     """Return why a config may not be recommended on this machine; empty if it may."""
-    for record in session.study.records:
-        if record.config == config and record.ending is not None:
+    for record in filter(_tells, _records_of(session, config)):
+        if record.ending is not None:
             return record.ending.reason
     blamed = [r for r in session.study.rehearsals if r.config == config and r.is_blamed]
     if blamed:
         return blames(blamed)[0]
     is_guilty = any(changes.items() <= config.items() for changes in session.study.guilty)
     return "it trains something else here" if is_guilty else ""
+
+
+def _records_of(session: Session, config: Config) -> list[TrialRecord]:
+    return [record for record in session.study.records if record.config == config]
+
+
+def _tells(record: TrialRecord) -> bool:
+    return record.measurement is not None or record.outcome not in NOBODYS

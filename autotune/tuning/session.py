@@ -93,11 +93,11 @@ class Session:
     def keep(self, result: SearchResult, finish: Finish) -> SearchResult:
         """Record the result and have its files written, as far as that is possible; return it."""
         self.stop.result = result
-        self.sharing.answered(result)
         with faults_warned_of(self.events):
             self.study.result = result
         with faults_warned_of(self.events):
             finish(result)
+        self.sharing.answered(result)
         return result
 
     def begin(self, phase: Phase) -> None:

@@ -11,6 +11,7 @@ from autotune.measurement.turn import Played
 from autotune.program.config import Config, KnobValue
 from autotune.results.finding import Finding
 from autotune.results.record import ClaimProcess, PlayedRounds
+from autotune.results.shared_answer import pooled
 from autotune.tuning.agree import ANNOUNCED
 from autotune.tuning.choosing.proposals import ELSEWHERE
 from autotune.tuning.sharing.board import Board
@@ -60,7 +61,7 @@ def tries(found: Together) -> list[Request]:
 def hosts(found: Together, member: int) -> list[str]:
     """Return the machines that the answer of one rests on."""
     result = found.results[member]
-    return [] if result is None else sorted(one.host for one in result.machines)
+    return [] if result is None else sorted(one.host for one in pooled(result.machines))
 
 
 def _has(question: Question, knob: str, value: KnobValue) -> bool:
@@ -144,8 +145,9 @@ def test_machines_of_two_kinds_get_two_answers_of_which_neither_knows_the_other(
     assert {*answers[1].changes_from(found.found[1].baseline)} == {"memory_format"}
     last = max(found.found, key=lambda result: result.seconds)
     (group,) = last.groups
-    assert group.config in answers
-    assert group.config != last.best
+    changes = [Config(one.best.changes_from(one.baseline)) for one in found.found]
+    assert group.config in changes
+    assert group.config != changes[found.found.index(last)]
 
 
 def test_machines_of_one_kind_that_surely_differ_get_answers_of_their_own(tmp_path: Path) -> None:
@@ -156,6 +158,9 @@ def test_machines_of_one_kind_that_surely_differ_get_answers_of_their_own(tmp_pa
         result = found.found[number]
         assert result.speedup.low < truth < result.speedup.high
         assert hosts(found, number) == [f"host-{number}"]
+        (other,) = (one for one in result.machines if one.differs)
+        assert other.host == f"host-{1 - number}"
+        assert result.best_file().machines == (f"host-{number}",)
 
 
 def test_one_that_is_cut_off_measures_on_and_delivers_later(tmp_path: Path) -> None:
