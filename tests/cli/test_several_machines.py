@@ -6,7 +6,6 @@ proxy on loopback.
 
 import json
 import re
-import secrets
 import shlex
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,10 +42,9 @@ BEAT_S = 0.05
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A scripted machine with a program in its folder, which is locked for nobody else."""
+    """A scripted machine with a program in its folder."""
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("print(1)\n")
-    monkeypatch.setattr(host_lock, "NAMES", f"\0autotune-test-{secrets.token_hex(8)}/")
     monkeypatch.setattr(liveness, "BEAT_S", BEAT_S)
     with scripted(Script({"workers": {1: 1.3, 2: 1.6}})):
         yield

@@ -4,6 +4,7 @@
 would take minutes on it, so these run on a scripted machine in virtual time; all else is real.
 """
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 from autotune.cli.app import app
 from autotune.knobs import KnobValue, registry
+from autotune.machine import host_lock
 from autotune.program.flags import Flag
 from autotune.results import bestfile
 from autotune.results.record import SearchInfo
@@ -97,6 +99,8 @@ def scripted(script: Script) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, real in vars(ScriptedMachine(script).surroundings).items():
             patch.setitem(vars(THIS_MACHINE), name, real)
+        # A scripted machine is nobody else's, however many tests run on this one
+        patch.setattr(host_lock, "NAMES", f"\0autotune-test-{os.getpid()}/")
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -18,6 +19,8 @@ from autotune.tuning.storage import local_record, record_storage, search_dir
 from autotune.tuning.storage.local_record import LOCK_TEST, LocalRecord
 from autotune.tuning.storage.search_dir import FILE, SearchDir
 from tests.made import make_hardware, make_head, make_profile, make_record, make_space
+from tests.scripted import Script, begin
+from tests.tuning.watched import FASTER, KNOBS, Heard
 
 SEARCHED = make_space(["workers"])
 SPACE = SEARCHED.resolve(make_hardware(), make_profile())
@@ -224,6 +227,30 @@ def test_a_folder_that_others_enter_holds_no_record(
     second = run.kept_locally
     assert second is not None
     assert second.file.parent.parent == tmp_path
+
+
+def test_local_files_of_removed_searches_go_a_day_later(machine: Machine, tmp_path: Path) -> None:
+    run = begun(tmp_path)
+    run.storage.close()
+    kept = run.kept_locally
+    assert kept is not None
+    notes = kept.file.with_suffix(".json")
+    shutil.rmtree(run.path)
+    other = search_dir.new("other", "train", tmp_path / "net")
+    other.create_study(make_head(SEARCHED))
+    assert kept.file.exists()
+    os.utime(notes, (0, 0))
+    assert other.kept_locally
+    assert not kept.file.exists()
+    assert not notes.exists()
+    assert len(other.load_study().records) == 0
+
+
+def test_a_search_says_once_where_its_record_is(machine: Machine, tmp_path: Path) -> None:
+    heard = Heard()
+    begin(tmp_path / "net" / "project", Script(FASTER), KNOBS).go_on(60.0, heard)
+    (said,) = [one for one in heard.warnings if "record is kept" in one]
+    assert "/a/autotune-records-" in said
 
 
 @pytest.mark.slow
