@@ -2,7 +2,7 @@
 
     python -m benchmarks.machines model [--claims 300]
     python -m benchmarks.machines searches [--searches 64] [--out FILE.jsonl]
-    python -m benchmarks.machines replay [TABLE ...] [--members 1 2 4 ...]
+    python -m benchmarks.machines replay [TABLE ...] [--members 1 2 4 ...] [--out FILE.jsonl]
 
 ``model`` draws processes of several machines without searching, and asks the claim. ``searches``
 runs whole shared searches in virtual time, on the machine of ``benchmarks.claims``: one change
@@ -32,7 +32,7 @@ from pydantic import TypeAdapter
 
 from autotune.knobs import registry
 from autotune.knobs.space.space import ResolvedSpace
-from autotune.measurement.claim import claim
+from autotune.measurement.claim import claim, differing
 from autotune.measurement.interval import Interval, LogRatio
 from autotune.program.config import Config
 from autotune.results.finding import Finding
@@ -60,9 +60,10 @@ BUDGET_S, REPLAY_S = 90.0, 180.0
 ERROR = 0.012  # of a process's log ratio, about as in searches of 90 s
 GROWTH = 0.1  # of what processes differ by, with the logarithm of the ratio
 LATE = DIES = 0.25  # shares of searches in which one member joins late, and in which one dies
+GAPS = (0.0, 0.05, 0.1, 0.2)
 NEAR_BEST = 0.98
 MANY = (1, 2, 4, 8, 16, 32, 64)
-REPLAYS = 24  # members of all searches of one table and number of members together, at least
+REPLAYS = 12  # members of all searches of one table and number of members together, at least
 REQUESTS_A_BEAT = 3  # its own beat is written, attributes and trials are read
 BEAT_S = 10.0
 
@@ -149,6 +150,11 @@ class Shared:
     announced: int
 
     @property
+    def task(self) -> tuple[int, Case]:
+        """What was asked for."""
+        return self.seed, self.case
+
+    @property
     def last(self) -> Answer | None:
         """The answer for another machine that rests on most processes; None without any."""
         found = [a for a in self.answers if a.machines > 1 and a.truth is not None]
@@ -163,10 +169,11 @@ def main() -> None:
     of_model.add_argument("--claims", type=int, default=300, help="of each case")
     of_searches = parts.add_parser("searches")
     of_searches.add_argument("--searches", type=int, default=64, help="of each of 32 cases")
-    of_searches.add_argument("--out", type=Path, help="keeps each search, and goes on from there")
     of_replay = parts.add_parser("replay")
     of_replay.add_argument("tables", nargs="*", default=names(), metavar="TABLE")
     of_replay.add_argument("--members", nargs="*", type=int, default=list(MANY))
+    for one in (of_searches, of_replay):
+        one.add_argument("--out", type=Path, help="keeps each search, and goes on from there")
     options = parser.parse_args()
     # Forked processes would share the sampler's random numbers
     with get_context("spawn").Pool(PROCESSES) as pool:
@@ -176,7 +183,7 @@ def main() -> None:
             case "searches":
                 figures = searches(pool.imap_unordered, options.searches, options.out)
             case _:
-                figures = replay(pool.imap_unordered, options.tables, options.members)
+                figures = replay(pool.imap_unordered, options.tables, options.members, options.out)
     print(f"kept in {save('machines', figures, part=options.part)}")
 
 
@@ -195,7 +202,26 @@ def model(each: Mapper, claims: int) -> dict[str, object]:
         name = f"{case.members} x {processes}, omega {case.omega}, {case.gain}x"
         figures[name] = found
         print(f"{name:30} {found}", flush=True)
+    gaps = [(*one, claims) for one in product(MEMBERS, (2, 3, 4), GAPS)]
+    for (members, processes, gap, _), share in zip(gaps, each(told_apart, gaps), strict=True):
+        name = f"{members} x {processes}, one machine {gap:.0%} faster"
+        figures[name] = {"differing": share}
+        print(f"{name:30} {share}", flush=True)
     return figures
+
+
+def told_apart(cell: tuple[int, int, float, int]) -> float:
+    """Return how often machines are told apart: of so many processes each, one being faster."""
+    members, processes, gap, times = cell
+    rng, found = np.random.default_rng(0), 0
+    for _ in range(times):
+        spread = math.hypot(rng.choice(list(MIX), p=list(MIX.values())), ERROR)
+        machines = [
+            [LogRatio(at + spread * rng.standard_normal(), ERROR) for _ in range(processes)]
+            for at in [math.log1p(gap), *[0.0] * (members - 1)]
+        ]
+        found += differing(machines)
+    return round(found / times, 4)
 
 
 def drawn(cell: tuple[Case, int, int]) -> dict[str, float]:
@@ -233,15 +259,7 @@ def width(interval: Interval) -> float:
 def searches(each: Mapper, count: int, out: Path | None) -> dict[str, object]:
     """Run shared searches and return how their claims do."""
     cases = [Case(*one) for one in product(MEMBERS, OMEGAS, GAINS)]
-    lines = out.read_text(encoding="utf-8").splitlines() if out and out.exists() else []
-    found = [_parsed(line) for line in lines]
-    made = {(one.case, one.seed) for one in found}
-    tasks = [(case, seed) for seed in range(count) for case in cases if (case, seed) not in made]
-    for one in each(search, tasks):
-        found.append(one)
-        if out is not None:
-            with out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(one)) + "\n")
+    found = gone_on(each, search, Shared, product(range(count), cases), out)
     figures: dict[str, object] = {"budget_s": BUDGET_S, "all": told("all", found)}
     for name, of in (
         *((f"{n} machines", [s for s in found if s.case.members == n]) for n in MEMBERS),
@@ -260,16 +278,31 @@ def searches(each: Mapper, count: int, out: Path | None) -> dict[str, object]:
     return figures
 
 
-def _parsed(line: str) -> Shared:
-    row = json.loads(line)
-    answers = tuple(Answer(**one) for one in row["answers"])
-    return Shared(Case(**row["case"]), row["seed"], answers, row["announced"])
+def gone_on(each: Mapper, run: Any, kind: Any, tasks: Iterable[Any], out: Path | None) -> list[Any]:
+    """Return what tasks come to, of which those in a file are not run again; it gets the others.
+
+    Args:
+        each: Runs tasks.
+        run: What is done with a task.
+        kind: What that returns, which knows its ``task``.
+        tasks: All of them.
+        out: The file; None keeps nothing.
+    """
+    lines = out.read_text(encoding="utf-8").splitlines() if out and out.exists() else []
+    found = [TypeAdapter(kind).validate_json(line) for line in lines]
+    made = {one.task for one in found}
+    for one in each(run, [task for task in tasks if task not in made]):
+        found.append(one)
+        if out is not None:
+            with out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(one)) + "\n")
+    return found
 
 
-def search(task: tuple[Case, int]) -> Shared:
+def search(task: tuple[int, Case]) -> Shared:
     """Run one shared search in virtual time."""
     assert registry(), "the knobs are known before the search begins"
-    case, seed = task
+    seed, case = task
     dice = random.Random(f"{case} {seed}")
     spread = dice.choices([*MIX], [*MIX.values()])[0]
     joins_s = [dice.uniform(0.0, 5.0) for _ in range(case.members)]
@@ -409,22 +442,30 @@ class Replayed:
 
     table: str
     members: int
+    seed: int
     reached_s: tuple[float, ...]
     announced: float | None
     writes_per_s: float
     look_bytes: int
 
+    @property
+    def task(self) -> tuple[str, int, int]:
+        """What was asked for."""
+        return self.table, self.members, self.seed
 
-def replay(each: Mapper, tables: Sequence[str], members: Sequence[int]) -> dict[str, object]:
+
+def replay(
+    each: Mapper, tables: Sequence[str], members: Sequence[int], out: Path | None
+) -> dict[str, object]:
     """Let more and more members search recorded programs, and return what that gives and costs."""
     tasks = [
         (table, count, seed)
-        for count in sorted(members, reverse=True)  # the longest first
+        for count in sorted(members)
         for table in tables
         for seed in range(math.ceil(REPLAYS / count))
     ]
-    found = [*each(replayed, tasks)]
-    figures: dict[str, object] = {"budget_s": REPLAY_S}
+    found = gone_on(each, replayed, Replayed, tasks, out)
+    figures: dict[str, object] = {"budget_s": REPLAY_S, "tables": tables}
     for count in sorted(members):
         its = [one for one in found if one.members == count]
         seconds = sorted(min(at_s, REPLAY_S) for one in its for at_s in one.reached_s)
@@ -457,8 +498,7 @@ def replayed(task: tuple[str, int, int]) -> Replayed:
     announced = [one.config for one in together.table.announced[-1:]]
     entries = [what for _, kind, what in together.table.entries if kind != "answered"]
     return Replayed(
-        name,
-        members,
+        *(name, members, seed),
         tuple(watch.reached_s(NEAR_BEST) for watch in watches),
         next(((speedup(table, config) or 1.0) / table.best for config in announced), None),
         len(entries) / took_s,
