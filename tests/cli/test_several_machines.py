@@ -93,12 +93,12 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> str:
 def test_machines_join_a_study_and_nothing_that_is_written_or_printed_holds_the_password(
     storage: InMemoryStorage,
 ) -> None:
-    told = said(f"search --storage {URL} --name demo --budget 60s -- train.py")
-    result = autotune.search("train.py", name="demo", budget=60)  # the variable names it, too
+    told = said(f"search --storage {URL} --name demo --tune workers --budget 3m -- train.py")
+    result = autotune.search("train.py", name="demo", tune=["workers"], budget="3m")
     assert result.head.options.sharing == SharingOptions(URL, "demo")
     names = {path.parent.name for path in Path(".autotune").glob("*/study.db")}
     assert names == {f"demo-{HOST}", f"demo-{HOST}-2"}, "each has a folder of its own"
-    told += said(f"resume demo-{HOST} --budget 90s")
+    told += said(f"resume demo-{HOST} --budget 4m")
     told += (shown := said(f"show --storage {URL} --name demo"))
     told += (data := said("show --name demo --json"))
     (study,) = storage.get_all_studies()

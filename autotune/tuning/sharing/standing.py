@@ -212,5 +212,5 @@ def _answer(found: Snapshot, group: str, machine: str) -> GroupAnswer | None:
     if not given:
         return None
     one, best = max(given, key=lambda two: (two[1].finding is Finding.FASTER, len(two[1].machines)))
-    machines = tuple(sorted(best.machines)) or (one.host,)
+    machines = tuple(sorted({*best.machines})) or (one.host,)
     return GroupAnswer(group, machine, best.finding, best.config, best.speedup, machines)
