@@ -75,7 +75,8 @@ def _machines(result: SearchResult) -> Iterator[str]:
     for one in result.machines:
         here = " (this one)" if one.is_here else ""
         apart = "; it differs, so it has a claim of its own" if one.differs else ""
-        yield f"{one.host}{here}: {times(one.ratio)} in {one.processes} processes{apart}"
+        noun = "process" if one.processes == 1 else "processes"
+        yield f"{one.host}{here}: {times(one.ratio)} in {one.processes} {noun}{apart}"
     for group in result.groups:
         changes = " ".join(f"{k}={v}" for k, v in (group.config or {}).items())
         gave = group.finding if group.speedup is None else f"{times(group.speedup)} with {changes}"

@@ -13,8 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from autotune.cli.app import app
-from autotune.cli.executors import MEMBERS, Kubernetes, MemberState, Slurm, Submission
+from autotune.cli.executors import MEMBERS, MemberState, Submission
 from autotune.cli.executors.base import Executor
+from autotune.cli.executors.kubernetes import Kubernetes
+from autotune.cli.executors.slurm import Slurm
 from autotune.machine import host_lock
 from autotune.tuning.sharing import joining
 

@@ -70,7 +70,9 @@ def test_each_mark_that_is_declared_or_named_is_carried_by_a_test() -> None:
         text = page.read_text(encoding="utf-8")
         named |= set(re.findall(r'(?:pytest\.mark\.|-m "(?:not )?)(\w+)', text))
     tests = "".join(
-        path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")
+        path.read_text(encoding="utf-8")
+        for pattern in ("test_*.py", "conftest.py")  # the latter marks what lies beside it
+        for path in (ROOT / "tests").rglob(pattern)
     )
     assert named <= set(re.findall(r"pytest\.mark\.(\w+)", tests))
 

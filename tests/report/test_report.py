@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from autotune.exports.by_hand import by_hand
+from autotune.measurement.interval import Interval
 from autotune.program.config import Config
 from autotune.program.may_change import MayChange
 from autotune.program.program import parse_program
@@ -18,6 +19,7 @@ from autotune.report import charts, html, markdown
 from autotune.report.repeat import command, repeat
 from autotune.results.finding import Finding
 from autotune.results.result import LargerBatch, SearchResult
+from autotune.results.shared_answer import GroupAnswer, MachineClaim
 from autotune.results.verdict import verdict
 from tests.exports.stored import BEST, CRASH, HOSTILE, stored
 from tests.exports.test_by_hand import TRAINS, searched
@@ -51,6 +53,29 @@ def text_of(page: str) -> str:
 
 def has(page: str, text: str) -> bool:
     return " ".join(text.replace("   ", " · ").split()) in page
+
+
+def test_each_other_machine_has_a_row_of_the_proof_with_its_turns(stored: SearchResult) -> None:
+    gain = Interval(1.4, 1.2, 1.6)
+    machines = (
+        MachineClaim("here", 2, gain, is_here=True),
+        MachineClaim("<b>other", 3, gain, turns=(1.3, 1.4, 1.5)),
+        MachineClaim("odd", 1, gain, turns=(1.2,), differs=True),
+    )
+    groups = (
+        GroupAnswer(
+            "0a", "NVIDIA A100, AMD EPYC", Finding.FASTER, Config(stored.changes), gain, ("gpu01",)
+        ),
+    )
+    shared = replace(stored, machines=machines, groups=groups)
+    rows = charts.proofs(shared)[0].rows[-2:]
+    assert [(row.name, len(row.turns)) for row in rows] == [("<b>other", 3), ("odd", 1)]
+    assert rows[0].began == "3 processes of another machine"
+    assert rows[1].began == "1 process of another machine, which differs"
+    for page, name in ((html(shared, BEST), "&lt;b&gt;other"), (markdown(shared, BEST), "\\<b\\>")):
+        assert "1.4x on NVIDIA A100, AMD EPYC" in page
+        assert "another kind, NVIDIA A100, AMD EPYC" in page
+        assert name in page, "it is escaped"
 
 
 def test_the_page_says_what_the_console_says(stored: SearchResult) -> None:
