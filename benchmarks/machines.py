@@ -40,6 +40,8 @@ from autotune.results.record import TrialRecord
 from autotune.results.result import SearchResult
 from autotune.tuning.budget import Budget
 from autotune.tuning.events import Events
+from autotune.tuning.sharing import entries
+from autotune.tuning.sharing.snapshot import Snapshot
 from benchmarks.claims import GAINS, KNOB, KNOBS, MIX, PROCESSES, VALUE
 from benchmarks.record import save
 from benchmarks.replay.world import ADAMW, FOLDER, Table, names, read, script_of, speedup
@@ -328,7 +330,7 @@ def search(task: tuple[int, Case]) -> Shared:
         for part, result in zip(parts, together.results, strict=True)
         if result is not None
     )
-    return Shared(case, seed, tuple(answers), len(together.table.announced))
+    return Shared(case, seed, tuple(answers), len(announcements(together.look())))
 
 
 def script_in(case: Case, spread: float, machine: str) -> OneOfMany:
@@ -437,7 +439,7 @@ class Replayed:
         reached_s: Seconds until each member was near the best config.
         announced: Its speed as a share of the best one's; None if nothing was announced.
         writes_per_s: Entries that members wrote, a second.
-        look_bytes: Bytes of all entries at the end, which a look reads.
+        look_bytes: Bytes of all attributes at the end, which a look reads.
     """
 
     table: str
@@ -495,15 +497,22 @@ def replayed(task: tuple[str, int, int]) -> Replayed:
     with tempfile.TemporaryDirectory() as folder:
         together = search_together(Path(folder), parts, table.knobs)
     took_s = max(one.seconds for one in together.found)
-    announced = [one.config for one in together.table.announced[-1:]]
-    entries = [what for _, kind, what in together.table.entries if kind != "answered"]
+    seen = together.look()
+    announced = [one.config for one in announcements(seen)[-1:]]
+    shared = [one for one in seen.published if not isinstance(one.entry, entries.Answer)]
     return Replayed(
         *(name, members, seed),
         tuple(watch.reached_s(NEAR_BEST) for watch in watches),
         next(((speedup(table, config) or 1.0) / table.best for config in announced), None),
-        len(entries) / took_s,
-        sum(len(TypeAdapter(type(what)).dump_json(what)) for what in entries),
+        len(shared) / took_s,
+        sum(len(json.dumps(value)) for value in together.attributes.values()),
     )
+
+
+def announcements(seen: Snapshot) -> list[entries.Announcement]:
+    """Return what was announced in a study, in order."""
+    names = {one.name: None for one in seen.requests if one.right is entries.Right.ANNOUNCE}
+    return [held.announcement for name in names if (held := seen.holder(name)) is not None]
 
 
 if __name__ == "__main__":

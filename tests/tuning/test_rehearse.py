@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from autotune.cli import search as command
-from autotune.cli.messages import Messages
+from autotune.cli.console import Console
 from autotune.measurement.outcome import Ending, Outcome, RunMode
 from autotune.program.applied_config import AppliedConfig
 from autotune.program.config import Config
@@ -180,7 +180,7 @@ def test_nothing_could_be_measured_is_said_with_the_most_common_reason(
     assert (result.finding, result.best) == (Finding.NOT_MEASURED, BASE)
     assert result.reason == "2 of 3 configs failed: KeyError: 3"
     with pytest.raises(typer.Exit) as caught:
-        command._end(Messages(), lambda: result, Output.typed("best.yaml"), as_json=False)
+        command._end(Console(), lambda: result, Output.typed("best.yaml"), as_json=False)
     assert caught.value.exit_code == 3
     text = capsys.readouterr().out
     assert "Only the program as written could be measured" in text

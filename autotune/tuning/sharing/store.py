@@ -212,9 +212,11 @@ class PostgresStore:
         if self._is_late:
             raise OutOfReachError(self._too_late)
         typed = self._address.shown
-        ours = {name: value for name, value in LINK.items() if f"{name}=" not in typed}
-        secrets = {name: one.reveal() for name, one in self._address.secrets.items()}
-        self._connection = self._driver.connect(typed, **ours, **secrets)
+        options: dict[str, Any] = {
+            **{name: value for name, value in LINK.items() if f"{name}=" not in typed},
+            **{name: one.reveal() for name, one in self._address.secrets.items()},
+        }
+        self._connection = self._driver.connect(typed, **options)
         return self._connection
 
     def _told(self, context: ExceptionContext) -> BaseException | None:
