@@ -255,7 +255,7 @@ def search_with(
     ):  # not elsewhere: under libfaketime a search takes five times the CPU
         for host, wrong_s in zip(hosts, (-HOUR_S, HOUR_S, 0.0, HOUR_S), strict=True):
             host.set_clock(wrong_s)
-    searches = Searches(name, storage, SPEED, BUDGET_S, hosts)
+    searches = Searches(name, storage, speed, BUDGET_S, hosts)
     faults = Faults(searches, network, dice)
     try:
         happened = _run(faults, kinds, dice)
