@@ -37,10 +37,10 @@ from autotune.results.result import SearchResult
 from autotune.results.verdict import changes_of
 from autotune.tuning.budget import parse_duration
 from autotune.tuning.events import Events, Phase, answer_to_interrupt
+from autotune.tuning.joining import joined
 from autotune.tuning.outlook import Outlook
 from autotune.tuning.outlook import outlook as run_outlook
 from autotune.tuning.search_request import SearchRequest, described, level_named, refuse_gone
-from autotune.tuning.sharing.joining import joined
 from autotune.tuning.storage import search_dir
 from autotune.tuning.storage.study import Study, allow
 from autotune.tuning.surroundings import THIS_MACHINE

@@ -38,10 +38,10 @@ from autotune.program.config import Config
 from autotune.results.finding import Finding
 from autotune.results.record import TrialRecord
 from autotune.results.result import SearchResult
+from autotune.sharing import entries
+from autotune.sharing.snapshot import Snapshot
 from autotune.tuning.budget import Budget
 from autotune.tuning.events import Events
-from autotune.tuning.sharing import entries
-from autotune.tuning.sharing.snapshot import Snapshot
 from benchmarks.claims import GAINS, KNOB, KNOBS, MIX, PROCESSES, VALUE
 from benchmarks.record import save
 from benchmarks.replay.world import ADAMW, FOLDER, Table, names, read, script_of, speedup

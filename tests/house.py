@@ -22,6 +22,7 @@ WEIGHTS = {
     "face": 600,
     "cli": 1_800,
     "tuning": 5_500,
+    "sharing": 2_500,
     "rig": 4_200,
     "inside": 11_500,
     "knobs": 3_300,

@@ -42,9 +42,9 @@ from autotune.rig.rig import Rig
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.terminal import Asked
 from autotune.rig.wire import Progress, Ready
+from autotune.sharing.membership import ALONE, Membership
 from autotune.tuning import workflow
 from autotune.tuning.events import Events
-from autotune.tuning.sharing.membership import ALONE, Membership
 from autotune.tuning.storage import search_dir
 from autotune.tuning.storage.record_storage import RecordStorage
 from autotune.tuning.storage.search_dir import SearchDir

@@ -21,14 +21,14 @@ from autotune.errors import OutOfReachError
 from autotune.knobs.space.space import SearchSpace
 from autotune.program.config import KnobValue
 from autotune.results.result import SearchResult
+from autotune.sharing.board import Board
+from autotune.sharing.courier import Pace
+from autotune.sharing.entries import Agreement
+from autotune.sharing.joined import FOLDER, Joined, member_of
+from autotune.sharing.liveness import BEAT_S
+from autotune.sharing.snapshot import Snapshot
+from autotune.sharing.spool import MEMBER
 from autotune.tuning.events import Events
-from autotune.tuning.sharing.board import Board
-from autotune.tuning.sharing.courier import Pace
-from autotune.tuning.sharing.entries import Agreement
-from autotune.tuning.sharing.joined import FOLDER, Joined, member_of
-from autotune.tuning.sharing.liveness import BEAT_S
-from autotune.tuning.sharing.snapshot import Snapshot
-from autotune.tuning.sharing.spool import MEMBER
 from tests.scripted import Script, Searched, VirtualClock, begin
 
 AHEAD_S = 1.0  # that a search may be ahead of the others, which hear of it later anyway

@@ -117,7 +117,7 @@ def show(
 def _show_study(study: StudyRequest, *, as_json: bool) -> None:
     """Print what a study of several machines stands at."""
     from autotune.cli import shared_study
-    from autotune.tuning.sharing import liveness
+    from autotune.sharing import liveness
 
     observer = shared_study.observer_of(study.storage, study.name)
     found = shared_study.looked_at(observer, liveness.BEAT_S)

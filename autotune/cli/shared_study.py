@@ -20,7 +20,7 @@ from autotune.results.verdict import changes_of
 from autotune.results.wording import bounds, factor, printed
 
 if TYPE_CHECKING:
-    from autotune.tuning.sharing.standing import GroupStanding, Observer, Standing
+    from autotune.sharing.standing import GroupStanding, Observer, Standing
 
 HEADS = ("member", "is", "does", "machine")
 LOOKS_A_BEAT = 4
@@ -35,9 +35,9 @@ def observer_of(storage: str | None, name: str | None) -> Observer:
         SharedStudyError: It refuses, or holds no such study.
     """
     from autotune.errors import UsageError
+    from autotune.sharing.standing import Observer
+    from autotune.tuning.joining import board_of
     from autotune.tuning.search_request import sharing_of
-    from autotune.tuning.sharing.joining import board_of
-    from autotune.tuning.sharing.standing import Observer
 
     sharing = sharing_of(storage, None, name)
     if sharing is None:
@@ -73,7 +73,7 @@ def looked_at(
     Args:
         beat_s: Seconds between two beats of a member.
     """
-    from autotune.tuning.sharing.standing import Life
+    from autotune.sharing.standing import Life
 
     until_s = clock() + 1.5 * beat_s
     while True:
@@ -103,7 +103,7 @@ def show(found: Standing, name: str, *, as_json: bool = False) -> None:
 
 def changes(before: Standing | None, now: Standing) -> Iterator[str]:
     """Yield a line for each thing that is new since an earlier look; None for the first one."""
-    from autotune.tuning.sharing.standing import Life
+    from autotune.sharing.standing import Life
 
     known = {} if before is None else {one.id: one for one in before.members}
     for one in now.members:

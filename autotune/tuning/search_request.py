@@ -19,10 +19,10 @@ from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.lr import LrRule
 from autotune.program.may_change import MayChange
 from autotune.program.sharing_options import SharingOptions
+from autotune.sharing.address import VARIABLE, Address
+from autotune.sharing.proxy import LOOPBACK
 from autotune.tuning.budget import parse_duration
 from autotune.tuning.choosing.sampler import Sampler, make_sampler
-from autotune.tuning.sharing.address import VARIABLE, Address
-from autotune.tuning.sharing.proxy import LOOPBACK
 
 if TYPE_CHECKING:
     from autotune.knobs.space.space import SearchSpace

@@ -24,11 +24,11 @@ from autotune.rig.fence.caches import cache_roots
 from autotune.rig.open_rig import Reports
 from autotune.rig.rig_factory import RigFactory
 from autotune.rig.wire import Progress
+from autotune.sharing.membership import Membership
 from autotune.tuning.budget import ENDING_S, Budget, InterruptCounter, Until
 from autotune.tuning.events import Events, Phase
 from autotune.tuning.live_rig import ALONE_S, WARM_UP_S, LiveRig
 from autotune.tuning.plan import COMPILING_S, MOST_REHEARSAL_S, TRIALS_WORTH_S, Plan
-from autotune.tuning.sharing.membership import Membership
 from autotune.tuning.start.start_up_time import StartUp
 from autotune.tuning.storage.search_dir import SearchDir
 from autotune.tuning.storage.study import Study

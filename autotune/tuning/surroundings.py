@@ -13,7 +13,7 @@ from time import monotonic
 from autotune.machine import preflight
 from autotune.machine.hardware import Hardware
 from autotune.rig.rig_factory import RigFactory
-from autotune.tuning.sharing.membership import ALONE, Membership
+from autotune.sharing.membership import ALONE, Membership
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from autotune.cli.executors.slurm import Slurm, state_of
 from autotune.errors import UsageError
 from autotune.results.finding import Finding
 from autotune.results.shared_answer import GroupAnswer
-from autotune.tuning.sharing.standing import GroupStanding, Life, MemberStanding, Standing
+from autotune.sharing.standing import GroupStanding, Life, MemberStanding, Standing
 from tests.made import A100, make_hardware
 
 LINE = (

@@ -27,9 +27,10 @@ from autotune.measurement.outcome import Ending
 from autotune.program.config import Config
 from autotune.results.record import SearchInfo
 from autotune.rig.open_rig import ShouldStop
+from autotune.sharing.membership import Membership
+from autotune.sharing import liveness
+from autotune.tuning import joining
 from autotune.tuning.events import Events
-from autotune.tuning.sharing import joining, liveness
-from autotune.tuning.sharing.membership import Membership
 from autotune.tuning.surroundings import THIS_MACHINE
 from tests.made import make_profile
 from tests.scripted import Script, ScriptedMachine, VirtualClock

@@ -10,7 +10,7 @@ from time import sleep
 
 import psutil
 
-from autotune.tuning.sharing.address import VARIABLE
+from autotune.sharing.address import VARIABLE
 from tests.cluster.hosts import Host, Network, send
 from tests.cluster.postgres import PASSWORD, Postgres
 from tests.rigging import wait_for
@@ -20,8 +20,8 @@ CALL_S = 2.0
 OPENS = """
 import os, time
 from autotune.errors import OutOfReachError
-from autotune.tuning.sharing.address import Address
-from autotune.tuning.sharing.store import open_store
+from autotune.sharing.address import Address
+from autotune.sharing.store import open_store
 for _ in range(10):
     try:
         print(open_store(Address.of_environment()))
@@ -36,8 +36,8 @@ import json, sys, time
 from optuna.exceptions import DuplicatedStudyError
 from optuna.study import StudyDirection
 from autotune.errors import OutOfReachError
-from autotune.tuning.sharing.address import Address
-from autotune.tuning.sharing.store import open_store
+from autotune.sharing.address import Address
+from autotune.sharing.store import open_store
 store = open_store(Address.of_environment(), float(sys.argv[1]))
 study = store.create_new_study([StudyDirection.MAXIMIZE], "calls")
 while True:

@@ -18,7 +18,7 @@ from autotune.cli.executors.base import Executor
 from autotune.cli.executors.kubernetes import Kubernetes
 from autotune.cli.executors.slurm import Slurm
 from autotune.machine import host_lock
-from autotune.tuning.sharing import joining
+from autotune.tuning import joining
 
 WORDS = {"--storage", "--serve", "--executor"}  # of a line that is about several machines
 MEMBER = "the one that was started"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from autotune.cli.executors.base import MemberState
     from autotune.program.sharing_options import SharingOptions
     from autotune.results.record import SearchInfo
-    from autotune.tuning.sharing.standing import Observer, Standing
+    from autotune.sharing.standing import Observer, Standing
 
 REPLACED = ("--workers", "--executor", "--serve", "--storage")  # each takes a value
 
@@ -59,9 +59,9 @@ def start(
     Raises:
         AutotuneError: They cannot be started, or would be refused.
     """
-    from autotune.tuning.sharing import joining
-    from autotune.tuning.sharing.agreement import agreement_of
-    from autotune.tuning.sharing.standing import Observer
+    from autotune.sharing.agreement import agreement_of
+    from autotune.sharing.standing import Observer
+    from autotune.tuning import joining
     from autotune.tuning.storage import search_dir
 
     sharing, agreement = head.options.sharing, agreement_of(head)
@@ -103,7 +103,7 @@ def watched(
     Args:
         poll: Returns what their queue says of them; nothing where it cannot be asked.
     """
-    from autotune.tuning.sharing import liveness
+    from autotune.sharing import liveness
 
     before: Standing | None = None
     is_cut = False

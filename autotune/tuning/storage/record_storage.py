@@ -182,6 +182,20 @@ class RecordStorage:
                 return answer
 
 
+class ServedStorage(RecordStorage):
+    """That of a study which this search serves, to whose clients some exceptions are answers."""
+
+    answers = (
+        KeyError,
+        optuna.exceptions.DuplicatedStudyError,
+        optuna.exceptions.UpdateFinishedTrialError,
+    )
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.close()  # in a folder of a network there is a copy from now on
+
+
 @contextmanager
 def faults_told(place: object, answers: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """Let all that fails, but for *answers*, be told as a RecordError about *place*'s record."""

@@ -24,6 +24,7 @@ from optuna.trial import TrialState, create_trial
 from pydantic import TypeAdapter
 
 from autotune.errors import RecordError, RunDirectoryError
+from autotune.files.lease import Lease
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.machine.hardware import Hardware
 from autotune.measurement.goal import Goal
@@ -47,8 +48,7 @@ from autotune.results.record import (
 from autotune.results.rehearsals import Canary, RehearsalRecord
 from autotune.results.result import SearchResult
 from autotune.results.wording import factor
-from autotune.tuning.sharing.membership import ALONE, Membership
-from autotune.tuning.storage.lease import Lease
+from autotune.sharing.membership import ALONE, Membership
 from autotune.tuning.storage.race_rounds import RaceRounds
 from autotune.tuning.storage.record_storage import RecordStorage, faults_told
 

@@ -20,6 +20,7 @@ from optuna.samplers import RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.errors import RecordError, RunDirectoryError
+from autotune.files.lease import Lease
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.measurement.readings import Memory
 from autotune.measurement.turn import Played
@@ -31,7 +32,6 @@ from autotune.results.record import (
     TrialRecord,
 )
 from autotune.tuning.choosing.sampler import Sampler, make_sampler
-from autotune.tuning.storage.lease import Lease
 from autotune.tuning.storage.study import Study
 from tests.made import (
     GIB,

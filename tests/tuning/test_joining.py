@@ -12,12 +12,12 @@ from autotune.errors import OutOfReachError, UsageError
 from autotune.program.program import Program, ProgramKind, parse_program
 from autotune.program.sharing_options import SharingOptions
 from autotune.results.record import SearchInfo
+from autotune.sharing.agreement import agreement_of, disagreement
+from autotune.sharing.board import Board
+from autotune.sharing.entries import Member
+from autotune.tuning import joining
+from autotune.tuning.joining import OPENING_S, PAUSE_S, board_of, opened, serve_on
 from autotune.tuning.search_request import SearchRequest
-from autotune.tuning.sharing import joining
-from autotune.tuning.sharing.agreement import agreement_of, disagreement
-from autotune.tuning.sharing.board import Board
-from autotune.tuning.sharing.entries import Member
-from autotune.tuning.sharing.joining import OPENING_S, PAUSE_S, board_of, opened, serve_on
 from tests.made import make_hardware
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from autotune.tuning.sharing.entries import Member
-from autotune.tuning.storage.lease import Lease, started_ticks
+from autotune.files.lease import Lease, started_ticks
+from autotune.sharing.entries import Member
 
 BEAT_S = 10.0  # two small writes and two reads of each member in this time
 QUIET_BEATS = 6  # a beat that was repeated, and one more that failed, do not make a member dead

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, cast
@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Any, cast
 from autotune.errors import AutotuneError, OutOfReachError
 from autotune.machine import host_lock
 from autotune.program.sharing_options import SharingOptions
+from autotune.sharing import liveness, proxy
+from autotune.sharing.address import Address
+from autotune.sharing.agreement import agreement_of
+from autotune.sharing.board import Board
+from autotune.sharing.courier import Pace
+from autotune.sharing.entries import Agreement
+from autotune.sharing.joined import member_of
+from autotune.sharing.membership import ALONE, Membership
+from autotune.sharing.standing import Life, Observer
+from autotune.sharing.store import open_store
 from autotune.tuning.events import Events
-from autotune.tuning.sharing import liveness, proxy
-from autotune.tuning.sharing.address import Address
-from autotune.tuning.sharing.agreement import agreement_of
-from autotune.tuning.sharing.board import Board
-from autotune.tuning.sharing.courier import Pace
-from autotune.tuning.sharing.entries import Agreement
-from autotune.tuning.sharing.joined import member_of
-from autotune.tuning.sharing.membership import ALONE, Membership
-from autotune.tuning.sharing.standing import Life, Observer
-from autotune.tuning.sharing.store import open_store
 
 if TYPE_CHECKING:
     from autotune.results.record import SearchInfo
-    from autotune.tuning.sharing.store import Store
+    from autotune.sharing.store import Store
 
 SERVED = "shared.db"  # the file of a study that is served, in the folder of who serves it
 # As long as the members of a job that start at once may need to be let in, one after the other: a
@@ -111,9 +111,12 @@ def served(sharing: SharingOptions, folder: Path, warn: Callable[[str], None]) -
     host = host.strip("[]")
     if warning := proxy.warning(host):
         warn(warning)
-    with proxy.serve(folder / SERVED, host, int(port)):
+    from autotune.tuning.storage.record_storage import ServedStorage
+
+    with closing(ServedStorage(folder / SERVED)) as storage, proxy.serve(storage, host, int(port)):
         yield
         serve_on(sharing, warn)
+
 
 
 def serve_on(

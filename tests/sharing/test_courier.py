@@ -14,12 +14,12 @@ from optuna.trial import TrialState
 from sqlalchemy import event
 
 from autotune.program.config import Config
-from autotune.tuning.sharing.board import Board
-from autotune.tuning.sharing.courier import Pace
-from autotune.tuning.sharing.entries import arm_of
-from autotune.tuning.sharing.joined import Joined, member_of
+from autotune.sharing.board import Board
+from autotune.sharing.courier import Pace
+from autotune.sharing.entries import arm_of
+from autotune.sharing.joined import Joined, member_of
 from tests.made import make_record
-from tests.tuning.sharing.worlds import AGREEMENT, SPACE, Flaky, configs, process_of, rounds_of
+from tests.sharing.worlds import AGREEMENT, SPACE, Flaky, configs, process_of, rounds_of
 
 MEMBERS, ROUNDS, BEAT_S = 8, 3, 0.1
 KILLED = (1, 2)  # numbers of the members that end without a word, with a config in their hands

@@ -1,4 +1,4 @@
-"""Proxy: Optuna's gRPC server over a file, for machines that have no database server.
+"""Proxy: Optuna's gRPC server over a storage of ours, for machines that have no database server.
 
 Optuna's ``run_grpc_proxy_server`` is not called: it returns never, and gRPC lets two servers
 share a port, of which each would answer some of the calls. So its service, from private modules of
@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Any
 
 from autotune.errors import UsageError
-from autotune.tuning.sharing.store import missing, quiet_grpc
+from autotune.sharing.store import missing, quiet_grpc
 
 LOOPBACK = "127.0.0.1"
 THREADS = 10  # as many as Optuna's own server has
@@ -34,11 +33,11 @@ def warning(host: str) -> str:
 
 
 @contextmanager
-def serve(path: Path, host: str = LOOPBACK, port: int = 0) -> Iterator[int]:
-    """Serve the study in a SQLite file until the block ends.
+def serve(storage: Any, host: str = LOOPBACK, port: int = 0) -> Iterator[int]:
+    """Serve a study until the block ends.
 
     Args:
-        path: The file, which is made if it is missing.
+        storage: Optuna's storage of it.
         host: The address to listen on; by default only this machine reaches it.
         port: The port; 0 takes a free one.
 
@@ -48,7 +47,6 @@ def serve(path: Path, host: str = LOOPBACK, port: int = 0) -> Iterator[int]:
     Raises:
         UsageError: The port is in use, the address is not this machine's, or the library is not
             installed.
-        RecordError: The file cannot be opened.
     """
     try:
         with quiet_grpc():
@@ -58,7 +56,6 @@ def serve(path: Path, host: str = LOOPBACK, port: int = 0) -> Iterator[int]:
     except ImportError as error:
         raise missing("--serve", "grpc") from error
     logging.getLogger("grpc").setLevel(logging.CRITICAL)  # who asked is told of a fault
-    storage = _storage(path)
     with ThreadPoolExecutor(THREADS, "autotune-serve") as threads:
         server = grpc.server(threads, options=[("grpc.so_reuseport", 0)])
         service = OptunaStorageProxyService(storage)
@@ -69,7 +66,6 @@ def serve(path: Path, host: str = LOOPBACK, port: int = 0) -> Iterator[int]:
             yield taken
         finally:
             server.stop(None).wait()
-            storage.close()
 
 
 def _listen(server: Any, host: str, port: int) -> int:
@@ -84,19 +80,6 @@ def _listen(server: Any, host: str, port: int) -> int:
             "none of this machine's. Choose another one."
         )
     return taken
-
-
-def _storage(path: Path) -> Any:
-    from optuna.exceptions import DuplicatedStudyError, UpdateFinishedTrialError
-
-    from autotune.tuning.storage.record_storage import RecordStorage
-
-    class Served(RecordStorage):
-        answers = (KeyError, DuplicatedStudyError, UpdateFinishedTrialError)
-
-    served = Served(path)
-    served.close()  # in a folder of a network there is a copy from now on
-    return served
 
 
 def _is_loopback(host: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 from autotune.errors import UsageError
 from autotune.program.program import Program, ProgramKind
 from autotune.results.record import SearchInfo, SearchOptions
-from autotune.tuning.sharing.entries import Agreement
+from autotune.sharing.entries import Agreement
 
 DIGITS = 8  # of a SHA-256, which tell two files apart
 WIDEST = 60  # characters of a value that differs

@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Lock
 
 from autotune.files import access
-from autotune.tuning.sharing.entries import Published, Rounds
+from autotune.sharing.entries import Published, Rounds
 
 WAITING, SENT, MEMBER = ".json", ".sent", "member"
 MOST_BYTES = 16 << 20  # a trial has some 10 kB

@@ -19,8 +19,8 @@ from threading import Condition, Thread
 from time import monotonic
 
 from autotune.errors import OutOfReachError, SharedStudyError
-from autotune.tuning.sharing.board import Board
-from autotune.tuning.sharing.entries import (
+from autotune.sharing.board import Board
+from autotune.sharing.entries import (
     Agreement,
     Entry,
     Member,
@@ -29,9 +29,9 @@ from autotune.tuning.sharing.entries import (
     RequestState,
     Rounds,
 )
-from autotune.tuning.sharing.liveness import BEAT_S, QUIET_BEATS
-from autotune.tuning.sharing.snapshot import Snapshot
-from autotune.tuning.sharing.spool import Spool
+from autotune.sharing.liveness import BEAT_S, QUIET_BEATS
+from autotune.sharing.snapshot import Snapshot
+from autotune.sharing.spool import Spool
 
 logger = logging.getLogger("autotune")
 # A look at a study with many results takes processor time, which the measured program may need

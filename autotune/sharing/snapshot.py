@@ -22,7 +22,7 @@ from autotune.program.lr import global_batch
 from autotune.results.finding import Finding
 from autotune.results.record import ClaimProcess, PlayedRounds, TrialRecord
 from autotune.results.shared_answer import GroupAnswer
-from autotune.tuning.sharing.entries import (
+from autotune.sharing.entries import (
     Agreement,
     Announcement,
     Answer,

@@ -25,8 +25,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from autotune.errors import AutotuneError, OutOfReachError, UsageError
-from autotune.tuning.sharing.address import Address, AddressKind
-from autotune.tuning.sharing.store_faults import grpc_fault, other_tables, postgres_fault
+from autotune.sharing.address import Address, AddressKind
+from autotune.sharing.store_faults import grpc_fault, other_tables, postgres_fault
 
 if TYPE_CHECKING:
     from optuna.storages import GrpcStorageProxy, RDBStorage

@@ -12,10 +12,8 @@ from autotune.program.config import Config, KnobValue
 from autotune.results.finding import Finding
 from autotune.results.record import ClaimProcess, PlayedRounds
 from autotune.results.shared_answer import pooled
-from autotune.tuning.agree import ANNOUNCED
-from autotune.tuning.choosing.proposals import ELSEWHERE
-from autotune.tuning.sharing.board import Board
-from autotune.tuning.sharing.entries import (
+from autotune.sharing.board import Board
+from autotune.sharing.entries import (
     Announcement,
     Entry,
     Published,
@@ -26,6 +24,8 @@ from autotune.tuning.sharing.entries import (
     Rounds,
     Tried,
 )
+from autotune.tuning.agree import ANNOUNCED
+from autotune.tuning.choosing.proposals import ELSEWHERE
 from tests.scripted import CRASH, Question, Script
 from tests.together import AGREEMENT, STUDY, Killed, Part, Together, search_together
 from tests.tuning.watched import TWO, TWO_FASTER, Heard, Knobs

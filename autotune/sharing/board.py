@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.errors import AutotuneError, SharedStudyError
 from autotune.program.config import Config
-from autotune.tuning.sharing.agreement import disagreement
-from autotune.tuning.sharing.entries import (
+from autotune.sharing.agreement import disagreement
+from autotune.sharing.entries import (
     Agreement,
     Member,
     Published,
@@ -35,9 +35,9 @@ from autotune.tuning.sharing.entries import (
     as_json,
     read,
 )
-from autotune.tuning.sharing.liveness import BEAT_S, Liveness
-from autotune.tuning.sharing.snapshot import Snapshot
-from autotune.tuning.sharing.store import Store
+from autotune.sharing.liveness import BEAT_S, Liveness
+from autotune.sharing.snapshot import Snapshot
+from autotune.sharing.store import Store
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

@@ -14,7 +14,7 @@ from autotune.program.config import Config
 from autotune.results.record import ClaimProcess, PlayedRounds, TrialRecord
 from autotune.results.result import SearchResult
 from autotune.results.shared_answer import GroupAnswer
-from autotune.tuning.sharing.entries import Announcement
+from autotune.sharing.entries import Announcement
 
 
 class Membership:

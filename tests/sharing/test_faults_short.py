@@ -17,11 +17,11 @@ from time import sleep
 
 import pytest
 
-from autotune.tuning.sharing.joining import SERVED
+from autotune.tuning.joining import SERVED
 from tests.cluster.study_facts import facts
 from tests.docs.pages import ROOT
 from tests.rigging import free_port, wait_for
-from tests.tuning.sharing.relay import relay_to
+from tests.sharing.relay import relay_to
 
 pytest.importorskip("grpc", reason="needs the extra grpc")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

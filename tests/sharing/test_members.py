@@ -13,10 +13,10 @@ from autotune.errors import SharedStudyError
 from autotune.files import access
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config
-from autotune.tuning.sharing.board import Board
-from autotune.tuning.sharing.entries import Published, Rounds
+from autotune.sharing.board import Board
+from autotune.sharing.entries import Published, Rounds
 from tests.made import make_record
-from tests.tuning.sharing.worlds import (
+from tests.sharing.worlds import (
     AGREEMENT,
     WRITTEN,
     World,

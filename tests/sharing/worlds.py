@@ -11,10 +11,10 @@ from autotune.measurement.interval import LogRatio
 from autotune.measurement.turn import Played
 from autotune.program.config import Config
 from autotune.results.record import ClaimProcess, PlayedRounds
-from autotune.tuning.sharing.board import Board
-from autotune.tuning.sharing.courier import Pace
-from autotune.tuning.sharing.entries import Agreement, Announcement
-from autotune.tuning.sharing.joined import Joined, member_of
+from autotune.sharing.board import Board
+from autotune.sharing.courier import Pace
+from autotune.sharing.entries import Agreement, Announcement
+from autotune.sharing.joined import Joined, member_of
 from tests.made import make_hardware, make_profile, make_space
 
 SPACE = make_space(["workers", "prefetch_factor", "flush_denormal"]).resolve(

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from autotune.tuning.sharing.entries import Member
-from autotune.tuning.sharing.snapshot import Snapshot
-from autotune.tuning.sharing.standing import Life, Observer, standing
+from autotune.sharing.entries import Member
+from autotune.sharing.snapshot import Snapshot
+from autotune.sharing.standing import Life, Observer, standing
 
 NODE = Member("a", "node1", "boot", "pid", 7, 99, "g1", "8 cores", "try settings", 1)
 

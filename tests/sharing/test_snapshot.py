@@ -6,10 +6,11 @@ from itertools import pairwise
 
 import pytest
 
+from autotune.files.lease import Lease
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.program.config import Config
 from autotune.results.finding import Finding
-from autotune.tuning.sharing.entries import (
+from autotune.sharing.entries import (
     Answer,
     Member,
     Published,
@@ -19,11 +20,10 @@ from autotune.tuning.sharing.entries import (
     Tried,
     arm_of,
 )
-from autotune.tuning.sharing.liveness import Liveness
-from autotune.tuning.sharing.snapshot import Snapshot, is_of, may_hold
-from autotune.tuning.storage.lease import Lease
+from autotune.sharing.liveness import Liveness
+from autotune.sharing.snapshot import Snapshot, is_of, may_hold
 from tests.made import make_hardware, make_interval, make_profile, make_record, make_space
-from tests.tuning.sharing.worlds import BEAT_S, SPACE, WRITTEN, Clock, configs
+from tests.sharing.worlds import BEAT_S, SPACE, WRITTEN, Clock, configs
 
 HERE = Lease.of_this_process()
 ELSEWHERE = Member("b", "b", "another boot", "pid:[1]", 7, 8)

@@ -12,9 +12,9 @@ from autotune.results.finding import Finding
 from autotune.results.record import ClaimProcess, PlayedRounds, TrialRecord
 from autotune.results.result import SearchResult
 from autotune.results.shared_answer import GroupAnswer, pooled
-from autotune.tuning.sharing.board import Board
-from autotune.tuning.sharing.courier import Courier, Pace
-from autotune.tuning.sharing.entries import (
+from autotune.sharing.board import Board
+from autotune.sharing.courier import Courier, Pace
+from autotune.sharing.entries import (
     Agreement,
     Announcement,
     Answer,
@@ -27,9 +27,9 @@ from autotune.tuning.sharing.entries import (
     digest,
     place_in_order,
 )
-from autotune.tuning.sharing.membership import Membership
-from autotune.tuning.sharing.snapshot import Snapshot, is_of
-from autotune.tuning.sharing.spool import Spool
+from autotune.sharing.membership import Membership
+from autotune.sharing.snapshot import Snapshot, is_of
+from autotune.sharing.spool import Spool
 
 FOLDER = "shared"  # in the run's folder
 MOST_NUMBERS = 1_000_000  # of members, which are told apart by seeds

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autotune.errors import UsageError
-from autotune.tuning.sharing.address import VARIABLE, Address, AddressKind, Secret
+from autotune.sharing.address import VARIABLE, Address, AddressKind, Secret
 
 PASSWORD = "tops3cret"
 # What is typed, how it is shown, and where that is

@@ -16,11 +16,12 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState, create_trial
 
 from autotune.errors import AutotuneError, OutOfReachError, SharedStudyError, UsageError
-from autotune.tuning.sharing.address import VARIABLE, Address
-from autotune.tuning.sharing.proxy import serve, warning
-from autotune.tuning.sharing.store import Store, open_store
-from autotune.tuning.sharing.store_faults import postgres_fault
-from tests.tuning.sharing.postgres_fake import postgres
+from autotune.sharing.address import VARIABLE, Address
+from autotune.sharing.proxy import serve, warning
+from autotune.sharing.store import Store, open_store
+from autotune.sharing.store_faults import postgres_fault
+from autotune.tuning.storage.record_storage import ServedStorage
+from tests.sharing.postgres_fake import postgres
 
 PASSWORD = "tops3cret"
 CALL_S = 0.5
@@ -53,7 +54,7 @@ def _proxied(port: int, call_s: float = 10.0) -> Store:
 @pytest.fixture
 def proxied(tmp_path: Path) -> Iterator[Store]:
     """A store behind a real gRPC proxy over a file."""
-    with serve(tmp_path / "shared.db") as port:
+    with serve(ServedStorage(tmp_path / "shared.db")) as port:
         store = _proxied(port)
         yield store
         store.remove_session()
@@ -139,7 +140,7 @@ def test_a_proxied_study_answers_as_optunas_storages_do(proxied: Store) -> None:
 
 
 def test_numbers_of_trials_are_unique_however_many_ask_at_once(tmp_path: Path) -> None:
-    with serve(tmp_path / "shared.db") as port, ThreadPoolExecutor(8) as threads:
+    with serve(ServedStorage(tmp_path / "shared.db")) as port, ThreadPoolExecutor(8) as threads:
         study = _proxied(port).create_new_study([StudyDirection.MAXIMIZE], "x")
         stores = [_proxied(port) for _ in range(8)]
         asked = [threads.submit(one.create_new_trial, study) for one in stores for _ in range(3)]
@@ -151,12 +152,12 @@ def test_numbers_of_trials_are_unique_however_many_ask_at_once(tmp_path: Path) -
 
 
 def test_a_proxy_that_goes_and_comes_back_is_found_again(tmp_path: Path) -> None:
-    with serve(tmp_path / "shared.db") as port:
+    with serve(ServedStorage(tmp_path / "shared.db")) as port:
         store = _proxied(port)
         study = store.create_new_study([StudyDirection.MAXIMIZE], "x")
     with pytest.raises(OutOfReachError, match=r"cannot be reached .*--serve runs"):
         store.get_study_user_attrs(study)
-    with serve(tmp_path / "shared.db", port=port):
+    with serve(ServedStorage(tmp_path / "shared.db"), port=port):
         assert store.get_study_user_attrs(study) == {}
         with pytest.raises(SharedStudyError, match="as large"):
             store.set_study_user_attr(study, "large", "x" * 5_000_000)
@@ -172,9 +173,9 @@ def test_a_call_to_what_is_no_proxy_ends_by_its_deadline() -> None:
 
 def test_a_port_is_served_by_one_alone_and_others_are_warned_of(tmp_path: Path) -> None:
     with (
-        serve(tmp_path / "a.db") as port,
+        serve(ServedStorage(tmp_path / "a.db")) as port,
         pytest.raises(UsageError, match="port is in use"),
-        serve(tmp_path / "b.db", port=port),
+        serve(ServedStorage(tmp_path / "b.db"), port=port),
     ):
         pass
     for host, is_open in (

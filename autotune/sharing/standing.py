@@ -15,8 +15,8 @@ from autotune.program.config import Config
 from autotune.results.finding import Finding
 from autotune.results.record import PlayedRounds
 from autotune.results.shared_answer import GroupAnswer
-from autotune.tuning.sharing.board import Board
-from autotune.tuning.sharing.entries import (
+from autotune.sharing.board import Board
+from autotune.sharing.entries import (
     Answer,
     Claimed,
     Member,
@@ -26,7 +26,7 @@ from autotune.tuning.sharing.entries import (
     Rounds,
     Tried,
 )
-from autotune.tuning.sharing.snapshot import Snapshot
+from autotune.sharing.snapshot import Snapshot
 
 
 class Life(StrEnum):
