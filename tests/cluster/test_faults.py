@@ -65,6 +65,8 @@ class Faults:
             self.searches.kill(host)
         if not comes_back:
             self.for_good.add(host.name)
+            if is_host:
+                host.boot()  # for the next search
             return True
         away_s = self.scaled(self.dice.uniform(0, AWAY_S))
 
