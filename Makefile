@@ -10,7 +10,7 @@ FEW := --epochs 5 --out .autotune/digits_cnn.pt
 TESTS := OMP_WAIT_POLICY=PASSIVE OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= \
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal
 
-.PHONY: demo test quick pictures lint docs libraries clean
+.PHONY: demo test quick pictures cluster lint docs libraries clean
 
 demo: .venv/examples
 	$(BIN)/autotune search --budget 3m $(DEMO)
@@ -27,6 +27,12 @@ quick: .venv/dev
 # every command that starts a program, ended in each way: nothing of the user's differs; 5 minutes
 pictures: .venv/dev
 	$(TESTS) -m "slow" tests/test_pictures.py
+
+# searches of several machines on real parts: PostgreSQL, Slurm, Ray, and hosts that are namespaces;
+# what Debian has is installed where it is missing (root only); 20 minutes
+cluster: .venv/cluster
+	OMP_WAIT_POLICY=PASSIVE OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 \
+		-m cluster tests/cluster
 
 lint: .venv/dev
 	$(BIN)/ruff check .
@@ -55,6 +61,11 @@ clean:
 
 .venv/examples: .venv/pip pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[examples]"
+	touch $@
+
+.venv/cluster: .venv/dev pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[dev,postgres,grpc,ray]" \
+		kubernetes-validate kubeflow-trainer-api
 	touch $@
 
 .venv/libraries: .venv/pip pyproject.toml

@@ -21,9 +21,9 @@ from textwrap import fill
 from types import FunctionType
 from typing import ParamSpec, TypeVar
 
-from autotune.errors import FenceError, RunDirectoryError, UsageError
+from autotune.errors import OutOfReachError, RunDirectoryError, SharedStudyError, UsageError
 from autotune.files.scratch import Scratch, short_place
-from autotune.knobs.space.space import ResolvedSpace
+from autotune.knobs.space.space import ResolvedSpace, SearchSpace
 from autotune.machine import hardware
 from autotune.program.config import Config
 from autotune.program.fence_options import STRONGEST, FenceOptions
@@ -32,7 +32,7 @@ from autotune.program.line import words_of
 from autotune.program.program import Program, program_of
 from autotune.results.bestfile import CANDIDATE, RESULT
 from autotune.results.output import BEST, Output, write_own
-from autotune.results.record import SearchInfo
+from autotune.results.record import SearchInfo, SearchOptions
 from autotune.results.result import SearchResult
 from autotune.results.verdict import changes_of
 from autotune.tuning.budget import parse_duration
@@ -40,8 +40,10 @@ from autotune.tuning.events import Events, Phase, answer_to_interrupt
 from autotune.tuning.outlook import Outlook
 from autotune.tuning.outlook import outlook as run_outlook
 from autotune.tuning.search_request import SearchRequest, described, level_named, refuse_gone
+from autotune.tuning.sharing.joining import joined
 from autotune.tuning.storage import search_dir
 from autotune.tuning.storage.study import Study, allow
+from autotune.tuning.surroundings import THIS_MACHINE
 from autotune.tuning.workflow import search as run_search
 
 __all__ = ["load", "log", "resume", "search"]
@@ -95,6 +97,9 @@ def search(request: SearchRequest) -> SearchResult:
         RecordError: The record of the search cannot be written.
         FenceError: No mechanism here keeps trials from changing files. The run directory is
             removed, unless the program was started in it.
+        SharedStudyError: The study of several machines searches something else, or its storage
+            refuses.
+        OutOfReachError: Its storage cannot be reached at the beginning; later that ends nothing.
         Terminated: SIGTERM or SIGHUP has ended the search. It holds the result of what was
             measured, whose files are written; not caught, it ends the process.
     """
@@ -107,14 +112,8 @@ def search(request: SearchRequest) -> SearchResult:
     options = study.head.options
     study.take_lease()
     try:
-        return run_search(
-            run,
-            study,
-            options.budget_s,
-            events,
-            finish=lambda found: _finish(found, output, events),
-        )
-    except FenceError:
+        return _searched(run, study, options.budget_s, output, events)
+    except (UsageError, SharedStudyError, OutOfReachError):
         if not (run.path / "rigs").exists():  # nothing was started, so there is nothing to resume
             shutil.rmtree(run.path)
         raise
@@ -188,8 +187,25 @@ def resume(
         study.head = replace(study.head, options=replace(options, fence=going_on))
     if may_change is not None:
         allow(study, level_named(may_change))
-    finish = partial(_finish, output=place, events=events)
-    return run_search(run, study, budget_s, events, finish=finish)
+    return _searched(run, study, budget_s, place, events, resumes=True)
+
+
+def _searched(
+    run: search_dir.SearchDir,
+    study: Study,
+    budget_s: float,
+    output: Output | None,
+    events: Events,
+    *,
+    resumes: bool = False,
+) -> SearchResult:
+    """Search or go on, alone or as a member of a shared study, and return the result."""
+    finish = partial(_finish, output=output, events=events)
+    with joined(run.path, study.head, events, THIS_MACHINE.clock, resumes=resumes) as sharing:
+        machine = replace(THIS_MACHINE, sharing=sharing)
+        result = run_search(run, study, budget_s, events, machine, finish=finish)
+        events.on_result(result)
+    return result
 
 
 def load(run_name: str | None = None) -> SearchResult:
@@ -283,17 +299,32 @@ def _begin(request: SearchRequest, base: Path | None = None) -> tuple[search_dir
     program, searched, options = request.program, request.space_searched(), request.options()
     assert isinstance(program, Program | FunctionType)
     short = program.name if isinstance(program, Program) else program.__name__
-    run = search_dir.new(request.name, short, base)
+    run = search_dir.new(request.name, short, base, is_shared=options.sharing is not None)
     if isinstance(program, FunctionType):  # it may have to be pickled into that folder
         program = replace(program_of(program, request.args, run.path), ranks=request.ranks)
-    head = SearchInfo(
+    return run, run.create_study(_info(program, searched, options))
+
+
+def _info(program: Program, searched: SearchSpace, options: SearchOptions) -> SearchInfo:
+    return SearchInfo(
         program=program,
         space=searched,
         options=options,
         hardware=hardware.detect(program.visible_devices),
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
-    return run, run.create_study(head)
+
+
+def info_of(request: SearchRequest) -> SearchInfo:
+    """Return what a search would record of itself; nothing is written or started.
+
+    Raises:
+        UsageError: An argument is wrong, or the program is a function of this process.
+    """
+    program = _program(request, request.events or Logged())
+    if not isinstance(program, Program):
+        raise UsageError("Write the function into a file, so that others can start it, too.")
+    return _info(program, request.space_searched(), request.options())
 
 
 class Logged(Events):

@@ -71,6 +71,10 @@ class VirtualClock:
     def __call__(self) -> float:
         return self.now_s
 
+    def pass_s(self, seconds: float) -> None:
+        """Let time go by."""
+        self.now_s += seconds
+
 
 @dataclass(frozen=True)
 class Question:

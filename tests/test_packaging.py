@@ -1,13 +1,20 @@
+import re
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from tests import house
+
 ROOT = Path(__file__).parent.parent
+# What several machines share a search by, as packages and as modules
+ENGINES = {"psycopg", "grpcio", "protobuf", "ray", "kubernetes"}
+ENGINE_MODULES = ("psycopg", "grpc", "google.protobuf", "ray", "kubernetes")
 
 
 @pytest.mark.slow
@@ -41,3 +48,29 @@ def test_the_built_wheel_gives_a_working_command_with_the_shipped_spaces(tmp_pat
     ).stdout  # fmt: skip
     assert str(site) in said
     assert f"default {shipped}" in said
+
+
+def test_the_core_package_needs_no_engine_of_several_machines(tmp_path: Path) -> None:
+    """All modules are imported, and one machine is searched, where none of them is installed."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    required = {re.split(r"[^\w-]", one)[0] for one in project["dependencies"]}
+    assert "optuna" in required
+    assert not required & ENGINES
+    modules = [
+        f"autotune.{one}".rstrip(".")
+        for one in house.modules()
+        if house.room(one) != "inside" and one != "__main__"
+    ]
+    code = (
+        "import importlib, pathlib, sys\n"
+        f"sys.modules.update(dict.fromkeys({ENGINE_MODULES}))\n"
+        f"for name in {modules}:\n    importlib.import_module(name)\n"
+        "from tests.scripted import Script, begin\n"
+        "script = Script({'workers': {1: 1.5}})\n"
+        f"search = begin(pathlib.Path({str(tmp_path)!r}), script, {{'workers': (0, 1)}})\n"
+        "print(search.go_on(180.0).finding)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "faster\n", done.stderr

@@ -37,6 +37,7 @@ GONE_OPTIONS = {
     "--format": "--html or --md",
 }
 MAIN = "Options"  # heading of the options without a panel
+TYPED = "autotune.typed"  # in a context's meta: the words after the command's name
 NARROWEST, WIDEST = 60, 100  # columns; a help on 80 is what the tests look at
 # Each version of typer brings its own copy of click, or takes the installed one
 USAGE_ERROR: Any = typer.BadParameter.__base__
@@ -47,6 +48,7 @@ class _Told:
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Parse the words; what is wrong with them is told in one line."""
+        ctx.meta[TYPED] = tuple(args)  # of the command last, which is parsed last
         with usage_errors_told(ctx.command_path):
             return super().parse_args(ctx, args)  # type: ignore[misc]
 

@@ -123,7 +123,9 @@ def _side(name: str, program: Program, console: Talk, allowed: list[str]) -> Ite
             yield ComparedSide(found.program, None, name, found.commit)
     else:
         path = best_file(name)
-        file = bestfile.read(path)
+        file, kind = bestfile.read(path).on()
+        if kind:
+            console.note(f"{path}: {kind}")
         for line in file.use(path, allowed):
             console.warn(line)
         yield ComparedSide(program, file, name)

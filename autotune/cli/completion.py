@@ -59,6 +59,13 @@ def exports(incomplete: str) -> list[str]:
     return beginning(incomplete, (*formats(), *TRACKERS))
 
 
+def executors(incomplete: str) -> list[str]:
+    """Return what ``autotune search --executor`` takes."""
+    from autotune.cli.executors import MEMBERS
+
+    return beginning(incomplete, MEMBERS)
+
+
 def _yaml(incomplete: str) -> Iterator[str]:
     """Yield the paths of YAML files that begin as typed."""
     folder, slash, name = incomplete.rpartition("/")

@@ -29,6 +29,7 @@ from autotune.tuning.choosing.diagnosis import Diagnosis
 from autotune.tuning.events import Events, Phase, answer_to_interrupt
 
 if TYPE_CHECKING:  # it loads numpy
+    from autotune.results.result import SearchResult
     from autotune.tuning.budget import Reach
 
 LINE = 80  # columns of an opening line; -v lists all settings with their values
@@ -55,10 +56,14 @@ class Console(Messages, Events):
     """Prints on stderr what happens in a search.
 
     It is the ``Events`` of the command line; the search calls its hooks on the main thread.
+
+    Attributes:
+        show: Prints a result.
     """
 
     def __init__(self, verbosity: Verbosity = Verbosity.NORMAL) -> None:
         super().__init__(verbosity)
+        self.show: Callable[[SearchResult], None] = lambda _: None
         self._view = PhaseView()
         self._live: Live | None = None
         self._phase: Phase | None = None
@@ -181,6 +186,11 @@ class Console(Messages, Events):
     def on_interrupt(self, requests: int, confirm_s: float) -> None:
         """Tell the user what Ctrl-C does, which means nothing once the search is over."""
         self._show(answer_to_interrupt(requests, confirm_s))
+
+    def on_result(self, result: SearchResult) -> None:
+        """Leave the screen to the result."""
+        self.end()
+        self.show(result)
 
     def on_search_end(self) -> None:
         """End the last phase, and leave the screen to the result."""

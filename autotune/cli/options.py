@@ -19,7 +19,14 @@ from autotune.cli import completion
 from autotune.cli.messages import Messages, errors_told
 from autotune.errors import UsageError, named
 from autotune.program.fence_options import FenceKind, FenceOptions
-from autotune.tuning.search_request import FILES, Option, SearchRequest, described, option
+from autotune.tuning.search_request import (
+    FILES,
+    MACHINES,
+    Option,
+    SearchRequest,
+    described,
+    option,
+)
 
 PROGRAM = (
     "what you train: train.py, file.py:function, module:function, or your usual command line, such "
@@ -128,6 +135,54 @@ class FenceRequest:
             max_scratch_bytes=self.max_scratch,
             caches=tuple(self.cache_dir or ()),
         )
+
+
+@dataclass(frozen=True)
+class SharingRequest:
+    """What the command line says of other machines.
+
+    The help of the first two is that of the arguments of ``autotune.search()``.
+    """
+
+    storage: str | None = option(
+        None, described(SearchRequest)["storage"].help, str, panel=MACHINES
+    )
+    serve: str | None = option(None, described(SearchRequest)["serve"].help, str, panel=MACHINES)
+    workers: int | None = option(
+        None,
+        "Start this many searches by --executor and watch them, in place of one here. Ctrl-C ends "
+        "the watching alone.",
+        int,
+        panel=MACHINES,
+        least=1,
+    )
+    executor: str | None = option(
+        None,
+        "What starts them: local, slurm, ray, kubernetes or command. What it takes stands behind "
+        "its name, in quotes: 'slurm --partition=gpu', or 'command qsub {line}'.",
+        str,
+        offers="executors",
+        panel=MACHINES,
+    )
+
+
+@dataclass(frozen=True)
+class StudyRequest:
+    """Which study of several machines is looked at."""
+
+    storage: str | None = option(
+        None,
+        "Look at a study of several machines, while it runs or after: who has joined it, what they "
+        "do and have found. The URL is that of 'autotune search --storage'.",
+        str,
+        panel=MACHINES,
+    )
+    name: str | None = option(None, "Name of that study.", str, panel=MACHINES)
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether a study is meant, and not a search of this folder."""
+        return self.storage is not None or self.name is not None
 
 
 def with_declared_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -16,7 +16,13 @@ from autotune.cli import completion
 from autotune.cli.compare import best_file
 from autotune.cli.failure_screen import printable
 from autotune.cli.messages import Messages, errors_told
-from autotune.cli.options import AllowEnvOption, ForceOption, JsonOption, SearchArgument
+from autotune.cli.options import (
+    AllowEnvOption,
+    ForceOption,
+    JsonOption,
+    SearchArgument,
+    StudyRequest,
+)
 from autotune.errors import AutotuneError, UsageError
 from autotune.tuning.storage import search_dir
 
@@ -70,10 +76,17 @@ def show(
     ] = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
+    *,
+    study: StudyRequest,
 ) -> None:
     """Print again what a search found, or write it as a report."""
     messages = Messages()
     with errors_told(messages):
+        if study.is_typed:
+            if search or details or trials or html or open_ or md or list_ or output:
+                raise UsageError("A shared study is shown as it stands: only --json goes with it.")
+            _show_study(study, as_json=as_json)
+            return
         flags = zip([*Shown][1:], (details, trials, html or open_, md, list_), strict=True)
         shown = _chosen([one for one, is_typed in flags if is_typed], output, is_named=bool(search))
         if shown is Shown.LIST:
@@ -99,6 +112,16 @@ def show(
     if others and not as_json:
         more = "1 more search" if others == 1 else f"{others} more searches"
         messages.note(f"{more}: autotune show --list")
+
+
+def _show_study(study: StudyRequest, *, as_json: bool) -> None:
+    """Print what a study of several machines stands at."""
+    from autotune.cli import shared_study
+    from autotune.tuning.sharing import liveness
+
+    observer = shared_study.observer_of(study.storage, study.name)
+    found = shared_study.looked_at(observer, liveness.BEAT_S)
+    shared_study.show(found, study.name or "", as_json=as_json)
 
 
 def _chosen(typed: list[Shown], output: Path | None, *, is_named: bool) -> Shown:
@@ -242,7 +265,9 @@ def export(
             made, is_as_written = exports.Export(f"{where}\n", {}), False
         else:
             chosen = exports.format_named(to)
-            file = bestfile.read(path := as_typed(best_file(best)))
+            file, kind = bestfile.read(path := as_typed(best_file(best))).on()
+            if kind:
+                messages.note(f"{path}: {kind}")
             allowed = options.names(allow_env or [])
             made, is_as_written = chosen.export(file, path, allowed), file.applied.is_as_written
             if output is not None and (said := Output.typed(output, force=force).write(made.text)):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from autotune.cli.command_line import TYPED
 from autotune.cli.exit_status import ExitStatus
 from autotune.cli.messages import Messages, errors_told, verbosity
 from autotune.cli.options import (
@@ -21,6 +23,7 @@ from autotune.cli.options import (
     ProgramArgument,
     QuietOption,
     SearchArgument,
+    SharingRequest,
     VerboseOption,
 )
 from autotune.cli.typed_line import program_typed
@@ -32,7 +35,14 @@ DryRunOption = Annotated[
     typer.Option("--dry-run", help="Start the program once, and print what would be tried."),
 ]
 
+ARRAY_TASK = "SLURM_ARRAY_TASK_ID"  # set in the jobs of an array (sbatch(1), "JOB ARRAY SUPPORT")
+ANSWERED = (
+    "This job of the array starts after the study '{name}' was answered, so it measures nothing. "
+    "Another --name begins another study."
+)
+
 if TYPE_CHECKING:
+    from autotune.cli.console import Console
     from autotune.results.output import Output
     from autotune.results.result import SearchResult
 
@@ -47,17 +57,20 @@ def search(
     output: OutputOption = None,
     dry_run: DryRunOption = False,
     fence: FenceRequest,
+    sharing: SharingRequest,
     verbose: VerboseOption = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Search for the fastest settings of a training program, which stays as it is."""
     from autotune import api
+    from autotune.cli import shared_study
     from autotune.cli.console import Console
     from autotune.results.output import Output
 
     console = Console(verbosity(verbose=verbose, quiet=quiet))
     place = Output.typed(output, force=request.force)
+    request = replace(request, storage=sharing.storage, serve=sharing.serve)
 
     def whole() -> SearchRequest:
         if not program:
@@ -71,6 +84,11 @@ def search(
             request, program=subject, output=where, fence=fence.options(), events=console
         )
 
+    if sharing.workers is not None or sharing.executor is not None:
+        messages = Messages(verbosity(verbose=verbose, quiet=quiet))
+        with errors_told(messages):
+            _hand_over(messages, whole(), sharing, context.meta[TYPED], [program, *(args or ())])
+        return
     if dry_run:
         from autotune.cli import dry_run as dry
 
@@ -79,7 +97,31 @@ def search(
             found = api.outlook(wanted)
         dry.show(found, str(wanted.program), as_json=as_json)
         return
+    if ARRAY_TASK in os.environ and shared_study.has_answer(request.storage, request.name):
+        Messages().warn(ANSWERED.format(name=request.name))
+        return
     _end(console, lambda: api.search(**vars(whole())), place, as_json=as_json)
+
+
+def _hand_over(
+    messages: Messages,
+    request: SearchRequest,
+    sharing: SharingRequest,
+    words: Sequence[str],
+    program: Sequence[str],
+) -> None:
+    """Have an executor start the searches of ``--workers``, and watch them."""
+    from autotune import api
+    from autotune.cli.executors import executor_of, workers
+
+    if sharing.workers is None or sharing.executor is None:
+        raise UsageError("--workers says how many, and --executor what starts them: type both.")
+    executor = executor_of(sharing.executor)
+    head = api.info_of(replace(request, events=None))
+    line = workers.line_of(words, program, head.options.sharing)
+    if not workers.render(messages, executor, ["autotune", *line], sharing.workers):
+        line = [*workers.this_command(), *line]
+        workers.start(messages, head, executor, line, sharing.workers)
 
 
 def resume(
@@ -131,7 +173,7 @@ def resume(
 
 
 def _end(
-    messages: Messages, find: Callable[[], SearchResult], place: Output, *, as_json: bool
+    console: Console, find: Callable[[], SearchResult], place: Output, *, as_json: bool
 ) -> None:
     """Search and show the result; the exit status says which signal has ended the search.
 
@@ -140,14 +182,18 @@ def _end(
     from autotune.cli import search_report
     from autotune.results.finding import Finding
 
+    def show(result: SearchResult) -> None:
+        search_report.show(result, result.found_in(place), as_json=as_json)
+
+    console.show = show
     status = 0
-    with errors_told(messages, resumable=True):
+    with errors_told(console, resumable=True):
         try:
             result = find()
         except Terminated as end:
             if end.result is None:
                 raise
             result, status = end.result, end.code
-    search_report.show(result, result.found_in(place), as_json=as_json)
+            show(result)
     if status or result.finding is Finding.NOT_MEASURED:
         raise typer.Exit(status or ExitStatus.NOTHING_MEASURED)

@@ -22,6 +22,7 @@ from autotune.results.verdict import ROOM, Change, Row, Verdict, listed, verdict
 from autotune.results.wording import factor
 
 COLUMNS, LINES = 80, 15
+MOST_KINDS = 3  # rows about other kinds of machine
 LABEL = 14  # columns of a label, between two margins
 MARGIN = "  "
 WHOLE = 1000  # columns; more than any config takes
@@ -87,16 +88,18 @@ def trials(result: SearchResult) -> None:
 def screen(found: Verdict) -> list[tuple[str, str]]:
     """Return the lines below the headline, each a label and its text.
 
-    Blank lines part the facts, the changes and the rest, as far as there is room for them.
+    Blank lines part the facts, the changes, other kinds of machine, and the rest, as far as there
+    is room for them.
     """
     head = len([*folded(f"{MARGIN}{found.headline}", COLUMNS)])
     for most in (2, 1):
         changes = [*_changes(*found.few_changes)]
         parts = [[*_rows(found.facts, most)], changes, [*_rows(found.rest, most)]]
-        parts = [part for part in parts if part]
         room = LINES - head - sum(map(len, parts))
-        if room >= 0:
+        if room >= bool(found.groups):
             break
+    kinds = _kinds(found.groups, min(room, MOST_KINDS))
+    parts, room = [part for part in (*parts[:2], kinds, parts[2]) if part], room - len(kinds)
     lines: list[tuple[str, str]] = []
     for number, part in enumerate(parts):
         if room >= len(parts) - number:
@@ -124,6 +127,16 @@ def _fitted(text: str, most: int) -> list[str]:
         rest = " ".join(lines[most - 1 :])
         lines[most - 1 :] = [textwrap.shorten(rest, ROOM, placeholder=" …")]
     return lines
+
+
+def _kinds(groups: tuple[Row, ...], most: int) -> list[tuple[str, str]]:
+    """Return as many rows about other kinds of machine as there is room for."""
+    rows = [(row.label, row.text) for row in groups]
+    if len(rows) <= most:
+        return rows
+    shown = rows[: max(0, most - 1)]
+    more = f"+ {len(rows) - len(shown)} more: autotune show -v"
+    return [*shown, ("" if shown else groups[0].label, more)] if most > 0 else []
 
 
 def _changes(changes: tuple[Change, ...], more: int) -> Iterator[tuple[str, str]]:

@@ -69,14 +69,15 @@ def run(
     Nothing is measured or redirected. Without a program, the one that a search of this folder was
     about is trained.
     """
+    from autotune.machine import hardware
     from autotune.results import bestfile
     from autotune.rig.torchrun_plan import Nodes, nodes_of, trust_note, with_ranks
 
     messages = Messages(verbosity(quiet=quiet))
-    kind = {"AUTOTUNE_RUN": "larger batch"} if larger_batch else {}
     if explain:
         with errors_told(messages):
-            bestfile.read(best, larger_batch=larger_batch)  # a faulty file is told here
+            file = bestfile.read(best, larger_batch=larger_batch)  # a faulty file is told here
+            kind = _kind(file, hardware.detect(), larger_batch=larger_batch)
         line = [sys.executable, *EXPLAIN, str(best)]
         os.execve(sys.executable, line, {**os.environ, **kind})  # noqa: S606
     with errors_told(messages):
@@ -88,8 +89,12 @@ def run(
         if best == BEST and not program and not best.exists():
             raise UsageError(f"There is no {BEST} here. 'autotune search train.py' writes one.")
         nodes = nodes_of(os.environ) if nnodes is None else Nodes(nnodes, node_rank, rdzv_endpoint)
-        file = _used(messages, best, allow_env, larger_batch=larger_batch)
-        plan = _checked_plan(context, messages, best, file, program, args).with_env(**kind)
+        file = bestfile.read(best, larger_batch=larger_batch)
+        subject = _subject(context, messages, best, file, [program, *(args or ())])
+        machine = hardware.detect(subject.visible_devices)
+        used = _used(messages, best, file, machine, allow_env)
+        plan = _checked_plan(messages, best, used, subject, machine)
+        plan = plan.with_env(**_kind(file, machine, larger_batch=larger_batch))
         if nodes.count > 1 and plan.ranks is None:
             raise UsageError(
                 f"{best} trains in one process, which cannot be shared among {nodes.count} nodes. "
@@ -112,37 +117,45 @@ def run(
         os.execve(plan.argv[0], plan.argv, {**os.environ, **plan.env})  # noqa: S606
 
 
-def _used(
-    messages: Messages, best: Path, allow_env: list[str] | None, *, larger_batch: bool
-) -> BestFile:
-    """Return the content of a file, and tell what it passes to the program."""
-    from autotune.knobs.space import options
-    from autotune.results import bestfile
-
-    file = bestfile.read(best, larger_batch=larger_batch)
-    for line in file.use(best, options.names(allow_env or [])):
-        messages.warn(line)
-    return file
+def _kind(file: BestFile, machine: Hardware, *, larger_batch: bool) -> dict[str, str]:
+    """Return the variable that tells the training which of a file's configs is meant."""
+    if larger_batch:
+        return {"AUTOTUNE_RUN": "larger batch"}
+    group = file.group_on(machine) if file.groups else ""
+    return {"AUTOTUNE_RUN": group} if group else {}
 
 
-def _checked_plan(
-    context: typer.Context,
-    messages: Messages,
-    best: Path,
-    file: BestFile,
-    program: str,
-    args: list[str] | None,
-) -> LaunchPlan:
-    """Return the plan of a training, and warn where it is not as it was searched."""
-    from autotune.machine import hardware
-
+def _subject(
+    context: typer.Context, messages: Messages, best: Path, file: BestFile, typed: list[str]
+) -> Program:
+    """Return the program that is typed, or else the one that the file is about."""
+    program, *args = typed
     if not program:
         option = "--larger-batch " if context.params.get("larger_batch") else ""
         command = f"autotune run {option}{quote(str(best))}"
         program, *args = _recorded_line(best, file, command)
         messages.note(f"{command} {shlex.join([program, *args])}")
-    subject = program_typed(context, messages, program, args)
-    machine = hardware.detect(subject.visible_devices)
+    return program_typed(context, messages, program, args)
+
+
+def _used(
+    messages: Messages, best: Path, file: BestFile, machine: Hardware, allow_env: list[str] | None
+) -> BestFile:
+    """Return a file as this machine takes it, and tell what it passes to the program."""
+    from autotune.knobs.space import options
+
+    taken, said = file.on(machine)
+    if said:
+        messages.note(f"{best}: {said}")
+    for line in taken.use(best, options.names(allow_env or [])):
+        messages.warn(line)
+    return taken
+
+
+def _checked_plan(
+    messages: Messages, best: Path, file: BestFile, subject: Program, machine: Hardware
+) -> LaunchPlan:
+    """Return the plan of a training, and warn where it is not as it was searched."""
     for warning in file.warnings(machine, subject, best):
         messages.warn(warning)
     if subject.ranks is not None and subject.ranks != (searched := file.ranks):

@@ -23,8 +23,10 @@ PREFIX = "autotune-fence-"
 LOCK = "lock"
 HERE = Path("{scratch}")  # in the words of a command: the path of the folder
 # The remover waits for the end of its input, which comes when the process ends. It tries for 20 s,
-# because the rigs of a search that was killed go on writing for some seconds.
+# because the rigs of a search that was killed go on writing for some seconds. By SIGUSR1, batch
+# systems ask all processes of a job to leave before they are killed.
 REMOVE_IN_THE_END = """\
+trap '' USR1
 read -r _
 folder=$1
 shift

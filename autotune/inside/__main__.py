@@ -43,6 +43,9 @@ def main(wire: int, shared: Path) -> int:
         program's exit code.
     """
     started = perf_counter()
+    if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:  # the parent answers it (processes.py)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
     if os.isatty(0):  # the terminal that the parent opened sends SIGHUP when the parent has gone
         signal.signal(signal.SIGHUP, lambda *_: quit_process(1))
     if rank_of(os.environ):

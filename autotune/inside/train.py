@@ -37,7 +37,9 @@ from autotune.results import bestfile
 # Variables of the environment by which apply() sees that autotune already steers the program.
 IN_RIG = "AUTOTUNE_RIG"
 IN_RUN = "AUTOTUNE_RUN"
-LARGER_BATCH = "larger batch"  # what the latter holds where the file's second config is meant
+# What the latter holds where the file's second config is meant; that of another kind of machine is
+# told by its fingerprint
+LARGER_BATCH = "larger batch"
 EXPLAIN = "--explain"  # before the path of a best.yaml: train nothing
 RATE_NOTES = {
     LrRule.LINEAR: "the learning rate follows (linear rule)",
@@ -66,9 +68,10 @@ def apply(path: Path, allow_env: Collection[str] = (), *, larger_batch: bool = F
         return
     from autotune.machine import hardware
 
-    best = bestfile.read(path, larger_batch=larger_batch)
+    machine = hardware.detect()
+    best, kind = bestfile.read(path, larger_batch=larger_batch).on(machine)
     said = best.use(path, allow_env)
-    for line in (*said, *best.warnings(hardware.detect(), None)):
+    for line in (*filter(None, [kind]), *said, *best.warnings(machine, None)):
         sys.stderr.write(f"autotune: {line}\n")
     applied = best.applied
     plan = launch_plan_for(applied, LaunchPlan((), ".", args=tuple(sys.argv[1:])))
@@ -143,8 +146,9 @@ def main(best_path: str, *words: str) -> None:
 
 
 def _applied(best_path: str) -> AppliedConfig:
-    is_larger = os.environ.get(IN_RUN) == LARGER_BATCH
-    return bestfile.read(Path(best_path), larger_batch=is_larger).applied
+    kind = os.environ.get(IN_RUN, "")
+    best = bestfile.read(Path(best_path), larger_batch=kind == LARGER_BATCH)
+    return best.of_group(kind).applied
 
 
 def _silence(seams: SeamSet) -> None:

@@ -1,4 +1,7 @@
-"""Pre-flight check: whether this machine is quiet enough to measure on, and who is busy on it."""
+"""Pre-flight check: whether this machine is quiet enough to measure on, and who is busy on it.
+
+And whether this process has the cores that it could have.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from time import monotonic, sleep
 
 import psutil
 
+from autotune.machine import fewer_cores
 from autotune.machine.hardware import Hardware
 from autotune.machine.probes.nvml import GpuWatch
 from autotune.machine.process_tree import tree
@@ -20,7 +24,8 @@ MAX_NAMED = 3
 
 def warnings(hardware: Hardware, look_s: float = LOOK_S) -> list[str]:
     """Return what would disturb a measurement now, as sentences for the user."""
-    return [*_cpu_warnings(hardware, look_s), *_gpu_warnings(hardware)]
+    few = fewer_cores.read().warning(len(hardware.gpus))
+    return [*filter(None, [few]), *_cpu_warnings(hardware, look_s), *_gpu_warnings(hardware)]
 
 
 def _cpu_warnings(hardware: Hardware, look_s: float) -> Iterator[str]:

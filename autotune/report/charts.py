@@ -15,6 +15,7 @@ from autotune.program.may_change import MayChange
 from autotune.results.blame import FAILURES
 from autotune.results.record import ClaimProcess
 from autotune.results.result import SearchResult
+from autotune.results.shared_answer import MachineClaim
 from autotune.results.verdict import Change, changes_in, changes_of
 from autotune.results.wording import gib, times
 
@@ -67,7 +68,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class ProofRow:
-    """One process of the claim.
+    """One process of the claim, or all processes of another machine.
 
     Attributes:
         starts_as_written: Whether it began as the program is written.
@@ -119,17 +120,23 @@ def proofs(result: SearchResult) -> tuple[Proof, ...]:
     larger = result.larger_batch
     claim = result.unclaimed or result.candidate_speedup
     title = "The proof" if result.changes else "What was compared"
-    found = [] if claim is None else [_proof(title, result.claim, claim)]
+    found = [] if claim is None else [_proof(title, result.claim, claim, result.machines)]
     if larger is not None:
         changed = changes_of(larger.config, result.best)
         found.append(_proof(f"The larger batch: {changed}", larger.claim, larger.speedup))
     return tuple(one for one in found if one.rows)
 
 
-def _proof(title: str, processes: Sequence[ClaimProcess], claim: Interval) -> Proof:
+def _proof(
+    title: str,
+    processes: Sequence[ClaimProcess],
+    claim: Interval,
+    machines: Sequence[MachineClaim] = (),
+) -> Proof:
     fresh = [one for one in processes if not one.is_of_search]
     rows = [_row(f"process {number}", one) for number, one in enumerate(fresh, 1)]
     rows += [_row("the search's own", one) for one in processes if one.is_of_search]
+    rows += [_machine_row(one) for one in machines if not one.is_here]
     # A turn that something else slowed down must not push all others together
     shown = [
         min(max(ratio, claim.low / 2), 2 * claim.high)
@@ -146,6 +153,21 @@ def _row(name: str, one: ClaimProcess) -> ProofRow:
     elif one.is_of_search:
         began = "after the choice"
     return ProofRow(name, one.starts_as_written, began, one.turns, one.ratio.interval, one.rounds)
+
+
+def _machine_row(one: MachineClaim) -> ProofRow:
+    noun = "process" if one.processes == 1 else "processes"
+    began = f"{one.processes} {noun} of another machine"
+    if one.differs:
+        began += ", which differs"
+    return ProofRow(
+        name=one.host,
+        starts_as_written=False,
+        began=began,
+        turns=one.turns,
+        speedup=one.ratio,
+        rounds=len(one.turns),
+    )
 
 
 def changed(result: SearchResult, changes: Sequence[Change]) -> tuple[Change, ...]:

@@ -36,8 +36,9 @@ TONES = {  # of the headline; a class of the style sheet
 }
 # Of what is known beside the verdict: the parts that stand within other sections of the page
 DOUBTS, LEARNING, SCRIPT = "Doubts", "Learning", "In the script instead"
+MACHINES = "Machines"
 ELSEWHERE = {
-    *("The proof", "What each change gives on top of the others", "Failed"),
+    *("The proof", MACHINES, "What each change gives on top of the others", "Failed"),
     *(DOUBTS, LEARNING, SCRIPT),
 }
 
@@ -64,6 +65,7 @@ def _content(result: SearchResult, output: Path) -> dict[str, Any]:
         "verdict": said,
         "tone": TONES[said.finding],
         "proofs": charts.proofs(result),
+        "machines": sentences.get(MACHINES, ()),
         "changes": changes,
         "gain_scale": charts.gain_scale(changes),
         "by_hand": by_hand(result) if result.changes else None,

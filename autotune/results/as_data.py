@@ -1,6 +1,6 @@
 """A search's result as data: ``result.json`` in its folder, ``--json``, and what the report embeds.
 
-The models below are the format; ``schema/result-1.json`` is their JSON Schema, for other programs.
+The models below are the format; ``schema/result-2.json`` is their JSON Schema, for other programs.
 All keys are always there, and null is what is not known. A key that is added, goes, or means
 something else raises the number.
 """
@@ -148,6 +148,53 @@ class ClaimPart(_Part):
     of_search: bool
 
 
+class StudyPart(_Part):
+    """The study of several machines that the search was a member of.
+
+    Attributes:
+        storage: Its URL, without a password.
+    """
+
+    storage: str
+    name: str
+
+
+class MachinePart(_Part):
+    """What the processes of one machine say of the best config or of the candidate.
+
+    Attributes:
+        speedup: By the processes of this machine alone.
+        is_here: Whether it is the machine of this result.
+        differs: Whether it surely differs from the machine of this result, whose claim does not
+            rest on it then.
+    """
+
+    host: str
+    processes: int
+    speedup: Interval
+    is_here: bool
+    differs: bool
+
+
+class GroupPart(_Part):
+    """What machines of another kind found in the same study.
+
+    Attributes:
+        group: Fingerprint of such machines.
+        machine: GPUs and CPU in a few words.
+        config: The settings that change there, with their values; empty if nothing is recommended.
+        speedup: Of the config; null if nothing is recommended.
+        machines: Names of those that it rests on.
+    """
+
+    group: str
+    machine: str
+    finding: Finding
+    config: dict[str, KnobValue]
+    speedup: Interval | None
+    machines: tuple[str, ...]
+
+
 class TrialPart(_Part):
     """One config that was tried, the first of which is the program as written.
 
@@ -188,10 +235,13 @@ class ResultData(_Part):
         candidate: What the confirmation was about, or would be; null if nothing looked faster.
         limit: What is left to gain without changing the model; null if no step was profiled.
         processes: How many processes the search has started.
+        study: Null for a search of one machine.
+        machines: Those of this kind that claimed together; empty for a search of one machine.
+        groups: The answers of machines of other kinds.
         untried: What was not tried, with the reasons as clauses.
     """
 
-    number: Literal[1] = Field(default=1, alias="schema")
+    number: Literal[2] = Field(default=2, alias="schema")
     finding: Finding
     reason: str
     run: str
@@ -208,6 +258,9 @@ class ResultData(_Part):
     machine: Hardware
     processes: int
     claim: tuple[ClaimPart, ...]
+    study: StudyPart | None
+    machines: tuple[MachinePart, ...]
+    groups: tuple[GroupPart, ...]
     untried: dict[str, str]
     trials: tuple[TrialPart, ...]
 
@@ -248,6 +301,28 @@ def as_data(result: SearchResult, file: Path | None = None) -> dict[str, Any]:
             )
             for one in result.claim
         ),
+        study=_study(result),
+        machines=tuple(
+            MachinePart(
+                host=one.host,
+                processes=one.processes,
+                speedup=rounded(one.ratio),
+                is_here=one.is_here,
+                differs=one.differs,
+            )
+            for one in result.machines
+        ),
+        groups=tuple(
+            GroupPart(
+                group=one.group,
+                machine=one.machine,
+                finding=one.finding,
+                config=dict(one.config or {}),
+                speedup=None if one.speedup is None else rounded(one.speedup),
+                machines=one.machines,
+            )
+            for one in result.groups
+        ),
         untried={**result.refused, **dict.fromkeys(result.untried, NO_TIME)},
         trials=_trials(result),
     )
@@ -267,7 +342,7 @@ class _Untitled(GenerateJsonSchema):
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema of ``as_data()``, which ``schema/result-1.json`` holds."""
+    """Return the JSON Schema of ``as_data()``, which ``schema/result-2.json`` holds."""
     found = ResultData.model_json_schema(mode="serialization", schema_generator=_Untitled)
     for one in (found, *found["$defs"].values()):
         if "properties" in one:  # pydantic thinks that those with a default may be missing
@@ -359,6 +434,11 @@ def _training_steps(result: SearchResult) -> TrainingStepsPart | None:
         seconds=Sides(as_written=time.before_s, best=time.after_s if result.changes else None),
         note=str(time),
     )
+
+
+def _study(result: SearchResult) -> StudyPart | None:
+    sharing = result.head.options.sharing
+    return None if sharing is None else StudyPart(storage=sharing.storage, name=sharing.name)
 
 
 def _trials(result: SearchResult) -> tuple[TrialPart, ...]:

@@ -4,16 +4,21 @@ The file is a dozen lines that people read, edit and copy to other folders: what
 program does without that, and the facts by which a fresh process finds what the settings act on.
 Only what these settings need is kept. How the search came to it is in ``result.json`` in the
 search's folder. Reading collects all faults and names each with its line.
+
+Of a search that several machines shared, it names those that the claim rests on, and has a line for
+each other kind of machine in the study, with what such a machine takes instead.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Literal
+from textwrap import indent
+from typing import Any, Final, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
@@ -22,6 +27,7 @@ from autotune.errors import FileFormatError, UsageError, did_you_mean
 from autotune.knobs import KNOBS, parse_value, registry
 from autotune.knobs.space import yamlfile
 from autotune.knobs.space.tuning_variables import refuse_unless_allowed
+from autotune.machine import hardware
 from autotune.machine.hardware import Hardware
 from autotune.measurement.interval import Interval
 from autotune.program.applied_config import (
@@ -36,14 +42,17 @@ from autotune.program.lr import PARTS, LrRule
 from autotune.program.program import Program
 from autotune.results.learning import Learning
 from autotune.results.searched_program import SearchedProgram, shown
+from autotune.results.wording import factor
 
 HEADER = """\
 # Written by autotune. {what}:  autotune run {name} {program}
 """
 TRAIN, TRY, NOTHING = "Train with it", "Not confirmed. Try it", "It changes nothing"
 
-VERSION = 3
+VERSION: Final = 3
+SHARED_VERSION: Final = 4  # of a file that names machines, or holds several kinds
 CANDIDATE = "candidate.yaml"  # a best.yaml of a config that was not confirmed to be faster
+NO_GAIN = Interval(1.0, 1.0, 1.0)
 RESULT = "result.json"  # what a search found, with the evidence, in its folder
 # Values as written that ranks, and rates that follow the batch, are told by
 BESIDES_THE_BATCH = (*PARTS, "threads")
@@ -79,6 +88,12 @@ class MadeOn(_Section):
             python=machine.versions.get("python", "none"),
             torch=machine.versions.get("torch", "none"),
         )
+
+    @property
+    def kind(self) -> str:
+        """Such a machine in a few words."""
+        gpus = "" if self.gpus in {None, "none"} else f", {self.gpus}"
+        return f"{self.cpu}, {self.cores} cores{gpus}"
 
     @property
     def gpu_count(self) -> int:
@@ -125,6 +140,22 @@ class LargerBatch(_Section):
     lr_rule: LrRule = LrRule.AUTO
 
 
+class GroupSection(_Section):
+    """What machines of another kind take instead of the file's own config.
+
+    Attributes:
+        machine: Such a machine in a few words.
+        config: What it changes of the program as it is written; empty where nothing is faster.
+        speedup: Of ``config`` on such a machine; null where it is empty.
+        machines: Names of those that the claim rests on.
+    """
+
+    machine: str
+    config: dict[str, KnobValue] = {}
+    speedup: Interval | None = None
+    machines: tuple[str, ...] = ()
+
+
 class BestFile(_Section):
     """The content of a best.yaml.
 
@@ -137,24 +168,28 @@ class BestFile(_Section):
         as_written: The program's own values of these, and of what else decides on ranks and rates.
         speedup: Over the program as written, with its 95 % interval.
         larger_batch: What ``autotune run --larger-batch`` takes instead of ``config``.
+        machines: Names of those that the claim rests on, of a search that several shared.
+        groups: What other kinds of machine take, by their fingerprints.
         made_on: The machine of the search.
         ranks: Number of ranks that the command line starts; null for one process.
         lr_rule: How learning rates follow the batch, where that changes.
         facts: What the settings need to know of the program in a fresh process.
     """
 
-    version: Literal[3] = 3
+    version: Literal[3, 4] = 3
     program: str
     confirmed: bool = True
     config: dict[str, KnobValue]
     as_written: dict[str, KnobValue]
     speedup: Interval
     larger_batch: LargerBatch | None = None
+    machines: tuple[str, ...] = ()
     made_on: MadeOn
     search: SearchSection
     ranks: int | None = None
     lr_rule: LrRule = LrRule.AUTO
     facts: ProgramTraits
+    groups: dict[str, GroupSection] = {}
 
     @field_validator("program")
     @classmethod
@@ -171,7 +206,9 @@ class BestFile(_Section):
         """
         changes = applied.config.changes_from(applied.baseline)
         larger: LargerBatch | None = about.get("larger_batch")
-        settings = {*changes, *(larger.config if larger else ())}
+        groups: Mapping[str, GroupSection] = about.get("groups", {})
+        others = {name for group in groups.values() for name in group.config}
+        settings = {*changes, *(larger.config if larger else ()), *others}
         needed = settings | {"batch_size", *applied.traits.program_knobs}
         is_shared = program.ranks is not None or bool(applied.traits.distributes_itself)
         is_scaled = is_shared or bool(settings & {*PARTS})
@@ -183,7 +220,9 @@ class BestFile(_Section):
         facts = applied.traits
         if not (is_shared or is_from_outside):
             facts = facts.needed_by(settings)
+        # An autotune that knows the first version alone says so, not which keys it does not know
         return cls(
+            version=SHARED_VERSION if groups or about.get("machines") else VERSION,
             program=str(program),
             config=changes,
             as_written={k: v for k, v in applied.baseline.items() if k in needed},
@@ -219,10 +258,67 @@ class BestFile(_Section):
             raise UsageError(
                 "The file has no config with a larger batch. Leave out --larger-batch."
             )
-        return self.model_copy(update={**dict(self.larger_batch), "larger_batch": None})
+        taken = {**dict(self.larger_batch), "larger_batch": None, "groups": {}}
+        return self.model_copy(update=taken)
+
+    def on(self, machine: Hardware | None = None) -> tuple[BestFile, str]:
+        """Return the file as a machine takes it, and a sentence about that.
+
+        Where none of several kinds is that of the machine, it takes the file's own config. The
+        sentence is empty if the file holds one kind alone.
+
+        Args:
+            machine: Where to train; None for this one.
+        """
+        if not self.groups:
+            return self, ""
+        here = hardware.detect() if machine is None else machine
+        taken, kind = self.of_group(name := self.group_on(here)), self.made_on.kind
+        is_strange = not name and self.made_on.differences(here)
+        if name:
+            taken = taken.model_copy(update={"made_on": MadeOn.on(here)})
+            kind = self.groups[name].machine
+        gain = factor(taken.speedup) if taken.config else "nothing is faster there"
+        kinds = f"It holds settings for {1 + len(self.groups)} kinds of machine"
+        why = ", and this is none of them" if is_strange else ""
+        return taken, f"{kinds}{why}. Those for {shown(kind)} are used ({gain})."
+
+    def group_on(self, machine: Hardware) -> str:
+        """Return the fingerprint of the group whose config a machine takes; empty for the own one.
+
+        A search knows more of a machine than can be read without the program, such as which GPUs
+        are used, so one that looks alike is taken where no fingerprint is the same.
+        """
+        if machine.fingerprint in self.groups:
+            return machine.fingerprint
+        if not self.made_on.differences(machine):
+            return ""
+        here = _parts(machine.named)
+        alike = (name for name, one in self.groups.items() if _parts(one.machine) == here)
+        return next(alike, "")
+
+    def of_group(self, name: str) -> BestFile:
+        """Return the file as machines of a group take it; that of its own without such a group.
+
+        Args:
+            name: The group's fingerprint.
+        """
+        if (group := self.groups.get(name)) is None:
+            return self.model_copy(update={"groups": {}})
+        # What is as written here may be a change there, such as the number of threads
+        written = {k: v for k, v in self.as_written.items() if group.config.get(k) != v}
+        taken = {
+            "config": group.config,
+            "as_written": written,
+            "speedup": group.speedup or NO_GAIN,
+            "larger_batch": None,
+            "machines": group.machines,
+            "groups": {},
+        }
+        return self.model_copy(update=taken)
 
     def warnings(
-        self, hardware: Hardware, program: Program | None, path: Path | None = None
+        self, machine: Hardware, program: Program | None, path: Path | None = None
     ) -> list[str]:
         """Return what differs from where the file was made, one sentence each.
 
@@ -231,7 +327,7 @@ class BestFile(_Section):
         """
         found = [
             f"{difference}. Another config may be faster here; search again."
-            for difference in self.made_on.differences(hardware)
+            for difference in self.made_on.differences(machine)
         ]
         if not self.confirmed:
             found.insert(
@@ -292,24 +388,44 @@ class BestFile(_Section):
         data = self.model_dump(mode="json", exclude_defaults=True)
         if not self.facts.flags:
             data["facts"].pop("flags", None)
-        if {*PARTS} & {*self.config, *(self.larger_batch.config if self.larger_batch else ())}:
+        larger = () if self.larger_batch is None else self.larger_batch.config
+        others = {name for group in self.groups.values() for name in group.config}
+        if {*PARTS} & {*self.config, *larger, *others}:
             data["facts"].setdefault("optimizers", [])  # known, and none: see _unreached()
         what = TRAIN if self.confirmed else TRY
         if self.applied.is_as_written:
             what = NOTHING
         # A line break in an argument would end the comment and spoil the YAML.
         header = HEADER.format(what=what, name=name, program=" ".join(self.program.split()))
-        return header + "".join(_lines({"version": VERSION, **data}))
+        return header + "".join(_lines({"version": self.version, **data}))
+
+
+def _parts(machine: str) -> set[str]:
+    """Return what a machine is said to have, without how many GPUs of a kind these are."""
+    return {re.sub(r"^\d+x ", "", part) for part in machine.split(", ")}
 
 
 def _lines(data: Mapping[str, Any]) -> Iterator[str]:
     """Yield the file's entries in YAML: what people edit in a line each, the rest is compact."""
     for key, value in data.items():
-        is_compact = key != "config" and isinstance(value, Mapping)
+        if key == "groups":
+            yield "groups:\n"
+            for name, group in value.items():
+                yield indent(_compact({name: group})[1:-2], "  ") + "\n"
+            continue
+        is_compact = key != "config" and isinstance(value, Mapping | list)
         style = None if is_compact else False
         yield yaml.safe_dump(
             {key: value}, sort_keys=False, allow_unicode=True, width=100, default_flow_style=style
         )
+
+
+def _compact(data: Mapping[str, Any]) -> str:
+    """Return entries in braces."""
+    text: str = yaml.safe_dump(
+        data, sort_keys=False, allow_unicode=True, width=96, default_flow_style=True
+    )
+    return text
 
 
 def read(path: Path, *, larger_batch: bool = False) -> BestFile:
@@ -330,18 +446,25 @@ def read(path: Path, *, larger_batch: bool = False) -> BestFile:
             f"{path} is not the result of a search: it has neither 'version' nor 'config'. Name "
             "the best.yaml of a search, or the search."
         )
-    if isinstance(version, int) and version != VERSION:
-        newer = "Install a newer autotune: git pull and pip install . in your clone of it."
-        older = "An older autotune wrote it: search again."
+    if isinstance(version, int) and version not in {VERSION, SHARED_VERSION}:
+        mend = "An older autotune wrote it: search again."
+        if version > SHARED_VERSION:
+            mend = "Install a newer autotune: git pull and pip install . in your clone of it."
         raise FileFormatError(
             f"{file.where('version')}: this file has version {version}, but this autotune reads "
-            f"version {VERSION}. {newer if version > VERSION else older}"
+            f"versions {VERSION} and {SHARED_VERSION}. {mend}"
         )
     data = dict(file.data)
     faults = [*_parse_knobs(file, data, "config"), *_parse_knobs(file, data, "as_written")]
     if isinstance(larger := data.get("larger_batch"), dict):
         data["larger_batch"] = larger = dict(larger)
         faults += _parse_knobs(file, larger, "config", "larger_batch")
+    if isinstance(groups := data.get("groups"), dict):
+        data["groups"] = groups = dict(groups)
+        for name, group in groups.items():
+            if isinstance(group, dict):
+                groups[name] = copied = dict(group)
+                faults += _parse_knobs(file, copied, "config", "groups", str(name))
     faults += _unreached(file, data)
     try:
         # JSON mode makes tuples of lists and members of texts; dates and the like become text

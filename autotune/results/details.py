@@ -35,6 +35,7 @@ def details(result: SearchResult) -> tuple[Section, ...]:
     """Return what is known beyond the verdict; parts about which nothing is known are left out."""
     parts = {
         "The proof": _proof(result),
+        "Machines": _machines(result),
         "What each change gives on top of the others": _changes(result),
         "Why": _why(result),
         "Learning": _learning(result),
@@ -68,6 +69,18 @@ def _proof(result: SearchResult) -> Iterator[str]:
             "so these two do not divide to the speedup."
         )
     yield from choice(result)
+
+
+def _machines(result: SearchResult) -> Iterator[str]:
+    for one in result.machines:
+        here = " (this one)" if one.is_here else ""
+        apart = "; it differs, so it has a claim of its own" if one.differs else ""
+        yield f"{one.host}{here}: {times(one.ratio)} in {one.processes} processes{apart}"
+    for group in result.groups:
+        changes = " ".join(f"{k}={v}" for k, v in (group.config or {}).items())
+        gave = group.finding if group.speedup is None else f"{times(group.speedup)} with {changes}"
+        hosts = f", on {', '.join(group.machines)}" if group.machines else ""
+        yield f"another kind, {group.machine}: {gave}{hosts}"
 
 
 def choice(result: SearchResult) -> Iterator[str]:

@@ -203,9 +203,10 @@ def _is_empty(path: Path) -> bool:
 
 
 def _configs(best: BestFile) -> tuple[Mapping[str, KnobValue], ...]:
-    """Return what a file would change, with the larger batch; empty where that is nothing."""
+    """Return all configs that a file holds; empty ones where it would change nothing."""
     larger = best.larger_batch
-    return best.applied.changes(), {} if larger is None else larger.config
+    others = (group.config for group in best.groups.values())
+    return best.applied.changes(), {} if larger is None else larger.config, *others
 
 
 def _may_go(path: Path, text: str) -> bool:

@@ -39,7 +39,7 @@ from autotune.results.record import (
 )
 from autotune.results.rehearsals import Canary, RehearsalRecord, trained
 from autotune.results.searched_program import DIGITS
-from autotune.results.shared_answer import GroupAnswer, MachineClaim
+from autotune.results.shared_answer import GroupAnswer, MachineClaim, pooled
 from autotune.results.training_steps import TrainingSteps
 from autotune.results.wording import as_typed, factor, printed, printed_duration, typed_duration
 
@@ -423,6 +423,8 @@ class SearchResult:
             confirmed=self._file_name != bestfile.CANDIDATE,
             larger_batch=self._larger_section(),
             speedup=rounded(speedup),
+            machines=tuple(sorted(one.host for one in pooled(self.machines))),
+            groups={one.group: _group_section(one) for one in self.groups},
             made_on=bestfile.MadeOn.on(machine),
             search=bestfile.SearchSection(
                 date=self.head.created,
@@ -441,6 +443,15 @@ class SearchResult:
             speedup=rounded(larger.speedup),
             lr_rule=larger.lr_rule,
         )
+
+
+def _group_section(answer: GroupAnswer) -> bestfile.GroupSection:
+    return bestfile.GroupSection(
+        machine=answer.machine,
+        config=dict(answer.config or {}),
+        speedup=None if answer.speedup is None else rounded(answer.speedup),
+        machines=answer.machines,
+    )
 
 
 def rounded(interval: Interval) -> Interval:

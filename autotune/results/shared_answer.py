@@ -6,6 +6,7 @@ one machine's part of that answer; ``GroupAnswer`` is the whole answer of anothe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.measurement.interval import Interval
@@ -21,13 +22,21 @@ class MachineClaim:
         host: The machine's name.
         processes: Those of this machine that the claim rests on; pairs of them count once.
         ratio: Speedup over the program as written, of this machine's processes alone.
+        turns: Speedups in single rounds of these processes.
         is_here: Whether it is the machine whose result this is.
+        differs: Whether it surely differs from the machine whose result this is; the claim does not
+            rest on it then, and that machine has its own.
     """
 
     host: str
     processes: int
     ratio: Interval
+    turns: tuple[float, ...] = ()
     is_here: bool = False
+    differs: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "host", _plain(self.host))
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,8 @@ class GroupAnswer:
     Attributes:
         group: Fingerprint of such machines.
         machine: CPU and GPU in a few words.
-        config: The recommended one; None if none is.
+        config: What it changes of the program as it is written there; None if nothing is
+            recommended.
         speedup: Of ``config``; None if none is recommended.
         machines: Hosts whose processes the answer rests on, sorted.
     """
@@ -48,3 +58,17 @@ class GroupAnswer:
     config: Config | None = None
     speedup: Interval | None = None
     machines: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "machine", _plain(self.machine))
+        object.__setattr__(self, "machines", tuple(map(_plain, self.machines)))
+
+
+def pooled(machines: Sequence[MachineClaim]) -> list[MachineClaim]:
+    """Return the machines that a claim rests on, without those that differ."""
+    return [one for one in machines if not one.differs]
+
+
+def _plain(text: str) -> str:
+    """Return what another machine says, without what could change what a terminal shows."""
+    return "".join(one if one.isprintable() else "?" for one in text)

@@ -31,6 +31,7 @@ from autotune.results.finding import Finding
 from autotune.results.output import BEST
 from autotune.results.rehearsals import trained
 from autotune.results.result import SearchResult
+from autotune.results.shared_answer import MachineClaim, pooled
 from autotune.results.wording import (
     UNKNOWN,
     as_typed,
@@ -49,6 +50,7 @@ KEEPS_MEMORY = "keep_freed_memory"  # held in all configs that play, for fair tu
 ROOM = 62  # columns beside the labels of a screen of 80
 FIRST = "close them, then: "  # on a busy machine, more time alone helps little
 KEPT = "nothing was changed"
+DIFFER = "they differ, so each has its own: "
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class Verdict:
     Attributes:
         facts: What was measured, and why it is so.
         changes: The settings of the recommended config, the largest gain first.
+        groups: What machines of other kinds found in the same study.
         rest: What to type, what to doubt, and where more is told.
     """
 
@@ -97,6 +100,7 @@ class Verdict:
     facts: tuple[Row, ...]
     changes: tuple[Change, ...]
     rest: tuple[Row, ...]
+    groups: tuple[Row, ...] = ()
 
     @property
     def few_changes(self) -> tuple[tuple[Change, ...], int]:
@@ -127,7 +131,8 @@ def verdict(result: SearchResult, output: Path) -> Verdict:
         case Finding.NOT_MEASURED:
             headline = f"Only the program as written could be measured; {KEPT}"
             facts = _ended(result)
-    return Verdict(finding, headline, tuple(facts), changes, tuple(rest))
+    told = (*facts, *_machines(result))
+    return Verdict(finding, headline, told, changes, tuple(rest), tuple(_groups(result)))
 
 
 def changes_of(config: Config, baseline: Config) -> str:
@@ -140,10 +145,11 @@ def changes_of(config: Config, baseline: Config) -> str:
 
 def _faster(result: SearchResult) -> str:
     low, high = bounds(result.speedup)
-    return (
-        f"{factor(result.speedup)} {result.head.options.goal.better}, confirmed in fresh processes "
-        f"(95 % between {low} and {high})"
-    )
+    where = ", confirmed in fresh processes"
+    if len(pooled(result.machines)) > 1:
+        where = " on another machine like these"
+    gain = f"{factor(result.speedup)} {result.head.options.goal.better}"
+    return f"{gain}{where} (95 % between {low} and {high})"
 
 
 def _gained(result: SearchResult) -> Iterator[Row]:
@@ -263,6 +269,33 @@ def _clause(sentence: str) -> str:
     short = sentence if len(sentence) <= ROOM else re.split(r"[:;.] ", sentence)[0]
     text = textwrap.shorten(short.rstrip("."), ROOM, placeholder=" …")
     return f"{text[0].lower()}{text[1:]}"
+
+
+# --- several machines -----------------------------------------------------------------------------
+
+
+def _machines(result: SearchResult) -> Iterator[Row]:
+    """Yield which machines a claim rests on, in a search that several share."""
+    own, others = pooled(result.machines), [one for one in result.machines if one.differs]
+    if others:
+        each = listing([_machine(one) for one in result.machines], ROOM - len(DIFFER))
+        yield Row("machines", f"{DIFFER}{each}")
+    elif len(own) > 1:
+        counts = f"{len(own)} machines, {sum(one.processes for one in own)} processes: "
+        yield Row("machines", counts + listing([*map(_machine, own)], ROOM - len(counts)))
+    elif result.head.options.sharing is not None and result.finding is Finding.FASTER:
+        yield Row("machines", "measured on this machine only: no second one has confirmed it")
+
+
+def _machine(one: MachineClaim) -> str:
+    return f"{one.host.partition('.')[0]} {factor(one.ratio)}"
+
+
+def _groups(result: SearchResult) -> Iterator[Row]:
+    for number, one in enumerate(result.groups):
+        found = one.finding if one.speedup is None else f"{factor(one.speedup)}"
+        text = textwrap.shorten(f"{found} on {one.machine}", ROOM, placeholder=" …")
+        yield Row("" if number else "other kinds", text)
 
 
 # --- not faster -----------------------------------------------------------------------------------

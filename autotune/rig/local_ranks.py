@@ -251,8 +251,11 @@ def _note(failed: dict[int, int], path: Path | None) -> None:
 
 
 def _prepare_rank() -> None:
-    """Unblock the launcher's signals, and have the kernel kill this rank when the launcher dies."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    """Unblock the launcher's signals, and have the kernel kill this rank when the launcher dies.
+
+    What the launcher's own starter has blocked stays so.
+    """
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD, *ENDING})
     with suppress(AttributeError, OSError):  # a C library without prctl()
         ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGKILL)
 

@@ -69,6 +69,8 @@ class Reports:
         sources: What the program's processes have imported; None does not compare that.
         is_urgent: Asked, not told: whether this process may be killed soon, so that it waits for
             none that ends.
+        signalled: Why the work ends, where a signal to all processes of a job has ended it, so that
+            the program may have died of that; None otherwise.
     """
 
     progress: Callable[[Progress], None] = lambda _: None
@@ -76,6 +78,7 @@ class Reports:
     note: Callable[[str], None] = lambda _: None
     sources: Sources | None = None
     is_urgent: Callable[[], bool] = processes.never
+    signalled: Callable[[], Ending | None] = lambda: None
 
 
 SILENT = Reports()
@@ -190,7 +193,7 @@ class OpenRig:
             try:
                 message = self._link.receive(POLL_S)
             except LinkClosed:
-                return self._unless_asked(self._post_mortem(), should_stop)
+                return self._unless_signalled(self._post_mortem())
             now = monotonic()
             # Looked for again and again: the process enters its namespace a little after its start.
             if self._mounts is None:
@@ -205,12 +208,12 @@ class OpenRig:
                 case AskedInput(prompt):
                     self._asked = Asked(prompt, now, self._asked.times + 1 if self._asked else 1)
                 case Ended():
-                    return self._unless_asked(self._ended(message), should_stop)
+                    return self._unless_signalled(self._ended(message))
                 case TookTurns() | StepProfiled() | Examined() if message.number != self._number:
                     heard = now  # an answer to an earlier question, which nobody waits for now
                 case None:
                     if self.process.poll() is not None:
-                        return self._unless_asked(self._post_mortem(), should_stop)
+                        return self._unless_signalled(self._post_mortem())
                     is_between = self._phase == "between epochs"
                     patience_s = max(silence_s, BETWEEN_EPOCHS_S) if is_between else silence_s
                     if now - heard > patience_s:
@@ -229,12 +232,12 @@ class OpenRig:
             if ending := self._overflow(now) or should_stop():
                 return ending
 
-    def _unless_asked(self, ending: Ending, should_stop: ShouldStop) -> Ending:
-        """Return how a program ended, unless autotune is told to end: both may get the signal.
+    def _unless_signalled(self, ending: Ending) -> Ending:
+        """Return how a program ended, unless autotune got a signal to end: both may get it.
 
         Batch systems and service managers send it to all processes of a job.
         """
-        asked = should_stop() if self._reports.is_urgent() else None
+        asked = self._reports.signalled()
         if asked is None:
             self._hear_imports()  # what was edited may be what has failed
         return asked or ending

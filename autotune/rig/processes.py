@@ -8,9 +8,10 @@ session, environment or mount namespace, never by name.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -32,8 +33,12 @@ def never() -> bool:
 def start(
     plan: LaunchPlan, log: Path, own_terminal: terminal.Terminal | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a process in a new session, so that Ctrl-C in autotune's terminal does not reach it."""
-    with log_file(log) as output:
+    """Start a process in a new session, so that Ctrl-C in autotune's terminal does not reach it.
+
+    SIGUSR1, by which a batch system asks all processes of a job to leave, does not end it: it is
+    blocked here, and a rig ignores it from then on. autotune gets it, and ends the rig in time.
+    """
+    with log_file(log) as output, _blocked(signal.SIGUSR1):
         variables = {}
         if own_terminal is not None:  # TERM stays the user's, in which the program is known to work
             size = {"COLUMNS": str(terminal.COLUMNS), "LINES": str(terminal.ROWS)}
@@ -48,6 +53,16 @@ def start(
             start_new_session=True,
             pass_fds=plan.pass_fds,
         )
+
+
+@contextmanager
+def _blocked(number: int) -> Iterator[None]:
+    """Block a signal of this thread; what is started meanwhile has it blocked, too."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_tree(

@@ -15,6 +15,7 @@ from pathlib import Path
 from autotune.errors import UsageError
 from autotune.machine.hardware import cpu_quota
 from autotune.program.program import LaunchPlan
+from autotune.program.slurm_job import cores_option
 from autotune.rig.local_ranks import KEY
 
 LOCAL_RANKS = "autotune.rig.local_ranks"
@@ -79,7 +80,7 @@ def nodes_of(environment: Mapping[str, str]) -> Nodes:
     if tasks != count:
         raise UsageError(
             f"srun started {tasks} tasks on {count} nodes; autotune starts the ranks itself: "
-            "srun --ntasks-per-node=1 autotune run ..."
+            f"srun --ntasks-per-node=1 {cores_option(environment)} autotune run ..."
         )
     nodes = environment.get("SLURM_STEP_NODELIST", environment.get("SLURM_JOB_NODELIST", ""))
     job = environment.get("SLURM_JOB_ID", "0")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from autotune.knobs.space.space import ResolvedSpace
 from autotune.measurement.claim import APART_TAU
 from autotune.measurement.interval import Interval, LogRatio
 from autotune.measurement.measurement import Measurement
@@ -35,7 +36,8 @@ def try_apart(session: Session, baseline: Baseline, diagnosis: Diagnosis) -> Non
         session.hear()
         if session.sharing.announced() is not None:
             return
-        if not session.sharing.may_try(proposal.config):
+        arm = _restart_part(space, proposal.config)
+        if not session.sharing.may_try(arm):
             continue
         session.events.on_trial_start(proposal.config, proposal.why, space)
         began_s = session.rigs.clock()
@@ -54,7 +56,13 @@ def try_apart(session: Session, baseline: Baseline, diagnosis: Diagnosis) -> Non
         )
         record = judged([*session.study.records, record], space.baseline)[-1]
         tell(session, space, proposal, record)
-        session.sharing.tried(record)
+        session.sharing.tried(record, arm)
+
+
+def _restart_part(space: ResolvedSpace, config: Config) -> Config:
+    # What is tried, whatever the best config is that it is tried on top of
+    values = {knob: value for knob, value in config.items() if knob in space.restart}
+    return space.start.replace(**values)
 
 
 def measured_alone(

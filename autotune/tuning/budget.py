@@ -28,6 +28,9 @@ OVERDRAFT = 0.15
 # (processes.py), and a moment to write the result.
 CLOSING_S = 2.5
 ENDING_S = 1.0  # most programs end sooner, so most searches end within their budget
+# Batch systems send it to all processes of a job whose time is nearly over, if they are asked to
+# (Slurm: sbatch --signal=USR1@120)
+LEAVE = signal.SIGUSR1
 ENDING = "Ending; what was measured until now counts."  # for commands that confirm nothing
 
 
@@ -112,9 +115,10 @@ def seconds_left(should_stop: Callable[[], Ending | None]) -> float:
 class InterruptCounter:
     """Context manager that counts Ctrl-C instead of raising ``KeyboardInterrupt``.
 
-    The third Ctrl-C raises at once, for the case that a request is not answered. SIGTERM and SIGHUP
-    ask for the end as two Ctrl-C do; the context then ends by raising ``Terminated``. Where they
-    are ignored, as ``nohup`` does, they stay so. Outside of the main thread nothing is handled,
+    The third Ctrl-C raises at once, for the case that a request is not answered. SIGUSR1 asks for
+    the end as the first Ctrl-C does, however often it comes. SIGTERM and SIGHUP ask for it as two
+    Ctrl-C do; the context then ends by raising ``Terminated``. Where they are ignored, as ``nohup``
+    does, they stay so. Outside of the main thread nothing is handled,
     because Python lets only that thread set signal handlers.
 
     *on_request* is called with the count at the first and the second Ctrl-C, in the signal handler.
@@ -130,13 +134,15 @@ class InterruptCounter:
         self.cut = ""
         self.result: Any = None
         self._raised: Exception | Terminated | None = None
+        self._has_to_leave = False
         self._on_request = on_request
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         # signal.signal() raises in other threads, such as a notebook's or a server's worker
         if threading.current_thread() is threading.main_thread():
-            heeded = [n for n in Terminated.SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]
+            asking = (LEAVE, *Terminated.SIGNALS)
+            heeded = [n for n in asking if signal.getsignal(n) is not signal.SIG_IGN]
             for number in (signal.SIGINT, *heeded):
                 self._previous[number] = signal.signal(number, self._handle)
         return self
@@ -156,6 +162,11 @@ class InterruptCounter:
         """Whether this process may soon be killed, as a signal has asked it to end."""
         return isinstance(self._raised, Terminated)
 
+    @property
+    def signalled(self) -> Ending | None:
+        """Why the work ends, after a signal that the program's processes may have got as well."""
+        return self.ending() if self._has_to_leave or self.is_urgent else None
+
     def end(self, reason: str, *, raised: Exception | Terminated | None = None) -> None:
         """End the work as two Ctrl-C do; *reason* is a clause, and the first one stands.
 
@@ -167,10 +178,17 @@ class InterruptCounter:
 
     def ending(self) -> Ending | None:
         """Return that somebody has asked for the end; None if not."""
-        reason = self.cut or "stopped by Ctrl-C"
+        asked = f"asked to leave by {LEAVE.name}" if self._has_to_leave else "stopped by Ctrl-C"
+        reason = self.cut or asked
         return Ending(Outcome.INTERRUPTED, reason) if self.requests else None
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if number == LEAVE:
+            self._has_to_leave = True
+            if not self.requests:
+                self.requests = 1
+                self._on_request(1)
+            return
         if number != signal.SIGINT:
             end = Terminated(number)
             self.end(end.reason, raised=end)

@@ -123,7 +123,7 @@ class Match:
         machines = [processes, *self.elsewhere().values()] if processes else []
         ratios = [[one.ratio for one in its] for its in machines]
         fresh = sum(fresh_of(its) >= LEAST_PROCESSES for its in machines)
-        if fresh < LEAST_MACHINES or differing(ratios, tau=self.tau, apart=self.is_apart):
+        if fresh < LEAST_MACHINES or self.differs(processes):
             return read(processes, self.tau)
         found = claim(ratios, tau=self.tau, apart=self.is_apart)
         elsewhere = {host: tuple(its) for host, its in self.elsewhere().items()}
@@ -131,6 +131,12 @@ class Match:
             *(found.speedup, found.chance, found.is_enough, tuple(processes), elsewhere),
             machines=found.machines,
         )
+
+    def differs(self, processes: Sequence[ClaimProcess]) -> bool:
+        """Return whether machines surely differ, with these processes as those of this one."""
+        machines = (processes, *self.elsewhere().values())
+        ratios = [[one.ratio for one in its] for its in machines]
+        return differing(ratios, tau=self.tau, apart=self.is_apart)
 
     def is_over(self, confirmation: Confirmation | None) -> bool:
         """Whether further processes are of no use; those of other machines may still come."""
@@ -323,7 +329,8 @@ def prove(
             if confirmation is None or not confirmation.is_enough or found.is_of_winner:
                 return found
             break
-        processes.append(replace(found, cost_s=match.rigs.clock() - began_s))
+        cost_s = match.rigs.clock() - began_s
+        processes.append(replace(found, cost_s=cost_s, announcement=match.announcement))
         keep(processes[-1])
         fresh += 1
     final = match.read(processes)
@@ -566,7 +573,8 @@ def play_on(session: Session, baseline: Baseline) -> None:
         return
     process = _of_rounds(match, rounds)
     cost_s = session.rigs.clock() - began_s
-    _keep(session, match, replace(process, cost_s=cost_s, is_of_search=True))
+    process = replace(process, cost_s=cost_s, is_of_search=True, announcement=match.announcement)
+    _keep(session, process)
 
 
 def prove_in_time(
@@ -606,7 +614,8 @@ def prove_in_time(
         return max(0, least - fresh) * each_s if session.stop.requests < 2 else 0.0
 
     def keep(process: ClaimProcess) -> None:
-        session.events.on_process(_keep(session, match, process))
+        _keep(session, process)
+        session.events.on_process(process)
 
     found = prove(match, earlier, keep, time_left_s, plan.process_s, plan.turns_s)
     if isinstance(found, Failure) or not _await_others(session, match, kept_s):
@@ -614,12 +623,10 @@ def prove_in_time(
     return match.read(found.processes) or found
 
 
-def _keep(session: Session, match: Match, process: ClaimProcess) -> ClaimProcess:
-    process = replace(process, announcement=match.announcement)
+def _keep(session: Session, process: ClaimProcess) -> None:
     session.study.claim = (*session.study.claim, process)
     session.study.spent_s = session.budget.spent_s
     session.sharing.claimed(process)
-    return process
 
 
 def _await_others(session: Session, match: Match, kept_s: float) -> bool:

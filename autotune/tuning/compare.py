@@ -155,7 +155,11 @@ def compare(
     budget = Budget(budget_s, clock=surroundings.clock)
     with InterruptCounter(lambda _: events.warn(ENDING)) as stop, ExitStack() as stack:
         reports = Reports(
-            events.on_progress, events.warn, events.note, is_urgent=lambda: stop.is_urgent
+            events.on_progress,
+            events.warn,
+            events.note,
+            is_urgent=lambda: stop.is_urgent,
+            signalled=lambda: stop.signalled,
         )
         should_stop = Until(stop.ending, lambda: budget.overdraft_s, "the budget is used up")
 

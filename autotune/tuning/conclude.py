@@ -122,15 +122,18 @@ def _machines(
     found, sharing = confirmed.confirmation, session.sharing
     if sharing.is_alone or found is None or confirmed.candidate is None:
         return ()
-    tau = match_of(session, baseline, confirmed.candidate).tau
+    match = match_of(session, baseline, confirmed.candidate)
+    elsewhere = found.elsewhere or (match.elsewhere() if match.differs(found.processes) else {})
     return tuple(
         MachineClaim(
             host,
-            len(processes),
-            claim([[one.ratio for one in processes]], tau=tau, apart=found.is_apart).speedup,
-            is_here=processes is found.processes,
+            len(its),
+            claim([[one.ratio for one in its]], tau=match.tau, apart=found.is_apart).speedup,
+            turns=() if its is found.processes else tuple(t for one in its for t in one.turns),
+            is_here=its is found.processes,
+            differs=not found.elsewhere and its is not found.processes,
         )
-        for host, processes in [(sharing.host, found.processes), *found.elsewhere.items()]
+        for host, its in [(sharing.host, found.processes), *elsewhere.items()]
     )
 
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 from autotune.knobs.space.space import ResolvedSpace
 from autotune.program.config import Config
 from autotune.results.record import ClaimProcess, SearchInfo, TrialRecord
+from autotune.results.result import SearchResult
 from autotune.rig.fence import Fence
 from autotune.rig.wire import Progress
 from autotune.tuning.budget import Budget, Reach
@@ -95,6 +96,12 @@ class Events:
 
     def on_search_end(self) -> None:
         """Called when a session is over, however it ended: with a result or with an error."""
+
+    def on_result(self, result: SearchResult) -> None:
+        """Called when the files of a result are written.
+
+        A member that serves its study still goes on with that afterwards.
+        """
 
     def note(self, text: str) -> None:
         """Called with a sentence that the user may want to know; it can be ignored safely."""

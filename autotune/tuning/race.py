@@ -471,7 +471,12 @@ def tell(session: Session, space: ResolvedSpace, proposal: Proposal, record: Tri
 
 
 def race(session: Session, baseline: Baseline, diagnosis: Diagnosis) -> None:
-    """Race the configs of a search; a failed trial does not end it."""
+    """Race the configs of a search; a failed trial does not end it.
+
+    There is none, or no more, once machines that share the search have announced what they claim.
+    """
+    if session.sharing.announced() is not None:
+        return
     session.begin(Phase.TRY)
     plan, asked = session.plan, Proposals(session.study, baseline.space, diagnosis).asked
     if asked:  # one more than these, because the race ends with a whole round

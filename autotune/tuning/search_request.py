@@ -18,8 +18,11 @@ from autotune.measurement.goal import Goal, Objective
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.lr import LrRule
 from autotune.program.may_change import MayChange
+from autotune.program.sharing_options import SharingOptions
 from autotune.tuning.budget import parse_duration
 from autotune.tuning.choosing.sampler import Sampler, make_sampler
+from autotune.tuning.sharing.address import VARIABLE, Address
+from autotune.tuning.sharing.proxy import LOOPBACK
 
 if TYPE_CHECKING:
     from autotune.knobs.space.space import SearchSpace
@@ -70,6 +73,7 @@ def described(request: type) -> dict[str, Option]:
 
 
 LEARNING, VALUES, GOAL, FILES = "Batch and learning", "Values", "Goal", "Files"
+MACHINES = "Several machines"
 
 
 # Arguments of earlier versions: what to type now, on the command line and in Python
@@ -189,7 +193,13 @@ class SearchRequest:
         float,
         panel=GOAL,
     )
-    name: str | None = option(None, "Name of the folder in .autotune/.", str, panel=FILES)
+    name: str | None = option(
+        None,
+        "Name of the folder in .autotune/. With a storage, it is the name of the study, the same "
+        "on all machines.",
+        str,
+        panel=FILES,
+    )
     ranks: int | None = option(
         None,
         "Start this number of ranks on this machine, as torchrun does.",
@@ -209,6 +219,18 @@ class SearchRequest:
     fence: FenceOptions = option(
         STRONGEST,
         "What keeps trials from changing files; by default the strongest that works here.",
+    )
+    storage: str | None = option(
+        None,
+        "Join a study: postgresql://HOST/DATABASE or grpc://HOST:PORT. What its members measure "
+        "counts for all of them; --name tells it from others there. A password stands in the "
+        "variable AUTOTUNE_STORAGE, which holds the whole URL, or in the file of PGPASSFILE.",
+    )
+    serve: str | None = option(
+        None,
+        "Serve the study to others at HOST:PORT, or to this machine at PORT. The study is a file "
+        "in this search's folder, whoever reaches the port can write to it, and it is served until "
+        "the last member has left.",
     )
     events: Events | None = option(
         None,
@@ -244,11 +266,11 @@ class SearchRequest:
         return callable(self.program) or bool(function)
 
     def options(self) -> SearchOptions:
-        """Return budget, learning-rate rule, sampler, seed, fence and goal.
+        """Return budget, learning-rate rule, sampler, seed, fence, goal and shared study.
 
         Raises:
             UsageError: the budget cannot be read as a duration, a limit makes no sense, or there is
-                no such rule, sampler or objective.
+                no such rule, sampler, objective or storage.
         """
         from autotune.results.record import SearchOptions
 
@@ -266,7 +288,43 @@ class SearchRequest:
             fence=self.fence,
             goal=Goal(objective, share_of(self.max_memory), self.for_hours),
             may_change=level_named(self.may_change),
+            sharing=sharing_of(self.storage, self.serve, self.name),
         )
+
+
+def sharing_of(storage: str | None, serve: str | None, name: str | None) -> SharingOptions | None:
+    """Return which study of several machines is meant; None if none is.
+
+    Without a storage, that of the variable AUTOTUNE_STORAGE is meant, if it is set.
+
+    Raises:
+        UsageError: It is no storage, it has no name, or it is both served and elsewhere.
+    """
+    if storage is not None and serve is not None:
+        raise UsageError("--storage is where a study is, and --serve makes one here: type one.")
+    if serve is not None:
+        shown = Address.parse(served_url(serve)).shown
+    else:
+        typed = None if storage is None else Address.parse(storage)
+        if (address := typed or Address.of_environment()) is None:
+            return None
+        shown = address.shown
+    if name is None:
+        said = f"{VARIABLE} is set, so this search is shared" if storage is serve else shown
+        raise UsageError(f"{said}: add --name NAME, the same for all who search together.")
+    return SharingOptions(shown, name, serves=serve is not None)
+
+
+def served_url(serve: str) -> str:
+    """Return the URL of a study that is served at ``HOST:PORT``, or at ``PORT`` of this machine.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    host, _, port = serve.rpartition(":")
+    if not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise UsageError(f"--serve takes HOST:PORT, or a port of this machine, not '{serve}'.")
+    return f"grpc://{host or LOOPBACK}:{port}"
 
 
 def level_named(name: str) -> MayChange:

@@ -97,6 +97,7 @@ class Session:
             self.study.result = result
         with faults_warned_of(self.events):
             finish(result)
+        self.sharing.answered(result)
         return result
 
     def begin(self, phase: Phase) -> None:
@@ -306,7 +307,14 @@ def search_session(
             replace(study.head.program, mode=study.mode),
             run.path,
             study.hardware,
-            reports=Reports(hear, events.warn, events.note, sources, lambda: stop.is_urgent),
+            reports=Reports(
+                hear,
+                events.warn,
+                events.note,
+                sources,
+                is_urgent=lambda: stop.is_urgent,
+                signalled=lambda: stop.signalled,
+            ),
             options=study.head.options.fence,
             remember=remember,
             clock=clock,
@@ -315,6 +323,8 @@ def search_session(
         live = LiveRig(rigs)
         ending.callback(quietly, live.close)
         events.on_search_start(study.head, run.name, budget)
+        if (kept := run.kept_locally) is not None:
+            events.note(str(kept))
         events.on_fence(rigs.fence)
         study.fence = rigs.fence.sentence
         for warning in surroundings.look(study.head.hardware):

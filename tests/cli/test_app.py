@@ -18,6 +18,7 @@ from autotune.cli import compare
 from autotune.cli.app import app
 from autotune.cli.command_line import GONE_COMMANDS, GONE_OPTIONS
 from autotune.errors import UsageError
+from autotune.machine import hardware
 from autotune.measurement.interval import Interval
 from autotune.results import bestfile
 from autotune.tuning.search_request import GONE
@@ -249,6 +250,22 @@ def test_run_and_apply_take_the_second_config_of_a_file_where_they_are_asked_to(
     second = bestfile.LargerBatch(config={"batch_size": 128}, speedup=Interval(2.0, 1.9, 2.1))
     file.write_text(bestfile.read(file).model_copy(update={"larger_batch": second}).text())
     assert run_command(*words).stdout.startswith("batch_size=128. While the program trains")
+
+
+def test_run_trains_with_what_was_found_on_machines_of_this_kind(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, machine = workplace / "best.yaml", hardware.detect()
+    write_best(file, {"batch_size": 64, "workers": 0}, make_loader(), workers=2)
+    monkeypatch.chdir(workplace)
+    for name, changes in ((machine.fingerprint, "workers=1"), ("of others", "workers=2")):
+        group = bestfile.GroupSection(machine="GPU, CPU", config={"workers": 1})
+        best = bestfile.read(file).model_copy(update={"groups": {name: group}})
+        (workplace / "shared.yaml").write_text(best.text())
+        explained = run_command("run", "--explain", "shared.yaml").stdout
+        assert explained.startswith(f"{changes}. While the program trains")
+        line = ("run", "--print-command", "shared.yaml", str(PROGRAMS / "never_trains.py"))
+        assert "shared.yaml: It holds settings for 2 kinds of machine" in run_command(*line).stderr
 
 
 @pytest.mark.real_starts

@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from autotune.cli.app import app
+from tests.docs import several_machines
 from tests.docs.pages import ROOT, blocks_in
 from tests.docs.project import (
     RANKS,
@@ -109,6 +110,10 @@ def _autotune(words: Sequence[str], folder: Path, monkeypatch: pytest.MonkeyPatc
     with ExitStack() as around:
         around.enter_context(scripted(SLOW))
         around.enter_context(records_in_memory())
+        if several_machines.WORDS & {*words}:
+            around.enter_context(several_machines.one_storage())
+        if words[0] == "show" and "--storage" in words:
+            CliRunner().invoke(app, ["search", *words[1:], "train.py"])
         if any("gc_threshold" in word for word in words):
             around.enter_context(custom_knob_installed(folder.parent))
         done = CliRunner().invoke(app, list(words))
@@ -116,7 +121,7 @@ def _autotune(words: Sequence[str], folder: Path, monkeypatch: pytest.MonkeyPatc
         assert Path(done.exception.argv[0]).is_file()
         return
     assert done.exit_code == 0, done.output
-    if words[0] in {"search", "resume"} and not {"--json", "--dry-run"} & {*words}:
+    if words[0] in {"search", "resume"} and not {"--json", "--dry-run", "--executor"} & {*words}:
         assert VERDICT.search(done.stdout), done.output
     elif "-o" in words:
         written = Path(words[words.index("-o") + 1]).read_text(encoding="utf-8")

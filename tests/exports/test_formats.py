@@ -65,7 +65,8 @@ def test_no_export_sets_a_variable_that_the_user_has_not_allowed(name: str, tmp_
         with pytest.raises(UsageError, match="sets LD_PRELOAD="):
             how.export(file, tmp_path / "best.yaml", allowed)
     line = how.export(best, Path("my best.yaml"), ("A", "LD_PRELOAD")).text.splitlines()[-1]
-    assert line.startswith("srun autotune run --allow-env A,LD_PRELOAD 'my best.yaml' -- train.py")
+    typed = " autotune run --allow-env A,LD_PRELOAD 'my best.yaml' -- train.py"
+    assert line.startswith(f"srun --cpus-per-task={best.made_on.cores}{typed}")
 
 
 @pytest.mark.parametrize("name", formats())
@@ -135,6 +136,7 @@ def test_accelerate_reads_its_file(tmp_path: Path) -> None:
     assert (str(ranks.distributed_type).rpartition(".")[2], ranks.num_processes) == ("MULTI_CPU", 2)
 
 
+@pytest.mark.filterwarnings("ignore:The `srun` command is available")  # where Slurm is installed
 def test_lightning_takes_its_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # as Lightning sets it
     pytest.importorskip("lightning")
@@ -193,11 +195,13 @@ def test_sbatch_is_a_shell_script_with_directives(tmp_path: Path) -> None:
     assert "gpus-per-node" not in directives
     line = path.read_text().splitlines()[-1]
     assert shlex.split(line)[-3:] == ["train.py", "--name", "a b"]
+    starts = f"srun --cpus-per-task={directives['cpus-per-task']} autotune run best.yaml --"
     for command, last in (
-        ("-- -u train.py", "srun autotune run best.yaml -- -u train.py"),
-        ("train.py\nrm -rf ~", "srun autotune run best.yaml -- train.py rm -rf '~'"),
+        ("-- -u train.py", f"{starts} -u train.py"),
+        ("train.py\nrm -rf ~", f"{starts} train.py rm -rf '~'"),
     ):
         text = exported("sbatch", made(tmp_path, command=command)).text
+        assert text.splitlines()[1] == "# Written by autotune export from best.yaml"
         assert text.splitlines()[-1] == last
     two = MadeOn.on(make_hardware(gpus=(A100, A100)))
     for devices, gpus in (("single", 2), ("data_parallel", 2), ("ddp-2", 2)):

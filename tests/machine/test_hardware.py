@@ -81,6 +81,30 @@ def test_each_fact_that_decides_speed_is_a_difference_and_no_other() -> None:
         assert before.differences(after) == expected
 
 
+def test_measurements_of_machines_with_one_fingerprint_may_be_pooled() -> None:
+    own, driver = HARDWARE.fingerprint, {**HARDWARE.versions, "NVIDIA driver": "550.54"}
+    gpu = make_hardware(gpus=(A100,))
+    for same in (make_hardware(shm_bytes=1), make_hardware(memory_bytes=2**40)):
+        assert same.fingerprint == own
+    others = [
+        make_hardware(cpu_name="X"),
+        make_hardware(cpu_quota=4),
+        make_hardware(versions={**HARDWARE.versions, "torch": "2.12.0"}),
+        make_hardware(versions={**HARDWARE.versions, "python": "3.12.1"}),
+        gpu,
+        make_hardware(gpus=(A100, A100)),
+        make_hardware(gpus=(A100,), versions=driver),
+    ]
+    found = {own, *(one.fingerprint for one in others)}
+    assert len(found) == len(others) + 1
+    # which of equal GPUs it is, and how full it was
+    full = replace(A100, uuid="GPU-1", usable_bytes=1)
+    assert make_hardware(gpus=(full,)).fingerprint == gpu.fingerprint
+    assert make_hardware(gpus=(A100, A100)).named == (
+        "2x NVIDIA A100-SXM4-40GB, AMD EPYC 7B13, 2 cores"
+    )
+
+
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeNvml]:
     """Let a driver answer."""

@@ -14,18 +14,22 @@ from typing import Any
 import jsonschema
 import pytest
 
+from autotune.measurement.interval import Interval
 from autotune.measurement.outcome import Ending, Outcome
 from autotune.program.config import Config
+from autotune.program.sharing_options import SharingOptions
 from autotune.results.as_data import as_data, as_text, schema
 from autotune.results.finding import Finding
 from autotune.results.result import SearchResult
+from autotune.results.shared_answer import GroupAnswer, MachineClaim
 from tests.scripted import Question, Script, begin
 from tests.tuning.watched import Knobs
 
-SCHEMA = files("autotune.results").joinpath("schema", "result-1.json")
+SCHEMA = files("autotune.results").joinpath("schema", "result-2.json")
 KNOBS: Knobs = {"workers": (0, 1, 2), "batch_size": (64, 128), "precision": ("fp32", "bf16")}
 WORKERS: Knobs = {"workers": (0, 1)}
 FEW: Knobs = {**WORKERS, "precision": ("fp32", "bf16")}
+UNSURE = Interval(1.4, 0.9, 2.2)
 WRITTEN = {"workers": 0, "batch_size": 64, "precision": "fp32"}
 
 
@@ -52,6 +56,18 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[Finding, SearchRes
         made = (begin(tmp_path_factory.mktemp("it"), script, knobs, seed) for seed in range(9))
         results = (search.go_on(budget_s) for search in made)
         found[finding] = next(one for one in results if one.finding is finding)
+    shared = found[Finding.FASTER]
+    machines = (MachineClaim("a", 2, shared.speedup, is_here=True), MachineClaim("b", 3, UNSURE))
+    options = replace(shared.head.options, sharing=SharingOptions("grpc://hub:13000", "it"))
+    found[Finding.FASTER] = replace(
+        shared,
+        head=replace(shared.head, options=options),
+        machines=machines,
+        groups=(
+            GroupAnswer("0a", "GPU", Finding.FASTER, Config({"workers": 2}), UNSURE, ("c", "d")),
+            GroupAnswer("0b", "CPU", Finding.TOO_NOISY),
+        ),
+    )
     at_limit = replace(found[Finding.NOTHING_FOUND], finding=Finding.AT_LIMIT)
     return {**found, Finding.AT_LIMIT: at_limit}
 
@@ -79,7 +95,7 @@ def test_every_finding_is_of_a_real_search_and_its_result_is_as_the_schema_says(
     for finding, result in results.items():
         assert result.finding is finding
         data = json.loads(as_text(result))
-        assert (data["schema"], data["finding"]) == (1, finding)
+        assert (data["schema"], data["finding"]) == (2, finding)
         jsonschema.validate(data, schema())
         assert {"as_written", "best"} == data["best"]["throughput"].keys()
     names = {finding: result.own_file.name for finding, result in results.items()}

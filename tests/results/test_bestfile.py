@@ -28,6 +28,7 @@ from tests.made import (
     A100,
     BASELINE,
     CHANGES,
+    HARDWARE,
     LOADER,
     PROGRAM,
     make_applied,
@@ -163,7 +164,68 @@ def test_what_a_person_edits_counts(path: Path) -> None:
     assert "precision" not in changes
 
 
-OLDER = "this file has version 1, but this autotune reads version 3."
+GPU_BOX = replace(HARDWARE, cpu_name="AMD EPYC 7763", cpu_quota=8, gpus=(A100,))
+OLD_BOX = replace(HARDWARE, cpu_name="Intel Xeon")
+STRANGER = replace(HARDWARE, cpu_name="ARM Neoverse-N1")
+
+
+def shared() -> BestFile:
+    """Return the file of a search that two machines of one kind shared with two other kinds."""
+    applied = make_applied({"threads": 1, "workers": 2, "batch_size": 64})
+    applied = replace(applied, baseline=Config({"threads": 2, "workers": 0, "batch_size": 64}))
+    groups = {
+        GPU_BOX.fingerprint: bestfile.GroupSection(
+            machine=GPU_BOX.named,
+            config={"threads": 2, "precision": "bf16"},
+            speedup=Interval(1.9, 1.8, 2.0),
+            machines=("gpu01", "gpu02"),
+        ),
+        OLD_BOX.fingerprint: bestfile.GroupSection(machine=OLD_BOX.named),
+    }
+    return BestFile.of(
+        applied, PROGRAM, speedup=Interval(1.31, 1.22, 1.4), machines=("a", "b"), groups=groups,
+        made_on=bestfile.MadeOn.on(HARDWARE), search=make_best().search,
+    )  # fmt: skip
+
+
+def test_a_file_of_one_machine_is_of_the_version_that_earlier_readers_know(path: Path) -> None:
+    alone = make_best().text()
+    assert "\nversion: 3\n" in alone
+    assert not re.search("^(machines|groups):", alone, re.MULTILINE)
+    assert "\nversion: 4\n" in shared().text()
+    path.write_text(shared().text())
+    assert bestfile.read(path) == shared()
+    lines = path.read_text().splitlines()
+    assert "machines: [a, b]" in lines
+    assert len(lines) <= 20, "one line for each other kind, or two"
+    edit(path, "threads: 2, precision", "thread: 2, precision")
+    (fault,) = faults_of(path)
+    assert fault.startswith(f"{line_of(path, 'thread: 2')}: Unknown setting 'thread'."), fault
+
+
+def test_a_machine_takes_what_its_own_kind_found(path: Path) -> None:
+    path.write_text(shared().text())
+    best = bestfile.read(path)
+    like_it = replace(GPU_BOX, gpus=(A100, A100), versions={"torch": "2.12.0"})
+    for machine, changes, said in (
+        (HARDWARE, {"threads": 1, "workers": 2}, "(1.31x)"),
+        (GPU_BOX, {"threads": 2, "precision": "bf16"}, "(1.90x)"),
+        (like_it, {"threads": 2, "precision": "bf16"}, "(1.90x)"),
+        (OLD_BOX, {}, "(nothing is faster there)"),
+        (STRANGER, {"threads": 1, "workers": 2}, "and this is none of them. Those for"),
+    ):
+        taken, sentence = best.on(machine)
+        assert taken.applied.changes() == changes, machine
+        assert sentence.startswith("It holds settings for 3 kinds of machine"), sentence
+        assert said in sentence, sentence
+        doubts = taken.warnings(machine, None)
+        assert bool(doubts) is (machine is STRANGER), doubts
+        chosen = best.of_group(best.group_on(machine))
+        assert chosen.applied == taken.applied, "as the training reads it"
+    assert make_best().on(STRANGER) == (make_best(), ""), "where one kind is held, none is refused"
+
+
+OLDER = "this file has version 1, but this autotune reads versions 3 and 4."
 TAKES = "setting 'precision' takes fp32 or tf32 or medium or bf16 or fp16, not"
 
 
@@ -181,7 +243,7 @@ TAKES = "setting 'precision' takes fp32 or tf32 or medium or bf16 or fp16, not"
         ("made_on:", "mad_on:", "Unknown key 'mad_on'. Did you mean 'made_on'?"),
         ("estimate: 1.42", "estimate: fast", "'speedup.estimate': "),
         ("cores: 2", "cores: two", "'made_on.cores': "),
-        ("version: 3\n", "version: 4\n", "this file has version 4, but this autotune reads"),
+        ("version: 3\n", "version: 5\n", "this file has version 5, but this autotune reads"),
         ("version: 3\n", "version: 1\n", f"{OLDER} An older autotune wrote it: search again."),
         *(
             ("  workers: 2\n", f"  {part}: 2\n", f"The search did not change '{part}', so the file")

@@ -22,10 +22,12 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.may_change import MayChange
 from autotune.program.profile import RunLength
 from autotune.program.rehearsal import Rehearsal
+from autotune.program.sharing_options import SharingOptions
 from autotune.results.finding import Finding
 from autotune.results.record import ClaimProcess
 from autotune.results.rehearsals import Canary, RehearsalRecord
 from autotune.results.result import Contribution, LargerBatch, SearchResult
+from autotune.results.shared_answer import GroupAnswer, MachineClaim
 from autotune.results.training_steps import TrainingSteps
 from autotune.results.verdict import listed, verdict
 from autotune.results.wording import about, printed_duration, times
@@ -181,6 +183,33 @@ def learned(best: Config) -> RehearsalRecord:
     return RehearsalRecord(config, ran, by_design=by_design, learning=gap)
 
 
+def shared_results(many: dict[str, Any], best: Config) -> dict[str, SearchResult]:
+    """Return searches that several machines shared, by what they found together."""
+    options = replace(
+        make_head(make_space([*MANY])).options, sharing=SharingOptions("grpc://h:1", "x")
+    )
+    head = make_head(make_space([*MANY]), options=options)
+    machines = [
+        MachineClaim(
+            f"node{n:02d}.cluster.example.org", 2 + n % 2, Interval(1.3 + n / 99, 1.1, 1.6)
+        )
+        for n in range(9)
+    ]
+    groups = [
+        GroupAnswer(str(n), "8x NVIDIA A100-SXM4-80GB, AMD EPYC 7763 64-Core Processor, 64 cores",
+                    Finding.FASTER, best, Interval(2.0 + n, 1.9, 9.9))
+        for n in range(4)
+    ]  # fmt: skip
+    groups[1] = GroupAnswer("none", "Intel Xeon, 2 cores", Finding.TOO_NOISY)
+    differs = (replace(machines[0], is_here=True), replace(machines[1], differs=True))
+    return {
+        "shared, all there is": made(**many, head=head, machines=(*machines,), groups=(*groups,)),
+        "shared, three machines": made(head=head, machines=(*machines[:3],), groups=(*groups[:2],)),
+        "shared, one alone": made(head=head, machines=(machines[0],), groups=(*groups,)),
+        "shared, they differ": made(head=head, machines=differs, groups=(groups[0],)),
+    }
+
+
 def results() -> dict[str, SearchResult]:
     """Return one search of each kind, with as much to say as there may be."""
     base, best = Config(MANY), Config({**MANY, **CHANGED})
@@ -207,6 +236,7 @@ def results() -> dict[str, SearchResult]:
         "faster": made(),
         "faster, all there is": made(**many, claim=claim),
         "faster, larger batch claimed": made(larger_batch=replace(larger, is_confirmed=True)),
+        **shared_results(many, best),
         "faster, by design": made(
             best=best.replace(workers=0, threads=2), rehearsals=(learned(best),)
         ),
@@ -296,6 +326,40 @@ def test_what_is_left_open_is_told_with_what_is_missing(capsys: pytest.CaptureFi
         said = screen_of(results()[name], capsys)
         for word in words:
             assert word in said, said
+
+
+def test_a_shared_search_says_for_which_machines_its_claim_holds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, words in {
+        "shared, all there is": (
+            "1.25x faster on another machine like these (95 % between 1.20x and 1.30x)",
+            "machines        9 machines, 22 processes: node00 1.3x, node01 1.3x + 7 more",
+            "other kinds     + 4 more: autotune show -v",
+        ),
+        "shared, three machines": (
+            "1.25x faster on another machine like these (95 %",
+            "3 machines, 7 processes: ",
+            "other kinds     2.0x on 8x NVIDIA A100-SXM4-80GB, AMD EPYC 7763",
+            "too noisy to tell on Intel Xeon, 2 cores",
+        ),
+        "shared, one alone": (
+            "1.25x faster, confirmed in fresh processes",
+            "measured on this machine only: no second one has confirmed it",
+            "+ 2 more: autotune show -v",
+        ),
+        "shared, they differ": (
+            "1.25x faster, confirmed in fresh processes",
+            "they differ, so each has its own: ",
+        ),
+    }.items():
+        said = screen_of(results()[name], capsys)
+        for word in words:
+            assert word in said, said
+    alone = replace(results()["nothing found"], head=results()["shared, one alone"].head)
+    assert "machines" not in screen_of(alone, capsys), "nothing is claimed"
+    odd = GroupAnswer("g", "A\x1b[2JB", Finding.NOTHING_FOUND, machines=("h\x07",))
+    assert (odd.machine, odd.machines) == ("A?[2JB", ("h?",)), "others may not move the cursor"
 
 
 def test_a_figure_that_may_be_all_noise_is_no_headline() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -86,6 +87,17 @@ def test_a_process_that_listens_is_asked_and_may_clean_up(log: Path) -> None:
     processes.end_tree(process, grace_s=PATIENCE_S)
     assert process.returncode == 3
     assert "cleaned up" in log.read_text()
+
+
+def test_a_program_gets_no_signal_by_which_a_job_is_asked_to_leave_while_it_starts(
+    log: Path,
+) -> None:
+    process = start("import os; import time; print(os.getpid(), flush=True); time.sleep(60)", log)
+    reported(log, 1)
+    process.send_signal(signal.SIGUSR1)
+    process.terminate()
+    assert process.wait(PATIENCE_S) == -signal.SIGTERM
+    assert signal.SIGUSR1 not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 @pytest.mark.parametrize("arguments", [(), ("session",)], ids=["same session", "own session"])

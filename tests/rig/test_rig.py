@@ -227,12 +227,29 @@ def test_a_program_that_the_signal_to_autotune_has_ended_too_has_not_failed(
     tmp_path: Path, *, is_told: bool
 ) -> None:
     asked = Ending(Outcome.INTERRUPTED, "ended by SIGTERM")
-    with played(tmp_path, Reports(is_urgent=lambda: is_told)) as (rig, theirs):
+    with played(tmp_path, Reports(signalled=lambda: asked if is_told else None)) as (rig, theirs):
         rig.process.terminate()
         theirs.close()
-        ending = rig.wait(TookTurns, lambda: asked if is_told else None, 5.0)
+        ending = rig.wait(TookTurns, never, 5.0)
     assert isinstance(ending, Ending)
     assert (ending == asked) is is_told, ending
+
+
+def test_the_processes_of_a_program_outlive_the_signal_by_which_a_job_is_asked_to_leave(
+    tmp_path: Path,
+) -> None:
+    """Slurm sends it to every process of a job step; autotune answers it and ends the rig."""
+    losses = tmp_path / "rig.losses"
+    with open_rig(tmp_path, "by_hand.py", str(losses), "2") as opened:
+        opened.measured(workers=2, threads=1)
+        assert opened.rig.pid is not None
+        process = psutil.Process(opened.rig.pid)
+        tree = [process, *process.children(recursive=True)]
+        assert len(tree) >= 3
+        for one in tree:
+            one.send_signal(signal.SIGUSR1)
+        opened.measured(workers=2, threads=1)
+        assert process.children()
 
 
 def test_a_log_without_end_costs_neither_memory_nor_disk(tmp_path: Path) -> None:

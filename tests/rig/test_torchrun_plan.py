@@ -73,8 +73,9 @@ def test_a_slurm_step_says_which_nodes_train() -> None:
     assert nodes_of({}) == Nodes()
     assert nodes_of({k: v for k, v in SLURM.items() if k != "SLURM_PROCID"}) == Nodes()
     assert nodes_of({**SLURM, "SLURM_NNODES": "1"}) == Nodes()
-    with pytest.raises(UsageError, match="srun --ntasks-per-node=1"):  # a task per rank
-        nodes_of({**SLURM, "SLURM_NTASKS": "16"})
+    per_rank = {**SLURM, "SLURM_NTASKS": "16", "SLURM_JOB_CPUS_PER_NODE": "32(x2)"}
+    with pytest.raises(UsageError, match="srun --ntasks-per-node=1 --cpus-per-task=32 autotune"):
+        nodes_of(per_rank)
     for nodes, first in {
         "gpu[03-05,9],login": "gpu03",
         "a,b": "a",

@@ -17,6 +17,7 @@ from autotune.errors import (
     AutotuneError,
     BudgetError,
     FenceError,
+    NothingMeasured,
     ProgramError,
     RunDirectoryError,
     Terminated,
@@ -123,6 +124,23 @@ def test_one_interrupt_ends_the_search_with_what_was_found(tmp_path: Path, phase
         assert result.finding is Finding.FASTER, (
             "one Ctrl-C ends the search, not what a claim needs"
         )
+
+
+def test_a_job_that_is_asked_to_leave_ends_as_by_one_interrupt_however_often_it_is_asked(
+    tmp_path: Path,
+) -> None:
+    def ask() -> None:
+        for _ in range(4):
+            signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.getsignal(signal.SIGUSR1)
+    for phase in (Phase.TRY, "claim"):
+        _, result = found(tmp_path / phase, Script(FASTER), 240.0, heard=Heard(on=phase, act=ask))
+        assert phase == Phase.TRY or result.finding is Finding.FASTER
+    heard = Heard(on=Phase.AS_WRITTEN, act=ask)
+    with pytest.raises(NothingMeasured):
+        found(tmp_path / "early", Script(FASTER), 240.0, heard=heard)
+    assert signal.getsignal(signal.SIGUSR1) == before
 
 
 @dataclass

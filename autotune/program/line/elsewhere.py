@@ -15,6 +15,7 @@ from pathlib import Path
 
 from autotune.errors import UsageError
 from autotune.program.line.base import Known, Rest, Shell, is_assignment, is_python
+from autotune.program.slurm_job import CORES, cores_of_job, cores_option, names_cores
 
 INSTALL = "-m pip install ."  # in a clone: no package index has autotune
 MANAGERS = frozenset(
@@ -50,13 +51,7 @@ def refusal(words: tuple[str, ...], known: Known, shell: Shell) -> UsageError | 
     if name in MANAGERS:
         return _manager(words, known, shell)
     if name == "srun":
-        before, after = split(words, shell)
-        # Of an option that stands twice, srun takes the last
-        line = known.to_type((*before, "--ntasks", "1"), after, shell)
-        return UsageError(
-            "srun starts the program, not autotune. Let srun start autotune, once; it starts N "
-            f"ranks itself with --nproc-per-node N:\n{line}"
-        )
+        return _srun(words, known, shell)
     if name in LAUNCHERS:
         _, after = split(words, shell)
         bare = after[1:] if after and is_python(after[0]) else after
@@ -66,6 +61,21 @@ def refusal(words: tuple[str, ...], known: Known, shell: Shell) -> UsageError | 
             f"start the program as well, search that:\n{instead}"
         )
     return None
+
+
+def _srun(words: tuple[str, ...], known: Known, shell: Shell) -> UsageError:
+    """Return the error for ``srun``, with the cores that the line gives its program."""
+    before, after = split(words, shell)
+    cores = () if names_cores(before) else (cores_option(shell.variables),)
+    # Of an option that stands twice, srun takes the last
+    line = known.to_type((*before, *cores, "--ntasks", "1"), after, shell)
+    has = cores_of_job(shell.variables)
+    of = f" of the {has} that this job has" if has else ""
+    one = f" Without {CORES}, srun gives each task 1 core{of}." if cores else ""
+    return UsageError(
+        "srun starts the program, not autotune. Let srun start autotune, once; it starts N "
+        f"ranks itself with --nproc-per-node N.{one}\n{line}"
+    )
 
 
 def profiler(words: tuple[str, ...], known: Known, shell: Shell) -> UsageError:

@@ -19,20 +19,21 @@ class FirstCompiles:
 
     def __init__(self, study: Study, space: ResolvedSpace) -> None:
         self._study, self._space = study, space
-        self._held: dict[Config, KnobValue] = {}  # the modes that this machine tries first
+        self._held: dict[Config, Config] = {}  # what is tried first here: by config, its arm
         self._left: set[KnobValue] = set()
 
     def may_try(self, config: Config) -> bool:
         """Return whether a config may be tried now, after asking for the right where need be."""
         sharing, mode = self._study.sharing, config.get("compile", "off")
         is_shared_out = not sharing.is_alone and "compile" in self._space.domains
-        is_known = mode in self._modes() or mode in self._held.values()
+        arm = self._space.start.replace(compile=mode)
+        is_known = mode in self._modes() or arm in self._held.values()
         if mode == "off" or not is_shared_out or is_known:
             return True
-        if not sharing.may_try(config):
+        if not sharing.may_try(arm):
             self._left.add(mode)
             return False
-        self._held[config] = mode
+        self._held[config] = arm
         return True
 
     def ask_again(self) -> bool:
@@ -50,8 +51,8 @@ class FirstCompiles:
 
     def tell(self, record: TrialRecord) -> None:
         """Share how the first compile ended, if it was this machine's."""
-        if self._held.pop(record.config, None) is not None:
-            self._study.sharing.tried(record)
+        if (arm := self._held.pop(record.config, None)) is not None:
+            self._study.sharing.tried(record, arm)
 
     def _modes(self) -> set[KnobValue]:
         """Return the modes in which configs have played, on any machine."""

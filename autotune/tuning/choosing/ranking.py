@@ -116,14 +116,15 @@ def promising(study: Study, space: ResolvedSpace) -> list[TrialRecord]:
 
     By the whole of their live interval, or by an estimate that is worth a confirmation. Once
     machines that share the search have announced a config, it comes alone, unless it was seen to
-    fail here.
+    fail here; what one of them has refused comes no more.
     """
-    announced = study.sharing.announced()
+    announced, refused = study.sharing.announced(), study.sharing.refused()
     if announced is not None:
         return [record for record in ranked(study, space) if record.config == announced.config]
     return [
         record
         for record in ranked(study, space)
-        if record.speedup is not None
+        if record.config not in refused
+        and record.speedup is not None
         and (record.speedup.low > 1.0 or record.speedup.estimate >= WORTH_CONFIRMING)
     ]

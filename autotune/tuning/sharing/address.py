@@ -9,10 +9,12 @@ URL from the variable AUTOTUNE_STORAGE, or from where PostgreSQL's own clients t
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NoReturn, Self
+from urllib.parse import unquote
 
 from autotune.errors import UsageError
 
@@ -20,6 +22,16 @@ VARIABLE = "AUTOTUNE_STORAGE"
 FORMS = "postgresql://USER@HOST/DATABASE or grpc://HOST:PORT"
 POSTGRESQL = {"postgres", "postgresql", "postgresql+psycopg"}  # as people type it
 SECRETS = {"password", "sslpassword"}  # parameters of libpq that hold one
+HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s@:/?#\[\],]+)"
+HOST_AND_PORT = re.compile(HOST + r":\d{1,5}")
+# Of https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING-URIS; stricter, so
+# that no part of a password with a raw '/' or '@' is taken for a host or a database
+URL = re.compile(
+    r"(?:(?P<login>[^\s@/?#]*)@)?"
+    rf"(?P<hosts>(?:{HOST}?(?::\d{{1,5}})?)(?:,{HOST}?(?::\d{{1,5}})?)*)"
+    r"(?P<database>/[^\s@:/?#]*)?"
+    r"(?:\?(?P<query>[a-z_]+=[^\s#@&]*(?:&[a-z_]+=[^\s#@&]*)*))?"
+)
 
 
 class AddressKind(StrEnum):
@@ -99,4 +111,49 @@ class Address:
     @classmethod
     def _read(cls, text: str, source: str) -> Self:
         """Read a URL; what is wrong is told without its text, which may hold a password."""
-        raise NotImplementedError
+        scheme, separator, rest = text.strip().partition("://")
+        if not separator:
+            raise UsageError(f"{source} is the URL of a shared study: {FORMS}.")
+        if scheme in POSTGRESQL:
+            return cls._of_postgresql(rest, source)
+        if scheme == AddressKind.GRPC:
+            return cls._of_grpc(rest, source)
+        raise UsageError(
+            f"{source} cannot be a URL of {scheme!r}: a study of several machines is shared by "
+            f"{FORMS}."
+        )
+
+    @classmethod
+    def _of_postgresql(cls, rest: str, source: str) -> Self:
+        part = URL.fullmatch(rest)
+        if part is None:
+            raise UsageError(
+                f"{source} is no URL of PostgreSQL: {FORMS}. In a user's name and a password, "
+                "write @ : / ? # % as %40 %3A %2F %3F %23 %25."
+            )
+        user, _, password = (part["login"] or "").partition(":")
+        query = [one for one in (part["query"] or "").split("&") if one]
+        open_query = [one for one in query if one.partition("=")[0] not in SECRETS]
+        texts = dict(one.split("=", 1) for one in query if one not in open_query)
+        if password:
+            texts["password"] = password
+        shown = "".join(
+            (
+                f"postgresql://{user}@" if user else "postgresql://",
+                part["hosts"],
+                part["database"] or "",
+                f"?{'&'.join(open_query)}" if open_query else "",
+            )
+        )
+        secrets = {name: Secret(unquote(value)) for name, value in texts.items()}
+        return cls(AddressKind.POSTGRESQL, shown, part["hosts"] or "this machine", secrets)
+
+    @classmethod
+    def _of_grpc(cls, rest: str, source: str) -> Self:
+        part = HOST_AND_PORT.fullmatch(rest.removesuffix("/"))
+        if part is None:
+            raise UsageError(
+                f"{source} is no address of a gRPC proxy: grpc://HOST:PORT, with neither a user "
+                "nor a password, of which it knows none."
+            )
+        return cls(AddressKind.GRPC, f"grpc://{part[0]}", part[0])

@@ -7,11 +7,20 @@ takes no program, line, path or variable.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 from dataclasses import dataclass, fields
+from enum import StrEnum
+from functools import cache
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from autotune.measurement.interval import Interval
-from autotune.program.config import Config
+from autotune.measurement.turn import Played
+from autotune.program.config import Config, KnobValue
+from autotune.program.printed import CONTROL
 from autotune.results.finding import Finding
 from autotune.results.record import ClaimProcess, PlayedRounds, TrialRecord
 
@@ -74,16 +83,59 @@ class Member:
 
 @dataclass(frozen=True)
 class Rounds:
-    """Rounds of a member's race: each of *played* is what one answer of a rig gave, as one."""
+    """Rounds of a member's race: each of *played* is what one answer of a rig gave, as one.
+
+    These are what a study has most of, so it holds what speeds are made of alone: the configs by
+    what they change, and cost and work of each turn, as a millionth is far below all noise.
+    """
 
     played: PlayedRounds
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON holds it; its configs have the same knobs."""
+        first, *others = self.played.configs
+        return {
+            "process": self.played.process,
+            "configs": [dict(first), *(config.changes_from(first) for config in others)],
+            "turns": [
+                [[float(f"{x:.6g}") for x in (one.cost, one.work)] for one in turns]
+                for turns in self.played.rounds
+            ],
+        }
+
+    @classmethod
+    def read(cls, raw: Any) -> Rounds:
+        """Return what ``as_json`` has made.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        packed: _PackedRounds = read(_PackedRounds, raw)
+        first = packed.configs[0] if packed.configs else {}
+        configs = tuple(Config({**first, **changes}) for changes in packed.configs)
+        rounds = tuple(tuple(Played(*turn) for turn in turns) for turns in packed.turns)
+        if any(one.cost <= 0 or one.work <= 0 for turns in rounds for one in turns):
+            raise ValueError("a turn has a cost and work")
+        return cls(PlayedRounds(packed.process, configs, rounds))
+
+
+@dataclass(frozen=True)
+class _PackedRounds:
+    process: int
+    configs: tuple[dict[str, KnobValue], ...]
+    turns: tuple[tuple[tuple[float, float], ...], ...]
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A config that was tried in a fresh process, or failed there."""
+    """A config that was tried in a fresh process, or failed there.
+
+    Attributes:
+        asked: What the right to try it was asked for; None for the record's own config.
+    """
 
     record: TrialRecord
+    asked: Config | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +144,10 @@ class Claimed:
 
     announcement: str
     process: ClaimProcess
+
+    def __post_init__(self) -> None:
+        if self.process.ratio.error <= 0:
+            raise ValueError("a measured ratio has an error")
 
 
 @dataclass(frozen=True)
@@ -121,8 +177,13 @@ class Answer:
 
 
 Entry = Rounds | Tried | Claimed | Refused | Answer
-KINDS: dict[str, type[Any]] = {one.__name__.lower(): one for one in (Rounds, Tried, Claimed)}
-KINDS |= {one.__name__.lower(): one for one in (Refused, Answer)}
+KINDS: dict[str, type[Any]] = {
+    "rounds": Rounds,
+    "tried": Tried,
+    "claimed": Claimed,
+    "refused": Refused,
+    "answer": Answer,
+}
 
 
 @dataclass(frozen=True)
@@ -140,6 +201,32 @@ class Published:
     group: str
     entry: Entry
 
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON holds it."""
+        kind = next(name for name, its in KINDS.items() if isinstance(self.entry, its))
+        return {
+            "kind": kind,
+            "member": self.member,
+            "number": self.number,
+            "host": self.host,
+            "group": self.group,
+            "entry": _packed(self.entry),
+        }
+
+    @classmethod
+    def read(cls, raw: Any) -> Published:
+        """Return what ``as_json`` has made.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        try:
+            entry = _unpacked(KINDS[raw["kind"]], raw["entry"])
+            member, host, group = (_printable(raw[name]) for name in ("member", "host", "group"))
+            return cls(str(member), int(raw["number"]), str(host), str(group), entry)
+        except (KeyError, TypeError) as error:
+            raise ValueError("it is no entry of a shared study") from error
+
 
 @dataclass(frozen=True)
 class Announcement:
@@ -156,3 +243,118 @@ class Announcement:
     generation: int
     config: Config
     member: str
+
+
+class Right(StrEnum):
+    """What a request asks for."""
+
+    TRY = "try"
+    """To try a config in a fresh process: named ``try:<arm>:<attempt>``."""
+    ANNOUNCE = "winner"
+    """To say what the group claims: named ``winner:<group>:<generation>``."""
+
+
+class RequestState(StrEnum):
+    """What became of a request."""
+
+    HELD = "held"
+    """Its writer has the right, unless an earlier request has the same name."""
+    DONE = "done"
+    """What it was asked for is done; announcements are from the beginning."""
+    LOST = "lost"
+    """Its writer was gone before it was done."""
+    VOID = "void"
+    """It does not count: another was earlier, or the right was given back."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request for a right, of which the study gives one of each name to one member.
+
+    Requests are trials of Optuna's, whose numbers are unique and in the order of commits; of those
+    with one name the lowest number has the right. So a request that was written twice, or whose
+    answer was lost, is harmless.
+
+    Attributes:
+        process: Tells the processes of a member apart, which may be killed and resumed.
+        number: Of the trial, and *trial_id* is Optuna's name for it; -1 before it is written.
+        is_open: Whether the trial is running yet.
+    """
+
+    right: Right
+    name: str
+    member: str
+    process: str
+    group: str
+    generation: int
+    config: Config
+    state: RequestState = RequestState.HELD
+    number: int = -1
+    trial_id: int = -1
+    is_open: bool = False
+
+    @property
+    def announcement(self) -> Announcement:
+        """What is announced by a request of that kind."""
+        return Announcement(self.name, self.group, self.generation, self.config, self.member)
+
+
+def arm_of(group: str, config: Config) -> str:
+    """Return a name for a config on machines of a group, the same in all processes."""
+    return digest([group, sorted(config.items())])
+
+
+def place_in_order(member: str, group: str, config: Config) -> str:
+    """Return what sorts configs into the order in which a member asks for them.
+
+    Members begin at different ones, so that few ask for the same.
+    """
+    return digest([member, arm_of(group, config)])
+
+
+def digest(of: object) -> str:
+    """Return 16 hex digits that are the same for equal JSON, in all processes."""
+    return hashlib.sha256(json.dumps(of).encode()).hexdigest()[:16]
+
+
+def _packed(entry: Entry) -> Any:
+    return entry.as_json() if isinstance(entry, Rounds) else as_json(entry)
+
+
+def _unpacked(kind: type[Any], raw: Any) -> Any:
+    return Rounds.read(raw) if kind is Rounds else read(kind, raw)
+
+
+def as_json(value: Any) -> Any:
+    """Return an entry, or what else a study holds, as JSON holds it."""
+    kind: Any = type(value)
+    return _adapter(kind).dump_python(value, mode="json")
+
+
+def read(kind: Any, raw: Any) -> Any:
+    """Return a value of a kind from JSON that somebody else may have written.
+
+    Control characters, with which a text could write over a terminal, are left out.
+
+    Raises:
+        ValueError: It is something else, or holds a number that is none or infinite.
+    """
+    return _adapter(kind).validate_python(_printable(raw))
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _printable(raw: Any) -> Any:
+    match raw:
+        case str():
+            return CONTROL.sub("", raw)
+        case float() if not math.isfinite(raw):
+            raise ValueError("it is not a number that can be measured")
+        case dict():
+            return {_printable(key): _printable(value) for key, value in raw.items()}
+        case list():
+            return [_printable(one) for one in raw]
+    return raw

@@ -6,7 +6,7 @@ from the study is never an error: a member goes on with what it has read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from time import sleep
 
 from autotune.knobs.space.space import ResolvedSpace
@@ -47,14 +47,19 @@ class Membership:
     def played(self, rounds: PlayedRounds) -> None:
         """Share rounds of the race."""
 
-    def tried(self, record: TrialRecord) -> None:
-        """Share a trial in a fresh process, for which ``may_try`` has given the right."""
+    def tried(self, record: TrialRecord, asked: Config | None = None) -> None:
+        """Share a trial for which ``may_try`` has given the right.
+
+        Args:
+            asked: What the right was asked for, if that is not the record's config: what the trial
+                has in common with those of other machines.
+        """
 
     def claimed(self, process: ClaimProcess) -> None:
         """Share a process of the claim.
 
-        It belongs to the announcement of its config that ``announced`` or ``announce`` has
-        returned last; it must have begun after that. One of no announcement is not shared.
+        It belongs to the announcement that it names, and must have begun after this member has
+        read that. One that names none is not shared.
         """
 
     def others(self) -> Mapping[str, Sequence[PlayedRounds]]:
@@ -89,15 +94,18 @@ class Membership:
         """Return what is to be claimed by this group, as far as this member has read."""
         return None
 
-    def announce(self, config: Config) -> Announcement | None:  # noqa: ARG002 - nobody is told
+    def announce(self, config: Config) -> Announcement | None:
         """Announce a config to be claimed, if none is, and return what is in force then.
 
         None if the study cannot be reached within seconds: then the member claims for itself.
         """
-        return None
 
     def refuse(self, why: str) -> None:
         """Say that the announced config fails here, or trains something else."""
+
+    def refused(self) -> Collection[Config]:
+        """Return the configs that were announced and are refused by a member of this group."""
+        return ()
 
     def awaits_claims(self) -> bool:
         """Return whether living members of the group still owe processes of the announcement."""

@@ -1,11 +1,47 @@
-"""Snapshot: what one look at a shared study shows, and what follows from it."""
+"""Snapshot: what one look at a shared study shows, and what follows from it.
+
+All members draw the same conclusions from the same facts, so nobody has to be asked: of requests of
+one name the lowest number has the right, and of announcements that of the highest generation is in
+force. What is not of this member's space is left out here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
+from typing import TypeVar
 
-from autotune.tuning.sharing.entries import Agreement, Member, Published
+from autotune.errors import UsageError
+from autotune.knobs import parse_value, registry
+from autotune.knobs.space.space import ResolvedSpace
+from autotune.measurement.claim import least_processes
+from autotune.program.config import Config
+from autotune.program.lr import global_batch
+from autotune.results.finding import Finding
+from autotune.results.record import ClaimProcess, PlayedRounds, TrialRecord
+from autotune.results.shared_answer import GroupAnswer
+from autotune.tuning.sharing.entries import (
+    Agreement,
+    Announcement,
+    Answer,
+    Claimed,
+    Member,
+    Published,
+    Refused,
+    Request,
+    RequestState,
+    Right,
+    Rounds,
+    Tried,
+    arm_of,
+)
+
+Kind = TypeVar("Kind", Rounds, Tried, Claimed, Refused, Answer)
+ATTEMPTS = (1, 2)  # of a config whose first holder was lost; it may be what kills machines
+# Processes of a machine are told apart by a number, and several members may share a machine
+MOST_PROCESSES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -14,8 +50,9 @@ class Snapshot:
 
     Attributes:
         members: By their ids.
-        dead: Ids of those that this observer has not seen beat for long.
+        dead: Ids of those that this observer takes for dead.
         published: All results that could be read, by member and number.
+        requests: By their numbers.
         dropped: How many entries could not be read.
     """
 
@@ -23,4 +60,289 @@ class Snapshot:
     members: Mapping[str, Member]
     dead: frozenset[str]
     published: tuple[Published, ...]
+    requests: tuple[Request, ...] = ()
     dropped: int = 0
+
+    @property
+    def living(self) -> list[Member]:
+        """The members that beat."""
+        return [one for one in self.members.values() if not one.left and one.id not in self.dead]
+
+    def is_gone(self, member: str) -> bool:
+        """Return whether nothing more is to be expected of a member, such as of an unknown one."""
+        return member not in {one.id for one in self.living}
+
+    def seen_by_the_last(self, member: str) -> Snapshot:
+        """Return what a member takes it for that leaves, if nobody stays who could see others die.
+
+        Then whoever has an open request counts as dead, so that no trial is left running. One that
+        lives ends its trial all the same, and the result counts.
+        """
+        holders = {one.member for one in self.requests if one.is_open}
+        others = {one.id for one in self.living} - {member} - holders
+        return self if others else replace(self, dead=self.dead | (holders - {member}))
+
+    def of(self, kind: type[Kind], group: str) -> Iterator[tuple[Published, Kind]]:
+        """Yield the results of one kind that machines of a group have published."""
+        for one in self.published:
+            if one.group == group and isinstance(one.entry, kind):
+                yield one, one.entry
+
+    def holder(self, name: str) -> Request | None:
+        """Return the request that has the right of this name; None if nobody has asked for it."""
+        return self._holders.get(name)
+
+    @cached_property
+    def _holders(self) -> dict[str, Request]:
+        found: dict[str, Request] = {}
+        for one in sorted(self.requests, key=lambda one: one.number):
+            if one.state is not RequestState.VOID:
+                found.setdefault(one.name, one)
+        return found
+
+    def free_name(self, group: str, config: Config) -> str | None:
+        """Return the name under which the right to try a config may be requested now.
+
+        None if somebody holds it, it is done, or two have been lost with it.
+        """
+        arm = arm_of(group, config)
+        if arm in self._tried(group):
+            return None
+        for attempt in ATTEMPTS:
+            name = f"{Right.TRY}:{arm}:{attempt}"
+            holder = self.holder(name)
+            if holder is None:
+                return name
+            if holder.state is not RequestState.LOST:
+                return None
+        return None
+
+    def holds(self, group: str, config: Config, process: str) -> str | None:
+        """Return the name under which a process has the right to try a config; None if it has not.
+
+        Also if it was given away meanwhile.
+        """
+        arm = arm_of(group, config)
+        for attempt in ATTEMPTS:
+            holder = self.holder(name := f"{Right.TRY}:{arm}:{attempt}")
+            if holder is not None and holder.process == process:
+                return name if holder.state is RequestState.HELD else None
+        return None
+
+    def _tried(self, group: str) -> set[str]:
+        if group not in self._arms:
+            asked = (entry.asked or entry.record.config for _, entry in self.of(Tried, group))
+            self._arms[group] = {arm_of(group, config) for config in asked}
+        return self._arms[group]
+
+    @cached_property
+    def _arms(self) -> dict[str, set[str]]:
+        return {}
+
+    def to_close(
+        self, member: str, process: str, wanted: Collection[str]
+    ) -> list[tuple[Request, RequestState]]:
+        """Return the open requests that a member has to close, and what became of them.
+
+        Args:
+            process: That of the member which asks now.
+            wanted: Names that this process waits for, or works on.
+        """
+        found = []
+        for one in self.requests:
+            if one.is_open:
+                state = self._end_of(one, member, process, wanted)
+                if state is not None:
+                    found.append((one, state))
+        return found
+
+    def _end_of(
+        self, one: Request, member: str, process: str, wanted: Collection[str]
+    ) -> RequestState | None:
+        is_mine = one.member == member
+        if not is_mine and not self.is_gone(one.member):
+            return None
+        if self.holder(one.name) != one:
+            return RequestState.VOID
+        if self._has_told(one):
+            return RequestState.DONE
+        if not is_mine or one.process != process:
+            return RequestState.LOST
+        return None if one.name in wanted else RequestState.VOID
+
+    def _has_told(self, request: Request) -> bool:
+        return any(
+            one.member == request.member and (entry.asked or entry.record.config) == request.config
+            for one, entry in self.of(Tried, request.group)
+        )
+
+    def announcement(self, group: str) -> Announcement | None:
+        """Return what is in force for a group; None if nothing was announced, or it was refused."""
+        latest = self._latest(group)
+        refused = {entry.announcement for _, entry in self.of(Refused, group)}
+        return None if latest is None or latest.name in refused else latest
+
+    def refused(self, group: str) -> set[Config]:
+        """Return the configs that were announced for a group, and refused by one of it."""
+        names = {entry.announcement for _, entry in self.of(Refused, group)}
+        made = (one for one in self._holders.values() if one.right is Right.ANNOUNCE)
+        return {one.config for one in made if one.name in names}
+
+    def next_announcement(self, group: str) -> tuple[str, int]:
+        """Return the name and the generation that an announcement would have now."""
+        latest = self._latest(group)
+        generation = 1 if latest is None else latest.generation + 1
+        return f"{Right.ANNOUNCE}:{group}:{generation}", generation
+
+    def _latest(self, group: str) -> Announcement | None:
+        made = [
+            one.announcement
+            for one in self._holders.values()
+            if one.right is Right.ANNOUNCE and one.group == group
+        ]
+        return max(made, key=lambda one: one.generation, default=None)
+
+    def rounds(self, group: str, me: str, space: ResolvedSpace) -> dict[str, list[PlayedRounds]]:
+        """Return the rounds of a group without those of one member, by host.
+
+        Each has one round, and the numbers of processes are distinct within a host.
+        """
+        found: dict[str, list[PlayedRounds]] = defaultdict(list)
+        numbers = {id_: (n + 1) * MOST_PROCESSES for n, id_ in enumerate(sorted(self.members))}
+        fits = cache(partial(is_of, space))  # a race has few configs and many rounds
+        for one, entry in self.of(Rounds, group):
+            played = entry.played
+            if one.member != me and all(map(fits, played.configs)):
+                process = numbers.get(one.member, 0) + played.process
+                found[one.host] += [
+                    replace(played, process=process, rounds=(turns,)) for turns in played.rounds
+                ]
+        return dict(found)
+
+    def tried(self, group: str, me: str, space: ResolvedSpace) -> list[TrialRecord]:
+        """Return what others of a group have tried."""
+        return [
+            entry.record
+            for one, entry in self.of(Tried, group)
+            if one.member != me and is_of(space, entry.record.config)
+        ]
+
+    def claims(self, announcement: Announcement, me: str) -> dict[str, list[ClaimProcess]]:
+        """Return the processes of others that belong to an announcement, by host."""
+        found: dict[str, list[ClaimProcess]] = defaultdict(list)
+        for one, entry in self.of(Claimed, announcement.group):
+            is_its = entry.announcement == announcement.name
+            if one.member != me and is_its and entry.process.config == announcement.config:
+                found[one.host].append(entry.process)
+        return dict(found)
+
+    def owing(self, announcement: Announcement, me: str) -> list[Member]:
+        """Return the living others of its group with too few processes for a claim yet.
+
+        Those that have come to their answer, or have refused it, owe nothing.
+        """
+        made: dict[str, list[ClaimProcess]] = defaultdict(list)
+        done = set()
+        for one in self.published:
+            match one.entry:
+                case Claimed(announcement.name, process) if process.config == announcement.config:
+                    made[one.member].append(process)
+                case Answer(announcement=announcement.name) | Refused(announcement.name):
+                    done.add(one.member)
+        return [
+            one
+            for one in self.living
+            if one.group == announcement.group and one.id != me and one.id not in done
+            if len(own := made[one.id]) < least_processes(apart=any(p.is_pair for p in own))
+        ]
+
+    def answers(self, group: str, space: ResolvedSpace) -> list[GroupAnswer]:
+        """Return the answers of other groups; of each that which rests on most machines."""
+        found: dict[str, list[tuple[Published, Answer]]] = defaultdict(list)
+        for one in self.published:
+            if one.group and one.group != group and isinstance(one.entry, Answer):
+                config = one.entry.config
+                if config is None or may_hold(space, config):
+                    found[one.group].append((one, one.entry))
+        return [self._answer(name, found[name]) for name in sorted(found)]
+
+    def _answer(self, group: str, given: Sequence[tuple[Published, Answer]]) -> GroupAnswer:
+        one, best = max(given, key=lambda two: _weight(two[1]))  # the first of equals
+        machine = self.members[one.member].machine if one.member in self.members else ""
+        machines = tuple(sorted(best.machines)) or (one.host,)
+        config = best.config
+        if config is not None:  # as a machine of another kind reads it, whose own values differ
+            config = Config(config.changes_from(self._as_written(group)))
+        return GroupAnswer(group, machine, best.finding, config, best.speedup, machines)
+
+    def _as_written(self, group: str) -> Config:
+        """Return the program's own config on machines of a group, the first one of its rounds."""
+        rounds = (one.entry for one in self.published if one.group == group)
+        played = (one.played.configs[0] for one in rounds if isinstance(one, Rounds))
+        return next(played, Config({}))
+
+    def count_foreign(self, group: str, me: str, space: ResolvedSpace) -> int:
+        """Return how many results of the group are left out because they are of no config here."""
+        fits = cache(partial(is_of, space))
+        return sum(
+            not all(map(fits, _configs(one)))
+            for one in self.published
+            if one.group == group and one.member != me
+        )
+
+
+def _weight(answer: Answer) -> tuple[bool, int]:
+    return answer.finding is Finding.FASTER, len(answer.machines)
+
+
+def _configs(published: Published) -> Iterable[Config]:
+    match published.entry:
+        case Rounds(played):
+            return played.configs
+        case Tried(record):
+            return (record.config,)
+        case Claimed(_, process):
+            return (process.config,)
+    return ()
+
+
+def is_of(space: ResolvedSpace, config: Config) -> bool:
+    """Return whether a config has all knobs of a space, no others, and only values of it."""
+    return config.keys() == space.start.keys() and all(
+        _is_value(space, knob, value) or (knob == "batch_size" and _is_share(space, config))
+        for knob, value in config.items()
+    )
+
+
+def _is_value(space: ResolvedSpace, knob: str, value: object) -> bool:
+    known = [space.baseline.get(knob), space.fixed.get(knob)]
+    known += space.domains[knob].values if knob in space.domains else ()
+    # 1 is True in Python, but not to a program
+    return any(type(one) is type(value) and one == value for one in known)
+
+
+def _is_share(space: ResolvedSpace, config: Config) -> bool:
+    # Ranks and accumulation steps share a batch of the space, which makes other sizes of it
+    own = space.baseline["batch_size"]
+    sizes = space.domains["batch_size"].values if "batch_size" in space.domains else ()
+    whole = {global_batch(space.baseline.replace(batch_size=size)) for size in (own, *sizes)}
+    return type(config["batch_size"]) is int and global_batch(config) in whole
+
+
+def may_hold(space: ResolvedSpace, config: Config) -> bool:
+    """Return whether a config may be one of another machine for the same program.
+
+    A setting of autotune's own may have another value there. A flag or a variable may not.
+    """
+    names = {*space.domains, *space.fixed, *space.refused, *space.baseline}
+    return all(
+        knob in names and (_is_value(space, knob, value) or _is_valid(knob, value))
+        for knob, value in config.items()
+    )
+
+
+def _is_valid(knob: str, value: object) -> bool:
+    try:
+        return knob in set(registry()) and parse_value(knob, value, knob) == value
+    except UsageError:
+        return False

@@ -41,7 +41,7 @@ class Lease:
             boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         with suppress(OSError):
             container = str(Path("/proc/self/ns/pid").readlink())
-        return cls(host, boot, container, os.getpid(), _started_ticks(os.getpid()) or 0)
+        return cls(host, boot, container, os.getpid(), started_ticks(os.getpid()) or 0)
 
     def check(self, held: Lease | None, *, force: bool) -> None:
         """Check that this process may work on a run after the process of *held*.
@@ -54,7 +54,7 @@ class Lease:
             return
         is_seen = (held.boot, held.container) == (self.boot, self.container)
         has_restarted = held.host == self.host and held.boot != self.boot
-        if has_restarted or (is_seen and _started_ticks(held.pid) != held.started_ticks):
+        if has_restarted or (is_seen and started_ticks(held.pid) != held.started_ticks):
             return
         holder = f"Another autotune (process {held.pid} on {held.host}) works on this run."
         if is_seen:
@@ -66,7 +66,7 @@ class Lease:
             )
 
 
-def _started_ticks(pid: int) -> int | None:
+def started_ticks(pid: int) -> int | None:
     """Return when a living process began; None if there is none, or it has ended and waits."""
     with suppress(OSError, IndexError, ValueError):
         # proc(5): state and starttime are its fields 3 and 22; a name may contain parentheses

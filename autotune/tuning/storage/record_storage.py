@@ -8,12 +8,14 @@ SQLAlchemy read ``{``, ``?`` and ``%`` in one.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
@@ -23,6 +25,7 @@ from sqlalchemy import event, pool, text
 from sqlalchemy.engine import ExceptionContext
 
 from autotune.errors import AutotuneError, RecordError
+from autotune.tuning.storage.local_record import LocalRecord
 
 Answer = TypeVar("Answer")
 logger = logging.getLogger("autotune")
@@ -30,6 +33,7 @@ logger = logging.getLogger("autotune")
 TRY_S = 1.0  # SQLite waits for a lock in C, where no signal is answered
 TOLD_AFTER_S = 5.0  # as long as SQLite's users are used to wait: it is sqlite3's own default
 PATIENCE_S = 60.0  # a copy of a record takes seconds; who holds it longer does not let go
+COPIED_EVERY_S = 60.0  # what a machine that dies may take with it; a copy takes milliseconds
 LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 # https://sqlite.org/rescode.html: what the system refuses, whatever the file holds
 REFUSED = {
@@ -55,16 +59,26 @@ class RecordStorage:
 
     Attributes:
         is_urgent: Whether there is no time to wait for a lock.
+        answers: Exceptions of Optuna that are answers and no faults; none in a search's record.
 
     Raises:
         RecordError: by each access that fails; of a lock, after a minute.
     """
 
+    answers: tuple[type[Exception], ...] = ()
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self.is_urgent: Callable[[], bool] = lambda: False
-        with faults_told(self), suppress(FileExistsError):  # SQLite would apply the umask
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        self._copying = Lock()
+        self._is_copied, self._copied_at = True, math.inf  # who only reads makes no copies
+        with faults_told(self):
+            self._local = LocalRecord.of(path)
+            if self._local is not None:
+                self._local.fetch()
+                self._path = self._local.file
+            with suppress(FileExistsError):  # SQLite would apply the umask
+                os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         engine = {"creator": self._connect, "poolclass": pool.QueuePool}
         self._database = self._patiently(
             lambda: optuna.storages.RDBStorage("sqlite://", engine_kwargs=engine)
@@ -107,10 +121,34 @@ class RecordStorage:
 
         while not self._patiently(exchanged):
             pass
+        self._copy()  # whose turn it is to write must be seen at once
 
     def close(self) -> None:
         """Close the file until the next access."""
         self._database.engine.dispose()
+        self._copy()
+
+    def _copy(self) -> None:
+        """Renew the copy of a record that is kept on a local disk, see ``LocalRecord``.
+
+        Raises:
+            RecordError: Another machine has written the copy since.
+        """
+        if self._local is None:
+            return
+        is_first_fault, self._is_copied, self._copied_at = self._is_copied, True, monotonic()
+        try:
+            with self._copying:  # a study that is served has several threads
+                self._local.save()
+        except (OSError, sqlite3.Error) as error:  # a server that comes back; the record is here
+            self._is_copied = False
+            if is_first_fault:
+                logger.warning(
+                    "The record cannot be copied to '%s' (%s): it is in '%s', and copied later",
+                    self._local.copy,
+                    error,
+                    self._local.file,
+                )
 
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(self._path, timeout=TRY_S, check_same_thread=False)
@@ -124,8 +162,8 @@ class RecordStorage:
         began, is_told = monotonic(), False
         while True:
             try:
-                with faults_told(self):
-                    return access(*given, **named)
+                with faults_told(self, self.answers):
+                    answer = access(*given, **named)
             except _LockedError:
                 waited_s = monotonic() - began
                 if waited_s > PATIENCE_S or self.is_urgent():
@@ -138,16 +176,20 @@ class RecordStorage:
                         self,
                         PATIENCE_S,
                     )
+            else:
+                if monotonic() - self._copied_at > COPIED_EVERY_S:
+                    self._copy()
+                return answer
 
 
 @contextmanager
-def faults_told(place: object) -> Iterator[None]:
-    """Let all that fails be told as a RecordError about the record at *place*."""
+def faults_told(place: object, answers: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Let all that fails, but for *answers*, be told as a RecordError about *place*'s record."""
     try:
         yield
-    except AutotuneError:
-        raise
     except Exception as error:
+        if isinstance(error, (AutotuneError, *answers)):
+            raise
         raise _fault(error, place) from error
 
 

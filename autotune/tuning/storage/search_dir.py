@@ -8,10 +8,12 @@ that another user has put there, or a link to one, is refused: what lies in it i
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import socket
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -23,6 +25,7 @@ from autotune.errors import AutotuneError, RunDirectoryError, UsageError, did_yo
 from autotune.files import access
 from autotune.files.access import HOME
 from autotune.program.sources import changed, listed
+from autotune.tuning.storage.local_record import LocalRecord
 
 if TYPE_CHECKING:
     from autotune.machine.hardware import Hardware
@@ -46,6 +49,11 @@ class SearchDir:
         return self.path.name
 
     @property
+    def kept_locally(self) -> LocalRecord | None:
+        """Where the record is kept if not in this directory, which then holds a copy."""
+        return LocalRecord.of(self.path / FILE)
+
+    @property
     def storage(self) -> RecordStorage:
         """Optuna's storage of the study in this directory."""
         from autotune.tuning.storage.record_storage import RecordStorage
@@ -67,6 +75,9 @@ class SearchDir:
             storage = RecordStorage(part)
             Study.create(storage, STUDY_NAME, head)
             storage.close()
+            for path in (part, self.path / FILE):  # the latter, of a search that was removed
+                if (kept := LocalRecord.of(path)) is not None:
+                    kept.forget()
             part.rename(self.path / FILE)
             access.sync_folder(self.path)
         except BaseException:
@@ -97,38 +108,80 @@ class SearchDir:
         return Study.load(self.storage, STUDY_NAME)
 
 
-def new(name: str | None, program_name: str, base: Path | None = None) -> SearchDir:
+def new(
+    name: str | None, program_name: str, base: Path | None = None, *, is_shared: bool = False
+) -> SearchDir:
     """Create and return a new, empty search directory in *base* or the current directory.
 
     An earlier search is never overwritten. Git ignores everything in ``.autotune``.
+
+    Args:
+        is_shared: Whether *name* is that of a study of several machines, which may all work in this
+            folder: the directory is then named after the machine, too, and numbered if need be.
 
     Raises:
         UsageError: when *name* is not one of a folder.
         RunDirectoryError: when *name* is taken, or nothing can be written there.
     """
-    if name is not None and (Path(name).name != name or name[:1] in {"", ".", "-"}):
-        raise UsageError(
-            f"'{name}' cannot be the name of a search, which is a folder in {HOME}: choose a "
-            "--name without slashes that begins with neither a dot nor a hyphen."
-        )
-    most = os.pathconf(".", "PC_NAME_MAX")
-    if name is not None and len(os.fsencode(name)) > most:
-        raise UsageError(f"A --name has at most {most} bytes, and this one has more: shorten it.")
+    if name is not None:
+        _check_name(name)
+    if name is not None and is_shared:
+        name, program_name = None, f"{name}-{_host()}"
+    with _home(base) as home:
+        return SearchDir(_made(home, name, program_name))
+
+
+def served(name: str, base: Path | None = None) -> Path:
+    """Return the folder of a study that is served while its members search elsewhere.
+
+    Raises:
+        UsageError: when *name* is not one of a folder.
+        RunDirectoryError: when nothing can be written there.
+    """
+    _check_name(name)
+    with _home(base) as home:
+        (path := home / f"{name}-served").mkdir(0o700, exist_ok=True)
+        _keep_private(path)
+        return path
+
+
+@contextmanager
+def _home(base: Path | None) -> Iterator[Path]:
+    """Provide the folder of all searches in *base* or the current directory, which is made.
+
+    Raises:
+        RunDirectoryError: when nothing can be written there.
+    """
     home = (base or Path.cwd()) / HOME
     try:
         with suppress(FileExistsError):
             home.mkdir(0o700, parents=True)
         _keep_private(home)
-        path = _made(home, name, program_name)
         if not os.path.lexists(home / ".gitignore"):  # a link there is left alone
             access.write(home / ".gitignore", "*\n", private=True)
+        yield home
     except OSError as error:
         raise RunDirectoryError(
             f"A search keeps its record in '{home}', which autotune cannot create "
             f"({error.strerror}). Start it in a folder where you may write; the program itself may "
             "lie elsewhere."
         ) from error
-    return SearchDir(path)
+
+
+def _check_name(name: str) -> None:
+    if Path(name).name != name or name[:1] in {"", ".", "-"}:
+        raise UsageError(
+            f"'{name}' cannot be the name of a search, which is a folder in {HOME}: choose a "
+            "--name without slashes that begins with neither a dot nor a hyphen."
+        )
+    most = os.pathconf(".", "PC_NAME_MAX")
+    if len(os.fsencode(name)) > most:
+        raise UsageError(f"A --name has at most {most} bytes, and this one has more: shorten it.")
+
+
+def _host() -> str:
+    """Return this machine's name without its domain, as a part of a folder's name."""
+    return re.sub(r"[^\w-]", "-", socket.gethostname().partition(".")[0])
 
 
 def _made(home: Path, name: str | None, program_name: str) -> Path:

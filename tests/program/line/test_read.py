@@ -173,11 +173,24 @@ def test_lines_of_other_launchers_are_answered_with_what_to_type(place: Path) ->
             f"{OURS} torchrun --nproc_per_node 2 train.py"
         ),
         "srun -n 2 --gres=gpu:2 python train.py": (
-            "srun -n 2 --gres=gpu:2 --ntasks 1 autotune search --budget 90s -- python train.py"
+            "srun -n 2 --gres=gpu:2 --cpus-per-task=N --ntasks 1 autotune search --budget 90s -- "
+            "python train.py"
         ),
+        "srun -c 4 python train.py": f"srun -c 4 --ntasks 1 {OURS} python train.py",
     }
     for text, mend in cases.items():
         assert f"\n  {mend}" in f"{refusal(place, text)}\n", text
+
+
+def test_a_dropped_srun_is_told_how_many_cores_it_would_have_given(place: Path) -> None:
+    job = {"SLURM_JOB_CPUS_PER_NODE": "16(x2),8"}
+    said = refusal(place, "srun python train.py", **job)
+    assert "srun gives each task 1 core of the 16 that this job has" in said
+    assert f"\n  srun --cpus-per-task=16 --ntasks 1 {OURS} python train.py" in said
+    for cores in ("-c 4", "-c4", "--cpus-per-task=4", "--cpus-per-task 4"):
+        said = refusal(place, f"srun {cores} python train.py", **job)
+        assert f"\n  srun {cores} --ntasks 1 {OURS} python train.py" in said
+        assert "gives each task 1 core" not in said
 
 
 def test_lines_that_cannot_be_started_say_what_is_wrong_and_the_mend(place: Path) -> None:

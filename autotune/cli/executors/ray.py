@@ -1,0 +1,114 @@
+"""``ray``: the line as tasks of a Ray cluster, one on each node.
+
+Each task starts the command line and waits for it; no object of autotune is sent. A placement group
+of the strategy STRICT_SPREAD puts every task on a node of its own. Ray's tasks end with the driver
+that started them, which is this process. Ray keeps variables of a task where everyone can read
+them, so none is passed on: the members have the environment in which ``ray start`` ran.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar
+
+import psutil
+
+from autotune.cli.executors.base import (
+    Executor,
+    MemberState,
+    OptionParser,
+    Submission,
+    uses_server,
+)
+from autotune.errors import UsageError
+
+PLACED_S = 30  # a cluster with room places a group in about a second
+ENVIRONMENT = (
+    "The workers have the environment in which 'ray start' ran: AUTOTUNE_STORAGE or PGPASSFILE has "
+    "to be set there, not here."
+)
+EXTRA = "pip install 'autotune-torch[ray]'"
+
+
+class Ray(Executor):
+    """Starts one task a node."""
+
+    name: ClassVar[str] = "ray"
+    usage: ClassVar[str] = "'ray --cpus=8 --gpus=1'"
+
+    def __init__(self, options: str) -> None:
+        """Take how many cores and GPUs of its node each task claims, by default one core."""
+        parser = OptionParser(Ray)
+        parser.add_argument("--cpus", type=int, default=1)
+        parser.add_argument("--gpus", type=int, default=0)
+        self._wanted = parser.parse_args(parser.words(options))
+        self._tasks: dict[str, Any] = {}
+
+    def submit(self, line: Sequence[str], count: int) -> Submission:
+        """Start the tasks on the cluster that RAY_ADDRESS names, or that runs on this machine."""
+        ray, util = _imported("ray"), _imported("ray.util")
+        try:
+            ray.init(address="auto", log_to_driver=True, logging_level="warning")
+        except ConnectionError:
+            raise UsageError(
+                "There is no Ray cluster: 'ray start --head' starts one, and RAY_ADDRESS names one."
+            ) from None
+        room = {"CPU": self._wanted.cpus, "GPU": self._wanted.gpus}
+        group = util.placement_group([room] * count, strategy="STRICT_SPREAD")
+        if not group.wait(PLACED_S):
+            util.remove_placement_group(group)
+            nodes = sum(one["Alive"] for one in ray.nodes())
+            raise UsageError(
+                f"{count} workers need {count} nodes with {room['CPU']} cores and {room['GPU']} "
+                f"GPUs free; the cluster has {nodes} nodes."
+            )
+        member = ray.remote(num_cpus=room["CPU"], num_gpus=room["GPU"], max_retries=0)(run)
+        for number in range(count):
+            place = util.scheduling_strategies.PlacementGroupSchedulingStrategy(group, number)
+            placed = member.options(scheduling_strategy=place)
+            self._tasks[f"task {number + 1}"] = placed.remote(
+                [*line], str(Path.cwd()), has_gpus=room["GPU"] > 0
+            )
+        notes = (ENVIRONMENT,) if uses_server(line) else ()
+        return Submission(tuple(self._tasks), "Ray ends them with this command.", notes=notes)
+
+    def poll(self) -> Mapping[str, MemberState]:
+        """Return which tasks run; one that Ray has not started yet counts as running."""
+        ray = _imported("ray")
+        ended, _ = ray.wait([*self._tasks.values()], num_returns=len(self._tasks), timeout=0)
+        return {
+            handle: MemberState.RUNNING if task not in ended else _ending(ray, task)
+            for handle, task in self._tasks.items()
+        }
+
+
+def run(line: list[str], folder: str, *, has_gpus: bool) -> int:
+    """Run a line in a folder of the node, and return its exit status; a task of Ray.
+
+    Its environment is the one in which ``ray start`` ran, that of this process's parent: in a task,
+    Ray sets OMP_NUM_THREADS, and hides all GPUs where the task claims none.
+    """
+    variables = psutil.Process(os.getppid()).environ()
+    if has_gpus:
+        variables["CUDA_VISIBLE_DEVICES"] = os.environ["CUDA_VISIBLE_DEVICES"]
+    # Ray kills this process when the driver has gone, but none that it has started
+    ends_with_us = ("setpriv", "--pdeathsig=TERM", "--", *line)
+    return subprocess.run(ends_with_us, cwd=folder, env=variables, check=False).returncode
+
+
+def _imported(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        raise UsageError(f"--executor ray needs Ray: {EXTRA}") from None
+
+
+def _ending(ray: Any, task: Any) -> MemberState:
+    try:
+        return MemberState.ENDED if ray.get(task) == 0 else MemberState.FAILED
+    except ray.exceptions.RayError:  # its node is gone, or its folder is not there
+        return MemberState.FAILED

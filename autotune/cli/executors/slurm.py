@@ -1,0 +1,124 @@
+"""``slurm``: the line as a job array of Slurm, submitted by ``sbatch``.
+
+The batch script is read from stdin and holds the line, Slurm's options and nothing else; passwords
+reach the job in its environment, which sbatch passes on (``--export=ALL``, its default). ``srun``
+takes ``--cpus-per-task`` from its own line: since Slurm 22.05 it does not inherit it from the job
+(release notes, "srun will no longer read in SLURM_CPUS_PER_TASK"). Two minutes before the job's
+time is over, USR1 reaches the job's steps, and the worker finishes its turn and leaves.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from autotune.cli.executors.base import (
+    Executor,
+    MemberState,
+    OptionParser,
+    Submission,
+    password_notes,
+)
+from autotune.errors import UsageError
+
+ASK_S = 60  # how long Slurm's commands may take; slurmctld itself times out at 10 s by default
+BEFORE_END_S = 120  # a turn, its results and the end of the program take less
+OURS = ("--array", "-a", "--wrap", "--signal", "--ntasks", "-n", "--nodes", "-N")
+# States in which a job of squeue's "STATE CODES" still waits, or has ended well
+WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD"}
+ENDED = {"COMPLETED", "CANCELLED", "PREEMPTED", "TIMEOUT"}
+FAILED = {"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
+
+
+class Slurm(Executor):
+    """Submits one job array."""
+
+    name: ClassVar[str] = "slurm"
+    usage: ClassVar[str] = "'slurm --cpus-per-task=8 --gres=gpu:1 --partition=gpu --time=60'"
+
+    def __init__(self, options: str) -> None:
+        """Take options of ``sbatch``; ``--cpus-per-task`` has to be among them."""
+        parser = OptionParser(Slurm)
+        parser.add_argument("--cpus-per-task", "-c", type=int)
+        self._options = parser.words(options)
+        given = (one.partition("=")[0] for one in self._options)
+        if own := next((one for one in given if one in OURS), None):
+            parser.error(
+                f"{own} is set by autotune: --workers says how many jobs there are, each has one "
+                "node and one task, and USR1 asks it to leave"
+            )
+        self._cores = parser.parse_known_args(self._options)[0].cpus_per_task
+        if self._cores is None:
+            parser.error("without a number of cores, Slurm gives each worker one")
+
+    def script(self, line: Sequence[str], count: int) -> str:
+        """Return the batch script of the whole array."""
+        return (
+            "#!/bin/bash\n"
+            "#SBATCH --job-name=autotune\n"
+            f"#SBATCH --array=1-{count}\n"
+            "#SBATCH --nodes=1\n"
+            "#SBATCH --ntasks=1\n"
+            "#SBATCH --requeue\n"
+            "#SBATCH --open-mode=append\n"
+            f"#SBATCH --signal=USR1@{BEFORE_END_S}\n"
+            f"srun --cpus-per-task={self._cores} {shlex.join(line)}\n"
+        )
+
+    def submit(self, line: Sequence[str], count: int) -> Submission:
+        """Submit the array; it runs in this folder, with this environment."""
+        said = _asked(["sbatch", "--parsable", *self._options], self.script(line, count))
+        job = said.strip().splitlines()[-1].partition(";")[0]  # JOB, or JOB;CLUSTER
+        self._job = job
+        self._handles = tuple(f"job {job}_{number}" for number in range(1, count + 1))
+        return Submission(
+            self._handles,
+            f"'scancel --signal=USR1 {job}' lets them finish their turn and leave; "
+            f"'scancel {job}' ends them at once.",
+            notes=password_notes(line, os.environ),
+        )
+
+    def poll(self) -> Mapping[str, MemberState]:
+        """Return what ``squeue`` says; a job that it no longer knows has ended."""
+        try:
+            said = _asked(
+                ["squeue", "--noheader", "--array", "--states=all", f"--jobs={self._job}",
+                 "--format=%i %T"]
+            )  # fmt: skip
+        except UsageError as error:
+            if "Invalid job id" not in str(error):  # of another error nothing follows
+                return {}
+            said = ""
+        states = dict(one.split(maxsplit=1) for one in said.splitlines())
+        return {one: state_of(states.get(one.removeprefix("job "))) for one in self._handles}
+
+
+def state_of(said: str | None) -> MemberState:
+    """Return the state that ``squeue`` names; None for a job that it does not list."""
+    if said is None or said in ENDED:
+        return MemberState.ENDED
+    if said in WAITING:
+        return MemberState.WAITING
+    return MemberState.FAILED if said in FAILED else MemberState.RUNNING
+
+
+def _asked(command: Sequence[str], text: str = "") -> str:
+    """Run a command of Slurm and return what it prints.
+
+    Raises:
+        UsageError: It is missing, fails, or does not answer; the message has its own words.
+    """
+    try:
+        done = subprocess.run(
+            command, input=text, capture_output=True, text=True, timeout=ASK_S, check=False
+        )
+    except OSError as error:
+        raise UsageError(f"'{command[0]}' cannot be started: {error.strerror}.") from None
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"{command[0]} has not answered for {ASK_S} s.") from None
+    if done.returncode:
+        raise UsageError(f"{command[0]} refuses: {' '.join(done.stderr.split())}")
+    return done.stdout

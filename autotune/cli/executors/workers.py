@@ -1,0 +1,186 @@
+"""``autotune search --workers N --executor …``: hand one line over N times, and watch the study.
+
+The command that is typed here searches nothing itself. It checks what each member would be refused
+for, so that nobody learns that from the queue of a cluster, and creates the study; then it prints a
+line for each thing that changes there. Who is watched does not depend on who watches.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from shlex import quote
+from time import sleep
+from typing import TYPE_CHECKING
+
+import typer
+
+from autotune.cli import shared_study
+from autotune.cli.exit_status import ExitStatus
+from autotune.cli.messages import Messages
+from autotune.errors import OutOfReachError, UsageError
+
+if TYPE_CHECKING:
+    from autotune.cli.executors import Executor, Submission
+    from autotune.cli.executors.base import MemberState
+    from autotune.program.sharing_options import SharingOptions
+    from autotune.results.record import SearchInfo
+    from autotune.tuning.sharing.standing import Observer, Standing
+
+REPLACED = ("--workers", "--executor", "--serve", "--storage")  # each takes a value
+
+
+def render(messages: Messages, executor: Executor, line: Sequence[str], count: int) -> bool:
+    """Print the manifest of an executor that starts nothing itself; return whether it is one."""
+    from autotune.cli.executors.kubernetes import Kubernetes
+
+    if not isinstance(executor, Kubernetes):
+        return False
+    submission = executor.submit(line, count)
+    sys.stdout.write(submission.manifest)
+    for note in submission.notes:
+        messages.warn(note)
+    return True
+
+
+def start(
+    messages: Messages, head: SearchInfo, executor: Executor, line: Sequence[str], count: int
+) -> None:
+    """Create the study, start the members, and watch them until all have ended.
+
+    Args:
+        head: What they search, and in which study.
+        line: Of one member, as words.
+
+    Raises:
+        AutotuneError: They cannot be started, or would be refused.
+    """
+    from autotune.tuning.sharing import joining
+    from autotune.tuning.sharing.agreement import agreement_of
+    from autotune.tuning.sharing.standing import Observer
+    from autotune.tuning.storage import search_dir
+
+    sharing, agreement = head.options.sharing, agreement_of(head)
+    if sharing is None:
+        raise UsageError("The workers need a study: add --storage URL or --serve HOST:PORT.")
+    folder = search_dir.served(sharing.name) if sharing.serves else Path()
+    status = ExitStatus.DONE
+    with joining.served(sharing, folder, messages.warn):
+        observer = Observer(joining.opened(joining.board_of(sharing), agreement, messages.warn))
+        submission = executor.submit(line, count)
+        for note in submission.notes:
+            messages.warn(note)
+        messages.note(f"Started: {', '.join(submission.handles)}. Ctrl-C ends the watching alone.")
+        try:
+            found = watched(messages.note, observer, executor.poll)
+        except KeyboardInterrupt:
+            messages.warn(_instead(submission, sharing))
+            status = ExitStatus.INTERRUPTED
+        else:
+            status = _told(messages, found, sharing, submission)
+    if status:
+        raise typer.Exit(status)
+
+
+def watched(
+    say: Callable[[str], None],
+    observer: Observer,
+    poll: Callable[[], Mapping[str, MemberState]],
+    wait: Callable[[float], None] = sleep,
+) -> Standing:
+    """Say what changes in a study until all members have ended; return how it stands then.
+
+    Args:
+        poll: Returns what their queue says of them; nothing where it cannot be asked.
+    """
+    from autotune.tuning.sharing import liveness
+
+    before: Standing | None = None
+    is_cut = False
+    while True:
+        states = poll()
+        try:
+            now = observer.look()
+        except OutOfReachError as error:
+            if not is_cut:
+                say(f"The study cannot be looked at now: {error}")
+            is_cut = True
+        else:
+            if is_cut:
+                say("The study can be looked at again.")
+            for line in shared_study.changes(before, now):
+                say(line)
+            before, is_cut = now, False
+            if _has_ended(states, now):
+                return now
+        wait(liveness.BEAT_S)
+
+
+def _has_ended(states: Mapping[str, MemberState], now: Standing) -> bool:
+    """Return whether nothing more is to come: by the queue, which knows of jobs that wait, too."""
+    from autotune.cli.executors import MemberState
+
+    if not states:
+        return now.is_over
+    return all(one in {MemberState.ENDED, MemberState.FAILED} for one in states.values())
+
+
+def _told(
+    messages: Messages, found: Standing, sharing: SharingOptions, submission: Submission
+) -> ExitStatus:
+    """Print how a study has ended; return the status of the command."""
+    if not found.members:
+        messages.error(
+            f"No worker has joined the study '{sharing.name}'. What they printed says why: "
+            f"{', '.join(submission.handles)}"
+        )
+        return ExitStatus.REFUSED
+    shared_study.show(found, sharing.name)
+    has_answer = any(one.answer is not None for one in found.groups)
+    return ExitStatus.DONE if has_answer else ExitStatus.NOTHING_MEASURED
+
+
+def _instead(submission: Submission, sharing: SharingOptions) -> str:
+    return (
+        f"No longer watching. {submission.ending} To look again: autotune show --storage "
+        f"{quote(sharing.storage)} --name {quote(sharing.name)}"
+    ).replace("  ", " ")
+
+
+def line_of(
+    words: Sequence[str], program: Sequence[str], sharing: SharingOptions | None
+) -> list[str]:
+    """Return the line of one member: what was typed, with where the study is.
+
+    Args:
+        words: What stands after ``autotune search``.
+        program: The program and its arguments, which end *words*.
+        sharing: None for a member that finds the storage in its environment.
+    """
+    options = [*_without_values(words[: len(words) - len(program)])]
+    where = [] if sharing is None else ["--storage", sharing.storage]
+    return ["search", *where, *options, *program]
+
+
+def _without_values(options: Sequence[str]) -> Iterator[str]:
+    """Yield options without those that a member gets otherwise, and their values."""
+    is_value = False
+    for word in options:
+        name, has_value, _ = word.partition("=")
+        if is_value:
+            is_value = False
+        elif name in REPLACED:
+            is_value = not has_value
+        else:
+            yield word
+
+
+def this_command() -> list[str]:
+    """Return the words that start this autotune on a machine with the same files."""
+    started, found = Path(sys.argv[0]), shutil.which("autotune")
+    if started.name == "__main__.py":
+        return [sys.executable, "-m", "autotune"]
+    is_usual = found is not None and started.exists() and Path(found).samefile(started)
+    return ["autotune" if is_usual or not started.exists() else str(started.absolute())]

@@ -1,0 +1,251 @@
+"""Joined: a search that is a member of a shared study."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from autotune.knobs.space.space import ResolvedSpace
+from autotune.program.config import Config
+from autotune.results.finding import Finding
+from autotune.results.record import ClaimProcess, PlayedRounds, TrialRecord
+from autotune.results.result import SearchResult
+from autotune.results.shared_answer import GroupAnswer
+from autotune.tuning.sharing.board import Board
+from autotune.tuning.sharing.courier import Courier, Pace
+from autotune.tuning.sharing.entries import (
+    Agreement,
+    Announcement,
+    Answer,
+    Claimed,
+    Refused,
+    Request,
+    Right,
+    Rounds,
+    Tried,
+    digest,
+    place_in_order,
+)
+from autotune.tuning.sharing.membership import Membership
+from autotune.tuning.sharing.snapshot import Snapshot, is_of
+from autotune.tuning.sharing.spool import Spool
+
+FOLDER = "shared"  # in the run's folder
+MOST_NUMBERS = 1_000_000  # of members, which are told apart by seeds
+NOTHING = Snapshot(None, {}, frozenset(), ())
+
+
+def member_of(board: Board, agreement: Agreement, run: Path, pace: Pace | None = None) -> Joined:
+    """Become a member of a study, and begin to exchange with it.
+
+    Args:
+        board: The study. One that is not open yet, because it could not be reached when a run was
+            resumed, is opened as soon as it can be; a search that differs goes on alone then.
+        run: The folder of the run, whose spool holds what is not delivered yet.
+    """
+    spool = Spool(run / FOLDER, board.liveness.here.host)
+    joined = Joined(Courier(board, agreement, spool, pace or Pace()))
+    joined.courier.start()
+    return joined
+
+
+class Joined(Membership):
+    """What a member shares with the others of its study.
+
+    Attributes:
+        courier: Exchanges with the study.
+    """
+
+    is_alone = False
+
+    def __init__(self, courier: Courier) -> None:
+        self.courier = courier
+        self.host = courier.member.host
+        self.number = int(digest(self.id), 16) % MOST_NUMBERS + 1
+        self._space: ResolvedSpace | None = None
+        self._rounds: tuple[Snapshot, dict[str, list[PlayedRounds]]] | None = None
+        self._told: set[str] = set()
+        self._refused: set[str] = set()
+
+    @property
+    def id(self) -> str:
+        """Of this member, also after ``resume``."""
+        return self.courier.member.id
+
+    @property
+    def _group(self) -> str:
+        return self.courier.member.group
+
+    @property
+    def _seen(self) -> Snapshot:
+        self.drive()
+        return self.courier.snapshot or NOTHING
+
+    def drive(self) -> None:
+        """Take the steps that are due in virtual time, and tell the user what there is to tell."""
+        self.courier.drive()
+        for name in self.courier.spool.damaged:
+            self._once(f"'{name}' of this run holds no result that can be delivered; left out.")
+        if self.courier.spool.fault is not None:
+            self._once(f"Results wait in memory alone to be shared: {self.courier.spool.fault}")
+        for text in self.courier.notes():
+            self.say(text)
+
+    def _once(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self.say(text)
+
+    def join(self, group: str, machine: str, space: ResolvedSpace) -> None:
+        """Begin to share what is measured."""
+        self._space = space
+        self.courier.describe(group=group, machine=machine)
+        self.drive()
+
+    def begin(self, phase: str) -> None:
+        """Tell the others what this member does."""
+        self.courier.describe(phase=phase)
+        self.drive()
+
+    def played(self, rounds: PlayedRounds) -> None:
+        """Share rounds, each answer of a rig as one."""
+        turns = tuple(rounds.stretch[config] for config in rounds.configs)
+        self.courier.put(Rounds(replace(rounds, rounds=(turns,))))
+        self.drive()
+
+    def tried(self, record: TrialRecord, asked: Config | None = None) -> None:
+        """Share a trial without the program's own traceback, which stays on this machine."""
+        if record.ending is not None:
+            record = replace(record, ending=replace(record.ending, program_traceback=""))
+        self.courier.put(Tried(record, asked))
+        self.drive()
+
+    def claimed(self, process: ClaimProcess) -> None:
+        """Share a process of the claim."""
+        if process.announcement:
+            self.courier.put(Claimed(process.announcement, process))
+        self.drive()
+
+    def others(self) -> Mapping[str, Sequence[PlayedRounds]]:
+        """Return the rounds of others; the same object until there was another look."""
+        seen, space = self._seen, self._space
+        if space is None:
+            return {}
+        if self._rounds is None or self._rounds[0].published is not seen.published:
+            self._rounds = seen, seen.rounds(self._group, self.id, space)
+            if left := seen.dropped + seen.count_foreign(self._group, self.id, space):
+                self._once_left_out(left)
+        return self._rounds[1]
+
+    def _once_left_out(self, count: int) -> None:
+        if "left out" not in self._told:
+            self._told.add("left out")
+            results = f"{count} result" + ("s" if count > 1 else "")
+            self.say(f"{results} of others left out: damaged, or of settings that are not here.")
+
+    def tried_elsewhere(self) -> Sequence[TrialRecord]:
+        """Return what others have tried."""
+        seen = self._seen
+        return () if self._space is None else seen.tried(self._group, self.id, self._space)
+
+    def claims_elsewhere(self) -> Mapping[str, Sequence[ClaimProcess]]:
+        """Return what others have claimed of the announced config."""
+        seen, announced = self._seen, self._in_force()
+        return {} if announced is None else seen.claims(announced, self.id)
+
+    def preferred(self, configs: Sequence[Config]) -> list[Config]:
+        """Return configs in an order of this member's own."""
+        return sorted(configs, key=lambda config: place_in_order(self.id, self._group, config))
+
+    def may_try(self, config: Config) -> bool:
+        """Ask for the right to try a config.
+
+        A member that others take for dead, because it was cut off for so long, tries what it likes
+        but what was taken when it looked last: nobody counts on it then.
+        """
+        seen = self._seen
+        if seen.holds(self._group, config, self.courier.process):
+            return True
+        name = seen.free_name(self._group, config)
+        if name is None or self.courier.is_lone:
+            return name is not None
+        return self.courier.ask(self._request(Right.TRY, name, 0, config))
+
+    def _request(self, right: Right, name: str, generation: int, config: Config) -> Request:
+        process = self.courier.process
+        return Request(right, name, self.id, process, self._group, generation, config)
+
+    def announced(self) -> Announcement | None:
+        """Return what is in force; what begins from now on may count for it."""
+        self.drive()
+        return self._in_force()
+
+    def _in_force(self) -> Announcement | None:
+        seen = self.courier.snapshot or NOTHING
+        found = seen.announcement(self._group) if self._space is not None else None
+        if found is None or found.name in self._refused or self._space is None:
+            return None
+        if is_of(self._space, found.config):
+            return found
+        self._refuse(found, "it has settings that this machine's search does not have")
+        return None
+
+    def announce(self, config: Config) -> Announcement | None:
+        """Announce a config unless one is in force."""
+        if (found := self.announced()) is not None:
+            return found
+        if self._space is None or self.courier.is_lone:
+            return None
+        seen = self.courier.snapshot or NOTHING
+        name, generation = seen.next_announcement(self._group)
+        self.courier.ask(self._request(Right.ANNOUNCE, name, generation, config))
+        return self.announced()
+
+    def refuse(self, why: str) -> None:
+        """Refuse what is in force."""
+        if (found := self._in_force()) is not None:
+            self._refuse(found, why)
+        self.drive()
+
+    def _refuse(self, announced: Announcement, why: str) -> None:
+        self._refused.add(announced.name)
+        self.courier.put(Refused(announced.name, why))
+
+    def refused(self) -> Collection[Config]:
+        """Return what was refused, as far as this member has read."""
+        return self._seen.refused(self._group)
+
+    def awaits_claims(self) -> bool:
+        """Return whether living others owe processes; False when cut off for long."""
+        seen, announced = self._seen, self._in_force()
+        is_cut_off = announced is None or self.courier.is_lone
+        return not is_cut_off and announced is not None and bool(seen.owing(announced, self.id))
+
+    def groups(self) -> Sequence[GroupAnswer]:
+        """Return the answers of other groups."""
+        seen = self._seen
+        return () if self._space is None else seen.answers(self._group, self._space)
+
+    def answered(self, result: SearchResult) -> None:
+        """Share the result of this search, without its record."""
+        announced = self._in_force()
+        is_faster = result.finding is Finding.FASTER
+        self.courier.put(
+            Answer(
+                "" if announced is None else announced.name,
+                result.best if is_faster else None,
+                result.speedup if is_faster else None,
+                result.finding,
+                tuple(one.host for one in result.machines),
+            )
+        )
+        self.drive()
+
+    def leave(self) -> None:
+        """Say goodbye."""
+        self.courier.end()
+        self.drive()
+        if waiting := len(self.courier.spool.waiting):
+            results = f"{waiting} result" + ("s" if waiting > 1 else "")
+            self.say(f"{results} did not reach the shared study; 'autotune resume' delivers them.")

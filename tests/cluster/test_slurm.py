@@ -1,0 +1,133 @@
+"""The executor ``slurm`` on a real cluster of two nodes: arrays, cores, requeue, and USR1."""
+
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from autotune.cli.executors import Executor, MemberState, Submission, executor_of
+from autotune.tuning.storage.search_dir import SearchDir
+from tests.cluster.slurm import Slurm, until
+
+pytestmark = pytest.mark.timeout(600)
+TRAIN = """
+import time, torch
+class Items(torch.utils.data.Dataset):
+    def __len__(self):
+        return 10 ** 6
+    def __getitem__(self, number):
+        time.sleep(0.002)
+        return torch.ones(4)
+net = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for batch in torch.utils.data.DataLoader(Items(), batch_size=8):
+    optimizer.zero_grad()
+    net(batch).sum().backward()
+    optimizer.step()
+"""
+# Says its number, how often it was started before, and its cores; ends by USR1
+MEMBER = """
+import os, signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(print("left", flush=True)))
+names = ("SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT")
+print(*(os.environ.get(name, "0") for name in names), len(os.sched_getaffinity(0)), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    with Slurm(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def work(slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder from which jobs are submitted, and in which they run."""
+    for name, value in slurm.variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(TRAIN)
+    return tmp_path
+
+
+def submitted(options: str, line: Sequence[str], count: int) -> tuple[Executor, Submission, str]:
+    """Submit a line, and return the number of its job as well."""
+    executor = executor_of(f"slurm {options}")
+    submission = executor.submit(line, count)
+    return executor, submission, submission.handles[0].removeprefix("job ").partition("_")[0]
+
+
+def has_ended(executor: Executor) -> bool:
+    return {*executor.poll().values()} == {MemberState.ENDED}
+
+
+def said(work: Path, job: str, number: int) -> list[str]:
+    """Return the lines of a member's log that the member itself has said."""
+    path = work / f"slurm-{job}_{number}.out"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [line for line in lines if not line.startswith(("srun:", "slurmstepd"))]
+
+
+def test_a_job_array_runs_the_line_once_a_member_with_the_cores_that_were_asked_for(
+    slurm: Slurm, work: Path
+) -> None:
+    line = (sys.executable, "-c", "import os; print(len(os.sched_getaffinity(0)))", "it's a 'word'")
+    for cores in ("1", "2"):
+        executor, submission, job = submitted(f"--cpus-per-task={cores}", line, 2)
+        assert len(submission.handles) == 2
+        until(partial(has_ended, executor), "ended members")
+        assert [said(work, job, number) for number in (1, 2)] == [[cores], [cores]]
+
+
+def test_one_member_is_cancelled_alone_and_one_that_is_requeued_runs_again(
+    slurm: Slurm, work: Path
+) -> None:
+    executor, submission, job = submitted("-c 1", (sys.executable, "-c", MEMBER), 3)
+    until(lambda: all(said(work, job, number) for number in (1, 2, 3)), "members")
+    assert {*executor.poll().values()} == {MemberState.RUNNING}
+    slurm.said("scancel", f"{job}_1")
+    slurm.said("scontrol", "requeue", f"{job}_2")
+    first, second, third = submission.handles
+    until(lambda: executor.poll()[second] is MemberState.WAITING, "requeued members")
+    # Slurm waits two minutes before it starts a job again
+    until(
+        lambda: (
+            slurm.said("scontrol", "update", f"JobId={job}_2", "StartTime=now")
+            and executor.poll()[second] is MemberState.RUNNING
+        ),
+        "members that run again",
+    )
+    until(lambda: said(work, job, 2)[-1:] == ["2 1 1"], "second starts")
+    assert said(work, job, 2)[0] == "2 0 1", "the log of the first start is kept"
+    assert executor.poll()[first] is MemberState.ENDED
+    assert executor.poll()[third] is MemberState.RUNNING
+    ask = shlex.split(submission.ending.split("'")[1])
+    assert ask[0] == "scancel"
+    until(lambda: not slurm.said(*ask), "members that can be asked to leave")
+    until(partial(has_ended, executor), "ended members")
+    assert said(work, job, 3) == ["3 0 1", "left"]
+
+
+def test_before_its_time_is_over_a_search_tells_what_it_found_and_blames_no_config(
+    slurm: Slurm, work: Path, tell: Callable[[dict[str, object]], None]
+) -> None:
+    """Slurm sends USR1 to each process of the step: the search's, and those of its program."""
+    search = "search --budget 9m --name timed -- train.py"
+    line = (sys.executable, "-m", "autotune", *search.split())
+    executor, submission, job = submitted("-c 2 --time=3", line, 1)
+    until(lambda: executor.poll()[submission.handles[0]] is not MemberState.WAITING, "starts")
+    until(lambda: executor.poll()[submission.handles[0]] is not MemberState.RUNNING, "ends", 400.0)
+    log = "\n".join(said(work, job, 1))
+    assert slurm.said("squeue", "-h", "--states=all", "-j", job, "-o", "%T") == "COMPLETED", log
+    assert "Ending" in log
+    records = SearchDir(work / ".autotune" / "timed").load_study().records
+    ways = [record.ending.reason for record in records if record.ending is not None]
+    assert not [way for way in ways if "USR1" in way and "asked to leave" not in way], ways
+    result = json.loads((work / ".autotune" / "timed" / "result.json").read_text())
+    tell({"slurm": "USR1 at the end of a job's time", "configs": len(records), "ends": ways})
+    assert result["best"] is not None or len(records) == 1

@@ -1,0 +1,142 @@
+"""The store of a shared study on a real PostgreSQL: each call ends, and the next one goes on."""
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import sleep
+
+import psutil
+
+from autotune.tuning.sharing.address import VARIABLE
+from tests.cluster.hosts import Host, Network, send
+from tests.cluster.postgres import PASSWORD, Postgres
+from tests.rigging import wait_for
+
+CALL_S = 2.0
+# Opens the store until that succeeds
+OPENS = """
+import os, time
+from autotune.errors import OutOfReachError
+from autotune.tuning.sharing.address import Address
+from autotune.tuning.sharing.store import open_store
+for _ in range(10):
+    try:
+        print(open_store(Address.of_environment()))
+        break
+    except OutOfReachError as error:
+        print(error)
+        time.sleep(1.0)
+"""
+# Makes a trial after the other, and says of each call how it ended and after how many seconds
+CALLS = """
+import json, sys, time
+from optuna.exceptions import DuplicatedStudyError
+from optuna.study import StudyDirection
+from autotune.errors import OutOfReachError
+from autotune.tuning.sharing.address import Address
+from autotune.tuning.sharing.store import open_store
+store = open_store(Address.of_environment(), float(sys.argv[1]))
+study = store.create_new_study([StudyDirection.MAXIMIZE], "calls")
+while True:
+    began, said = time.monotonic(), ""
+    try:
+        store.create_new_trial(study)
+    except OutOfReachError as error:
+        said = str(error)
+    print(json.dumps([time.monotonic() - began, said]), flush=True)
+    time.sleep(0.1)
+"""
+
+
+def test_of_many_that_begin_at_once_one_makes_the_tables(place: Path) -> None:
+    with Network(place) as network:
+        server = Postgres(network.host("db"))
+        server.start()
+        logs = [place / f"opens-{number}" for number in range(6)]
+        hosts = [network.host("one"), network.host("two")] * 3
+        secret = {VARIABLE: server.secret_url}
+        began = [
+            host.start(sys.executable, "-c", OPENS, log=log, env=secret)
+            for host, log in zip(hosts, logs, strict=True)
+        ]
+        assert [one.wait(60) for one in began] == [0] * 6
+        said = [log.read_text() for log in logs]
+        assert all("PostgresStore('postgresql://autotune@" in text for text in said), said
+        assert not [text for text in said if PASSWORD in text]
+        for table in ("alembic_version", "version_info"):
+            assert server.sql(f"select count(*) from {table}") == [["1"]]
+
+
+def test_each_call_ends_whatever_happens_to_link_and_server(
+    place: Path, tell: Callable[[dict[str, object]], None]
+) -> None:
+    log = place / "calls"
+
+    def calls() -> list[tuple[float, str]]:
+        lines = log.read_text().splitlines(keepends=True)
+        return [tuple(json.loads(line)) for line in lines if line.endswith("\n")]
+
+    def ends_a_call(*, well: bool) -> bool:
+        before = len(calls())
+        return wait_for(lambda: any((not said) is well for _, said in calls()[before:]), 30)
+
+    with Network(place) as network:
+        host, server = network.host("one"), Postgres(network.host("db"))
+        server.start()
+        secret = {VARIABLE: server.secret_url}
+        host.start(sys.executable, "-c", CALLS, str(CALL_S), log=log, env=secret)
+        assert wait_for(lambda: bool(log.read_text()), 30)
+        for fault in (_link_down, _server_killed, _server_stopped, _study_held):
+            before = len(calls())
+            with fault(host, server):
+                assert ends_a_call(well=False), fault
+            assert ends_a_call(well=True), log.read_text()[-1000:]
+            ended = [said for _, said in calls()[before:] if said]
+            tell({"fault": fault.__name__, "calls that failed": len(ended), "said": ended[0][:90]})
+        assert max(s for s, _ in calls()) < 2 * CALL_S + 5.0  # the last is to connect anew
+        assert PASSWORD not in log.read_text()
+        answered = sum(not said for _, said in calls())  # it goes on
+        numbers = server.sql("select count(*), count(distinct number), max(number) from trials")
+        ((made, distinct, last),) = numbers
+        assert made == distinct == str(int(last) + 1)
+        assert int(made) >= answered, "what was answered is there"
+
+
+@contextmanager
+def _link_down(host: Host, server: Postgres) -> Iterator[None]:
+    host.cut()
+    yield
+    host.mend()
+
+
+@contextmanager
+def _server_killed(host: Host, server: Postgres) -> Iterator[None]:
+    server.kill()
+    yield
+    server.start()
+
+
+@contextmanager
+def _server_stopped(host: Host, server: Postgres) -> Iterator[None]:
+    assert server._process is not None
+    processes = psutil.Process(server._process.pid).children(recursive=True)
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGSTOP)
+    yield
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGCONT)
+
+
+@contextmanager
+def _study_held(host: Host, server: Postgres) -> Iterator[None]:
+    """A member that was stopped within a transaction holds the study's row for a while."""
+    held = "begin; select * from studies for update; select pg_sleep(6)"
+    holds = server.host.start("psql", "-c", held, server.secret_url, log=host.disk / "held")
+    yield
+    send(holds, signal.SIGKILL)
+    sleep(0.5)
