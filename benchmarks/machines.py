@@ -328,7 +328,11 @@ def search(task: tuple[int, Case]) -> Shared:
         for part, result in zip(parts, together.results, strict=True)
         if result is not None
     )
-    return Shared(case, seed, tuple(answers), len(together.table.announced))
+    winners = [
+        t for t in together.storage.get_all_trials(0) if t.user_attrs.get("kind") == "winner"
+    ]
+    announced = {trial.user_attrs["name"] for trial in winners}
+    return Shared(case, seed, tuple(answers), len(announced))
 
 
 def script_in(case: Case, spread: float, machine: str) -> OneOfMany:
@@ -435,9 +439,9 @@ class Replayed:
 
     Attributes:
         reached_s: Seconds until each member was near the best config.
-        announced: Its speed as a share of the best one's; None if nothing was announced.
+        announced: Speed of what was claimed, as a share of the best one's; None if nothing was.
         writes_per_s: Entries that members wrote, a second.
-        look_bytes: Bytes of all entries at the end, which a look reads.
+        look_bytes: Bytes of the study's attributes at the end, which a look reads.
     """
 
     table: str
@@ -495,14 +499,15 @@ def replayed(task: tuple[str, int, int]) -> Replayed:
     with tempfile.TemporaryDirectory() as folder:
         together = search_together(Path(folder), parts, table.knobs)
     took_s = max(one.seconds for one in together.found)
-    announced = [one.config for one in together.table.announced[-1:]]
-    entries = [what for _, kind, what in together.table.entries if kind != "answered"]
+    claimed = [one.candidate for one in together.found if one.candidate is not None]
+    attributes = together.storage.get_study_user_attrs(0)
+    entries = [name for name in attributes if name.startswith("result:")]
     return Replayed(
         *(name, members, seed),
         tuple(watch.reached_s(NEAR_BEST) for watch in watches),
-        next(((speedup(table, config) or 1.0) / table.best for config in announced), None),
+        next(((speedup(table, config) or 1.0) / table.best for config in claimed), None),
         len(entries) / took_s,
-        sum(len(TypeAdapter(type(what)).dump_json(what)) for what in entries),
+        len(json.dumps(attributes)),
     )
 
 
