@@ -38,8 +38,6 @@ from autotune.program.config import Config
 from autotune.results.finding import Finding
 from autotune.results.record import TrialRecord
 from autotune.results.result import SearchResult
-from autotune.sharing import entries
-from autotune.sharing.snapshot import Snapshot
 from autotune.tuning.budget import Budget
 from autotune.tuning.events import Events
 from benchmarks.claims import GAINS, KNOB, KNOBS, MIX, PROCESSES, VALUE
@@ -330,7 +328,11 @@ def search(task: tuple[int, Case]) -> Shared:
         for part, result in zip(parts, together.results, strict=True)
         if result is not None
     )
-    return Shared(case, seed, tuple(answers), len(announcements(together.look())))
+    winners = [
+        t for t in together.storage.get_all_trials(0) if t.user_attrs.get("kind") == "winner"
+    ]
+    announced = {trial.user_attrs["name"] for trial in winners}
+    return Shared(case, seed, tuple(answers), len(announced))
 
 
 def script_in(case: Case, spread: float, machine: str) -> OneOfMany:
@@ -437,9 +439,9 @@ class Replayed:
 
     Attributes:
         reached_s: Seconds until each member was near the best config.
-        announced: Its speed as a share of the best one's; None if nothing was announced.
+        announced: Speed of what was claimed, as a share of the best one's; None if nothing was.
         writes_per_s: Entries that members wrote, a second.
-        look_bytes: Bytes of all attributes at the end, which a look reads.
+        look_bytes: Bytes of the study's attributes at the end, which a look reads.
     """
 
     table: str
@@ -497,22 +499,16 @@ def replayed(task: tuple[str, int, int]) -> Replayed:
     with tempfile.TemporaryDirectory() as folder:
         together = search_together(Path(folder), parts, table.knobs)
     took_s = max(one.seconds for one in together.found)
-    seen = together.look()
-    announced = [one.config for one in announcements(seen)[-1:]]
-    shared = [one for one in seen.published if not isinstance(one.entry, entries.Answer)]
+    claimed = [one.candidate for one in together.found if one.candidate is not None]
+    attributes = together.storage.get_study_user_attrs(0)
+    entries = [name for name in attributes if name.startswith("result:")]
     return Replayed(
         *(name, members, seed),
         tuple(watch.reached_s(NEAR_BEST) for watch in watches),
-        next(((speedup(table, config) or 1.0) / table.best for config in announced), None),
-        len(shared) / took_s,
-        sum(len(json.dumps(value)) for value in together.attributes.values()),
+        next(((speedup(table, config) or 1.0) / table.best for config in claimed), None),
+        len(entries) / took_s,
+        len(json.dumps(attributes)),
     )
-
-
-def announcements(seen: Snapshot) -> list[entries.Announcement]:
-    """Return what was announced in a study, in order."""
-    names = {one.name: None for one in seen.requests if one.right is entries.Right.ANNOUNCE}
-    return [held.announcement for name in names if (held := seen.holder(name)) is not None]
 
 
 if __name__ == "__main__":

@@ -209,11 +209,6 @@ class Together:
         """The results of those that were not killed."""
         return [one for one in self.results if one is not None]
 
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """What members have written, as it is stored: results and what they say of themselves."""
-        return self.storage.get_study_user_attrs(self.storage.get_study_id_from_name(STUDY))
-
     def look(self) -> Snapshot:
         """Return what stands in the study."""
         board = Board(cast("Any", self.storage), STUDY)

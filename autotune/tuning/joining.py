@@ -118,7 +118,6 @@ def served(sharing: SharingOptions, folder: Path, warn: Callable[[str], None]) -
         serve_on(sharing, warn)
 
 
-
 def serve_on(
     sharing: SharingOptions,
     warn: Callable[[str], None],

@@ -28,9 +28,9 @@ from autotune.program.config import Config
 from autotune.program.sharing_options import SharingOptions
 from autotune.results.finding import Finding
 from autotune.results.shared_answer import GroupAnswer
+from autotune.sharing import liveness, proxy
 from autotune.sharing.address import Address
 from autotune.sharing.standing import GroupStanding, Life, MemberStanding, Standing
-from autotune.sharing import liveness, proxy
 from autotune.tuning import joining
 from autotune.tuning.storage import search_dir
 from tests.docs.project import scripted

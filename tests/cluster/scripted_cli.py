@@ -27,8 +27,8 @@ from autotune.measurement.outcome import Ending
 from autotune.program.config import Config
 from autotune.results.record import SearchInfo
 from autotune.rig.open_rig import ShouldStop
-from autotune.sharing.membership import Membership
 from autotune.sharing import liveness
+from autotune.sharing.membership import Membership
 from autotune.tuning import joining
 from autotune.tuning.events import Events
 from autotune.tuning.surroundings import THIS_MACHINE
