@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+VARIABLE = "AUTOTUNE_STORAGE"  # of the environment: the storage's URL, a password included
+
 
 @dataclass(frozen=True)
 class SharingOptions:

@@ -20,6 +20,7 @@ import psutil
 from autotune.files.access import log_file
 from autotune.machine.process_tree import descendants
 from autotune.program.program import LaunchPlan
+from autotune.program.sharing_options import VARIABLE
 from autotune.rig import terminal
 
 REAP_S = 2.0  # the wait for a killed process; the kernel may hold it longer, as during disk access
@@ -46,13 +47,18 @@ def start(
         return subprocess.Popen(
             plan.argv,
             cwd=plan.cwd,
-            env={**os.environ, **variables, **plan.env},
+            env={**_environment(), **variables, **plan.env},
             stdin=own_terminal.theirs if own_terminal else subprocess.DEVNULL,
             stdout=own_terminal.theirs if own_terminal else output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             pass_fds=plan.pass_fds,
         )
+
+
+def _environment() -> dict[str, str]:
+    """Return this process's variables without the one that may hold the shared study's password."""
+    return {name: value for name, value in os.environ.items() if name != VARIABLE}
 
 
 @contextmanager

@@ -17,8 +17,8 @@ from typing import NoReturn, Self
 from urllib.parse import unquote
 
 from autotune.errors import UsageError
+from autotune.program.sharing_options import VARIABLE
 
-VARIABLE = "AUTOTUNE_STORAGE"
 FORMS = "postgresql://USER@HOST/DATABASE or grpc://HOST:PORT"
 POSTGRESQL = {"postgres", "postgresql", "postgresql+psycopg"}  # as people type it
 SECRETS = {"password", "sslpassword"}  # parameters of libpq that hold one

@@ -11,7 +11,8 @@ import re
 from typing import Any, NamedTuple
 
 from autotune.errors import AutotuneError, OutOfReachError, SharedStudyError
-from autotune.sharing.address import VARIABLE, Address
+from autotune.program.sharing_options import VARIABLE
+from autotune.sharing.address import Address
 
 REFUSED, REPEAT = SharedStudyError, OutOfReachError
 # What psycopg 3.3 and gRPC 1.85 write before the words that matter

@@ -18,8 +18,8 @@ from autotune.measurement.goal import Goal, Objective
 from autotune.program.fence_options import STRONGEST, FenceOptions
 from autotune.program.lr import LrRule
 from autotune.program.may_change import MayChange
-from autotune.program.sharing_options import SharingOptions
-from autotune.sharing.address import VARIABLE, Address
+from autotune.program.sharing_options import VARIABLE, SharingOptions
+from autotune.sharing.address import Address
 from autotune.sharing.proxy import LOOPBACK
 from autotune.tuning.budget import parse_duration
 from autotune.tuning.choosing.sampler import Sampler, make_sampler

@@ -10,7 +10,7 @@ from time import sleep
 
 import psutil
 
-from autotune.sharing.address import VARIABLE
+from autotune.program.sharing_options import VARIABLE
 from tests.cluster.hosts import Host, Network, send
 from tests.cluster.postgres import PASSWORD, Postgres
 from tests.rigging import wait_for

@@ -61,16 +61,20 @@ def log(tmp_path: Path) -> Path:
     return place / "log.txt"
 
 
-def test_a_process_has_its_own_session_directory_and_variables(log: Path) -> None:
+def test_a_process_has_its_own_session_directory_and_variables(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_STORAGE", "postgresql://user:password@host/database")
     source = (
         "import os, sys\n"
-        "print(os.getsid(0) == os.getpid(), os.getcwd(), os.environ['FROM_PLAN'], flush=True)\n"
+        "print(os.getsid(0) == os.getpid(), os.getcwd(), os.environ['FROM_PLAN'],"
+        " 'AUTOTUNE_STORAGE' in os.environ, flush=True)\n"
         "print('and stderr', sys.stdin.read(), file=sys.stderr)\n"
     )
     plan = LaunchPlan((sys.executable, "-c", source), str(log.parent), {"FROM_PLAN": "yes"})
     process = processes.start(plan, log)
     assert process.wait(PATIENCE_S) == 0
-    assert log.read_text().splitlines() == [f"True {log.parent} yes", "and stderr "]
+    assert log.read_text().splitlines() == [f"True {log.parent} yes False", "and stderr "]
     assert "FROM_PLAN" not in os.environ
 
 

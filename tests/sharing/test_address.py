@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from autotune.errors import UsageError
-from autotune.sharing.address import VARIABLE, Address, AddressKind, Secret
+from autotune.program.sharing_options import VARIABLE
+from autotune.sharing.address import Address, AddressKind, Secret
 
 PASSWORD = "tops3cret"
 # What is typed, how it is shown, and where that is

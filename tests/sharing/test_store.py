@@ -16,7 +16,8 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState, create_trial
 
 from autotune.errors import AutotuneError, OutOfReachError, SharedStudyError, UsageError
-from autotune.sharing.address import VARIABLE, Address
+from autotune.program.sharing_options import VARIABLE
+from autotune.sharing.address import Address
 from autotune.sharing.proxy import serve, warning
 from autotune.sharing.store import Store, open_store
 from autotune.sharing.store_faults import postgres_fault

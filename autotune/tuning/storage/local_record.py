@@ -166,9 +166,13 @@ def _lock_fault(folder: Path) -> str:
 
     Another process that tests at the same time holds a lock, which is an answer as well.
     """
-    path = folder / LOCK_TEST
+    path, flags = folder / LOCK_TEST, os.O_RDWR | os.O_CLOEXEC
     try:
-        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:  # a file without a name, so that who only reads changes nothing in the folder
+            number = os.open(folder, flags | os.O_TMPFILE, 0o600)
+        except OSError:  # not every file system has such
+            number = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            path.unlink(missing_ok=True)
     except OSError:
         return ""
     try:
@@ -177,8 +181,6 @@ def _lock_fault(folder: Path) -> str:
         return os.strerror(error.errno) if error.errno in NO_LOCKS else ""
     finally:
         os.close(number)
-        with suppress(OSError):
-            path.unlink()
     return ""
 
 
