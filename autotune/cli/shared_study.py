@@ -162,7 +162,7 @@ def _answer(group: GroupStanding) -> str:
     answer = group.answer
     assert answer is not None
     on = f"measured on {', '.join(answer.machines)}"
-    if answer.config is None or answer.speedup is None or answer.finding is not Finding.FASTER:
+    if answer.speedup is None or answer.finding is not Finding.FASTER:
         return f"{answer.finding}; {on}"
     low, high = bounds(printed(answer.speedup))
     return (

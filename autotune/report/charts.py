@@ -156,18 +156,8 @@ def _row(name: str, one: ClaimProcess) -> ProofRow:
 
 
 def _machine_row(one: MachineClaim) -> ProofRow:
-    noun = "process" if one.processes == 1 else "processes"
-    began = f"{one.processes} {noun} of another machine"
-    if one.differs:
-        began += ", which differs"
-    return ProofRow(
-        name=one.host,
-        starts_as_written=False,
-        began=began,
-        turns=one.turns,
-        speedup=one.ratio,
-        rounds=len(one.turns),
-    )
+    began = f"{one.counted} of another machine{', not in the claim' if one.differs else ''}"
+    return ProofRow(one.host, False, began, one.turns, one.speedup, len(one.turns))  # noqa: FBT003
 
 
 def changed(result: SearchResult, changes: Sequence[Change]) -> tuple[Change, ...]:

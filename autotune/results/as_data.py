@@ -22,16 +22,18 @@ from autotune.measurement.outcome import Outcome
 from autotune.measurement.readings import Memory
 from autotune.program.config import Config, KnobValue
 from autotune.program.lr import LrRule
+from autotune.program.sharing_options import SharingOptions
 from autotune.results import bestfile
+from autotune.results.bestfile import Rounded
 from autotune.results.finding import Finding
-from autotune.results.result import SearchResult, rounded
+from autotune.results.result import SearchResult
 from autotune.results.searched_program import imports_of
 
 T = TypeVar("T")
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
 
 
 class Sides(_Part, Generic[T]):
@@ -76,7 +78,7 @@ class BestPart(_Part):
     config: dict[str, KnobValue]
     as_written: dict[str, KnobValue]
     objective: str
-    speedup: Interval
+    speedup: Rounded
     throughput: Sides[float]
     memory: Sides[Memory]
     compile_seconds: float | None
@@ -93,7 +95,7 @@ class OtherPart(_Part):
     """
 
     changes: dict[str, KnobValue]
-    live_speedup: Interval | None = None
+    live_speedup: Rounded | None = None
     check_seconds: float | None = None
     blame: dict[str, KnobValue] = Field(default_factory=dict)
     why: str = ""
@@ -148,30 +150,19 @@ class ClaimPart(_Part):
     of_search: bool
 
 
-class StudyPart(_Part):
-    """The study of several machines that the search was a member of.
-
-    Attributes:
-        storage: Its URL, without a password.
-    """
-
-    storage: str
-    name: str
-
-
 class MachinePart(_Part):
     """What the processes of one machine say of the best config or of the candidate.
 
     Attributes:
         speedup: By the processes of this machine alone.
         is_here: Whether it is the machine of this result.
-        differs: Whether it surely differs from the machine of this result, whose claim does not
-            rest on it then.
+        differs: Whether machines surely differ, so that the claim of this result does not rest on
+            it.
     """
 
     host: str
     processes: int
-    speedup: Interval
+    speedup: Rounded
     is_here: bool
     differs: bool
 
@@ -191,7 +182,7 @@ class GroupPart(_Part):
     machine: str
     finding: Finding
     config: dict[str, KnobValue]
-    speedup: Interval | None
+    speedup: Rounded | None
     machines: tuple[str, ...]
 
 
@@ -235,7 +226,7 @@ class ResultData(_Part):
         candidate: What the confirmation was about, or would be; null if nothing looked faster.
         limit: What is left to gain without changing the model; null if no step was profiled.
         processes: How many processes the search has started.
-        study: Null for a search of one machine.
+        study: Of several machines, of which the search was a member; null without one.
         machines: Those of this kind that claimed together; empty for a search of one machine.
         groups: The answers of machines of other kinds.
         untried: What was not tried, with the reasons as clauses.
@@ -258,7 +249,7 @@ class ResultData(_Part):
     machine: Hardware
     processes: int
     claim: tuple[ClaimPart, ...]
-    study: StudyPart | None
+    study: SharingOptions | None
     machines: tuple[MachinePart, ...]
     groups: tuple[GroupPart, ...]
     untried: dict[str, str]
@@ -301,28 +292,9 @@ def as_data(result: SearchResult, file: Path | None = None) -> dict[str, Any]:
             )
             for one in result.claim
         ),
-        study=_study(result),
-        machines=tuple(
-            MachinePart(
-                host=one.host,
-                processes=one.processes,
-                speedup=rounded(one.ratio),
-                is_here=one.is_here,
-                differs=one.differs,
-            )
-            for one in result.machines
-        ),
-        groups=tuple(
-            GroupPart(
-                group=one.group,
-                machine=one.machine,
-                finding=one.finding,
-                config=dict(one.config or {}),
-                speedup=None if one.speedup is None else rounded(one.speedup),
-                machines=one.machines,
-            )
-            for one in result.groups
-        ),
+        study=result.head.options.sharing,
+        machines=tuple(map(MachinePart.model_validate, result.machines)),
+        groups=tuple(map(GroupPart.model_validate, result.groups)),
         untried={**result.refused, **dict.fromkeys(result.untried, NO_TIME)},
         trials=_trials(result),
     )
@@ -380,7 +352,7 @@ def _best(result: SearchResult) -> BestPart:
         config=dict(result.changes),
         as_written=dict(result.baseline),
         objective=str(result.head.options.goal.objective),
-        speedup=rounded(result.speedup),
+        speedup=result.speedup,
         throughput=Sides(
             as_written=round(before.estimate, 2),
             best=round(after.estimate, 2),
@@ -394,9 +366,7 @@ def _best(result: SearchResult) -> BestPart:
 def _other(
     result: SearchResult, config: Config, speedup: Interval | None = None, **about: Any
 ) -> OtherPart:
-    live = None if speedup is None else rounded(speedup)
-    changes = config.changes_from(result.baseline)
-    return OtherPart(changes=changes, live_speedup=live, **about)
+    return OtherPart(changes=config.changes_from(result.baseline), live_speedup=speedup, **about)
 
 
 def _learning(result: SearchResult) -> LearningPart:
@@ -434,11 +404,6 @@ def _training_steps(result: SearchResult) -> TrainingStepsPart | None:
         seconds=Sides(as_written=time.before_s, best=time.after_s if result.changes else None),
         note=str(time),
     )
-
-
-def _study(result: SearchResult) -> StudyPart | None:
-    sharing = result.head.options.sharing
-    return None if sharing is None else StudyPart(storage=sharing.storage, name=sharing.name)
 
 
 def _trials(result: SearchResult) -> tuple[TrialPart, ...]:

@@ -15,13 +15,13 @@ import json
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from textwrap import indent
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, field_validator
 
 from autotune.errors import FileFormatError, UsageError, did_you_mean
 from autotune.knobs import KNOBS, parse_value, registry
@@ -58,8 +58,15 @@ RESULT = "result.json"  # what a search found, with the evidence, in its folder
 BESIDES_THE_BATCH = (*PARTS, "threads")
 
 
+def _rounded(interval: Interval) -> Interval:
+    return Interval(*(round(value, 4) for value in vars(interval).values()))
+
+
+Rounded = Annotated[Interval, AfterValidator(_rounded)]  # for a file that people read
+
+
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
 
 
 class MadeOn(_Section):
@@ -92,8 +99,8 @@ class MadeOn(_Section):
     @property
     def kind(self) -> str:
         """Such a machine in a few words."""
-        gpus = "" if self.gpus in {None, "none"} else f", {self.gpus}"
-        return f"{self.cpu}, {self.cores} cores{gpus}"
+        cores = f"{self.cores} core{'s' * (self.cores != 1)}"
+        return ", ".join([*([str(self.gpus)] if self.gpu_count else []), self.cpu, cores])
 
     @property
     def gpu_count(self) -> int:
@@ -136,7 +143,7 @@ class LargerBatch(_Section):
     """A second config, which makes larger steps, learned as well, and has its own claim."""
 
     config: dict[str, KnobValue]
-    speedup: Interval
+    speedup: Rounded
     lr_rule: LrRule = LrRule.AUTO
 
 
@@ -152,7 +159,7 @@ class GroupSection(_Section):
 
     machine: str
     config: dict[str, KnobValue] = {}
-    speedup: Interval | None = None
+    speedup: Rounded | None = None
     machines: tuple[str, ...] = ()
 
 
@@ -181,7 +188,7 @@ class BestFile(_Section):
     confirmed: bool = True
     config: dict[str, KnobValue]
     as_written: dict[str, KnobValue]
-    speedup: Interval
+    speedup: Rounded
     larger_batch: LargerBatch | None = None
     machines: tuple[str, ...] = ()
     made_on: MadeOn
@@ -207,8 +214,7 @@ class BestFile(_Section):
         changes = applied.config.changes_from(applied.baseline)
         larger: LargerBatch | None = about.get("larger_batch")
         groups: Mapping[str, GroupSection] = about.get("groups", {})
-        others = {name for group in groups.values() for name in group.config}
-        settings = {*changes, *(larger.config if larger else ()), *others}
+        settings = {*changes, *chain(*_others(larger, groups))}
         needed = settings | {"batch_size", *applied.traits.program_knobs}
         is_shared = program.ranks is not None or bool(applied.traits.distributes_itself)
         is_scaled = is_shared or bool(settings & {*PARTS})
@@ -243,6 +249,11 @@ class BestFile(_Section):
         )
 
     @property
+    def others(self) -> tuple[Mapping[str, KnobValue], ...]:
+        """The configs that it holds besides its own."""
+        return _others(self.larger_batch, self.groups)
+
+    @property
     def lr_factor(self) -> float:
         """Factor on the learning rate of the program's first optimizer."""
         applied = self.applied
@@ -274,14 +285,17 @@ class BestFile(_Section):
             return self, ""
         here = hardware.detect() if machine is None else machine
         taken, kind = self.of_group(name := self.group_on(here)), self.made_on.kind
-        is_strange = not name and self.made_on.differences(here)
+        is_same = name == here.fingerprint or not (name or self.made_on.differences(here))
         if name:
             taken = taken.model_copy(update={"made_on": MadeOn.on(here)})
             kind = self.groups[name].machine
+        is_alike = _parts(kind) == _parts(here.named)
+        none, how = ("", "") if is_same else (", and this is none of them", "")
+        if is_alike and not is_same:  # told by the machine's name, without driver and versions
+            none, how = "", ", which this one looks like,"
         gain = factor(taken.speedup) if taken.config else "nothing is faster there"
-        kinds = f"It holds settings for {1 + len(self.groups)} kinds of machine"
-        why = ", and this is none of them" if is_strange else ""
-        return taken, f"{kinds}{why}. Those for {shown(kind)} are used ({gain})."
+        kinds = f"It holds settings for {1 + len(self.groups)} kinds of machine{none}."
+        return taken, f"{kinds} Those for {shown(kind)}{how} are used ({gain})."
 
     def group_on(self, machine: Hardware) -> str:
         """Return the fingerprint of the group whose config a machine takes; empty for the own one.
@@ -291,9 +305,9 @@ class BestFile(_Section):
         """
         if machine.fingerprint in self.groups:
             return machine.fingerprint
-        if not self.made_on.differences(machine):
-            return ""
         here = _parts(machine.named)
+        if _parts(self.made_on.kind) == here:
+            return ""
         alike = (name for name, one in self.groups.items() if _parts(one.machine) == here)
         return next(alike, "")
 
@@ -388,9 +402,7 @@ class BestFile(_Section):
         data = self.model_dump(mode="json", exclude_defaults=True)
         if not self.facts.flags:
             data["facts"].pop("flags", None)
-        larger = () if self.larger_batch is None else self.larger_batch.config
-        others = {name for group in self.groups.values() for name in group.config}
-        if {*PARTS} & {*self.config, *larger, *others}:
+        if {*PARTS} & {*self.config, *chain(*self.others)}:
             data["facts"].setdefault("optimizers", [])  # known, and none: see _unreached()
         what = TRAIN if self.confirmed else TRY
         if self.applied.is_as_written:
@@ -398,6 +410,12 @@ class BestFile(_Section):
         # A line break in an argument would end the comment and spoil the YAML.
         header = HEADER.format(what=what, name=name, program=" ".join(self.program.split()))
         return header + "".join(_lines({"version": self.version, **data}))
+
+
+def _others(
+    larger: LargerBatch | None, groups: Mapping[str, GroupSection]
+) -> tuple[Mapping[str, KnobValue], ...]:
+    return tuple(one.config for one in (larger, *groups.values()) if one is not None)
 
 
 def _parts(machine: str) -> set[str]:
@@ -411,21 +429,17 @@ def _lines(data: Mapping[str, Any]) -> Iterator[str]:
         if key == "groups":
             yield "groups:\n"
             for name, group in value.items():
-                yield indent(_compact({name: group})[1:-2], "  ") + "\n"
+                line = yaml.safe_dump(
+                    {name: group},
+                    sort_keys=False, allow_unicode=True, width=96, default_flow_style=True,
+                )  # fmt: skip
+                yield indent(line[1:-2], "  ") + "\n"
             continue
         is_compact = key != "config" and isinstance(value, Mapping | list)
         style = None if is_compact else False
         yield yaml.safe_dump(
             {key: value}, sort_keys=False, allow_unicode=True, width=100, default_flow_style=style
         )
-
-
-def _compact(data: Mapping[str, Any]) -> str:
-    """Return entries in braces."""
-    text: str = yaml.safe_dump(
-        data, sort_keys=False, allow_unicode=True, width=96, default_flow_style=True
-    )
-    return text
 
 
 def read(path: Path, *, larger_batch: bool = False) -> BestFile:

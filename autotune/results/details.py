@@ -11,6 +11,7 @@ from autotune.results.doubts import doubts
 from autotune.results.rank_notes import parallel_notes
 from autotune.results.rehearsals import blames, note
 from autotune.results.result import SearchResult
+from autotune.results.shared_answer import UNCHANGED, pooled
 from autotune.results.verdict import apply_line, changes_of, said
 from autotune.results.wording import (
     as_typed,
@@ -60,7 +61,8 @@ def _proof(result: SearchResult) -> Iterator[str]:
         turns = "" if one.is_pair else f", {one.rounds} rounds, began {first}"
         yield f"{where}: {times(one.ratio.interval)}{turns}"
     if result.claim and result.candidate_speedup is not None:
-        yield f"together: {times(result.unclaimed or result.candidate_speedup)}"
+        others = " with the other machines" if len(pooled(result.machines)) > 1 else ""
+        yield f"together{others}: {times(result.unclaimed or result.candidate_speedup)}"
     before, after = result.throughput
     yield f"as written: {rate(before)} samples/s, median and range of the processes"
     if result.changes:
@@ -74,12 +76,12 @@ def _proof(result: SearchResult) -> Iterator[str]:
 def _machines(result: SearchResult) -> Iterator[str]:
     for one in result.machines:
         here = " (this one)" if one.is_here else ""
-        apart = "; it differs, so it has a claim of its own" if one.differs else ""
-        noun = "process" if one.processes == 1 else "processes"
-        yield f"{one.host}{here}: {times(one.ratio)} in {one.processes} {noun}{apart}"
+        apart = "; machines differ, so the claim does not rest on it" if one.differs else ""
+        yield f"{one.host}{here}: {times(one.speedup)} in {one.counted}{apart}"
     for group in result.groups:
-        changes = " ".join(f"{k}={v}" for k, v in (group.config or {}).items())
-        gave = group.finding if group.speedup is None else f"{times(group.speedup)} with {changes}"
+        gave: str = group.finding
+        if group.speedup is not None:
+            gave = f"{times(group.speedup)} with {changes_of(group.config, UNCHANGED)}"
         hosts = f", on {', '.join(group.machines)}" if group.machines else ""
         yield f"another kind, {group.machine}: {gave}{hosts}"
 

@@ -204,9 +204,7 @@ def _is_empty(path: Path) -> bool:
 
 def _configs(best: BestFile) -> tuple[Mapping[str, KnobValue], ...]:
     """Return all configs that a file holds; empty ones where it would change nothing."""
-    larger = best.larger_batch
-    others = (group.config for group in best.groups.values())
-    return best.applied.changes(), {} if larger is None else larger.config, *others
+    return best.applied.changes(), *best.others
 
 
 def _may_go(path: Path, text: str) -> bool:

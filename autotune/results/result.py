@@ -25,7 +25,7 @@ from autotune.program.config import Config, KnobValue
 from autotune.program.lr import LrRule
 from autotune.program.program import LaunchPlan
 from autotune.results import bestfile
-from autotune.results.bestfile import BestFile
+from autotune.results.bestfile import BestFile, GroupSection
 from autotune.results.figures import Figures, Quantity, hours_of
 from autotune.results.finding import Finding
 from autotune.results.learning import Learning
@@ -422,9 +422,9 @@ class SearchResult:
             self.head.program,
             confirmed=self._file_name != bestfile.CANDIDATE,
             larger_batch=self._larger_section(),
-            speedup=rounded(speedup),
+            speedup=speedup,
             machines=tuple(sorted(one.host for one in pooled(self.machines))),
-            groups={one.group: _group_section(one) for one in self.groups},
+            groups={one.group: GroupSection.model_validate(one) for one in self.groups},
             made_on=bestfile.MadeOn.on(machine),
             search=bestfile.SearchSection(
                 date=self.head.created,
@@ -440,23 +440,9 @@ class SearchResult:
             return None
         return bestfile.LargerBatch(
             config=larger.config.changes_from(self.baseline),
-            speedup=rounded(larger.speedup),
+            speedup=larger.speedup,
             lr_rule=larger.lr_rule,
         )
-
-
-def _group_section(answer: GroupAnswer) -> bestfile.GroupSection:
-    return bestfile.GroupSection(
-        machine=answer.machine,
-        config=dict(answer.config or {}),
-        speedup=None if answer.speedup is None else rounded(answer.speedup),
-        machines=answer.machines,
-    )
-
-
-def rounded(interval: Interval) -> Interval:
-    """Return an interval to four decimals, for a file that people read."""
-    return Interval(*(round(value, 4) for value in vars(interval).values()))
 
 
 def _columns(name: str, interval: Interval | None) -> dict[str, float | None]:

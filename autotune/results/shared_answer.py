@@ -13,6 +13,8 @@ from autotune.measurement.interval import Interval
 from autotune.program.config import Config
 from autotune.results.finding import Finding
 
+UNCHANGED = Config({})
+
 
 @dataclass(frozen=True)
 class MachineClaim:
@@ -21,22 +23,27 @@ class MachineClaim:
     Attributes:
         host: The machine's name.
         processes: Those of this machine that the claim rests on; pairs of them count once.
-        ratio: Speedup over the program as written, of this machine's processes alone.
+        speedup: Over the program as written, by this machine's processes alone.
         turns: Speedups in single rounds of these processes.
         is_here: Whether it is the machine whose result this is.
-        differs: Whether it surely differs from the machine whose result this is; the claim does not
-            rest on it then, and that machine has its own.
+        differs: Whether machines surely differ, so that the claim of this result does not rest on
+            it.
     """
 
     host: str
     processes: int
-    ratio: Interval
+    speedup: Interval
     turns: tuple[float, ...] = ()
     is_here: bool = False
     differs: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "host", _plain(self.host))
+
+    @property
+    def counted(self) -> str:
+        """How many processes it has, in words."""
+        return f"{self.processes} process{'es' * (self.processes != 1)}"
 
 
 @dataclass(frozen=True)
@@ -46,16 +53,16 @@ class GroupAnswer:
     Attributes:
         group: Fingerprint of such machines.
         machine: CPU and GPU in a few words.
-        config: What it changes of the program as it is written there; None if nothing is
+        config: What it changes of the program as it is written there; empty if nothing is
             recommended.
-        speedup: Of ``config``; None if none is recommended.
+        speedup: Of ``config``; None if nothing is recommended.
         machines: Hosts whose processes the answer rests on, sorted.
     """
 
     group: str
     machine: str
     finding: Finding
-    config: Config | None = None
+    config: Config = UNCHANGED
     speedup: Interval | None = None
     machines: tuple[str, ...] = ()
 

@@ -288,7 +288,7 @@ def _machines(result: SearchResult) -> Iterator[Row]:
 
 
 def _machine(one: MachineClaim) -> str:
-    return f"{one.host.partition('.')[0]} {factor(one.ratio)}"
+    return f"{one.host.partition('.')[0]} {factor(one.speedup)}"
 
 
 def _groups(result: SearchResult) -> Iterator[Row]:

@@ -270,9 +270,8 @@ class Snapshot:
         one, best = max(given, key=lambda two: _weight(two[1]))  # the first of equals
         machine = self.members[one.member].machine if one.member in self.members else ""
         machines = tuple(sorted(best.machines)) or (one.host,)
-        config = best.config
-        if config is not None:  # as a machine of another kind reads it, whose own values differ
-            config = Config(config.changes_from(self._as_written(group)))
+        # As a machine of another kind reads it, whose own values differ
+        config = Config((best.config or Config({})).changes_from(self._as_written(group)))
         return GroupAnswer(group, machine, best.finding, config, best.speedup, machines)
 
     def _as_written(self, group: str) -> Config:

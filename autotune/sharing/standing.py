@@ -213,4 +213,5 @@ def _answer(found: Snapshot, group: str, machine: str) -> GroupAnswer | None:
         return None
     one, best = max(given, key=lambda two: (two[1].finding is Finding.FASTER, len(two[1].machines)))
     machines = tuple(sorted({*best.machines})) or (one.host,)
-    return GroupAnswer(group, machine, best.finding, best.config, best.speedup, machines)
+    config = best.config or Config({})
+    return GroupAnswer(group, machine, best.finding, config, best.speedup, machines)

@@ -71,7 +71,7 @@ def test_each_other_machine_has_a_row_of_the_proof_with_its_turns(stored: Search
     rows = charts.proofs(shared)[0].rows[-2:]
     assert [(row.name, len(row.turns)) for row in rows] == [("<b>other", 3), ("odd", 1)]
     assert rows[0].began == "3 processes of another machine"
-    assert rows[1].began == "1 process of another machine, which differs"
+    assert rows[1].began == "1 process of another machine, not in the claim"
     for page, name in ((html(shared, BEST), "&lt;b&gt;other"), (markdown(shared, BEST), "\\<b\\>")):
         assert "1.4x on NVIDIA A100, AMD EPYC" in page
         assert "another kind, NVIDIA A100, AMD EPYC" in page
