@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from autotune.measurement.interval import Interval
 from autotune.program.config import Config
 from autotune.results.finding import Finding
+from autotune.results.searched_program import DIGITS
 
 UNCHANGED = Config({})
 
@@ -51,7 +52,7 @@ class GroupAnswer:
     """What machines of another kind found in the same study.
 
     Attributes:
-        group: Fingerprint of such machines.
+        group: Fingerprint of such machines, as ``Hardware.fingerprint``: digits and letters.
         machine: CPU and GPU in a few words.
         config: What it changes of the program as it is written there; empty if nothing is
             recommended.
@@ -67,6 +68,9 @@ class GroupAnswer:
     machines: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        # It is a key of best.yaml; what another machine says must not make that unreadable
+        group = "".join(one for one in self.group if one.isascii() and one.isalnum())
+        object.__setattr__(self, "group", group[:DIGITS])
         object.__setattr__(self, "machine", _plain(self.machine))
         object.__setattr__(self, "machines", tuple(map(_plain, self.machines)))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from autotune.cli import search_report
 from autotune.measurement.goal import Goal, Objective
@@ -358,8 +359,10 @@ def test_a_shared_search_says_for_which_machines_its_claim_holds(
             assert word in said, said
     alone = replace(results()["nothing found"], head=results()["shared, one alone"].head)
     assert "machines" not in screen_of(alone, capsys), "nothing is claimed"
-    odd = GroupAnswer("g", "A\x1b[2JB", Finding.NOTHING_FOUND, machines=("h\x07",))
+    odd = GroupAnswer("[g]\n:", "A\x1b[2JB", Finding.NOTHING_FOUND, machines=("h\x07",))
     assert (odd.machine, odd.machines) == ("A?[2JB", ("h?",)), "others may not move the cursor"
+    text = replace(alone, groups=(odd,)).best_file().text()
+    assert [*yaml.safe_load(text)["groups"]] == ["g"], "nor spoil the file"
 
 
 def test_a_figure_that_may_be_all_noise_is_no_headline() -> None:
