@@ -167,23 +167,15 @@ class MachinePart(_Part):
     differs: bool
 
 
-class GroupPart(_Part):
-    """What machines of another kind found in the same study.
+class GroupPart(bestfile.GroupSection):
+    """What machines of another kind found in the same study; best.yaml holds all but these two.
 
     Attributes:
         group: Fingerprint of such machines.
-        machine: GPUs and CPU in a few words.
-        config: The settings that change there, with their values; empty if nothing is recommended.
-        speedup: Of the config; null if nothing is recommended.
-        machines: Names of those that it rests on.
     """
 
     group: str
-    machine: str
     finding: Finding
-    config: dict[str, KnobValue]
-    speedup: Rounded | None
-    machines: tuple[str, ...]
 
 
 class TrialPart(_Part):
